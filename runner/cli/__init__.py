@@ -1,0 +1,1 @@
+"""The only home of typer and rich."""

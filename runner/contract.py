@@ -1,0 +1,99 @@
+"""StackOutputs: what `infra` exports and `runner` reads. The only file the two share; stdlib only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import Any
+
+CONTRACT_VERSION = 1
+
+
+class ContractError(ValueError):
+    """The text is not a StackOutputs document; the message names the field."""
+
+
+@dataclass(frozen=True, slots=True)
+class PoolOutput:
+    """One pool that tasks can be sent to. `gpus` and `vcpus` are per node."""
+
+    id: str
+    vm_size: str
+    gpus: int
+    vcpus: int
+    spot: bool
+    max_nodes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StackOutputs:
+    """Everything `runner` must know of an environment. Endpoints are URLs without a trailing slash."""
+
+    location: str
+    resource_group: str
+    batch_account: str
+    batch_endpoint: str
+    storage_account: str
+    blob_endpoint: str
+    file_endpoint: str | None
+    container_runs: str
+    container_models: str
+    container_data: str
+    file_share: str | None
+    identity_client_id: str | None
+    identity_resource_id: str | None
+    pools: tuple[PoolOutput, ...]
+    image_definition: str | None
+    contract_version: int = CONTRACT_VERSION
+
+    def to_json(self) -> str:
+        """The document that `parse_stack_outputs` reads back."""
+        return json.dumps(dataclasses.asdict(self), indent=2)
+
+
+def parse_stack_outputs(text: str) -> StackOutputs:
+    """Read a StackOutputs document. Raises ContractError naming the field that is wrong."""
+    try:
+        raw: Any = json.loads(text)
+    except ValueError as err:
+        raise ContractError(f"not JSON: {err}") from err
+    if not isinstance(raw, dict):
+        raise ContractError("expected a JSON object")
+    fields = _checked(StackOutputs, raw, "")  # pyright: ignore[reportUnknownArgumentType]
+    if fields["contract_version"] != CONTRACT_VERSION:
+        raise ContractError(
+            f"contract_version is {fields['contract_version']}, this runner reads {CONTRACT_VERSION}"
+        )
+    pools: Any = fields["pools"]
+    if not isinstance(pools, list) or not all(isinstance(p, dict) for p in pools):  # pyright: ignore[reportUnknownVariableType]
+        raise ContractError("pools: expected a list of objects")
+    parsed = tuple(
+        PoolOutput(**_checked(PoolOutput, pool, f"pools[{n}]."))  # pyright: ignore[reportUnknownArgumentType]
+        for n, pool in enumerate(pools)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    )
+    return StackOutputs(**{**fields, "pools": parsed})
+
+
+_TYPES: dict[str, tuple[type, ...]] = {
+    "str": (str,),
+    "int": (int,),
+    "bool": (bool,),
+    "str | None": (str, type(None)),
+    "tuple[PoolOutput, ...]": (list,),
+}
+
+
+def _checked(cls: type[Any], raw: dict[str, Any], where: str) -> dict[str, Any]:
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    unknown = sorted(set(raw) - set(known))
+    if unknown:
+        raise ContractError(f"{where}{unknown[0]}: unknown field")
+    for name, field in known.items():
+        if name not in raw:
+            raise ContractError(f"{where}{name}: missing")
+        expected = _TYPES[str(field.type)]
+        value = raw[name]
+        if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
+            raise ContractError(f"{where}{name}: expected {field.type}, got {value!r}")
+    return raw

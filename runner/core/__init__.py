@@ -1,0 +1,1 @@
+"""Decisions: no network, no clock, no printing, no azure."""

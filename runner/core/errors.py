@@ -1,0 +1,46 @@
+"""Errors as people read them: what, why, fix, each one line, with a code."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the `runner` command exits with."""
+
+    OK = 0
+    RUN_FAILED = 1
+    USAGE = 2
+    PREFLIGHT = 3
+    ACCESS = 4
+    CAPACITY = 5
+    COST_CAP = 6
+    BUG = 70
+
+
+class RunnerError(Exception):
+    """An expected failure. `code` looks like `R-RECIPE-UNKNOWN`; `fix` is the next thing to type or do."""
+
+    def __init__(
+        self,
+        code: str,
+        what: str,
+        *,
+        why: str = "",
+        fix: str = "",
+        exit_code: ExitCode = ExitCode.USAGE,
+    ) -> None:
+        super().__init__(what)
+        self.code = code
+        self.what = what
+        self.why = why
+        self.fix = fix
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        lines = [f"error[{self.code}]: {self.what}"]
+        if self.why:
+            lines.append(f"  why: {self.why}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)

@@ -1,0 +1,73 @@
+"""Where everything of a run lies in the `runs` container. One class makes every path."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+def code_blob(sha256: str) -> str:
+    """The blob of one content-addressed code archive (or node agent)."""
+    return f"code/{sha256}"
+
+
+@dataclass(frozen=True, slots=True)
+class RunPaths:
+    """Blob names of one run. The format is described in docs/run-format.md."""
+
+    run_id: str
+
+    @property
+    def root(self) -> str:
+        """Prefix of everything of the run, with the closing slash."""
+        return f"{self.run_id}/"
+
+    @property
+    def run(self) -> str:
+        """The resolved description, written before the task exists."""
+        return f"{self.run_id}/run.json"
+
+    @property
+    def result(self) -> str:
+        """The outcome, written last and once."""
+        return f"{self.run_id}/result.json"
+
+    @property
+    def stdout(self) -> str:
+        """Append blob: what the script wrote to standard output."""
+        return f"{self.run_id}/logs/stdout.txt"
+
+    @property
+    def stderr(self) -> str:
+        """Append blob: what the script wrote to standard error."""
+        return f"{self.run_id}/logs/stderr.txt"
+
+    @property
+    def metrics(self) -> str:
+        """Append blob: one JSON object a line."""
+        return f"{self.run_id}/metrics.jsonl"
+
+    @property
+    def output(self) -> str:
+        """Prefix of the exported files, with the closing slash."""
+        return f"{self.run_id}/output/"
+
+    @property
+    def attempts(self) -> str:
+        """Prefix of the attempts, with the closing slash."""
+        return f"{self.run_id}/attempts/"
+
+    def attempt(self, number: int) -> str:
+        """Prefix of one attempt (counted from 1), with the closing slash."""
+        return f"{self.run_id}/attempts/{number}/"
+
+    def attempt_start(self, number: int) -> str:
+        """Who runs the attempt: written once, which also claims its number."""
+        return f"{self.attempt(number)}start.json"
+
+    def attempt_end(self, number: int) -> str:
+        """Why the attempt ended."""
+        return f"{self.attempt(number)}end.json"
+
+    def attempt_events(self, number: int) -> str:
+        """Append blob: stages of the attempt, one JSON object a line."""
+        return f"{self.attempt(number)}events.jsonl"

@@ -1,0 +1,1 @@
+"""Use cases: what a command does, as data the CLI renders."""
