@@ -1,0 +1,57 @@
+"""What the scheduler asks the executor to run, and what it hears back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+USER_ERROR = "usererror"
+SERVER_ERROR = "servererror"
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """One execution of one command line on a node.
+
+    `key` is unique per execution ("job/task/attempt"). `environment` is complete: nothing else is
+    added but what the executor passes through from its own environment.
+    """
+
+    key: str
+    root_dir: Path
+    task_dir: Path
+    working_dir: Path
+    command_line: str
+    environment: Mapping[str, str]
+    resource_files: tuple[Mapping[str, Any], ...] = ()
+    output_files: tuple[Mapping[str, Any], ...] = ()
+    wall_clock_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """A `failureInfo`: category as the wire spells it, details as (name, value) pairs."""
+
+    category: str
+    code: str
+    message: str
+    details: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How an execution ended. `retryable` is true only for what counts towards maxTaskRetryCount."""
+
+    exit_code: int | None
+    failure: Failure | None
+    retryable: bool
+
+
+class ExecutionFailed(Exception):
+    """A stage before or after the process failed; carries the failureInfo."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(f"{failure.code}: {failure.message}")
+        self.failure = failure

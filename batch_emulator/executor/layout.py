@@ -1,0 +1,68 @@
+"""Folders of a Linux node and of the tasks on it (files and directories page of the docs)."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLayout:
+    """Paths below AZ_BATCH_NODE_ROOT_DIR."""
+
+    root: Path
+
+    @property
+    def startup(self) -> Path:
+        """Task directory of the start task; its working directory is `startup/wd`."""
+        return self.root / "startup"
+
+    @property
+    def shared(self) -> Path:
+        """Folder that every task of the node shares."""
+        return self.root / "shared"
+
+    @property
+    def applications(self) -> Path:
+        """Where application packages are unpacked."""
+        return self.root / "applications"
+
+    @property
+    def fsmounts(self) -> Path:
+        """Where file systems are mounted."""
+        return self.root / "fsmounts"
+
+    @property
+    def volatile(self) -> Path:
+        """Scratch folder of the node."""
+        return self.root / "volatile"
+
+    @property
+    def workitems(self) -> Path:
+        """Where the folders of jobs lie."""
+        return self.root / "workitems"
+
+    def job_dir(self, job_id: str) -> Path:
+        """The folder of a job, with the run number that the service puts below it."""
+        return self.workitems / job_id / "job-1"
+
+    def task_dir(self, job_id: str, task_id: str) -> Path:
+        """The folder of a task: stdout.txt and stderr.txt lie here, the working directory is `wd`."""
+        return self.job_dir(job_id) / task_id
+
+    def create(self) -> None:
+        """Make the folders a fresh node has."""
+        for folder in (
+            self.startup / "wd",
+            self.shared,
+            self.applications,
+            self.fsmounts,
+            self.volatile,
+            self.workitems,
+        ):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def delete(self) -> None:
+        """Remove everything, as when the node is reimaged or gone."""
+        shutil.rmtree(self.root, ignore_errors=True)
