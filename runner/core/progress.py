@@ -1,0 +1,29 @@
+"""Progress as data: what flows report and the CLI draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+StageState = Literal["start", "progress", "end", "failed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One step forward in a named stage; `done` and `total` are in `unit` (bytes, files, packages …)."""
+
+    stage: str
+    state: StageState
+    message: str = ""
+    done: float | None = None
+    total: float | None = None
+    unit: str | None = None
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def ignore_progress(progress: Progress) -> None:
+    """Report to nobody."""
+    del progress

@@ -1,0 +1,59 @@
+"""A recipe: what to run, with which parameters, and what it promises to write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+ParamType = Literal["int", "float", "str", "bool"]
+ParamValue = int | float | str | bool
+RecipeSource = Literal["builtin", "folder", "script"]
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter a recipe declares; `min` and `max` are inclusive."""
+
+    name: str
+    type: ParamType
+    default: ParamValue | None
+    help: str
+    min: float | None
+    max: float | None
+    choices: tuple[ParamValue, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """A loaded recipe. `files` limits what is uploaded from `folder`; None means the whole folder."""
+
+    name: str
+    description: str
+    folder: Path
+    source: RecipeSource
+    command: tuple[str, ...]
+    params: tuple[Param, ...]
+    requirements: str | None
+    python: str | None
+    dataset: str | None
+    outputs: tuple[str, ...]
+    metric_patterns: Mapping[str, str]
+    primary_metric: str | None
+    goal: Literal["max", "min"]
+    env: Mapping[str, str]
+    timeout_s: int | None
+    retries: int
+    estimate: str | None
+    files: tuple[str, ...] | None
+
+
+def load_recipe(ref: str, *, cwd: Path) -> Recipe:
+    """Load a built-in recipe by name, or a folder or a single script by path relative to `cwd`."""
+    raise NotImplementedError
+
+
+def list_recipes() -> tuple[Recipe, ...]:
+    """All built-in recipes, by name."""
+    raise NotImplementedError
