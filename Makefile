@@ -7,18 +7,51 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Real MNIST beside the checkout is used when it is there; otherwise the runner finds the data itself.
 DATA ?= $(wildcard ../shared/data/mnist)
+ARGS ?=
 
 .PHONY: help setup train test test-all lint format bench schema lock clean
 
 help: ## list the targets
-	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(READY) ## create .venv with pinned packages
+setup: $(READY) ## create .venv with the pinned packages
 
-$(READY): requirements/dev.lock pyproject.toml
-	@bash tools/setup.sh $(PYTHON) $(VENV)
+$(READY): requirements/dev.lock pyproject.toml tools/setup.sh
+	@tools/setup.sh $(PYTHON) $(VENV)
 
-lock: ## pin the newest allowed versions (rewrites requirements/dev.lock)
-	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev \
-	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url --no-emit-find-links -q -o requirements/dev.lock
+train: $(READY) ## train MNIST on local services (ARGS="--set subset=8000" for a quick one)
+	@$(BIN)/runner train mnist $(if $(DATA),--data $(DATA)) $(ARGS)
+
+test: $(READY) ## unit, contract and end-to-end tests
+	$(BIN)/pytest -n 2 -m "not slow" $(ARGS)
+
+test-all: $(READY) ## everything, the slow suites too
+	$(BIN)/pytest -n 2 $(ARGS)
+
+lint: $(READY) ## ruff, pyright strict, import rules, generated files
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+	$(BIN)/lint-imports
+
+format: $(READY) ## let ruff format and fix
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY) ## ratios against peers measured in the same run
+	$(BIN)/python -m bench $(ARGS)
+
+schema: $(READY) ## rewrite the generated files (schemas, coverage page, CLI reference)
+	$(BIN)/python -m runner.core.schema
+	$(BIN)/python -m tools.cli_reference
+
+lock: $(READY) ## pin the newest allowed versions (rewrites requirements/dev.lock)
+	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
+	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --upgrade --quiet \
+	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --output-file requirements/dev.lock
+
+clean: ## remove what make made in this folder
+	rm -rf $(VENV) outputs .pytest_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""What we measure, each against a peer in the same run: `make bench`."""

@@ -1,0 +1,58 @@
+"""Time from a line printed by the script on the node to the same line on the terminal."""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from bench.report import Ratio, percentile
+from bench.services import RUNNER, local_services
+
+LINES = 100
+SCRIPT = f"""
+import random, time
+random.seed(7)
+for n in range({LINES}):
+    print("at", time.time(), flush=True)
+    time.sleep(random.uniform(0.02, 0.4))
+"""
+
+
+def measure() -> list[Ratio]:
+    """p50 and p95; the peer is a pipe from the same script with no service between."""
+    with tempfile.TemporaryDirectory() as folder:
+        script = Path(folder, "chatty.py")
+        script.write_text(SCRIPT)
+        pipe = _latencies(["python3", str(script)], None, folder)
+        with local_services() as env:
+            ours = _latencies([RUNNER, "train", str(script), "--no-download"], env, folder)
+    return [
+        Ratio(
+            f"line to terminal, p{p}",
+            "s",
+            percentile(ours, p),
+            "plain pipe",
+            percentile(pipe, p),
+            bound,
+            met,
+        )
+        for p, bound, met in (
+            (50, "-", None),
+            (95, "<= 1 s", percentile(ours, 95) <= 1.0),
+        )
+    ]
+
+
+def _latencies(command: list[str], env: dict[str, str] | None, cwd: str) -> list[float]:
+    process = subprocess.Popen(
+        command, env=env, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    assert process.stdout is not None
+    seen = [
+        time.time() - float(line.split()[1]) for line in process.stdout if line.startswith("at ")
+    ]
+    if process.wait() != 0 or len(seen) != LINES:
+        raise RuntimeError(f"{command} exited {process.returncode} after {len(seen)} lines")
+    return seen

@@ -1,0 +1,84 @@
+"""Services to measure against: a local set of our own home, or the emulator alone."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+RUNNER = str(Path(sys.executable).with_name("runner"))
+START_DEADLINE_S = 60.0
+
+
+@contextlib.contextmanager
+def local_services(*, nodes: int = 1, slots: int = 1) -> Iterator[dict[str, str]]:
+    """Emulator and Azurite in a home of their own; yields the environment for `runner`.
+
+    The installed Azurite and the caches are kept between benchmarks, runs and data are not.
+    """
+    with tempfile.TemporaryDirectory(prefix="runner-bench-") as folder:
+        env = {**os.environ, "RUNNER_HOME": folder, "RUNNER_TARGET": "local"}
+        kept = Path(tempfile.gettempdir(), f"runner-bench-kept-{os.getuid()}")
+        for name in ("azurite", "cache", "node"):
+            (kept / name).mkdir(parents=True, exist_ok=True)
+            Path(folder, name).symlink_to(kept / name)
+        subprocess.run(
+            [RUNNER, "local", "up", "--nodes", str(nodes), "--slots", str(slots)],
+            env=env, check=True, stdout=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            yield env
+        finally:
+            subprocess.run([RUNNER, "local", "down"], env=env, check=True, capture_output=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Emulator:
+    """Where a running emulator listens, and its key."""
+
+    endpoint: str
+    account: str
+    key: str
+
+
+@contextlib.contextmanager
+def emulator() -> Iterator[Emulator]:
+    """The emulator alone, with a data folder of its own."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    key = base64.b64encode(secrets.token_bytes(32)).decode()
+    with tempfile.TemporaryDirectory(prefix="emulator-bench-") as folder:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "batch_emulator", "--host", "127.0.0.1", "--port", str(port),
+             "--account", "bench", "--data-dir", folder, "--boot-seconds", "0.1"],
+            env={**os.environ, "BATCH_EMULATOR_KEY": key},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            _wait_until_healthy(f"http://127.0.0.1:{port}/_emulator/health", process)
+            yield Emulator(f"http://127.0.0.1:{port}", "bench", key)
+        finally:
+            process.terminate()
+            process.wait(timeout=30)
+
+
+def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + START_DEADLINE_S
+    while time.monotonic() < deadline and process.poll() is None:
+        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+            urllib.request.urlopen(url, timeout=2).close()
+            return
+        time.sleep(0.05)
+    raise RuntimeError(f"the emulator did not answer at {url}")

@@ -1,0 +1,62 @@
+"""A warm `runner train mnist` against the bare script in the environment that the node built."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from bench.report import Ratio
+from bench.services import RUNNER, local_services
+
+SUBSET = 8000
+RECIPE = Path(__file__).parents[1] / "runner" / "recipes" / "mnist"
+
+
+def measure() -> list[Ratio]:
+    """The first run builds the environment and is not counted; then two of each take turns."""
+    data = os.environ.get("BENCH_MNIST") or str(Path(__file__).parents[2] / "shared/data/mnist")
+    with tempfile.TemporaryDirectory() as folder, local_services() as env:
+        train = [RUNNER, "train", "mnist", "--set", f"subset={SUBSET}", "-o", "json"]
+        train += ["--data", data] if Path(data).is_dir() else []
+        _timed(train, env, folder)
+        python = _environment_python(Path(env["RUNNER_HOME"]))
+        ours: list[float] = []
+        peer: list[float] = []
+        for _ in range(2):
+            ours.append(_timed(train, env, folder))
+            peer.append(_bare(python, data, folder))
+    best, bare = min(ours), min(peer)
+    return [
+        Ratio(f"train mnist, warm ({SUBSET} images)", "s", best, "python train.py", bare,
+              "<= 1.15x + 3 s", best <= 1.15 * bare + 3.0)
+    ]  # fmt: skip
+
+
+def _environment_python(home: Path) -> Path:
+    found = sorted(home.glob("**/envs/*/bin/python"))
+    if len(found) != 1:
+        raise RuntimeError(f"expected the one environment of the node, found {found}")
+    return found[0]
+
+
+def _bare(python: Path, data: str, folder: str) -> float:
+    out = Path(tempfile.mkdtemp(dir=folder))
+    env = {
+        **{k: v for k, v in os.environ.items() if not k.startswith("RUNNER_")},
+        "RUNNER_DATA_DIR": data,
+        "RUNNER_OUTPUT_DIR": str(out),
+        "RUNNER_METRICS_FILE": str(out / "metrics.jsonl"),
+    }
+    script = [str(python), str(RECIPE / "train.py"), "--subset", str(SUBSET)]
+    return _timed(script, env, folder)
+
+
+def _timed(command: list[str], env: dict[str, str], cwd: str) -> tuple[float, str]:
+    start = time.perf_counter()
+    done = subprocess.run(
+        command, env=env, cwd=cwd, check=True, stdout=subprocess.PIPE, stderr=sys.stderr, text=True
+    )
+    return time.perf_counter() - start, done.stdout
