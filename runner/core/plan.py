@@ -1,0 +1,168 @@
+"""Plan, then submit: a pure function from recipe, settings and stack outputs to a frozen plan."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from runner.contract import PoolOutput, StackOutputs
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.recipe import ParamValue, Recipe
+from runner.core.run_ids import job_id_for, slug
+from runner.core.settings import Settings
+
+_QUEUE_ALLOWANCE = timedelta(days=7)  # how long a task may wait for a node before its SAS ends
+_WALL_CLOCK_MARGIN = timedelta(minutes=30)  # environment, data and export around the command
+
+
+@dataclass(frozen=True, slots=True)
+class CodeRef:
+    """The recipe's files as one content-addressed archive."""
+
+    sha256: str
+    size_bytes: int
+    files: int
+    git_revision: str | None = None
+    git_dirty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DataRef:
+    """A data set as `run.json` names it; `files` are (name, size in bytes, sha256)."""
+
+    name: str
+    source: str
+    notice: str | None
+    files: tuple[tuple[str, int, str], ...]
+
+    @property
+    def prefix(self) -> str:
+        """Folder in the `data` container: the same files have the same prefix."""
+        manifest = json.dumps(sorted(self.files), separators=(",", ":"))
+        return f"{self.name}/{hashlib.sha256(manifest.encode()).hexdigest()}/"
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(size for _, size, _ in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """What was found on this machine: hashes of everything that is uploaded."""
+
+    code: CodeRef
+    agent_sha256: str
+    requirements_sha256: str | None
+    data: DataRef | None
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What the user asked for, beside the recipe."""
+
+    created: datetime
+    params: Mapping[str, ParamValue]
+    script_args: tuple[str, ...] = ()
+    experiment: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Everything that submitting will do; holds no secret."""
+
+    run_id: str
+    experiment: str
+    created: datetime
+    target: str
+    account: str
+    pool: PoolOutput
+    job_id: str
+    command: tuple[str, ...]
+    params: Mapping[str, ParamValue]
+    recipe: Recipe
+    inputs: RunInputs
+
+    @property
+    def task_id(self) -> str:
+        """The run id is the task id: a second submission of one plan finds the task there."""
+        return self.run_id
+
+    @property
+    def wall_clock(self) -> timedelta | None:
+        """Batch's own limit, a backstop: the agent enforces `timeout_s` on the command."""
+        if self.recipe.timeout_s is None:
+            return None
+        return timedelta(seconds=self.recipe.timeout_s) + _WALL_CLOCK_MARGIN
+
+    @property
+    def access_lifetime(self) -> timedelta:
+        """How long the task's storage access must last: waiting, and every attempt."""
+        attempts = self.recipe.retries + 1
+        return _QUEUE_ALLOWANCE + attempts * (self.wall_clock or timedelta(days=7))
+
+
+def plan_run(
+    recipe: Recipe,
+    settings: Settings,
+    outputs: StackOutputs,
+    run_id: str,
+    request: RunRequest,
+    inputs: RunInputs,
+) -> RunPlan:
+    """Decide everything about a run. Raises RunnerError when the pool cannot be chosen."""
+    pool = choose_pool(settings.pool, outputs)
+    experiment = slug(request.experiment or recipe.name)
+    return RunPlan(
+        run_id=run_id,
+        experiment=experiment,
+        created=request.created,
+        target=settings.target,
+        account=outputs.batch_account,
+        pool=pool,
+        job_id=job_id_for(experiment, pool.id),
+        command=(*recipe.command, *_arguments(request.params), *request.script_args),
+        params=dict(request.params),
+        recipe=recipe,
+        inputs=inputs,
+    )
+
+
+def choose_pool(wanted: str | None, outputs: StackOutputs) -> PoolOutput:
+    """The pool that is named, or the only one there is."""
+    by_id = {pool.id.lower(): pool for pool in outputs.pools}
+    names = ", ".join(pool.id for pool in outputs.pools)
+    if wanted is None and len(outputs.pools) == 1:
+        return outputs.pools[0]
+    if not outputs.pools:
+        raise RunnerError(
+            "R-POOL-NONE",
+            "this stack has no pool",
+            fix="add a pool to the stack's configuration and deploy it",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    if wanted is None:
+        raise RunnerError(
+            "R-POOL-CHOICE", f"which pool? {names}", fix=f"--pool {outputs.pools[0].id}"
+        )
+    if wanted.lower() in by_id:
+        return by_id[wanted.lower()]
+    near = difflib.get_close_matches(wanted.lower(), by_id, n=1)
+    raise RunnerError(
+        "R-POOL-UNKNOWN",
+        f"there is no pool {wanted!r}",
+        why=f"this stack has: {names}",
+        fix=f"--pool {by_id[near[0]].id if near else outputs.pools[0].id}",
+    )
+
+
+def _arguments(params: Mapping[str, ParamValue]) -> list[str]:
+    arguments: list[str] = []
+    for name, value in params.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        arguments += [f"--{name}", text]
+    return arguments

@@ -1,0 +1,91 @@
+"""`run.json`: the plan as docs/run-format.md writes it down."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.core.plan import DataRef, RunPlan
+from runner.core.run_paths import code_blob
+
+FORMAT = 1
+
+
+def run_document(plan: RunPlan, job_id: str) -> dict[str, Any]:
+    """The document of a plan; `job_id` is the job that the task really goes to."""
+    recipe = plan.recipe
+    return {
+        "format": FORMAT,
+        "run_id": plan.run_id,
+        "experiment": plan.experiment,
+        "created": plan.created.isoformat(),
+        "recipe": {
+            "name": recipe.name,
+            "description": recipe.description,
+            "source": recipe.source,
+        },
+        "code": _code(plan),
+        "agent": {
+            "sha256": plan.inputs.agent_sha256,
+            "blob": code_blob(plan.inputs.agent_sha256),
+        },
+        "command": list(plan.command),
+        "params": dict(plan.params),
+        "env": dict(recipe.env),
+        "requirements": _requirements(plan),
+        "python": recipe.python,
+        "data": _data(plan.inputs.data),
+        "outputs": list(recipe.outputs),
+        "metrics": {
+            "patterns": dict(recipe.metric_patterns),
+            "primary": recipe.primary_metric,
+            "goal": recipe.goal,
+        },
+        "timeout_s": recipe.timeout_s,
+        "retries": recipe.retries,
+        "batch": _batch(plan, job_id),
+        "image": None,
+        "price": None,
+    }
+
+
+def _code(plan: RunPlan) -> dict[str, Any]:
+    code = plan.inputs.code
+    return {
+        "sha256": code.sha256,
+        "blob": code_blob(code.sha256),
+        "size_bytes": code.size_bytes,
+        "git_revision": code.git_revision,
+        "git_dirty": code.git_dirty,
+    }
+
+
+def _batch(plan: RunPlan, job_id: str) -> dict[str, Any]:
+    return {
+        "account": plan.account,
+        "pool": plan.pool.id,
+        "vm_size": plan.pool.vm_size,
+        "spot": plan.pool.spot,
+        "job_id": job_id,
+        "task_id": plan.task_id,
+    }
+
+
+def _requirements(plan: RunPlan) -> dict[str, str] | None:
+    if plan.recipe.requirements is None or plan.inputs.requirements_sha256 is None:
+        return None
+    return {"file": plan.recipe.requirements, "sha256": plan.inputs.requirements_sha256}
+
+
+def _data(data: DataRef | None) -> dict[str, Any] | None:
+    if data is None:
+        return None
+    return {
+        "name": data.name,
+        "source": data.source,
+        "notice": data.notice,
+        "prefix": data.prefix,
+        "files": [
+            {"name": name, "size_bytes": size, "sha256": sha256}
+            for name, size, sha256 in data.files
+        ],
+    }

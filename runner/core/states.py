@@ -1,0 +1,93 @@
+"""The state of a run, from its documents in blob and its Batch task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Literal
+
+from runner.core.run_record import RunResult
+
+TaskPhase = Literal["active", "preparing", "running", "completed"]
+
+
+class RunState(StrEnum):
+    """What a run is doing, as people read it."""
+
+    QUEUED = "queued"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    SUCCEEDED = "succeeded"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
+
+    @property
+    def final(self) -> bool:
+        """Whether the state never changes again."""
+        return self in _FINAL
+
+
+_FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.LOST})
+_PREPARING_STAGES = frozenset({"code", "environment", "data"})
+
+
+@dataclass(frozen=True, slots=True)
+class TaskView:
+    """What Batch says of the run's task; codes as on the wire."""
+
+    phase: TaskPhase
+    node: str | None = None
+    exit_code: int | None = None
+    failure_code: str | None = None
+    failure_message: str | None = None
+    requeues: int = 0
+    retries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class RunStatus:
+    """State with the reason for it, one sentence or empty."""
+
+    state: RunState
+    reason: str = ""
+    node: str | None = None
+
+
+def decide_status(
+    result: RunResult | None, task: TaskView | None, attempts: int, stage: str | None
+) -> RunStatus:
+    """The one rule: a committed result decides; without one, the task does.
+
+    `attempts` counts attempts that started, `stage` is the last stage the agent reported.
+    Read the task before the result: a task completes after its result is written.
+    """
+    if result is not None:
+        return RunStatus(RunState(result.status), result.message or "", task.node if task else None)
+    if task is None:
+        return RunStatus(RunState.LOST, "its task is gone and it left no result")
+    if task.phase == "active":
+        return RunStatus(RunState.QUEUED, _why_waiting(task, attempts))
+    if task.phase == "completed":
+        return _ended_without_result(task, attempts)
+    if task.phase == "preparing" or attempts == 0 or stage is None or stage in _PREPARING_STAGES:
+        return RunStatus(RunState.PREPARING, stage or "the node fetches its files", task.node)
+    return RunStatus(RunState.RUNNING, "" if stage == "command" else stage, task.node)
+
+
+def _why_waiting(task: TaskView, attempts: int) -> str:
+    if attempts == 0:
+        return "waiting for a node"
+    why = "it will be tried again" if task.retries else "its node went away"
+    return f"attempt {attempts} ended, {why}; waiting for a node"
+
+
+def _ended_without_result(task: TaskView, attempts: int) -> RunStatus:
+    if task.failure_code:
+        said = f"{task.failure_code}: {task.failure_message or ''}".rstrip(": ")
+    elif task.exit_code:
+        said = f"the task exited with {task.exit_code}"
+    else:
+        said = "the task ended"
+    when = "before the node agent started" if attempts == 0 else "before it could write a result"
+    return RunStatus(RunState.FAILED, f"{said} {when}", task.node)
