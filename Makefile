@@ -54,4 +54,4 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/dev.loc
 	  --output-file requirements/dev.lock
 
 clean: ## remove what make made in this folder
-	rm -rf $(VENV) outputs .pytest_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) .cache outputs .pytest_cache .ruff_cache .import_linter_cache

@@ -13,7 +13,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,14 +22,14 @@ START_DEADLINE_S = 60.0
 
 
 @contextlib.contextmanager
-def local_services(*, nodes: int = 1, slots: int = 1) -> Iterator[dict[str, str]]:
+def local_services(*, nodes: int = 1, slots: int = 1) -> Generator[dict[str, str]]:
     """Emulator and Azurite in a home of their own; yields the environment for `runner`.
 
     The installed Azurite and the caches are kept between benchmarks, runs and data are not.
     """
     with tempfile.TemporaryDirectory(prefix="runner-bench-") as folder:
         env = {**os.environ, "RUNNER_HOME": folder, "RUNNER_TARGET": "local"}
-        kept = Path(tempfile.gettempdir(), f"runner-bench-kept-{os.getuid()}")
+        kept = Path(__file__).parents[1] / ".cache" / "services"
         for name in ("azurite", "cache", "node"):
             (kept / name).mkdir(parents=True, exist_ok=True)
             Path(folder, name).symlink_to(kept / name)
@@ -53,7 +53,7 @@ class Emulator:
 
 
 @contextlib.contextmanager
-def emulator() -> Iterator[Emulator]:
+def emulator() -> Generator[Emulator]:
     """The emulator alone, with a data folder of its own."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))

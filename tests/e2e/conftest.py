@@ -1,0 +1,134 @@
+"""The installed command in a subprocess, against local services of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+T = TypeVar("T")
+ROOT = Path(__file__).parents[2]
+RUNNER = Path(sys.executable).with_name("runner")
+SHARED_MNIST = ROOT.parent / "shared" / "data" / "mnist"
+KEPT = ROOT / ".cache" / "services"  # what is only downloads: Azurite, uv's cache, node
+
+
+def new_home(path: Path) -> Path:
+    """An empty RUNNER_HOME whose downloads are shared by all tests."""
+    path.mkdir(parents=True)
+    for name in ("azurite", "cache", "node"):
+        (KEPT / name).mkdir(parents=True, exist_ok=True)
+        (path / name).symlink_to(KEPT / name)
+    return path
+
+
+@dataclass(frozen=True)
+class Cli:
+    """Runs `runner` with a home of its own, in a folder of its own."""
+
+    home: Path
+    cwd: Path
+
+    @property
+    def env(self) -> dict[str, str]:
+        kept = {k: v for k, v in os.environ.items() if not k.startswith(("RUNNER_", "AZURE_"))}
+        return {**kept, "RUNNER_HOME": str(self.home), "HOME": str(self.cwd), "COLUMNS": "120"}
+
+    def run(
+        self, *args: object, timeout_s: float = 240, env: dict[str, str] | None = None
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [str(RUNNER), *map(str, args)],
+            env={**self.env, **(env or {})},
+            cwd=self.cwd,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
+
+    def ok(self, *args: object, **kwargs: Any) -> str:
+        done = self.run(*args, **kwargs)
+        assert done.returncode == 0, f"runner {args}\n{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    def json(self, *args: object) -> Any:
+        return json.loads(self.ok(*args, "-o", "json"))
+
+    def start(self, *args: object) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(RUNNER), *map(str, args)],
+            env=self.env,
+            cwd=self.cwd,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+
+def until(condition: Callable[[], T], *, timeout_s: float = 60, every_s: float = 0.1) -> T:
+    """Poll until the condition is truthy, or fail."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(every_s)
+    return value
+
+
+def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
+    """Press Ctrl-C and wait for the end."""
+    process.send_signal(signal.SIGINT)
+    return process.communicate(timeout=30)
+
+
+@pytest.fixture(scope="session")
+def session_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """Local services shared by the tests of one worker, with two nodes."""
+    folder = tmp_path_factory.mktemp("e2e")
+    home = new_home(folder / "home")
+    cli = Cli(home, folder)
+    cli.ok("local", "up", "--nodes", "2")
+    yield home
+    cli.ok("local", "down")
+
+
+@pytest.fixture
+def cli(session_home: Path, tmp_path: Path) -> Cli:
+    return Cli(session_home, tmp_path)
+
+
+@pytest.fixture
+def own_cli(tmp_path: Path) -> Generator[Cli]:
+    """Services that the test may break; stopped at its end."""
+    (tmp_path / "work").mkdir()
+    cli = Cli(new_home(tmp_path / "home"), tmp_path / "work")
+    yield cli
+    cli.run("local", "down")
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Callable[[str], Path]:
+    def write(text: str, name: str = "train.py") -> Path:
+        folder = tmp_path / "project"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text, encoding="utf-8")
+        return folder
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def mnist() -> Path:
+    if not SHARED_MNIST.is_dir():
+        pytest.skip("no MNIST beside the checkout")
+    return SHARED_MNIST

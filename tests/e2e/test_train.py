@@ -1,0 +1,159 @@
+"""What a person gets from `runner train` when things go well."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Cli, until
+
+Write = Callable[..., Path]
+
+PLAIN = """
+import json, os, pathlib, sys
+print("hello from the node", sys.argv[1:])
+print("a warning", file=sys.stderr)
+out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+(out / "sub").mkdir()
+(out / "sub" / "model.txt").write_text("weights")
+with open(os.environ["RUNNER_METRICS_FILE"], "a") as f:
+    for step in range(3):
+        print(json.dumps({"step": step, "loss": 1 / (step + 1)}), file=f)
+assert "RUNNER_STORAGE" not in os.environ
+assert pathlib.Path(os.environ["RUNNER_PARAMS"]).exists()
+"""
+
+
+def test_an_unmodified_folder_trains_and_its_output_comes_back(cli: Cli, script: Write) -> None:
+    folder = script(PLAIN)
+    done = cli.run("train", folder, "--", "--lr", "0.5")
+    assert done.returncode == 0, done.stderr
+    assert "hello from the node ['--lr', '0.5']" in done.stdout
+    run = cli.json("show", "@last")
+    assert run["state"] == "succeeded"
+    models = list((cli.cwd / "outputs").glob("*/sub/model.txt"))
+    assert [m.read_text() for m in models] == ["weights"]
+    assert "a warning" in cli.ok("logs", run["run_id"], "--stderr")
+    assert run["run_id"] in done.stderr + done.stdout
+
+
+def test_json_output_is_one_document_and_nothing_else(cli: Cli, script: Write) -> None:
+    document = cli.json("train", script(PLAIN))
+    assert document["status"] == "succeeded"
+    assert document["metrics"]["loss"] == pytest.approx(1 / 3)
+    assert [f["path"] for f in document["outputs"]] == ["sub/model.txt"]
+
+
+def test_a_single_script_trains(cli: Cli, script: Write) -> None:
+    folder = script(PLAIN)
+    (folder / "notes.txt").write_text("not part of the run")
+    assert "hello from the node" in cli.ok("train", folder / "train.py", "--no-download")
+    assert not (cli.cwd / "outputs").exists()
+
+
+def test_dry_run_prints_the_plan_and_starts_nothing(cli: Cli, script: Write) -> None:
+    before = cli.json("ps", "-a")
+    plan = cli.json("train", script(PLAIN), "--dry-run", "--", "--lr", "1")
+    assert plan["command"] == ["python", "train.py", "--lr", "1"]
+    assert cli.json("ps", "-a") == before
+
+
+def test_detached_run_is_found_and_attached(cli: Cli, script: Write) -> None:
+    document = cli.json("train", script(PLAIN), "--detach")
+    run_id = document["run_id"]
+    assert "hello from the node" in cli.ok("attach", run_id)
+    rows = cli.json("ps", "-a")
+    assert run_id in [row["run_id"] for row in rows]
+
+
+def test_files_are_listed_and_brought(cli: Cli, script: Write, tmp_path: Path) -> None:
+    run_id = cli.json("train", script(PLAIN), "--no-download")["run_id"]
+    assert "sub/model.txt" in cli.ok("files", "ls", run_id)
+    cli.ok("files", "get", run_id, "--output-dir", tmp_path / "here")
+    assert [p.read_text() for p in (tmp_path / "here").rglob("model.txt")] == ["weights"]
+
+
+def test_a_second_identical_run_uploads_no_code_and_reuses_the_environment(
+    cli: Cli, script: Write
+) -> None:
+    folder = script("import six; print('six', six.__version__)")
+    (folder / "requirements.txt").write_text("six==1.17.0\n")
+    first = cli.json("train", folder)
+    second = cli.json("train", folder)
+    assert first["code"] == second["code"]
+    assert second["stages_s"]["environment"] < max(1.0, first["stages_s"]["environment"])
+
+
+def test_a_new_recipe_trains_as_it_is(cli: Cli) -> None:
+    cli.ok("recipe", "new", "my_model")
+    cli.ok("recipe", "check", "./my_model")
+    assert cli.json("train", "./my_model")["status"] == "succeeded"
+
+
+def test_two_at_once_both_succeed(cli: Cli, script: Write) -> None:
+    folder = script(PLAIN)
+    both = [cli.start("train", folder, "-o", "json") for _ in range(2)]
+    outcomes = [process.communicate(timeout=120) for process in both]
+    documents = [json.loads(out) for out, _ in outcomes]
+    assert [d["status"] for d in documents] == ["succeeded", "succeeded"]
+    assert documents[0]["run_id"] != documents[1]["run_id"]
+
+
+def test_local_env_lets_the_plain_sdk_list_the_pools(cli: Cli) -> None:
+    code = (
+        "import os\n"
+        "from azure.batch import BatchClient\n"
+        "from azure.core.credentials import AzureNamedKeyCredential as Key\n"
+        "e = os.environ\n"
+        "key = Key(e['AZURE_BATCH_ACCOUNT'], e['AZURE_BATCH_ACCESS_KEY'])\n"
+        "print([p.id for p in BatchClient(e['AZURE_BATCH_ENDPOINT'], key).list_pools()])\n"
+        "from azure.storage.blob import BlobServiceClient\n"
+        "s = BlobServiceClient.from_connection_string(e['AZURE_STORAGE_CONNECTION_STRING'])\n"
+        "print(sorted(c.name for c in s.list_containers()))\n"
+    )
+    exports = cli.ok("local", "env")
+    done = subprocess.run(
+        ["/bin/sh", "-c", f'{exports}\nexec "$0" -c "$1"', sys.executable, code],
+        env=cli.env,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["['local']", "['data', 'models', 'runs']"]
+
+
+def test_mnist_learns_real_digits(cli: Cli, mnist: Path) -> None:
+    document = cli.json(
+        "train", "mnist", "--data", mnist, "--set", "subset=2000", "--set", "epochs=4"
+    )
+    assert document["status"] == "succeeded"
+    assert document["metrics"]["test_accuracy"] > 0.85
+    assert {"model.keras", "model.json", "model.weights.h5"} <= {
+        f["path"] for f in document["outputs"]
+    }
+    (folder,) = (cli.cwd / "outputs").iterdir()
+    assert json.loads((folder / "model.json").read_text())["class_name"] in {
+        "Functional",
+        "Sequential",
+    }
+
+
+def test_logs_follow_a_run_from_another_terminal(cli: Cli, script: Write) -> None:
+    folder = script(
+        "import time, os, pathlib\n"
+        "for n in range(40):\n    print('line', n, flush=True); time.sleep(0.1)\n"
+    )
+    run_id = cli.json("train", folder, "--detach")["run_id"]
+    follower = cli.start("logs", "-f", run_id)
+    out, err = follower.communicate(timeout=120)
+    assert follower.returncode == 0, err
+    assert [line for line in out.splitlines() if line.startswith("line")] == [
+        f"line {n}" for n in range(40)
+    ]
+    assert cli.ok("logs", run_id, "--tail", "2").splitlines() == ["line 38", "line 39"]
+    until(lambda: cli.json("show", run_id)["state"] == "succeeded")

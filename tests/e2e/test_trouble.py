@@ -1,0 +1,320 @@
+"""What a person gets when things go wrong: what, why, fix, the right exit code, nothing lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.e2e.conftest import Cli, interrupt, until
+
+Write = Callable[..., Path]
+
+SLOW = """
+import pathlib, os, time
+print("started", os.getpid(), flush=True)
+for n in range(600):
+    print("tick", n, flush=True)
+    time.sleep(0.1)
+"""
+
+
+def refused(cli: Cli, *args: object, code: int = 2, **kwargs: object) -> str:
+    done = cli.run(*args, **kwargs)  # type: ignore[arg-type]
+    assert done.returncode == code, f"{done.returncode}\n{done.stdout}\n{done.stderr}"
+    assert "error[R-" in done.stderr
+    assert "fix:" in done.stderr
+    assert "Traceback" not in done.stderr
+    return done.stderr
+
+
+def running(cli: Cli, folder: Path) -> tuple[str, int]:
+    """A detached run that has printed its process id."""
+    run_id = cli.json("train", folder, "--detach")["run_id"]
+
+    def started() -> list[str]:
+        done = cli.run("logs", run_id)
+        return [line for line in done.stdout.splitlines() if line.startswith("started")]
+
+    return run_id, int(until(started)[0].split()[1])
+
+
+def test_unknown_recipe_names_the_near_ones(cli: Cli) -> None:
+    assert "mnist" in refused(cli, "train", "mnits")
+
+
+def test_wrong_key_in_train_yaml_names_file_line_and_field(cli: Cli, script: Write) -> None:
+    folder = script("print(1)")
+    (folder / "train.yaml").write_text("name: x\ncommand: python train.py\nepocs: 3\n")
+    text = refused(cli, "train", folder)
+    assert "train.yaml:3" in text
+    assert "epocs" in text
+
+
+def test_wrong_type_in_train_yaml_names_what_is_allowed(cli: Cli, script: Write) -> None:
+    folder = script("print(1)")
+    (folder / "train.yaml").write_text(
+        "name: x\ncommand: python train.py\nparams:\n  lr: {type: number, default: 1}\n"
+    )
+    text = refused(cli, "train", folder)
+    assert "train.yaml:4" in text
+    assert "float" in text
+
+
+def test_undeclared_parameter_names_the_declared(cli: Cli) -> None:
+    assert "epochs" in refused(cli, "train", "mnist", "--set", "epoch=3", "--dry-run")
+
+
+def test_missing_data_folder_is_refused_before_anything_starts(cli: Cli) -> None:
+    before = cli.json("ps", "-a")
+    refused(cli, "train", "mnist", "--data", "/nowhere")
+    assert cli.json("ps", "-a") == before
+
+
+@pytest.mark.parametrize("name", ["../outside", "a/../../b"])
+def test_recipe_reference_cannot_name_a_requirements_file_outside(
+    cli: Cli, script: Write, name: str
+) -> None:
+    folder = script("print(1)")
+    (folder / "train.yaml").write_text(f"name: x\ncommand: python train.py\nrequirements: {name}\n")
+    assert "train.yaml:3" in refused(cli, "train", folder)
+
+
+def test_unknown_run_is_refused(cli: Cli) -> None:
+    refused(cli, "show", "no-such-run")
+
+
+def test_script_that_exits_3_fails_the_run_and_shows_its_last_words(
+    cli: Cli, script: Write
+) -> None:
+    folder = script(
+        "import sys\nfor n in range(50): print('line', n)\nsys.stderr.write('boom\\n'); sys.exit(3)"
+    )
+    done = cli.run("train", folder)
+    assert done.returncode == 1
+    assert "boom" in done.stderr
+    assert "exit code 3" in done.stderr.lower() or "exited with 3" in done.stderr.lower()
+    assert "command" in done.stderr
+    run = cli.json("show", "@last")
+    assert (run["state"], run["result"]["exit_code"]) == ("failed", 3)
+
+
+def test_command_not_found_is_named(cli: Cli, script: Write) -> None:
+    folder = script("print(1)")
+    (folder / "train.yaml").write_text("name: x\ncommand: no-such-program --now\n")
+    done = cli.run("train", folder)
+    assert done.returncode == 1
+    assert "no-such-program" in done.stderr
+    assert cli.json("show", "@last")["result"]["code"] == "CommandNotFound"
+
+
+def test_promised_output_that_is_not_written_fails_the_run(cli: Cli, script: Write) -> None:
+    folder = script("print('trained nothing')")
+    (folder / "train.yaml").write_text(
+        "name: x\ncommand: python train.py\noutputs: [model.keras]\n"
+    )
+    done = cli.run("train", folder)
+    assert done.returncode == 1
+    assert "model.keras" in done.stderr
+    result = cli.json("show", "@last")["result"]
+    assert (result["code"], result["step"]) == ("OutputMissing", "export")
+
+
+def test_requirements_that_do_not_exist_fail_in_the_environment_step(
+    cli: Cli, script: Write
+) -> None:
+    folder = script("print(1)")
+    (folder / "requirements.txt").write_text("no-such-package-of-ours==1.0\n")
+    done = cli.run("train", folder)
+    assert done.returncode == 1
+    assert "no-such-package-of-ours" in done.stderr
+    assert cli.json("show", "@last")["result"]["step"] == "environment"
+
+
+def test_killed_script_is_a_failed_run_that_names_the_signal(cli: Cli, script: Write) -> None:
+    run_id, pid = running(cli, script(SLOW))
+    os.kill(pid, signal.SIGKILL)
+    done = cli.run("attach", run_id)
+    assert done.returncode == 1
+    assert "SIGKILL" in done.stderr
+
+
+def test_killed_agent_leaves_a_failed_run_with_a_reason(cli: Cli, script: Write) -> None:
+    run_id, pid = running(cli, script(SLOW))
+    agent = psutil.Process(pid).parent()
+    assert agent is not None
+    agent.kill()
+    done = cli.run("attach", run_id)
+    assert done.returncode == 1
+    assert cli.json("show", run_id)["state"] == "failed"
+    until(lambda: not psutil.pid_exists(pid))
+
+
+def test_cancelled_run_ends_and_stays_cancelled(cli: Cli, script: Write) -> None:
+    run_id, pid = running(cli, script(SLOW))
+    cli.ok("cancel", run_id)
+    until(lambda: not psutil.pid_exists(pid))
+    run = cli.json("show", run_id)
+    assert run["state"] == "cancelled"
+    assert run["result"]["status"] == "cancelled"
+    assert "tick 0" in cli.ok("logs", run_id)
+
+
+def test_terminated_task_is_not_a_success(cli: Cli, script: Write) -> None:
+    """A task ended from outside, with the portal or `az`, not with `runner cancel`."""
+    run_id, _pid = running(cli, script(SLOW))
+    exports = dict(
+        line.removeprefix("export ").split("=", 1)
+        for line in cli.ok("local", "env").splitlines()
+        if line.startswith("export ")
+    )
+    from azure.batch import BatchClient
+    from azure.core.credentials import AzureNamedKeyCredential
+
+    account, key, endpoint = (
+        exports[name].strip("'\"")
+        for name in ("AZURE_BATCH_ACCOUNT", "AZURE_BATCH_ACCESS_KEY", "AZURE_BATCH_ENDPOINT")
+    )
+    client = BatchClient(endpoint, AzureNamedKeyCredential(account, key))
+    batch = cli.json("show", run_id)["run"]["batch"]
+    client.terminate_task(batch["job_id"], batch["task_id"])
+    until(lambda: cli.json("show", run_id)["state"] == "failed")
+
+
+def test_ctrl_c_detaches_and_the_run_goes_on(cli: Cli, script: Write) -> None:
+    folder = script(
+        "import time\nprint('begun', flush=True)\ntime.sleep(4)\nprint('finished', flush=True)"
+    )
+    process = cli.start("train", folder)
+    assert process.stdout is not None
+    assert until(process.stdout.readline).startswith("begun")
+    _out, err = interrupt(process)
+    assert process.returncode == 130
+    assert "runner attach" in err
+    assert "finished" in cli.ok("attach", "@last")
+
+
+def test_killed_client_loses_nothing(cli: Cli, script: Write) -> None:
+    folder = script("import time\nprint('begun', flush=True)\ntime.sleep(2)\nprint('finished')")
+    process = cli.start("train", folder)
+    assert process.stdout is not None
+    until(process.stdout.readline)
+    process.kill()
+    process.communicate(timeout=30)
+    assert "finished" in cli.ok("attach", "@last")
+
+
+def test_emulator_killed_mid_run_and_the_run_completes(own_cli: Cli, script: Write) -> None:
+    folder = script(
+        "import time\nfor n in range(30): print('tick', n, flush=True); time.sleep(0.1)\n"
+        "print('finished')"
+    )
+    run_id = own_cli.json("train", folder, "--detach")["run_id"]
+    until(lambda: "tick 3" in own_cli.run("logs", run_id).stdout)
+    status = own_cli.json("local", "status")
+    os.kill(status["batch"]["pid"], signal.SIGKILL)
+    own_cli.ok("local", "up")
+    done = own_cli.run("attach", run_id)
+    assert done.returncode == 0, done.stderr
+    assert "finished" in done.stdout
+    run = own_cli.json("show", run_id)
+    assert run["state"] == "succeeded"
+    assert len(run["attempts"]) == 2
+
+
+def test_services_that_are_not_running_are_started_by_train(own_cli: Cli, script: Write) -> None:
+    assert own_cli.json("local", "status")["running"] is False
+    assert "hi" in own_cli.ok("train", script("print('hi')"))
+    assert own_cli.json("local", "status")["running"] is True
+
+
+def test_two_first_runs_at_once_start_one_set_of_services(own_cli: Cli, script: Write) -> None:
+    folder = script("print('hi')")
+    both = [own_cli.start("train", folder, "-o", "json") for _ in range(2)]
+    outcomes = [process.communicate(timeout=200) for process in both]
+    assert [json.loads(out)["status"] for out, _ in outcomes] == ["succeeded"] * 2
+    assert len(own_cli.json("ps", "-a")) == 2
+
+
+def test_port_in_use_is_named(own_cli: Cli) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        text = refused(own_cli, "local", "up", "--port", port, code=3)
+    assert str(port) in text
+    assert own_cli.json("local", "status")["running"] is False
+
+
+def test_stale_pid_file_does_not_stop_or_fool_anyone(own_cli: Cli) -> None:
+    own_cli.ok("local", "up")
+    status = own_cli.json("local", "status")
+    for name in ("batch", "blob"):
+        os.kill(status[name]["pid"], signal.SIGKILL)
+    until(lambda: not own_cli.json("local", "status")["running"])
+    own_cli.ok("local", "up")
+    again = own_cli.json("local", "status")
+    assert again["running"] is True
+    assert again["batch"]["endpoint"] == status["batch"]["endpoint"]
+
+
+def test_home_that_cannot_be_written_is_refused(own_cli: Cli, tmp_path: Path) -> None:
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("not a folder")
+    text = refused(own_cli, "local", "up", code=3, env={"RUNNER_HOME": str(in_the_way / "home")})
+    assert "RUNNER_HOME" in text
+
+
+def test_missing_node_is_named_when_it_cannot_be_installed(tmp_path: Path) -> None:
+    (tmp_path / "work").mkdir()
+    (tmp_path / "bin").mkdir()
+    cli = Cli(tmp_path / "home", tmp_path / "work")
+    text = refused(
+        cli, "local", "up", code=3, env={"PATH": str(tmp_path / "bin"), "UV_OFFLINE": "1"}
+    )
+    assert "node" in text.lower()
+
+
+def test_services_that_died_are_reported_not_traced(own_cli: Cli) -> None:
+    own_cli.ok("local", "up")
+    pid = own_cli.json("local", "status")["batch"]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=10)
+    done = own_cli.run("ps")
+    assert done.returncode in {0, 3}
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="mounting a small disk needs root")
+def test_full_disk_on_the_node_is_named(tmp_path: Path, script: Write) -> None:
+    home, work = tmp_path / "home", tmp_path / "work"
+    home.mkdir()
+    work.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=48m", "tmpfs", str(home)]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("this machine does not let us mount")
+    from tests.e2e.conftest import KEPT
+
+    cli = Cli(home, work)
+    try:
+        for name in ("azurite", "cache", "node"):
+            (KEPT / name).mkdir(parents=True, exist_ok=True)
+            (home / name).symlink_to(KEPT / name)
+        folder = script(
+            "import os\n"
+            "with open(os.environ['RUNNER_OUTPUT_DIR'] + '/big', 'wb') as f:\n"
+            "    for n in range(200): f.write(bytes(1 << 20)); f.flush()\n"
+        )
+        done = cli.run("train", folder)
+        assert done.returncode == 1
+        assert "space" in (done.stdout + done.stderr).lower() or "full" in done.stderr.lower()
+    finally:
+        cli.run("local", "down")
+        subprocess.run(["umount", "-l", str(home)], check=True)
