@@ -27,7 +27,7 @@ class Param:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A loaded recipe. `files` limits what is uploaded from `folder`; None means the whole folder."""
+    """A loaded recipe. `files` limits what is uploaded from `folder`; None means all of it."""
 
     name: str
     description: str
@@ -51,9 +51,13 @@ class Recipe:
 
 def load_recipe(ref: str, *, cwd: Path) -> Recipe:
     """Load a built-in recipe by name, or a folder or a single script by path relative to `cwd`."""
-    raise NotImplementedError
+    from runner.core import recipe_loading  # noqa: PLC0415  pydantic and YAML load when needed
+
+    return recipe_loading.load_recipe(ref, cwd=cwd)
 
 
 def list_recipes() -> tuple[Recipe, ...]:
     """All built-in recipes, by name."""
-    raise NotImplementedError
+    from runner.core import recipe_loading  # noqa: PLC0415  pydantic and YAML load when needed
+
+    return recipe_loading.list_recipes()

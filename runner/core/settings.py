@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from runner.core.errors import RunnerError
+from runner.core.home import runner_home
+
 Target = Literal["local", "azure"]
+
+PROJECT_FILE = "runner.yaml"
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_DEFAULTS: Mapping[str, str] = {"target": "local", "stack": "dev", "output_dir": "outputs"}
+_NAMES = ("target", "stack", "pool", "output_dir")
+
+__all__ = ["Settings", "Target", "load_settings", "runner_home", "user_config_file"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +33,85 @@ class Settings:
     origins: Mapping[str, str]
 
 
-def runner_home(env: Mapping[str, str]) -> Path:
-    """The folder that holds state: `RUNNER_HOME`, else the platform's user data folder."""
-    raise NotImplementedError
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """One value as found, with the folder its relative paths mean."""
+
+    name: str
+    value: str
+    origin: str
+    base: Path
 
 
 def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Settings:
     """Merge all sources; flags whose value is None count as not given."""
-    raise NotImplementedError
+    found: dict[str, _Given] = {}
+    for given in _sources(flags, cwd, env):
+        found[given.name] = _checked(given)
+    pool = found.get("pool")
+    output = found["output_dir"]
+    origins = {name: found[name].origin for name in _NAMES if name in found}
+    origins.setdefault("pool", "built-in: the target's first pool")
+    return Settings(
+        target="azure" if found["target"].value == "azure" else "local",
+        stack=found["stack"].value,
+        pool=pool.value if pool else None,
+        output_dir=(output.base / Path(output.value).expanduser()).absolute(),
+        home=runner_home(env),
+        origins={**origins, "home": "RUNNER_HOME" if env.get("RUNNER_HOME") else "built-in"},
+    )
+
+
+def user_config_file(env: Mapping[str, str]) -> Path:
+    """`RUNNER_CONFIG`, else `config.yaml` in the platform's user config folder."""
+    given = env.get("RUNNER_CONFIG")
+    if given:
+        return Path(given).expanduser().absolute()
+    import platformdirs  # noqa: PLC0415  only needed when RUNNER_CONFIG is not set
+
+    return Path(platformdirs.user_config_dir("runner", appauthor=False)) / "config.yaml"
+
+
+def _sources(flags: Mapping[str, object], cwd: Path, env: Mapping[str, str]) -> Iterator[_Given]:
+    for name, value in _DEFAULTS.items():
+        yield _Given(name, value, "built-in", cwd)
+    yield from _from_file(user_config_file(env), required=bool(env.get("RUNNER_CONFIG")))
+    yield from _from_file(cwd / PROJECT_FILE)
+    for name in _NAMES:
+        variable = f"RUNNER_{name.upper()}"
+        if value := env.get(variable):
+            yield _Given(name, value, variable, cwd)
+    for name, value in flags.items():
+        if name not in _NAMES:
+            raise ValueError(f"{name} is not a setting")
+        if value is not None:
+            yield _Given(name, str(value), f"--{name.replace('_', '-')}", cwd)
+
+
+def _from_file(path: Path, *, required: bool = False) -> Iterator[_Given]:
+    if not required and not path.is_file():
+        return
+    from runner.core import settings_file  # noqa: PLC0415  pydantic and YAML load when needed
+
+    for name, value, line in settings_file.read_settings(path):
+        yield _Given(name, value, f"{path}:{line}", path.parent)
+
+
+def _checked(given: _Given) -> _Given:
+    if given.name == "output_dir":
+        return given
+    allowed = ("local", "azure") if given.name == "target" else None
+    if allowed and given.value not in allowed:
+        raise _refused(given, f"allowed: {', '.join(allowed)}")
+    if not _NAME.fullmatch(given.value):
+        raise _refused(given, "allowed: letters, digits, '.', '_' and '-'")
+    return given
+
+
+def _refused(given: _Given, why: str) -> RunnerError:
+    return RunnerError(
+        "R-SETTING-VALUE",
+        f"{given.origin}: {given.name} is {given.value!r}",
+        why=why,
+        fix="runner config show prints every setting with its origin",
+    )

@@ -1,0 +1,184 @@
+"""Read a YAML file a human wrote, and say where exactly it is wrong."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+from ruamel.yaml import YAML
+from ruamel.yaml.comments import CommentedMap, CommentedSeq
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+
+from runner.core.errors import RunnerError
+
+Model = TypeVar("Model", bound=BaseModel)
+_MAX_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: `data` is plain Python, `tree` still knows its lines."""
+
+    path: Path
+    data: dict[str, Any]
+    tree: Any
+
+    def line(self, location: tuple[int | str, ...]) -> int:
+        """The line (from 1) of the deepest part of `location` that is in the file."""
+        return _line(self.tree, location)
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'a' or 'b'?`, or an empty string."""
+    found = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(f) for f in found)}?" if found else ""
+
+
+def read_document(path: Path, *, code: str) -> Document:
+    """Parse a YAML 1.2 mapping. Raises RunnerError `<code>-SYNTAX` with file and line."""
+    text = _text(path, code)
+    parser = YAML(typ="rt", pure=True)
+    try:
+        tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
+    except MarkedYAMLError as err:
+        raise _marked(code, path, err) from err
+    except (YAMLError, ValueError) as err:
+        raise _syntax(code, str(path), str(err).splitlines()[0]) from err
+    if tree is None:
+        tree = CommentedMap()
+    if not isinstance(tree, CommentedMap):
+        raise _syntax(code, str(path), "expected `key: value` lines at the top")
+    return Document(path, _plain(tree), tree)
+
+
+def check_document(document: Document, model: type[Model], *, code: str) -> Model:
+    """Validate against `model`. Raises RunnerError `<code>-FIELD`: file, line, field, what fits."""
+    try:
+        return model.model_validate(document.data)
+    except ValidationError as err:
+        raise _field_error(document, model, err, code) from err
+
+
+def field_error(
+    document: Document,
+    location: tuple[int | str, ...],
+    problem: str,
+    *,
+    code: str,
+    why: str = "",
+    fix: str = "",
+) -> RunnerError:
+    """An error about one field of the file."""
+    where = f"{document.path}:{document.line(location)}"
+    name = ".".join(str(part) for part in location)
+    return RunnerError(f"{code}-FIELD", f"{where}: {name}: {problem}", why=why, fix=fix)
+
+
+def _text(path: Path, code: str) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as err:
+        raise RunnerError(f"{code}-READ", f"cannot read {path}", why=str(err.strerror)) from err
+    if len(raw) > _MAX_BYTES:
+        raise _syntax(code, str(path), "larger than 1 MiB")
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as err:
+        raise _syntax(code, str(path), f"not UTF-8 text (byte {err.start})") from err
+
+
+def _marked(code: str, path: Path, err: Any) -> RunnerError:
+    mark = err.problem_mark or err.context_mark
+    where = f"{path}:{mark.line + 1}" if mark else str(path)
+    return _syntax(
+        code, where, str(err.problem or err.context or "cannot be parsed").split("\n")[0]
+    )
+
+
+def _syntax(code: str, where: str, problem: str) -> RunnerError:
+    return RunnerError(
+        f"{code}-SYNTAX",
+        f"{where}: {problem}",
+        why="the file is not valid YAML of this kind",
+        fix="correct the line and try again",
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Builtin types only: ruamel's scalars subclass int, float and str and would leak into JSON."""
+    if isinstance(value, dict):
+        return {_plain(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in cast("list[Any]", value)]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def _line(tree: Any, location: tuple[int | str, ...]) -> int:
+    line = 0
+    node = tree
+    for part in location:
+        lc: Any = getattr(node, "lc", None)
+        if isinstance(node, CommentedMap) and part in node:
+            line = lc.key(part)[0]
+        elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):
+            line = lc.item(part)[0]
+        else:
+            continue  # a part that pydantic added, or a missing key: its parent's line
+        node = cast("Any", node)[part]
+    return line + 1
+
+
+def _field_error(
+    document: Document, model: type[BaseModel], err: ValidationError, code: str
+) -> RunnerError:
+    errors = err.errors()
+    first = min(errors, key=lambda e: document.line(e["loc"]))
+    problem, why, fix = _explain(first, model)
+    if len(errors) > 1:
+        why = f"{why}; " if why else ""
+        why += f"{len(errors) - 1} more in this file"
+    return field_error(document, first["loc"], problem, code=code, why=why, fix=fix)
+
+
+def _explain(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str]:
+    context = error.get("ctx", {})
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        known = sorted(_keys(model, error["loc"][:-1]))
+        return "unknown key", f"allowed: {', '.join(known)}", near(str(error["loc"][-1]), known)
+    if kind == "missing":
+        return "missing", "the key is required", "add it"
+    if kind == "literal_error":
+        given = error["input"]
+        return f"got {given!r}", f"allowed: {context['expected']}", ""
+    message = error["msg"]
+    if kind in {"value_error", "runner"}:
+        return message.removeprefix("Value error, "), "", str(context.get("fix", ""))
+    return f"{message[0].lower()}{message[1:]}, got {error['input']!r}", "", ""
+
+
+def _keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> set[str]:
+    """The keys allowed below `parents`, following nested models."""
+    current: type[BaseModel] = model
+    for part in parents:
+        field = current.model_fields.get(str(part))
+        candidate = _nested(field.annotation) if field else None
+        current = candidate or current
+    return set(current.model_fields)
+
+
+def _nested(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in cast("tuple[Any, ...]", getattr(annotation, "__args__", ())):  # pyright: ignore[reportUnknownArgumentType]
+        if found := _nested(inner):
+            return found
+    return None

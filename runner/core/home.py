@@ -1,0 +1,108 @@
+"""Where everything lies under RUNNER_HOME. One class makes every path."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.core.errors import ExitCode, RunnerError
+
+_STACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+@dataclass(frozen=True, slots=True)
+class HomePaths:
+    """Files and folders of one installation; nothing is created by asking for a path."""
+
+    home: Path
+
+    @property
+    def local(self) -> Path:
+        """State of the local services."""
+        return self.home / "local"
+
+    @property
+    def keys(self) -> Path:
+        """Account keys of the local services, readable by the owner only."""
+        return self.local / "keys.json"
+
+    @property
+    def local_outputs(self) -> Path:
+        """StackOutputs of the local services."""
+        return self.local / "outputs.json"
+
+    @property
+    def local_state(self) -> Path:
+        """Ports, sizes and process ids of the local services."""
+        return self.local / "state.json"
+
+    @property
+    def local_lock(self) -> Path:
+        """Held while the local services are started, stopped or changed."""
+        return self.home / "local.lock"
+
+    @property
+    def logs(self) -> Path:
+        """What the local services print."""
+        return self.local / "logs"
+
+    @property
+    def batch_data(self) -> Path:
+        """Data folder of the Batch emulator: its database and its nodes."""
+        return self.local / "batch"
+
+    @property
+    def blob_data(self) -> Path:
+        """Data folder of Azurite."""
+        return self.local / "blob"
+
+    @property
+    def cache(self) -> Path:
+        """Cache of the nodes (environments' packages); outlives them."""
+        return self.home / "cache"
+
+    def stack_outputs(self, stack: str) -> Path:
+        """The cached export of one Pulumi stack."""
+        if not _STACK_NAME.fullmatch(stack):
+            raise RunnerError(
+                "R-STACK-NAME",
+                f"{stack!r} is not a stack name",
+                why="letters, digits, '.', '_' and '-' only",
+                fix="pass --stack NAME",
+            )
+        return self.home / "stacks" / f"{stack}.json"
+
+    def data(self, dataset: str) -> Path:
+        """The cache of one data set."""
+        return self.home / "data" / dataset
+
+    def azurite(self, version: str) -> Path:
+        """One installed version of Azurite."""
+        return self.home / "azurite" / version
+
+    def node(self, version: str) -> Path:
+        """One installed version of Node.js, used when the system has none."""
+        return self.home / "node" / version
+
+
+def runner_home(env: Mapping[str, str]) -> Path:
+    """The folder that holds state: `RUNNER_HOME`, else the platform's user data folder."""
+    given = env.get("RUNNER_HOME")
+    if given:
+        return Path(given).expanduser().absolute()
+    import platformdirs  # noqa: PLC0415  only needed when RUNNER_HOME is not set
+
+    return Path(platformdirs.user_data_dir("runner", appauthor=False))
+
+
+def not_writable(folder: Path, err: OSError) -> RunnerError:
+    """The error for a home (or output folder) that cannot be written."""
+    return RunnerError(
+        "R-HOME-WRITE",
+        f"cannot write to {folder}",
+        why=err.strerror or str(err),
+        fix="make the folder writable, or set RUNNER_HOME to another one",
+        exit_code=ExitCode.PREFLIGHT,
+    )

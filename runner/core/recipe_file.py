@@ -1,0 +1,209 @@
+"""`train.yaml` as a human writes it: the keys, their types, and what is refused."""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+from pathlib import PurePosixPath
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
+_SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
+_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+Scalar = bool | int | float | str
+
+
+def _refuse(problem: str, fix: str = "") -> PydanticCustomError:
+    # The text goes in as data: braces in it must not be read as a template.
+    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+
+
+def parse_duration(value: object) -> object:
+    """Seconds from `90`, `"90m"`, `"1h30m"` or `"2d"`."""
+    if not isinstance(value, str):
+        return value
+    match = _DURATION.fullmatch(value.strip())
+    if not match or not any(match.groups()):
+        raise _refuse(f"{value!r} is not a duration", "write 90m, 2h, 1h30m, 1d or seconds")
+    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+def _argument_list(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        words = shlex.split(value)
+    except ValueError as err:
+        raise _refuse(f"{value!r} cannot be split into words: {err}") from err
+    if operators := [word for word in words if word in _SHELL_WORDS]:
+        raise _refuse(
+            f"{operators[0]!r} means nothing here: the command is not run by a shell",
+            'write ["bash", "-c", "…"], or put it in a script',
+        )
+    return words
+
+
+def relative_path(value: str) -> str:
+    """A path below the recipe or output folder, in POSIX form; others are refused."""
+    path = PurePosixPath(value)
+    if not value.strip() or path.is_absolute() or ".." in path.parts or "\\" in value:
+        raise _refuse(f"{value!r} leaves the folder", "write a path relative to it, without '..'")
+    if any(ord(char) < 32 for char in value):
+        raise _refuse(f"{value!r} has a control character")
+    return str(path)
+
+
+def _python_version(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise _refuse(f"{value!r} is a number to YAML", f'quote it: python: "{value}"')
+    return value
+
+
+def _compiled(value: str) -> str:
+    try:
+        groups = re.compile(value).groups
+    except re.error as err:
+        raise _refuse(f"{value!r} is not a regular expression: {err}") from err
+    if groups != 1:
+        raise _refuse(f"{value!r} has {groups} groups", "put ( ) around the number, once")
+    return value
+
+
+def _expanded_param(value: object) -> object:
+    """`epochs: 5` is short for `epochs: {default: 5}`; the type follows the default."""
+    raw = cast("dict[str, Any]", value if isinstance(value, dict) else {"default": value})
+    default = raw.get("default")
+    if "type" not in raw and isinstance(default, bool | int | float | str):
+        return {**raw, "type": type(default).__name__}
+    return raw
+
+
+Duration = Annotated[
+    int,
+    BeforeValidator(parse_duration),
+    Field(ge=1, le=7 * 86400),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1, "maximum": 7 * 86400},
+                {"type": "string", "pattern": "^(\\d+d)?(\\d+h)?(\\d+m)?(\\d+s)?$"},
+            ]
+        }
+    ),
+]
+Command = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    BeforeValidator(_argument_list, json_schema_input_type=str | list[str]),
+    Field(min_length=1),
+]
+RelativePath = Annotated[str, AfterValidator(relative_path)]
+Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
+RecipeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")]
+
+
+class ParamFile(BaseModel):
+    """One declared parameter."""
+
+    model_config = _STRICT
+
+    type: Literal["int", "float", "str", "bool"]
+    default: Scalar | None = None
+    help: str = ""
+    min: float | None = None
+    max: float | None = None
+    choices: list[Scalar] | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ParamFile:
+        if self.type in {"str", "bool"} and (self.min is not None or self.max is not None):
+            raise _refuse(f"min and max do not apply to a {self.type}")
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise _refuse(f"min {self.min:g} is above max {self.max:g}")
+        for value in [*(self.choices or []), *([] if self.default is None else [self.default])]:
+            _check_value(self, value)
+        return self
+
+
+def _check_value(param: ParamFile, value: Scalar) -> None:
+    fits = {
+        "bool": isinstance(value, bool),
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "float": isinstance(value, int | float) and not isinstance(value, bool),
+        "str": isinstance(value, str),
+    }
+    if not fits[param.type]:
+        raise _refuse(f"{value!r} is not of type {param.type}")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _refuse(f"{value!r} is not a finite number")
+    if param.choices is not None and value not in param.choices:
+        raise _refuse(f"{value!r} is not among the choices {param.choices}")
+    if isinstance(value, str | bool):
+        return
+    if param.min is not None and value < param.min:
+        raise _refuse(f"{value!r} is below min {param.min:g}")
+    if param.max is not None and value > param.max:
+        raise _refuse(f"{value!r} is above max {param.max:g}")
+
+
+class MetricsFile(BaseModel):
+    """What is measured: patterns are regular expressions over standard output with one group."""
+
+    model_config = _STRICT
+
+    primary: str | None = None
+    goal: Literal["max", "min"] = "max"
+    patterns: dict[str, Annotated[str, AfterValidator(_compiled)]] = Field(default_factory=dict)
+
+
+class RecipeFile(BaseModel):
+    """A recipe: what to run, with which parameters, and what it promises to write."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, title="train.yaml of runner"
+    )
+
+    name: RecipeName | None = Field(None, description="Defaults to the name of the folder.")
+    description: str = ""
+    command: Command | None = Field(
+        None,
+        description="Words or a list; no shell. Defaults to train.py, main.py or the only .py.",
+    )
+    requirements: RelativePath | None = Field(
+        None,
+        description="A requirements file in the folder. Defaults to requirements.txt if there.",
+    )
+    python: Annotated[
+        str | None, BeforeValidator(_python_version), Field(pattern=r"^3\.\d{1,2}(\.\d{1,2})?$")
+    ] = Field(None, description='A Python version in quotes, like "3.11".')
+    dataset: Annotated[str | None, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")] = None
+    params: dict[
+        Identifier,
+        Annotated[
+            ParamFile,
+            BeforeValidator(_expanded_param, json_schema_input_type=Scalar | ParamFile),
+        ],
+    ] = Field(default_factory=dict)
+    outputs: list[RelativePath] = Field(
+        default_factory=list, description="Globs below $RUNNER_OUTPUT_DIR that must match a file."
+    )
+    metrics: MetricsFile = Field(default_factory=MetricsFile)
+    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
+        default_factory=dict
+    )
+    timeout: Duration | None = Field(None, description="90m, 2h, 1d or seconds; at most 7 days.")
+    retries: int = Field(0, ge=0, le=100)
+    estimate: str | None = Field(None, description="How long it takes, told before it starts.")
