@@ -1,0 +1,113 @@
+"""Jobs and tasks, with guards around what the SDK does by itself."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from azure.batch import models
+from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
+
+from runner.azure.faults import error_code, service_errors, to_runner_error
+from runner.azure.translate import to_job, to_task_view, wire_text
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.states import TaskView
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+
+_CLOSED = frozenset({"terminating", "completed", "deleting"})
+_PAUSED = frozenset({"disabling", "disabled"})
+_LAST_SUFFIX = 99
+JOB_CLOSED_CODES = frozenset(
+    {"JobCompleted", "JobBeingTerminated", "JobBeingDeleted", "JobNotFound"}
+)
+
+
+def ensure_job(connection: Connection, job_id: str, pool_id: str) -> str:
+    """An open job on the pool: `job_id`, or `<job_id>-2`, ... where that one is closed."""
+    for number in range(1, _LAST_SUFFIX + 1):
+        candidate = job_id if number == 1 else f"{job_id}-{number}"
+        if _open_job(connection, candidate, pool_id):
+            return candidate
+    raise RunnerError(
+        "R-JOB-CLOSED",
+        f"{_LAST_SUFFIX} jobs named {job_id} are closed",
+        fix="choose another name with --experiment, or delete the old jobs",
+        exit_code=ExitCode.CAPACITY,
+    )
+
+
+def _open_job(connection: Connection, job_id: str, pool_id: str) -> bool:
+    client = connection.batch_client()
+    with service_errors(f"creating job {job_id}"):
+        try:
+            client.create_job(to_job(job_id, pool_id))
+            return True
+        except HttpResponseError as err:
+            if error_code(err) == "JobBeingDeleted":
+                return False
+            if error_code(err) != "JobExists":
+                raise
+        try:
+            job = client.get_job(job_id, select=["id", "state", "poolInfo"])
+        except ResourceNotFoundError:
+            return False  # deleted in between
+    state = wire_text(job.state)
+    if state in _PAUSED:
+        raise RunnerError(
+            "R-JOB-DISABLED",
+            f"job {job_id} is {state}: its tasks would wait for ever",
+            fix=f"az batch job enable --job-id {job_id}, or --experiment with another name",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    return state not in _CLOSED and (job.pool_info.pool_id or "").lower() == pool_id.lower()
+
+
+def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOptions) -> bool:
+    """Add one task; False where a task of that id is there already."""
+    with service_errors(f"adding task {task.id}"):
+        try:
+            connection.batch_client().create_task(job_id, task)
+        except HttpResponseError as err:
+            if error_code(err) == "TaskExists":
+                return False
+            raise
+        return True
+
+
+def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | None:
+    """What the service says of a task, or None where it, or its job, is gone."""
+    select = ["id", "state", "executionInfo", "nodeInfo"]
+    with service_errors(f"looking at task {task_id}"):
+        try:
+            return to_task_view(connection.batch_client().get_task(job_id, task_id, select=select))
+        except ResourceNotFoundError:
+            return None
+
+
+def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
+    """End a task; False where it had ended, or is gone."""
+    with service_errors(f"terminating task {task_id}"):
+        try:
+            connection.batch_client().terminate_task(job_id, task_id)
+        except ResourceNotFoundError:
+            return False
+        except HttpResponseError as err:
+            if error_code(err) in ("TaskCompleted", *JOB_CLOSED_CODES):
+                return False
+            raise
+        return True
+
+
+def read_task_file(connection: Connection, job_id: str, task_id: str, path: str) -> bytes | None:
+    """A file of the task's directory on its node, or None where it, or the node, is gone."""
+    try:
+        chunks: Any = connection.batch_client().download_task_file(job_id, task_id, path)
+        return b"".join(chunks)
+    except HttpResponseError as err:
+        # 404 no such file or task, 409 the node or its files are gone (TaskFilesUnavailable)
+        if err.status_code in (404, 409):
+            return None
+        raise to_runner_error(err, f"reading {path} of task {task_id}") from err
+    except AzureError as err:
+        raise to_runner_error(err, f"reading {path} of task {task_id}") from err

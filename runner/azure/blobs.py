@@ -1,0 +1,157 @@
+"""Blob storage as runs need it: conditional writes, reads from an offset, parallel transfers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeVar
+from uuid import uuid4
+
+from azure.core.exceptions import (
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceModifiedError,
+    ResourceNotFoundError,
+)
+from azure.storage.blob import BlobPrefix, BlobServiceClient, ContainerClient, ContentSettings
+
+from runner.azure.faults import error_code, service_errors
+
+T = TypeVar("T")
+R = TypeVar("R")
+OnBytes = Callable[[int], None]
+_PARALLEL = 8
+
+
+@dataclass(frozen=True, slots=True)
+class BlobInfo:
+    """One listed blob."""
+
+    name: str
+    size_bytes: int
+
+
+class BlobContainer:
+    """One container. Every method raises RunnerError for what the service refuses."""
+
+    def __init__(self, service: BlobServiceClient, name: str) -> None:
+        self._client: ContainerClient = service.get_container_client(name)
+        self.name = name
+
+    def read(self, blob: str) -> bytes | None:
+        """The whole blob, or None where there is none."""
+        return self.read_range(blob, 0, None)
+
+    def read_range(self, blob: str, offset: int, length: int | None) -> bytes | None:
+        """Bytes from `offset`: empty at or beyond the end, None where there is no blob."""
+        with service_errors(f"reading {blob}"):
+            try:
+                client = self._client.get_blob_client(blob)
+                return client.download_blob(offset=offset, length=length).readall()
+            except ResourceNotFoundError as err:
+                if error_code(err) == "ContainerNotFound":
+                    raise
+                return None
+            except HttpResponseError as err:
+                if error_code(err) == "InvalidRange":
+                    return b""
+                raise
+
+    def size(self, blob: str) -> int | None:
+        """Size in bytes, or None where there is no blob."""
+        with service_errors(f"looking at {blob}"):
+            try:
+                return self._client.get_blob_client(blob).get_blob_properties().size
+            except ResourceNotFoundError:
+                return None
+
+    def create(self, blob: str, document: Mapping[str, Any]) -> bool:
+        """Write a JSON document unless the blob exists; whether this call wrote it."""
+        return self.create_bytes(blob, json.dumps(document, indent=2).encode(), "application/json")
+
+    def create_bytes(self, blob: str, content: bytes, content_type: str) -> bool:
+        """Write bytes unless the blob exists; whether this call wrote it."""
+        with service_errors(f"writing {blob}"):
+            try:
+                self._client.get_blob_client(blob).upload_blob(
+                    content,
+                    overwrite=False,
+                    content_settings=ContentSettings(content_type=content_type),
+                )
+            except (ResourceExistsError, ResourceModifiedError):
+                return False
+            return True
+
+    def upload_file(self, blob: str, path: Path, on_bytes: OnBytes) -> bool:
+        """Upload a file unless the blob exists; whether it was uploaded. Reports new bytes sent."""
+        with service_errors(f"uploading {path.name}"), path.open("rb") as source:
+            counted = _CountingReader(source, on_bytes)
+            try:
+                self._client.get_blob_client(blob).upload_blob(
+                    counted,  # pyright: ignore[reportArgumentType] - read() is all the SDK calls
+                    length=path.stat().st_size,
+                    overwrite=False,
+                    max_concurrency=2,
+                )
+            except (ResourceExistsError, ResourceModifiedError):
+                return False
+            return True
+
+    def delete(self, blob: str) -> None:
+        """Delete a blob; nothing happens where there is none."""
+        with service_errors(f"deleting {blob}"), contextlib.suppress(ResourceNotFoundError):
+            self._client.get_blob_client(blob).delete_blob()
+
+    def list(self, prefix: str) -> Iterator[BlobInfo]:
+        """All blobs below a prefix, by name."""
+        with service_errors(f"listing {prefix}"):
+            for blob in self._client.list_blobs(name_starts_with=prefix):
+                yield BlobInfo(str(blob.name), int(blob.size or 0))
+
+    def folders(self, prefix: str = "") -> Iterator[str]:
+        """Names of the folders directly below a prefix, without the closing slash."""
+        with service_errors("listing runs"):
+            for entry in self._client.walk_blobs(name_starts_with=prefix, delimiter="/"):
+                if isinstance(entry, BlobPrefix):
+                    yield str(entry.name).rstrip("/")
+
+    def download(self, blob: str, path: Path, on_bytes: OnBytes) -> None:
+        """Write a blob to `path`, complete or not at all. Reports new bytes received."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
+        try:
+            with service_errors(f"downloading {blob}"), part.open("wb") as target:
+                stream = self._client.get_blob_client(blob).download_blob()
+                for chunk in stream.chunks():
+                    target.write(chunk)
+                    on_bytes(len(chunk))
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+
+class _CountingReader:
+    """A file that reports how much of it was read."""
+
+    def __init__(self, source: IO[bytes], on_bytes: OnBytes) -> None:
+        self._source = source
+        self._on_bytes = on_bytes
+
+    def read(self, size: int = -1) -> bytes:
+        """Read and report."""
+        data = self._source.read(size)
+        self._on_bytes(len(data))
+        return data
+
+
+def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
+    """`function` of every item, eight at a time, in order; the first error is raised."""
+    work = list(items)
+    if len(work) <= 1:
+        return [function(item) for item in work]
+    with ThreadPoolExecutor(max_workers=min(_PARALLEL, len(work))) as pool:
+        return list(pool.map(function, work))

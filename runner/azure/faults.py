@@ -1,0 +1,157 @@
+"""From what the services answer to what people read: one table, by error code."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from azure.core.exceptions import (
+    AzureError,
+    ClientAuthenticationError,
+    HttpResponseError,
+    IncompleteReadError,
+    ServiceRequestError,
+    ServiceResponseError,
+)
+
+from runner.core.errors import ExitCode, RunnerError
+
+SERVICES_DOWN = "R-SERVICES-DOWN"  # the one code that callers may wait out and try again
+
+
+class _Fault(NamedTuple):
+    code: str
+    what: str
+    fix: str
+    exit_code: ExitCode
+
+
+_ACCESS = _Fault(
+    "R-ACCESS-DENIED",
+    "the service refused the sign-in",
+    "runner local down && runner local up   (local), or az login   (Azure)",
+    ExitCode.ACCESS,
+)
+_QUOTA = _Fault(
+    "R-QUOTA",
+    "a quota of the Batch account is used up",
+    "delete finished jobs, or ask for a higher quota in the portal",
+    ExitCode.CAPACITY,
+)
+_BUSY = _Fault(
+    "R-SERVICE-BUSY", "the service is overloaded", "try again in a minute", ExitCode.CAPACITY
+)
+_NO_STORE = _Fault(
+    "R-CONTAINER-MISSING",
+    "a storage container does not exist",
+    "runner local up   (local), or deploy the stack   (Azure)",
+    ExitCode.PREFLIGHT,
+)
+_LARGE = _Fault(
+    "R-TASK-TOO-LARGE",
+    "the task is larger than Batch accepts",
+    "pass fewer or shorter arguments",
+    ExitCode.USAGE,
+)
+
+_TABLE: dict[str, _Fault] = {
+    "AuthenticationFailed": _ACCESS,
+    "InvalidAuthenticationInfo": _ACCESS,
+    "AuthorizationFailure": _ACCESS,
+    "AuthorizationPermissionMismatch": _ACCESS,
+    "InsufficientAccountPermissions": _ACCESS,
+    "PermissionDenied": _ACCESS,
+    "Forbidden": _ACCESS,
+    "AccountIsDisabled": _ACCESS._replace(what="the account is disabled"),
+    "ActiveJobAndScheduleQuotaReached": _QUOTA,
+    "JobQuotaReached": _QUOTA,
+    "PoolQuotaReached": _QUOTA,
+    "AccountCoreQuotaReached": _QUOTA,
+    "TooManyRequests": _BUSY,
+    "ServerBusy": _BUSY,
+    "OperationTimedOut": _BUSY,
+    "InternalError": _BUSY._replace(what="the service failed"),
+    "ContainerNotFound": _NO_STORE,
+    "ContainerBeingDeleted": _NO_STORE,
+    "RequestBodyTooLarge": _LARGE,
+    "RequestEntityTooLarge": _LARGE,
+    "PoolNotFound": _Fault(
+        "R-POOL-MISSING",
+        "the pool does not exist",
+        "runner local up   (local), or deploy the stack   (Azure)",
+        ExitCode.PREFLIGHT,
+    ),
+    "PoolBeingDeleted": _Fault(
+        "R-POOL-DELETED",
+        "the pool is being deleted",
+        "choose another with --pool",
+        ExitCode.PREFLIGHT,
+    ),
+    "InsufficientSpace": _Fault(
+        "R-STORAGE-FULL", "the storage is full", "free disk space", ExitCode.CAPACITY
+    ),
+}
+
+
+def error_code(err: BaseException) -> str:
+    """The service's code of an SDK error, e.g. `JobNotFound`; empty where there is none."""
+    storage: Any = getattr(err, "error_code", None)
+    if storage:
+        return str(getattr(storage, "value", storage))
+    batch: Any = getattr(getattr(err, "model", None), "code", None)
+    if batch:
+        return str(batch)
+    odata: Any = getattr(getattr(err, "error", None), "code", None)
+    return str(odata or "")
+
+
+@contextmanager
+def service_errors(doing: str) -> Generator[None]:
+    """Turn SDK errors of the block into RunnerError; `doing` completes "while ..."."""
+    try:
+        yield
+    except AzureError as err:
+        raise to_runner_error(err, doing) from err
+
+
+def to_runner_error(err: AzureError, doing: str) -> RunnerError:
+    """What to tell the user about an SDK error, by its code and never by its text."""
+    code = error_code(err)
+    why = f"while {doing}: {code or type(err).__name__}"
+    fault = _TABLE.get(code)
+    if fault is None and isinstance(err, ClientAuthenticationError):
+        fault = _ACCESS
+    if fault is not None:
+        return RunnerError(
+            fault.code, fault.what, why=why, fix=fault.fix, exit_code=fault.exit_code
+        )
+    if isinstance(err, ServiceRequestError | ServiceResponseError | IncompleteReadError):
+        return _down(doing, err)
+    return RunnerError(
+        "R-SERVICE",
+        f"the service refused: {code or _status(err)}",
+        why=f"while {doing}: {_first_line(err)}",
+        fix="see `runner local status`; --debug shows the whole answer",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _down(doing: str, err: AzureError) -> RunnerError:
+    return RunnerError(
+        SERVICES_DOWN,
+        "the services are not running, or cannot be reached",
+        why=f"while {doing}: {_first_line(err)}",
+        fix="runner local up   (local), or check the network   (Azure)",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _status(err: AzureError) -> str:
+    status = err.status_code if isinstance(err, HttpResponseError) else None
+    return f"HTTP {status}" if status else type(err).__name__
+
+
+def _first_line(err: AzureError) -> str:
+    message = str(err.message or err).strip().splitlines()
+    return message[0][:200] if message else type(err).__name__

@@ -1,0 +1,83 @@
+"""From plans to what the Batch SDK sends, and from what it answers to our states."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from azure.batch import models
+
+from runner.core.plan import RunPlan
+from runner.core.run_paths import code_blob
+from runner.core.states import TaskPhase, TaskView
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+
+AGENT_FILE = "runner-agent.pyz"
+CODE_FILE = "code.tar.gz"
+COMMAND_LINE = f"python3 {AGENT_FILE}"
+
+_PHASES: Mapping[str, TaskPhase] = {
+    "active": "active",
+    "preparing": "preparing",
+    "running": "running",
+    "completed": "completed",
+}
+
+
+def to_job(job_id: str, pool_id: str) -> models.BatchJobCreateOptions:
+    """The job of an experiment: it stays open for the next run."""
+    return models.BatchJobCreateOptions(
+        id=job_id,
+        pool_info=models.BatchPoolInfo(pool_id=pool_id),
+        all_tasks_complete_mode=models.BatchAllTasksCompleteMode.NO_ACTION,
+    )
+
+
+def to_task(plan: RunPlan, connection: Connection) -> models.BatchTaskCreateOptions:
+    """The task of a run. Its RUNNER_STORAGE setting is a secret: never print the result."""
+    lifetime = plan.access_lifetime
+    inputs = plan.inputs
+    storage: dict[str, Any] = connection.node_storage(lifetime)
+    return models.BatchTaskCreateOptions(
+        id=plan.task_id,
+        display_name=f"{plan.recipe.name}: {plan.run_id}",
+        command_line=COMMAND_LINE,
+        resource_files=[
+            connection.resource_file(code_blob(inputs.agent_sha256), AGENT_FILE, lifetime),
+            connection.resource_file(code_blob(inputs.code.sha256), CODE_FILE, lifetime),
+        ],
+        environment_settings=[
+            models.EnvironmentSetting(name="RUNNER_RUN_ID", value=plan.run_id),
+            models.EnvironmentSetting(name="RUNNER_STORAGE", value=json.dumps(storage)),
+        ],
+        constraints=models.BatchTaskConstraints(
+            max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
+        ),
+    )
+
+
+def to_task_view(task: models.BatchTask) -> TaskView:
+    """What states are decided from."""
+    info = task.execution_info
+    failure = info.failure_info if info else None
+    return TaskView(
+        phase=_PHASES[wire_text(task.state)],
+        node=task.node_info.node_id if task.node_info else None,
+        exit_code=info.exit_code if info else None,
+        failure_code=failure.code if failure else None,
+        failure_message=_first_line(failure.message) if failure else None,
+        requeues=(info.requeue_count or 0) if info else 0,
+        retries=(info.retry_count or 0) if info else 0,
+    )
+
+
+def wire_text(value: object) -> str:
+    """An SDK enum member, or the string it stands for, in lower case."""
+    return str(getattr(value, "value", value)).lower()
+
+
+def _first_line(message: str | None) -> str | None:
+    return message.strip().splitlines()[0] if message and message.strip() else None
