@@ -42,14 +42,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How an execution ended. `retryable` is true only for what counts towards maxTaskRetryCount."""
+    """How an execution ended; `retryable` only when it counts towards maxTaskRetryCount."""
 
     exit_code: int | None
     failure: Failure | None
     retryable: bool
 
 
-class ExecutionFailed(Exception):
+class ExecutionError(Exception):
     """A stage before or after the process failed; carries the failureInfo."""
 
     def __init__(self, failure: Failure) -> None:

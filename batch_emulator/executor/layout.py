@@ -48,7 +48,7 @@ class NodeLayout:
         return self.workitems / job_id / "job-1"
 
     def task_dir(self, job_id: str, task_id: str) -> Path:
-        """The folder of a task: stdout.txt and stderr.txt lie here, the working directory is `wd`."""
+        """The folder of a task: stdout.txt and stderr.txt lie here, the working directory in it."""
         return self.job_dir(job_id) / task_id
 
     def create(self) -> None:

@@ -2,10 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import asyncio
+import signal
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any, TypeVar
 
-from batch_emulator.executor.launch import Launch, Outcome
+from batch_emulator.executor import failures, members, output_files, process, resource_files
+from batch_emulator.executor.launch import ExecutionError, Failure, Launch, Outcome
+from batch_emulator.executor.storage import Storage
+
+_T = TypeVar("_T")
+
+_POLL_S = 0.02
+
+
+@dataclass(eq=False, slots=True)
+class _Execution:
+    """What is known of a launch while it runs. `stop` resolves to why it is being ended."""
+
+    launch: Launch
+    stop: asyncio.Future[Failure]
+    abandon: asyncio.Future[None]  # resolves when not even the output files are wanted
+    done: asyncio.Event
+    process: process.TaskProcess | None = None
+    ending: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
 
 class Executor:
@@ -14,24 +36,163 @@ class Executor:
     def __init__(self, *, pass_environment: Mapping[str, str], kill_grace_s: float = 5.0) -> None:
         self._pass_environment = dict(pass_environment)
         self._kill_grace_s = kill_grace_s
+        self._running: dict[str, _Execution] = {}
+        self._storage = Storage()
 
     async def run(self, launch: Launch, on_started: Callable[[int], None]) -> Outcome:
         """Run one launch to its end; never raises for anything the task did."""
-        raise NotImplementedError
+        loop = asyncio.get_running_loop()
+        execution = _Execution(launch, loop.create_future(), loop.create_future(), asyncio.Event())
+        self._running[launch.key] = execution
+        timer = None
+        if launch.wall_clock_s is not None:
+            timer = loop.call_later(launch.wall_clock_s, self._on_wall_clock, execution)
+        try:
+            return await self._run(execution, on_started)
+        except ExecutionError as err:
+            return Outcome(None, err.failure, retryable=False)
+        except asyncio.CancelledError:
+            await asyncio.shield(self._end(execution, grace_s=0))
+            raise
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._running.pop(launch.key, None)
+            execution.done.set()
 
-    async def kill(self, key: str) -> None:
-        """SIGTERM, grace, SIGKILL for everything the launch started; `run` then returns."""
-        raise NotImplementedError
+    async def kill(self, key: str, *, upload: bool = True) -> None:
+        """SIGTERM, grace, SIGKILL for everything the launch started; `run` then returns.
+
+        Without `upload` the output files stay where they are, as for a task that runs again.
+        """
+        await self._stop(key, failures.ended_by_request(), self._kill_grace_s, upload=upload)
 
     async def kill_now(self, key: str) -> None:
         """SIGKILL at once and no output files, as when the node is lost."""
-        raise NotImplementedError
+        await self._stop(key, failures.ended_by_node_loss(), 0, upload=False)
 
     async def close(self) -> None:
         """Kill what still runs and release connections."""
-        raise NotImplementedError
+        await asyncio.gather(*(self.kill_now(key) for key in list(self._running)))
+        await self._storage.close()
 
     @staticmethod
     def kill_leftovers(node_root: Path) -> int:
         """Kill every process whose environment names this node root; how many there were."""
-        raise NotImplementedError
+        return members.kill_node_members(node_root)
+
+    async def _run(self, execution: _Execution, on_started: Callable[[int], None]) -> Outcome:
+        launch = execution.launch
+        _make_directories(launch)
+        if launch.resource_files:
+            await _unless(
+                execution.stop,
+                resource_files.download(self._storage, launch.resource_files, launch.working_dir),
+            )
+        if execution.stop.done():
+            return Outcome(None, execution.stop.result(), retryable=False)
+        started = process.start(launch, {**self._pass_environment, **launch.environment})
+        execution.process = started
+        on_started(started.pid)
+        exit_code = await started.ended
+        if execution.ending:
+            await asyncio.gather(*execution.ending)
+        outcome = _outcome(exit_code, execution)
+        if launch.output_files:
+            outcome = await self._upload(execution, outcome)
+        return outcome
+
+    async def _upload(self, execution: _Execution, outcome: Outcome) -> Outcome:
+        launch = execution.launch
+        context = output_files.UploadContext(
+            launch.task_dir, launch.working_dir, launch.environment
+        )
+        succeeded = outcome.exit_code == 0 and outcome.failure is None
+        work = output_files.upload(self._storage, launch.output_files, context, succeeded=succeeded)
+        failure = await _unless(execution.abandon, work)
+        if execution.stop.done():
+            return Outcome(outcome.exit_code, execution.stop.result(), retryable=False)
+        if failure is None or outcome.failure is not None:
+            return outcome  # a failed command outweighs a failed upload (exit conditions page)
+        return Outcome(outcome.exit_code, failure, retryable=False)
+
+    def _on_wall_clock(self, execution: _Execution) -> None:
+        limit = execution.launch.wall_clock_s or 0
+        self._begin_end(execution, failures.ended_by_wall_clock(limit), self._kill_grace_s)
+
+    async def _stop(self, key: str, why: Failure, grace_s: float, *, upload: bool) -> None:
+        execution = self._running.get(key)
+        if execution is None:
+            return
+        if not upload and not execution.abandon.done():
+            execution.abandon.set_result(None)
+        self._begin_end(execution, why, grace_s)
+        if upload:
+            await asyncio.gather(*execution.ending)
+        else:
+            await execution.done.wait()
+
+    def _begin_end(self, execution: _Execution, why: Failure, grace_s: float) -> None:
+        ended = execution.process is not None and execution.process.ended.done()
+        if ended and not execution.abandon.done():
+            return  # it ended by itself and its files are on their way: that is its outcome
+        if not execution.stop.done():
+            execution.stop.set_result(why)
+        execution.ending.append(asyncio.create_task(self._end(execution, grace_s)))
+
+    async def _end(self, execution: _Execution, grace_s: float) -> None:
+        """End the processes of an execution: politely first when there is a grace period."""
+        running = execution.process
+        if running is None:
+            return
+        found = await asyncio.to_thread(
+            members.task_members, running.pid, execution.launch.task_dir
+        )
+        if grace_s > 0:
+            running.keep_group = True
+            running.signal_group(signal.SIGTERM)
+            members.send(members.outside_group(found, running.pid), signal.SIGTERM)
+            await _wait_for_end(running, found, grace_s)
+        running.keep_group = False
+        running.signal_group(signal.SIGKILL)
+        await asyncio.to_thread(members.kill_task_members, running.pid, execution.launch.task_dir)
+        await asyncio.shield(running.ended)
+
+
+async def _unless(stop: asyncio.Future[Any], work: Coroutine[Any, Any, _T]) -> _T | None:
+    """The result of `work`, or None when `stop` resolved first and it was given up."""
+    task = asyncio.ensure_future(work)
+    try:
+        await asyncio.wait({task, stop}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        return None
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+async def _wait_for_end(running: process.TaskProcess, found: set[int], grace_s: float) -> None:
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + grace_s
+    while loop.time() < deadline:
+        if running.ended.done() and not await asyncio.to_thread(members.alive, found):
+            return
+        await asyncio.sleep(_POLL_S)
+
+
+def _make_directories(launch: Launch) -> None:
+    for folder in (launch.working_dir, launch.task_dir / "certs"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise ExecutionError(failures.directory_failure(str(folder), err)) from err
+
+
+def _outcome(exit_code: int, execution: _Execution) -> Outcome:
+    if execution.stop.done():
+        return Outcome(exit_code, execution.stop.result(), retryable=False)
+    if exit_code != 0:
+        return Outcome(exit_code, failures.exit_code_failure(), retryable=True)
+    return Outcome(0, None, retryable=False)

@@ -1,0 +1,134 @@
+"""One process of a task: no shell, a session of its own, awaited without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from batch_emulator.executor import failures
+from batch_emulator.executor.launch import ExecutionError, Launch
+
+_HAS_PIDFD = hasattr(os, "pidfd_open")
+
+
+class TaskProcess:
+    """A started command; `ended` resolves to its exit code, negative for a signal."""
+
+    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+        self._popen = popen
+        self.pid = popen.pid
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.keep_group = False  # True while the rest of the group has its grace period
+        self._watch()
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal the process group; its id cannot be reused before the end was collected."""
+        if not self.ended.done():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def _watch(self) -> None:
+        if _HAS_PIDFD:
+            pidfd = os.pidfd_open(self.pid)
+            self._loop.add_reader(pidfd, self._on_exit, pidfd)
+        else:  # macOS: no way to await a pid without SIGCHLD, which belongs to the main thread
+            threading.Thread(target=self._wait_in_thread, daemon=True).start()
+
+    def _on_exit(self, pidfd: int) -> None:
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        self._kill_rest()  # before the zombie is collected: nobody else can own its group id
+        self._finish(self._popen.wait())
+
+    def _wait_in_thread(self) -> None:
+        code = self._popen.wait()
+        self._kill_rest()
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._finish, code)
+
+    def _kill_rest(self) -> None:
+        """What a command leaves behind in its process group ends with it."""
+        if not self.keep_group:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _finish(self, code: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+
+def start(launch: Launch, environment: Mapping[str, str]) -> TaskProcess:
+    """Launch the command line. Raises ExecutionError with the service's failureInfo."""
+    argv = _split(launch.command_line)
+    stdout = _create(launch.task_dir / "stdout.txt")
+    try:
+        stderr = _create(launch.task_dir / "stderr.txt")
+        try:
+            return TaskProcess(_popen(launch, argv, environment, stdout, stderr))
+        finally:
+            os.close(stderr)
+    finally:
+        os.close(stdout)
+
+
+def _split(command_line: str) -> list[str]:
+    try:
+        argv = shlex.split(command_line)
+    except ValueError as err:
+        raise ExecutionError(failures.command_launch_failed(command_line, str(err))) from err
+    if not argv:
+        raise ExecutionError(
+            failures.command_launch_failed(command_line, "the command line is empty")
+        )
+    return argv
+
+
+def _create(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    try:
+        return os.open(path, flags, 0o644)
+    except OSError as err:
+        raise ExecutionError(failures.create_failure(str(path), err)) from err
+
+
+def _popen(
+    launch: Launch, argv: list[str], environment: Mapping[str, str], stdout: int, stderr: int
+) -> subprocess.Popen[bytes]:
+    line = launch.command_line
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=launch.working_dir,
+            env=environment,
+            start_new_session=True,
+        )
+    except FileNotFoundError as err:
+        why = _why_missing(argv[0], launch.working_dir, environment.get("PATH", ""))
+        raise ExecutionError(failures.command_not_found(line, argv[0], why)) from err
+    except OSError as err:
+        why = f"{argv[0]}: {err.strerror or err}"
+        raise ExecutionError(failures.command_launch_failed(line, why)) from err
+    except ValueError as err:  # a NUL byte, or '=' in the name of a variable
+        raise ExecutionError(failures.command_launch_failed(line, str(err))) from err
+
+
+def _why_missing(program: str, working_dir: Path, path: str) -> str:
+    if not working_dir.is_dir():
+        return f"the working directory {working_dir} is gone"
+    found = working_dir / program if "/" in program else shutil.which(program, path=path)
+    if found and Path(found).exists():
+        return f"{program} exists, but the interpreter that its first line names does not"
+    where = f"relative to {working_dir}" if "/" in program else f"on the PATH of the task: {path}"
+    return f"{program} was not found {where}; no shell is used, write /bin/sh -c '...' for one"

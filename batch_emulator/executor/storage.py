@@ -1,0 +1,263 @@
+"""The little of HTTP and of the blob service that resource files and output files need.
+
+Requests are retried by one policy: what the server or the network did (5xx, 408, 429, broken or
+refused connections, timeouts) is tried again, what the request itself did wrong is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from urllib.parse import quote, unquote, urlsplit, urlunsplit
+from xml.etree import ElementTree as ET
+
+if TYPE_CHECKING:
+    import httpx
+
+_T = TypeVar("_T")
+
+ATTEMPTS = 4
+SINGLE_PUT_BYTES = 256 * 1024 * 1024  # what the blob service takes in one Put Blob
+BLOCK_BYTES = 32 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
+_TRANSFERS = 8
+_API_VERSION = "2020-10-02"  # the newest that every supported Azurite knows
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_DENIED = frozenset({401, 403})
+
+
+class StorageError(Exception):
+    """A transfer failed for good: `kind` is missing, denied, timeout or other."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+
+
+class LocalWriteError(Exception):
+    """The local side of a download failed; `__cause__` is the OSError."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def redact(url: str) -> str:
+    """The URL without its query and credentials: a SAS is a secret."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def blob_url(container_url: str, blob: str) -> str:
+    """The URL of a blob in a container whose URL may carry a SAS."""
+    parts = urlsplit(container_url)
+    path = f"{parts.path.rstrip('/')}/{quote(blob)}"
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+
+
+class Storage:
+    """Downloads, lists and uploads over one shared connection pool."""
+
+    def __init__(self, *, retry_delay_s: float = 0.5) -> None:
+        self._retry_delay_s = retry_delay_s
+        self._client: httpx.AsyncClient | None = None
+        self._transfers = asyncio.Semaphore(_TRANSFERS)
+        self._block_bytes = BLOCK_BYTES
+        self._single_put_bytes = SINGLE_PUT_BYTES
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    async def download(self, url: str, target: Path) -> None:
+        """Stream a URL into a file. Raises StorageError or LocalWriteError."""
+        async with self._transfers:
+            await self._retrying(lambda: self._download_once(url, target))
+
+    async def list_blobs(self, container_url: str, prefix: str) -> list[str]:
+        """Names of all blobs of a container that begin with `prefix`, page by page."""
+        names: list[str] = []
+        marker = ""
+        while True:
+            page, marker = await self._list_page(container_url, prefix, marker)
+            names += page
+            if not marker:
+                return names
+
+    async def upload(self, url: str, source: Path, headers: Mapping[str, str]) -> int:
+        """Upload a file as a block blob; its size in bytes. Raises StorageError or OSError."""
+        async with self._transfers:
+            with await asyncio.to_thread(source.open, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size <= self._single_put_bytes:
+                    own = {"x-ms-blob-type": "BlockBlob", **headers}
+                    await self._put(url, file, 0, size, own)
+                else:
+                    await self._put_blocks(url, file, size, headers)
+                return size
+
+    def _http(self) -> httpx.AsyncClient:
+        if self._client is None:
+            import httpx  # noqa: PLC0415 - most tasks transfer nothing
+
+            direct: dict[str, httpx.AsyncBaseTransport | None] = {
+                f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")
+            }
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(60.0, connect=10.0),
+                follow_redirects=True,
+                headers={"Accept-Encoding": "identity"},  # blobs are stored as they are
+                mounts=direct,  # a proxy cannot reach the loopback of this machine
+            )
+        return self._client
+
+    async def _retrying(self, once: Callable[[], Awaitable[_T]]) -> _T:
+        import httpx  # noqa: PLC0415
+
+        failure = StorageError("other", "nothing was tried")
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await once()
+            except httpx.TimeoutException as err:
+                failure = StorageError("timeout", f"no answer in time ({type(err).__name__})")
+            except (httpx.InvalidURL, httpx.UnsupportedProtocol) as err:
+                raise StorageError("other", f"the URL cannot be used: {err}") from err
+            except httpx.TransportError as err:
+                failure = StorageError("other", f"{type(err).__name__}: {err}")
+            except _TransientAnswerError as err:
+                failure = StorageError("other", err.detail)
+            if attempt < ATTEMPTS:
+                await asyncio.sleep(self._retry_delay_s * 2 ** (attempt - 1))
+        raise failure
+
+    async def _download_once(self, url: str, target: Path) -> None:
+        async with self._http().stream("GET", url) as answer:
+            await _check(answer)
+            await _write(answer.aiter_raw(_CHUNK_BYTES), target)
+
+    async def _list_page(
+        self, container_url: str, prefix: str, marker: str
+    ) -> tuple[list[str], str]:
+        query = f"restype=container&comp=list&maxresults=5000&prefix={quote(prefix, safe='')}"
+        if marker:
+            query += f"&marker={quote(marker, safe='')}"
+        joint = "&" if urlsplit(container_url).query else "?"
+
+        async def once() -> bytes:
+            answer = await self._http().get(
+                f"{container_url}{joint}{query}", headers={"x-ms-version": _API_VERSION}
+            )
+            await _check(answer)
+            return answer.content
+
+        return parse_listing(await self._retrying(once))
+
+    async def _put_blocks(
+        self, url: str, file: BinaryIO, size: int, headers: Mapping[str, str]
+    ) -> None:
+        joint = "&" if urlsplit(url).query else "?"
+        ids: list[str] = []
+        for start in range(0, size, self._block_bytes):
+            block = base64.b64encode(b"%08d" % len(ids)).decode()
+            length = min(self._block_bytes, size - start)
+            target = f"{url}{joint}comp=block&blockid={quote(block, safe='')}"
+            await self._put(target, file, start, length, {})
+            ids.append(block)
+        latest = "".join(f"<Latest>{block}</Latest>" for block in ids)
+        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
+
+        async def commit() -> None:
+            answer = await self._http().put(
+                f"{url}{joint}comp=blocklist",
+                content=body,
+                headers={"x-ms-version": _API_VERSION, **headers},
+            )
+            await _check(answer)
+
+        await self._retrying(commit)
+
+    async def _put(
+        self, url: str, file: BinaryIO, start: int, length: int, headers: Mapping[str, str]
+    ) -> None:
+        async def once() -> None:
+            answer = await self._http().put(
+                url,
+                content=_read(file, start, length) if length else b"",
+                headers={"x-ms-version": _API_VERSION, **headers, "Content-Length": str(length)},
+            )
+            await _check(answer)
+
+        await self._retrying(once)
+
+
+class _TransientAnswerError(Exception):
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+async def _check(answer: httpx.Response) -> None:
+    """Raise for a status that is none of success; the service's code is in a header or the XML."""
+    if answer.is_success:
+        return
+    await answer.aread()
+    code = answer.headers.get("x-ms-error-code") or _error_code(answer.content)
+    detail = f"HTTP {answer.status_code}" + (f" {code}" if code else "")
+    if answer.status_code in _TRANSIENT:
+        raise _TransientAnswerError(detail)
+    if answer.status_code in _DENIED or code == "PublicAccessNotPermitted":
+        raise StorageError("denied", detail)
+    raise StorageError("missing" if answer.status_code == 404 else "other", detail)
+
+
+def _error_code(body: bytes) -> str:
+    try:
+        return ET.fromstring(body).findtext("Code") or ""  # noqa: S314 - expat limits entities
+    except ET.ParseError:
+        return ""
+
+
+def parse_listing(body: bytes) -> tuple[list[str], str]:
+    """Blob names and the next marker of a List Blobs answer. Raises StorageError."""
+    try:
+        root = ET.fromstring(body)  # noqa: S314 - expat limits entities
+    except ET.ParseError as err:
+        raise StorageError("other", f"the container did not answer with a listing: {err}") from err
+    names: list[str] = []
+    for element in root.iterfind("Blobs/Blob/Name"):
+        text = element.text or ""
+        names.append(unquote(text) if element.get("Encoded") == "true" else text)
+    return names, root.findtext("NextMarker") or ""
+
+
+async def _write(chunks: AsyncIterator[bytes], target: Path) -> None:
+    try:
+        file = await asyncio.to_thread(target.open, "wb")
+    except OSError as err:
+        raise LocalWriteError(err) from err
+    try:
+        async for chunk in chunks:
+            await asyncio.to_thread(file.write, chunk)
+    except OSError as err:
+        raise LocalWriteError(err) from err
+    finally:
+        await asyncio.to_thread(file.close)
+
+
+async def _read(file: BinaryIO, start: int, length: int) -> AsyncIterator[bytes]:
+    """Exactly `length` bytes: a file that shrank meanwhile is an error, one that grew is not."""
+    position = start
+    while position < start + length:
+        wanted = min(_CHUNK_BYTES, start + length - position)
+        chunk = await asyncio.to_thread(os.pread, file.fileno(), wanted, position)
+        if not chunk:
+            raise StorageError("other", "the file shrank while it was uploaded")
+        position += len(chunk)
+        yield chunk
