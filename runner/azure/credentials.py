@@ -1,41 +1,173 @@
 """How to sign in. The only file that knows the local services from Azure."""
 
+# ruff: noqa: PLC0415  each SDK takes 0.4 to 0.8 s to import: only what a command signs in to is loaded
 from __future__ import annotations
 
-from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+import json
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
 
+from runner.azure.stack import load_outputs
+from runner.azure.transport import batch_options, blob_options
 from runner.contract import StackOutputs
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.home import HomePaths
 from runner.core.settings import Settings
 
 if TYPE_CHECKING:
     from azure.batch import BatchClient
     from azure.batch.models import ResourceFile
+    from azure.core.credentials import TokenCredential
     from azure.storage.blob import BlobServiceClient
 
 
 class Connection:
-    """Signed-in clients of one target, made on first use and kept; `outputs` describes the target."""
+    """Signed-in clients of one target, made on first use; `outputs` describes the target.
 
-    outputs: StackOutputs
+    `keys` are the account keys of the local services ("batch", "storage"); None means Azure, where
+    this machine signs in with DefaultAzureCredential and nodes with their managed identity.
+    """
+
+    def __init__(self, outputs: StackOutputs, keys: dict[str, str] | None) -> None:
+        self.outputs = outputs
+        self._keys = keys
 
     def batch_client(self) -> BatchClient:
         """The data-plane client of the Batch account."""
-        raise NotImplementedError
+        return self._batch
 
     def blob_service(self) -> BlobServiceClient:
         """The client of the storage account."""
-        raise NotImplementedError
+        return self._blob
 
     def node_storage(self, lifetime: timedelta) -> dict[str, Any]:
-        """The RUNNER_STORAGE document of docs/run-format.md, a secret; container SAS valid for `lifetime`."""
-        raise NotImplementedError
+        """The RUNNER_STORAGE document of docs/run-format.md, a secret; SAS valid for `lifetime`."""
+        names = {"runs": self.outputs.container_runs, "data": self.outputs.container_data}
+        containers = {
+            name: {
+                "url": self._container_url(container),
+                "sas": self._container_sas(container, lifetime, writable=name == "runs"),
+            }
+            for name, container in names.items()
+        }
+        identity = None if self._keys else self._identity(self.outputs.identity_client_id)
+        return {**containers, "identity_client_id": identity}
 
     def resource_file(self, blob_name: str, file_path: str, lifetime: timedelta) -> ResourceFile:
         """A blob of the `runs` container as a file in the task's working directory."""
-        raise NotImplementedError
+        from azure.batch.models import BatchNodeIdentityReference, ResourceFile
+
+        container = self.outputs.container_runs
+        url = f"{self._container_url(container)}/{blob_name}"
+        if self._keys is not None:
+            sas = self._blob_sas(container, blob_name, lifetime)
+            return ResourceFile(http_url=f"{url}?{sas}", file_path=file_path)
+        identity = self._identity(self.outputs.identity_resource_id)
+        return ResourceFile(
+            http_url=url,
+            file_path=file_path,
+            identity_reference=BatchNodeIdentityReference(resource_id=identity),
+        )
+
+    @cached_property
+    def _batch(self) -> BatchClient:
+        from azure.batch import BatchClient
+
+        credential: Any = self._token
+        if self._keys is not None:
+            from azure.core.credentials import AzureNamedKeyCredential
+
+            name = self.outputs.batch_account
+            credential = AzureNamedKeyCredential(name, self._keys["batch"])
+        return BatchClient(self.outputs.batch_endpoint, credential, **batch_options())
+
+    @cached_property
+    def _blob(self) -> BlobServiceClient:
+        from azure.storage.blob import BlobServiceClient
+
+        credential: Any = self._token
+        if self._keys is not None:
+            credential = {
+                "account_name": self.outputs.storage_account,
+                "account_key": self._keys["storage"],
+            }
+        return BlobServiceClient(self.outputs.blob_endpoint, credential, **blob_options())
+
+    @cached_property
+    def _token(self) -> TokenCredential | None:
+        if self._keys is not None:
+            return None
+        from azure.identity import DefaultAzureCredential
+
+        return DefaultAzureCredential()
+
+    def _container_url(self, container: str) -> str:
+        return f"{self.outputs.blob_endpoint}/{container}"
+
+    def _container_sas(self, container: str, lifetime: timedelta, *, writable: bool) -> str | None:
+        if self._keys is None:
+            return None
+        from azure.storage.blob import ContainerSasPermissions, generate_container_sas
+
+        allowed = ContainerSasPermissions(
+            read=True, list=True, add=writable, create=writable, write=writable
+        )
+        return generate_container_sas(
+            self.outputs.storage_account,
+            container,
+            account_key=self._keys["storage"],
+            permission=allowed,
+            expiry=datetime.now(UTC) + lifetime,
+        )
+
+    def _blob_sas(self, container: str, blob_name: str, lifetime: timedelta) -> str:
+        from azure.storage.blob import BlobSasPermissions, generate_blob_sas
+
+        return generate_blob_sas(
+            self.outputs.storage_account,
+            container,
+            blob_name,
+            account_key=(self._keys or {})["storage"],
+            permission=BlobSasPermissions(read=True),
+            expiry=datetime.now(UTC) + lifetime,
+        )
+
+    def _identity(self, found: str | None) -> str:
+        if found:
+            return found
+        raise RunnerError(
+            "R-STACK-IDENTITY",
+            "the stack has no managed identity for its nodes",
+            why="nodes read code and write results with it; shared keys are off",
+            fix="deploy the stack again: pulumi up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
 
 
 def connect(settings: Settings) -> Connection:
     """Read the target's outputs and keys; nothing is sent yet."""
-    raise NotImplementedError
+    outputs = load_outputs(settings)
+    return Connection(outputs, _local_keys(settings) if settings.target == "local" else None)
+
+
+def _local_keys(settings: Settings) -> dict[str, str]:
+    path = HomePaths(settings.home).keys
+    try:
+        raw: object = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as err:
+        raise _no_keys(str(path), str(err)) from err
+    keys = cast("dict[str, object]", raw) if isinstance(raw, dict) else {}
+    if not all(isinstance(keys.get(name), str) for name in ("batch", "storage")):
+        raise _no_keys(str(path), "it has no keys 'batch' and 'storage'")
+    return {name: str(keys[name]) for name in ("batch", "storage")}
+
+
+def _no_keys(path: str, why: str) -> RunnerError:
+    return RunnerError(
+        "R-LOCAL-KEYS",
+        f"cannot read the keys of the local services from {path}",
+        why=why,
+        fix="runner local up, or start over with runner local reset",
+        exit_code=ExitCode.ACCESS,
+    )

@@ -2,9 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
+from azure.batch import BatchClient
+from azure.batch.models import (
+    BatchPool,
+    BatchPoolCreateOptions,
+    BatchPoolResizeOptions,
+    BatchPoolUpdateOptions,
+    BatchStartTask,
+    BatchVmImageReference,
+    EnvironmentSetting,
+    VirtualMachineConfiguration,
+)
+from azure.core.exceptions import ResourceNotFoundError
+
 from runner.azure.credentials import Connection
+from runner.core.errors import ExitCode, RunnerError
+
+_GONE_WITHIN_S = 60.0
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +37,90 @@ class PoolSpec:
     start_env: tuple[tuple[str, str], ...] = ()
 
 
-def ensure_pool(connection: Connection, spec: PoolSpec) -> None:
-    """Create the pool, or bring an existing one to `spec` (resized in place; recreated if slots changed)."""
-    raise NotImplementedError
+def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
+    """Create the pool, or bring it to `spec`; returns `created`, `resized`, `recreated` or `kept`.
+
+    A pool with other slots is deleted and created again, because the service cannot change them
+    while there are nodes; its running tasks go back to the queue.
+    """
+    client = connection.batch_client()
+    pool = _get(client, spec.id)
+    if pool is not None and pool.task_slots_per_node == spec.slots_per_node:
+        return _adjust(client, pool, spec)
+    if pool is not None:
+        client.begin_delete_pool(spec.id, polling_interval=1)
+        _wait_gone(client, spec.id)
+    _create(client, spec)
+    return "created" if pool is None else "recreated"
+
+
+def _get(client: BatchClient, pool_id: str) -> BatchPool | None:
+    try:
+        return client.get_pool(pool_id)
+    except ResourceNotFoundError:
+        return None
+
+
+def _adjust(client: BatchClient, pool: BatchPool, spec: PoolSpec) -> str:
+    if not _same_start(pool, spec):
+        # Nodes that run keep what they have; those that boot from now on use the new one.
+        client.update_pool(spec.id, BatchPoolUpdateOptions(start_task=_start_task(spec)))
+    if pool.target_low_priority_nodes == spec.spot_nodes:
+        return "kept"
+    if pool.allocation_state == "resizing":
+        client.begin_stop_pool_resize(spec.id, polling_interval=1).wait(_GONE_WITHIN_S)
+    client.begin_resize_pool(
+        spec.id,
+        BatchPoolResizeOptions(target_dedicated_nodes=0, target_low_priority_nodes=spec.spot_nodes),
+        polling_interval=1,
+    )
+    return "resized"
+
+
+def _same_start(pool: BatchPool, spec: PoolSpec) -> bool:
+    start = pool.start_task
+    if start is None or start.command_line != spec.start_command:
+        return False
+    settings = tuple((item.name, item.value) for item in start.environment_settings or ())
+    return settings == spec.start_env
+
+
+def _create(client: BatchClient, spec: PoolSpec) -> None:
+    image = BatchVmImageReference(
+        publisher="canonical", offer="ubuntu-24_04-lts", sku="server", version="latest"
+    )
+    client.create_pool(
+        BatchPoolCreateOptions(
+            id=spec.id,
+            vm_size=spec.vm_size,
+            virtual_machine_configuration=VirtualMachineConfiguration(
+                image_reference=image, node_agent_sku_id="batch.node.ubuntu 24.04"
+            ),
+            target_dedicated_nodes=0,
+            target_low_priority_nodes=spec.spot_nodes,
+            task_slots_per_node=spec.slots_per_node,
+            start_task=_start_task(spec),
+        )
+    )
+
+
+def _start_task(spec: PoolSpec) -> BatchStartTask:
+    return BatchStartTask(
+        command_line=spec.start_command,
+        environment_settings=[EnvironmentSetting(name=n, value=v) for n, v in spec.start_env],
+        wait_for_success=True,
+        max_task_retry_count=1,
+    )
+
+
+def _wait_gone(client: BatchClient, pool_id: str) -> None:
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while _get(client, pool_id) is not None:
+        if time.monotonic() > deadline:
+            raise RunnerError(
+                "R-POOL-DELETE",
+                f"pool {pool_id!r} is still being deleted after {_GONE_WITHIN_S:.0f} s",
+                fix="wait a moment and run the command again",
+                exit_code=ExitCode.CAPACITY,
+            )
+        time.sleep(_POLL_S)

@@ -18,6 +18,16 @@ from runner.core.errors import RunnerError
 
 Model = TypeVar("Model", bound=BaseModel)
 _MAX_BYTES = 1 << 20
+# Pydantic's error types in the words of a YAML file.
+_EXPECTED: dict[str, tuple[str, str]] = {
+    "string_type": ("text", "put it in quotes"),
+    "int_type": ("a whole number", ""),
+    "float_type": ("a number", ""),
+    "bool_type": ("true or false", ""),
+    "list_type": ("a list", "write [a, b], or a line with '- ' for each"),
+    "dict_type": ("`key: value` lines", ""),
+    "model_type": ("`key: value` lines", ""),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,9 +169,12 @@ def _explain(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str
     if kind == "literal_error":
         given = error["input"]
         return f"got {given!r}", f"allowed: {context['expected']}", ""
+    if kind in _EXPECTED:
+        expected, fix = _EXPECTED[kind]
+        return f"expected {expected}, got {error['input']!r}", "", fix
     message = error["msg"]
-    if kind in {"value_error", "runner"}:
-        return message.removeprefix("Value error, "), "", str(context.get("fix", ""))
+    if kind == "runner":
+        return message, "", str(context.get("fix", ""))
     return f"{message[0].lower()}{message[1:]}, got {error['input']!r}", "", ""
 
 
