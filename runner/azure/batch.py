@@ -8,12 +8,24 @@ from azure.batch import models
 from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
 
 from runner.azure.faults import error_code, service_errors, to_runner_error
+from runner.azure.task_collections import add_tasks
 from runner.azure.translate import to_job, to_task_view, wire_text
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.states import TaskView
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
+
+__all__ = [
+    "JOB_CLOSED_CODES",
+    "add_task",
+    "add_tasks",
+    "count_nodes",
+    "ensure_job",
+    "get_task",
+    "read_task_file",
+    "terminate_task",
+]
 
 _CLOSED = frozenset({"terminating", "completed", "deleting"})
 _PAUSED = frozenset({"disabling", "disabled"})
@@ -111,3 +123,13 @@ def read_task_file(connection: Connection, job_id: str, task_id: str, path: str)
         raise to_runner_error(err, f"reading {path} of task {task_id}") from err
     except AzureError as err:
         raise to_runner_error(err, f"reading {path} of task {task_id}") from err
+
+
+def count_nodes(connection: Connection, pool_id: str) -> dict[str, int]:
+    """How many nodes of a pool are in which state, as the wire names the states."""
+    counts: dict[str, int] = {}
+    with service_errors(f"looking at the nodes of pool {pool_id}"):
+        for node in connection.batch_client().list_nodes(pool_id, select=["id", "state"]):
+            state = wire_text(node.state)
+            counts[state] = counts.get(state, 0) + 1
+    return counts

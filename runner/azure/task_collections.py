@@ -23,8 +23,6 @@ from runner.core.errors import ExitCode, RunnerError
 if TYPE_CHECKING:
     from azure.batch import BatchClient
 
-    from runner.azure.credentials import Connection
-
 CHUNK = 100  # the service refuses more in one request
 _THREADS = 4
 _ROUNDS = 4  # how often a task that met a server error is sent
@@ -69,9 +67,8 @@ class AddedTasks:
             self.refused.append((result.task_id, code or status))
 
 
-def add_tasks(connection: Connection, job_id: str, tasks: Sequence[Task]) -> AddedTasks:
+def add_tasks(client: BatchClient, job_id: str, tasks: Sequence[Task]) -> AddedTasks:
     """Add every task. Raises RunnerError naming the refused ones after the others were added."""
-    client = connection.batch_client()
     outcome = AddedTasks()
     pending = list(tasks)
     for attempt in range(_ROUNDS):

@@ -1,0 +1,126 @@
+"""Everything a run needs from this machine, gathered before anything is sent."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from runner.contract import StackOutputs
+from runner.core.code_archive import CodeArchive, pack_code
+from runner.core.errors import RunnerError
+from runner.core.overrides import resolve_params
+from runner.core.plan import CodeRef, DataRef, RunInputs, RunPlan, RunRequest, plan_run
+from runner.core.progress import OnProgress
+from runner.core.recipe import Recipe
+from runner.core.run_ids import SUFFIX_ALPHABET, make_run_id, slug
+from runner.core.settings import Settings
+from runner.flows.datasets import Dataset, resolve_dataset
+from runner.flows.provenance import git_revision
+from runner.node.pack import build_agent
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """What was typed beside the recipe."""
+
+    overrides: tuple[str, ...] = ()
+    script_args: tuple[str, ...] = ()
+    experiment: str | None = None
+    data: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRun:
+    """A plan and the bytes that go with it."""
+
+    plan: RunPlan
+    code: CodeArchive
+    agent: bytes
+    dataset: Dataset | None
+
+
+def request_run(recipe: Recipe, options: TrainOptions) -> RunRequest:
+    """Check what was typed against the recipe. Raises RunnerError; touches nothing."""
+    if options.data is not None and not options.data.exists():
+        raise RunnerError(
+            "R-DATA-MISSING",
+            f"--data {options.data}: there is no such file or folder",
+            fix="give the folder that holds the data set's files",
+        )
+    return RunRequest(
+        created=datetime.now(UTC),
+        params=resolve_params(recipe.params, options.overrides),
+        script_args=options.script_args,
+        experiment=options.experiment,
+    )
+
+
+def prepare_run(
+    recipe: Recipe,
+    settings: Settings,
+    outputs: StackOutputs,
+    options: TrainOptions,
+    on_progress: OnProgress,
+    *,
+    fetch_data: bool = True,
+) -> PreparedRun:
+    """Pack the code, find the data, and plan. `fetch_data=False` leaves the network alone."""
+    request = request_run(recipe, options)
+    code = pack_code(recipe, excluded=(settings.output_dir, settings.home))
+    agent = build_agent()
+    dataset = _dataset(recipe, settings, options.data, on_progress) if fetch_data else None
+    run_id = make_run_id(recipe.name, request.created, _suffix())
+    inputs = RunInputs(
+        code=_code_ref(recipe, code),
+        agent_sha256=hashlib.sha256(agent).hexdigest(),
+        requirements_sha256=_requirements_sha256(recipe),
+        data=_data_ref(dataset),
+    )
+    plan = plan_run(recipe, settings, outputs, run_id, request, inputs)
+    return PreparedRun(plan=plan, code=code, agent=agent, dataset=dataset)
+
+
+def _dataset(
+    recipe: Recipe, settings: Settings, given: Path | None, on_progress: OnProgress
+) -> Dataset | None:
+    if recipe.dataset is None and given is None:
+        return None
+    name = recipe.dataset or slug(given.resolve().name if given else "data")
+    return resolve_dataset(name, given, settings.home, on_progress)
+
+
+def _code_ref(recipe: Recipe, code: CodeArchive) -> CodeRef:
+    ref = CodeRef(sha256=code.sha256, size_bytes=len(code.data), files=code.files)
+    if recipe.source == "builtin":
+        return ref
+    git = git_revision(recipe.folder)
+    return replace(ref, git_revision=git.revision, git_dirty=git.dirty) if git else ref
+
+
+def _data_ref(dataset: Dataset | None) -> DataRef | None:
+    if dataset is None:
+        return None
+    files = tuple((file.name, file.size_bytes, file.sha256) for file in dataset.files)
+    return DataRef(dataset.name, dataset.source, dataset.notice, files)
+
+
+def _requirements_sha256(recipe: Recipe) -> str | None:
+    if recipe.requirements is None:
+        return None
+    path = recipe.folder / recipe.requirements
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()
+    except OSError as err:
+        raise RunnerError(
+            "R-REQUIREMENTS-MISSING",
+            f"cannot read {path}",
+            why=err.strerror or str(err),
+            fix="correct `requirements` in train.yaml",
+        ) from err
+
+
+def _suffix() -> str:
+    return "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))

@@ -1,0 +1,152 @@
+"""Submit a plan: upload what changed, write `run.json`, add the task. Twice is as good as once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Lock
+
+from runner.azure.batch import add_task, ensure_job
+from runner.azure.blobs import BlobContainer, in_parallel
+from runner.azure.credentials import Connection
+from runner.azure.faults import SERVICES_DOWN
+from runner.azure.translate import to_task
+from runner.core.errors import RunnerError
+from runner.core.plan import RunPlan
+from runner.core.progress import OnProgress, Progress
+from runner.core.run_document import run_document
+from runner.core.run_paths import RunPaths, code_blob
+from runner.core.run_record import RunRecord, parse_run
+from runner.flows.prepare import PreparedRun
+
+_ADD_TRIES = 4
+_ADD_PAUSE_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Upload:
+    """One blob to make sure of; `content` is bytes in memory or a file."""
+
+    container: BlobContainer
+    blob: str
+    content: bytes | Path
+    size_bytes: int
+
+
+def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnProgress) -> RunRecord:
+    """Bring the run into being. A second call with the same plan finds it there."""
+    plan = prepared.plan
+    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    _upload(connection, prepared, runs, on_progress)
+    on_progress(Progress("submit", "start"))
+    existing = runs.read(RunPaths(plan.run_id).run)
+    if existing is not None:
+        record = _same_run(parse_run(existing, plan.run_id), plan)
+        _add_patiently(connection, plan, record.job_id)
+    else:
+        record = _submit_new(connection, plan, runs)
+    on_progress(Progress("submit", "end", f"{record.run_id} to job {record.job_id}"))
+    return record
+
+
+def _submit_new(connection: Connection, plan: RunPlan, runs: BlobContainer) -> RunRecord:
+    paths = RunPaths(plan.run_id)
+    job_id = ensure_job(connection, plan.job_id, plan.pool.id)
+    document = run_document(plan, job_id)
+    runs.create(paths.run, document)
+    try:
+        _add_patiently(connection, plan, job_id)
+    except RunnerError as err:
+        if err.code != SERVICES_DOWN:  # refused for good: nothing is left half-done
+            runs.delete(paths.run)
+        raise
+    return parse_run(json.dumps(document).encode(), plan.run_id)
+
+
+def _add_patiently(connection: Connection, plan: RunPlan, job_id: str) -> None:
+    """Add the task; safe to repeat, since the service keeps one task per id."""
+    task = to_task(plan, connection)
+    for tries_left in reversed(range(_ADD_TRIES)):
+        try:
+            add_task(connection, job_id, task)
+            return
+        except RunnerError as err:
+            if err.code != SERVICES_DOWN or not tries_left:
+                raise
+            time.sleep(_ADD_PAUSE_S)
+
+
+def _same_run(record: RunRecord, plan: RunPlan) -> RunRecord:
+    planned = run_document(plan, record.job_id)
+    if all(record.raw.get(part) == planned[part] for part in ("code", "command", "created")):
+        return record
+    raise RunnerError(
+        "R-RUN-EXISTS", f"another run is named {plan.run_id}", fix="run the same command again"
+    )
+
+
+def _upload(
+    connection: Connection, prepared: PreparedRun, runs: BlobContainer, on_progress: OnProgress
+) -> None:
+    on_progress(Progress("upload", "start"))
+    missing = [
+        *_missing_code(prepared, runs),
+        *_missing_data(connection, prepared),
+    ]
+    if not missing:
+        on_progress(Progress("upload", "end", "nothing changed"))
+        return
+    total = sum(upload.size_bytes for upload in missing)
+    on_bytes = _byte_counter(total, on_progress)
+    in_parallel(lambda upload: _send(upload, on_bytes), missing)
+    on_progress(Progress("upload", "end", f"{len(missing)} files", total, total, "bytes"))
+
+
+def _send(upload: _Upload, on_bytes: Callable[[int], None]) -> None:
+    if isinstance(upload.content, Path):
+        upload.container.upload_file(upload.blob, upload.content, on_bytes)
+    else:
+        upload.container.create_bytes(upload.blob, upload.content, "application/octet-stream")
+        on_bytes(upload.size_bytes)
+
+
+def _missing_code(prepared: PreparedRun, runs: BlobContainer) -> list[_Upload]:
+    inputs = prepared.plan.inputs
+    uploads = [
+        _Upload(runs, code_blob(sha256), content, len(content))
+        for sha256, content in (
+            (inputs.code.sha256, prepared.code.data),
+            (inputs.agent_sha256, prepared.agent),
+        )
+    ]
+    sizes = in_parallel(lambda upload: runs.size(upload.blob), uploads)
+    return [upload for upload, size in zip(uploads, sizes, strict=True) if size is None]
+
+
+def _missing_data(connection: Connection, prepared: PreparedRun) -> list[_Upload]:
+    data, dataset = prepared.plan.inputs.data, prepared.dataset
+    if data is None or dataset is None:
+        return []
+    container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
+    there = {blob.name: blob.size_bytes for blob in container.list(data.prefix)}
+    return [
+        _Upload(container, data.prefix + file.name, dataset.folder / file.name, file.size_bytes)
+        for file in dataset.files
+        if there.get(data.prefix + file.name) != file.size_bytes
+    ]
+
+
+def _byte_counter(total: int, on_progress: OnProgress) -> Callable[[int], None]:
+    sent = 0
+    lock = Lock()  # uploads run in several threads
+
+    def count(new: int) -> None:
+        nonlocal sent
+        with lock:
+            sent += new
+            on_progress(Progress("upload", "progress", "", sent, total, "bytes"))
+
+    return count
