@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from enum import Enum
 
 
@@ -17,8 +18,53 @@ class Verdict(Enum):
     MALFORMED = -400  # InvalidHeaderValue: a date that is none
 
 
+_MATCH = "if-match"
+_NONE_MATCH = "if-none-match"
+_MODIFIED = "if-modified-since"
+_UNMODIFIED = "if-unmodified-since"
+# The two pairs that the service lets through together; the first of a pair decides.
+_PAIRS = ({_NONE_MATCH, _MODIFIED}, {_MATCH, _UNMODIFIED})
+
+
 def check(
     headers: Mapping[str, str], etag: str, last_modified: datetime, *, reading: bool
 ) -> Verdict:
     """Judge lower-case headers against the entity; `etag` is unquoted as on the wire."""
-    raise NotImplementedError
+    given = {n for n in (_MATCH, _NONE_MATCH, _MODIFIED, _UNMODIFIED) if headers.get(n)}
+    if not given:
+        return Verdict.PROCEED
+    if len(given) > 1 and given not in _PAIRS:
+        return Verdict.UNSUPPORTED
+    unchanged = Verdict.NOT_MODIFIED if reading else Verdict.FAILED
+    if _MATCH in given:
+        return Verdict.PROCEED if _matches(headers[_MATCH], etag) else Verdict.FAILED
+    if _NONE_MATCH in given:
+        return unchanged if _matches(headers[_NONE_MATCH], etag) else Verdict.PROCEED
+    name = next(iter(given))
+    moment = _date(headers[name])
+    if moment is None:
+        return Verdict.MALFORMED
+    # Headers know whole seconds only, so the entity's time is compared in whole seconds.
+    modified_since = last_modified.replace(microsecond=0) > moment
+    if name == _MODIFIED:
+        return Verdict.PROCEED if modified_since else unchanged
+    return Verdict.FAILED if modified_since else Verdict.PROCEED
+
+
+def _matches(header: str, etag: str) -> bool:
+    """The SDK quotes entity tags that the service sends bare: both forms are one."""
+    if header.strip() == "*":
+        return True
+    return any(_bare(one) == _bare(etag) for one in header.split(","))
+
+
+def _bare(tag: str) -> str:
+    return tag.strip().removeprefix("W/").strip('"')
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError):
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

@@ -1,46 +1,278 @@
-"""The OData subset of list operations: `$filter` and `$select`."""
+"""The OData subset of list operations: `$filter` and `$select`.
+
+    filter     := both ('or' both)*
+    both       := term ('and' term)*
+    term       := '(' filter ')' | startswith | comparison
+    startswith := 'startswith' '(' path ',' STRING ')'
+    comparison := path ('eq' | 'ne' | 'gt' | 'ge' | 'lt' | 'le') literal
+    literal    := STRING | NUMBER | 'true' | 'false' | 'DateTime' STRING
+    path       := NAME ('/' NAME)*
+
+Names are case-sensitive, values are not. Which property takes which operator is in odata_fields.py.
+Our choice: a property that an entity does not have satisfies no comparison, `ne` included.
+"""
 
 from __future__ import annotations
 
+import operator
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from batch_emulator.odata_fields import (
+    FILE_FIELDS,
+    IMAGE_FIELDS,
+    JOB_FIELDS,
+    NODE_COUNT_FIELDS,
+    NODE_FIELDS,
+    POOL_FIELDS,
+    PREPARATION_FIELDS,
+    TASK_FIELDS,
+    FieldRule,
+)
+
+__all__ = [
+    "FILE_FIELDS",
+    "IMAGE_FIELDS",
+    "JOB_FIELDS",
+    "NODE_COUNT_FIELDS",
+    "NODE_FIELDS",
+    "POOL_FIELDS",
+    "PREPARATION_FIELDS",
+    "TASK_FIELDS",
+    "FieldRule",
+    "FilterError",
+    "Predicate",
+    "parse_filter",
+    "parse_select",
+    "select",
+]
 
 Predicate = Callable[[Mapping[str, Any]], bool]
+_Value = str | float | bool | datetime
+
+_MAX_DEPTH = 50
+_MAX_CHARS = 32_768
+_TOKEN = re.compile(
+    r"""\s*(?:
+      (?P<time>datetime'(?:[^']|'')*')
+    | (?P<string>'(?:[^']|'')*')
+    | (?P<number>-?\d+(?:\.\d+)?(?![\w.]))
+    | (?P<word>[A-Za-z_]\w*(?:/[A-Za-z_]\w*)*)
+    | (?P<mark>[(),])
+    )""",
+    re.VERBOSE | re.IGNORECASE | re.ASCII,
+)
+_COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
+    "eq": operator.eq,
+    "ne": operator.ne,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "lt": operator.lt,
+    "le": operator.le,
+}
 
 
 class FilterError(ValueError):
     """The text of `$filter` or `$select` is refused; answered 400 InvalidQueryParameterValue."""
 
 
-@dataclass(frozen=True, slots=True)
-class FieldRule:
-    """What a filter may do with one property: `kind` is text, number, time or boolean."""
-
-    kind: str
-    operators: frozenset[str]
-
-
-POOL_FIELDS: Mapping[str, FieldRule] = {}
-NODE_FIELDS: Mapping[str, FieldRule] = {}
-JOB_FIELDS: Mapping[str, FieldRule] = {}
-TASK_FIELDS: Mapping[str, FieldRule] = {}
-FILE_FIELDS: Mapping[str, FieldRule] = {}
-PREPARATION_FIELDS: Mapping[str, FieldRule] = {}
-NODE_COUNT_FIELDS: Mapping[str, FieldRule] = {}
-IMAGE_FIELDS: Mapping[str, FieldRule] = {}
-
-
 def parse_filter(text: str, fields: Mapping[str, FieldRule]) -> Predicate:
     """Turn a filter into a test of wire entities (nested dicts). Raises FilterError."""
-    raise NotImplementedError
+    if not text.strip():
+        return lambda _entity: True
+    if len(text) > _MAX_CHARS:
+        raise FilterError(f"the filter is longer than {_MAX_CHARS} characters")
+    return _Parser(_tokens(text), fields).parse()
 
 
 def parse_select(text: str) -> frozenset[str] | None:
     """Property names of a `$select`, None when everything is wanted. Raises FilterError."""
-    raise NotImplementedError
+    names = [name.strip() for name in text.split(",")]
+    if names == [""] or "*" in names:
+        return None
+    for name in names:
+        if not re.fullmatch(r"[A-Za-z_][\w.]*(/[A-Za-z_]\w*)*", name, re.ASCII):
+            raise FilterError(f"{name!r} is not the name of a property")
+    return frozenset(name.partition("/")[0] for name in names)
 
 
 def select(entity: Mapping[str, Any], text: str) -> dict[str, Any]:
     """The properties of an entity that `$select` names; unknown names are ignored."""
-    raise NotImplementedError
+    names = parse_select(text)
+    return {k: v for k, v in entity.items() if names is None or k in names}
+
+
+@dataclass(frozen=True, slots=True)
+class _Token:
+    kind: str
+    text: str
+    position: int
+
+
+def _tokens(text: str) -> list[_Token]:
+    tokens: list[_Token] = []
+    position = 0
+    end = len(text.rstrip())
+    while position < end:
+        found = _TOKEN.match(text, position)
+        if found is None:
+            rest = text[position : position + 20]
+            raise FilterError(f"unexpected text at position {position}: {rest!r}")
+        kind = str(found.lastgroup)
+        tokens.append(_Token(kind, found[kind], found.start(kind)))
+        position = found.end()
+    tokens.append(_Token("end", "", end))
+    return tokens
+
+
+class _Parser:
+    def __init__(self, tokens: list[_Token], fields: Mapping[str, FieldRule]) -> None:
+        self._tokens = tokens
+        self._next = 0
+        self._fields = fields
+
+    def parse(self) -> Predicate:
+        predicate = self._filter(0)
+        self._expect("end", "", "the end of the filter")
+        return predicate
+
+    def _filter(self, depth: int) -> Predicate:
+        if depth > _MAX_DEPTH:
+            raise FilterError(f"the filter nests deeper than {_MAX_DEPTH} parentheses")
+        terms = [self._both(depth)]
+        while self._take("word", "or"):
+            terms.append(self._both(depth))
+        return terms[0] if len(terms) == 1 else lambda entity: any(t(entity) for t in terms)
+
+    def _both(self, depth: int) -> Predicate:
+        terms = [self._term(depth)]
+        while self._take("word", "and"):
+            terms.append(self._term(depth))
+        return terms[0] if len(terms) == 1 else lambda entity: all(t(entity) for t in terms)
+
+    def _term(self, depth: int) -> Predicate:
+        if self._take("mark", "("):
+            inner = self._filter(depth + 1)
+            self._expect("mark", ")", "')'")
+            return inner
+        if self._take("word", "startswith"):
+            return self._startswith()
+        path = self._expect("word", None, "a property")
+        op = self._expect("word", None, "an operator")
+        if op.text not in _COMPARE:
+            raise FilterError(f"{op.text!r} at position {op.position} is not an operator")
+        rule = self._rule(path, op.text)
+        return _comparison(
+            rule.path or path.text, _COMPARE[op.text], self._literal(path.text, rule)
+        )
+
+    def _startswith(self) -> Predicate:
+        self._expect("mark", "(", "'('")
+        path = self._expect("word", None, "a property")
+        self._rule(path, "startswith")
+        self._expect("mark", ",", "','")
+        prefix = _unquoted(self._expect("string", None, "a string").text)
+        self._expect("mark", ")", "')'")
+        return lambda entity: str(_lookup(entity, path.text, "")).lower().startswith(prefix)
+
+    def _rule(self, path: _Token, op: str) -> FieldRule:
+        rule = self._fields.get(path.text)
+        if rule is None:
+            known = ", ".join(sorted(self._fields)) or "none"
+            raise FilterError(f"{path.text!r} cannot be filtered on; properties: {known}")
+        if op not in rule.operators:
+            allowed = ", ".join(sorted(rule.operators))
+            raise FilterError(f"{path.text!r} does not support {op!r}; operators: {allowed}")
+        return rule
+
+    def _literal(self, path: str, rule: FieldRule) -> _Value:
+        token = self._tokens[self._next]
+        value = _value(token)
+        if value is None or _kind(value) != rule.kind:
+            raise FilterError(
+                f"{path!r} is compared with a {rule.kind}, not with {token.text or 'nothing'!r}"
+            )
+        self._next += 1
+        return value
+
+    def _take(self, kind: str, text: str) -> bool:
+        token = self._tokens[self._next]
+        if token.kind == kind and token.text.lower() == text:
+            self._next += 1
+            return True
+        return False
+
+    def _expect(self, kind: str, text: str | None, what: str) -> _Token:
+        token = self._tokens[self._next]
+        if token.kind != kind or (text is not None and token.text != text):
+            got = repr(token.text) if token.text else "the end"
+            raise FilterError(f"expected {what} at position {token.position}, found {got}")
+        self._next += 1
+        return token
+
+
+def _value(token: _Token) -> _Value | None:
+    if token.kind == "string":
+        return _unquoted(token.text)
+    if token.kind == "number":
+        return float(token.text)
+    if token.kind == "time":
+        text = _unquoted(token.text[len("datetime") :])
+        try:
+            return _aware(datetime.fromisoformat(text.upper()))
+        except ValueError as err:
+            raise FilterError(f"{token.text} is not an ISO 8601 time") from err
+    return {"true": True, "false": False}.get(token.text.lower())
+
+
+def _kind(value: _Value) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if isinstance(value, str):
+        return "text"
+    return "time" if isinstance(value, datetime) else "number"
+
+
+def _unquoted(text: str) -> str:
+    return text[1:-1].replace("''", "'").lower()
+
+
+def _aware(moment: datetime) -> datetime:
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _lookup(entity: Mapping[str, Any], path: str, default: Any) -> Any:
+    value: Any = entity
+    for name in path.split("/"):
+        if not isinstance(value, Mapping):
+            return default
+        value = cast("Mapping[str, Any]", value).get(name)
+    return default if value is None else value
+
+
+def _comparison(path: str, compare: Callable[[Any, Any], bool], wanted: _Value) -> Predicate:
+    def test(entity: Mapping[str, Any]) -> bool:
+        value = _converted(_lookup(entity, path, None), wanted)
+        return value is not None and compare(value, wanted)
+
+    return test
+
+
+def _converted(value: Any, wanted: _Value) -> _Value | None:
+    """The entity's value in the type of the literal, None when it has no such value."""
+    if value is None:
+        return None
+    if isinstance(wanted, bool):
+        return bool(value)
+    if isinstance(wanted, str):
+        return str(value).lower()
+    try:
+        if isinstance(wanted, datetime):
+            moment = value if isinstance(value, datetime) else datetime.fromisoformat(str(value))
+            return _aware(moment)
+        return float(value)
+    except ValueError:
+        return None
