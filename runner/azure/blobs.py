@@ -119,8 +119,10 @@ class BlobContainer:
                 if isinstance(entry, BlobPrefix):
                     yield str(entry.name).rstrip("/")
 
-    def download(self, blob: str, path: Path, on_bytes: OnBytes) -> None:
-        """Write a blob to `path`, complete or not at all. Reports new bytes received."""
+    def download(
+        self, blob: str, path: Path, on_bytes: OnBytes, check: Callable[[Path], None]
+    ) -> None:
+        """Write a blob to `path`, complete and passed by `check`, or not at all."""
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
         try:
@@ -129,6 +131,7 @@ class BlobContainer:
                 for chunk in stream.chunks():
                     target.write(chunk)
                     on_bytes(len(chunk))
+            check(part)
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)

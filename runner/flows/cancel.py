@@ -1,0 +1,72 @@
+"""Cancel a run: commit the outcome first, then end the task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.azure.batch import get_task, terminate_task
+from runner.azure.blobs import BlobContainer
+from runner.azure.credentials import Connection
+from runner.core.run_document import FORMAT
+from runner.core.run_paths import RunPaths
+from runner.core.run_record import AttemptStart, RunRecord, RunResult
+from runner.core.states import RunState, decide_status
+from runner.flows.run_view import load_attempts, load_result, runs_container
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """`state` is the run's final state; `changed` is False where it had ended before."""
+
+    state: RunState
+    changed: bool
+
+
+def cancel_run(connection: Connection, record: RunRecord) -> Cancelled:
+    """End a run. The first to create `result.json` decides: a run that ended stays as it ended.
+
+    Repeating it is safe, and ends a task that a broken connection left running.
+    """
+    container = runs_container(connection)
+    ended = _ended_before(connection, container, record)
+    if ended is not None:
+        return Cancelled(ended, changed=False)
+    attempts = load_attempts(container, record.run_id)
+    committed = container.create(RunPaths(record.run_id).result, _document(record, attempts))
+    result = load_result(container, record.run_id)
+    if result is None or result.status == "cancelled":
+        terminate_task(connection, record.job_id, record.task_id)
+    state = RunState(result.status) if result else RunState.CANCELLED
+    return Cancelled(state, changed=committed)
+
+
+def _ended_before(
+    connection: Connection, container: BlobContainer, record: RunRecord
+) -> RunState | None:
+    task = get_task(connection, record.job_id, record.task_id)
+    result: RunResult | None = load_result(container, record.run_id)
+    status = decide_status(result, task, 0, None)
+    task_goes_on = task is not None and task.phase != "completed"
+    if status.state is RunState.CANCELLED and task_goes_on:
+        return None
+    return status.state if status.state.final else None
+
+
+def _document(record: RunRecord, attempts: tuple[AttemptStart, ...]) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "run_id": record.run_id,
+        "status": "cancelled",
+        "attempt": attempts[-1].attempt if attempts else 0,
+        "exit_code": None,
+        "step": None,
+        "code": "Cancelled",
+        "message": "cancelled with runner cancel",
+        "started": attempts[0].started if attempts else None,
+        "ended": datetime.now(UTC).isoformat(),
+        "stages_s": {},
+        "metrics": {},
+        "outputs": [],
+    }

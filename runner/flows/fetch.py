@@ -1,0 +1,182 @@
+"""Bring the outputs of a run here: in parallel, checked, each file complete or absent."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+from threading import Lock
+
+from runner.azure.blobs import BlobContainer, in_parallel
+from runner.azure.credentials import Connection
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.progress import OnProgress, Progress
+from runner.core.run_paths import RunPaths
+from runner.core.run_record import OutputFile, RunRecord, check_output_path
+from runner.flows.run_view import load_result, runs_container
+
+_HASH_BYTES = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Where the outputs lie; `downloaded` counts files that were not there already."""
+
+    folder: Path
+    files: tuple[OutputFile, ...]
+    downloaded: int
+
+
+def list_outputs(connection: Connection, record: RunRecord) -> tuple[OutputFile, ...]:
+    """What a run exported; before its result, what has been uploaded so far (without hashes)."""
+    container = runs_container(connection)
+    result = load_result(container, record.run_id)
+    if result is not None:
+        return result.outputs
+    prefix = RunPaths(record.run_id).output
+    return tuple(
+        OutputFile(blob.name.removeprefix(prefix), blob.size_bytes, "")
+        for blob in container.list(prefix)
+    )
+
+
+def fetch_outputs(
+    connection: Connection,
+    record: RunRecord,
+    output_dir: Path,
+    on_progress: OnProgress,
+    patterns: Iterable[str] = (),
+) -> Fetched:
+    """Download to `output_dir/<run_id>/`; a file already there with the right hash is kept.
+
+    Raises RunnerError for a pattern that matches nothing, a wrong hash, or an unwritable folder.
+    """
+    files = _matching(list_outputs(connection, record), tuple(patterns), record.run_id)
+    folder = output_dir / record.run_id
+    try:
+        wanted = [file for file in files if not _is_there(_target(folder, file.path), file)]
+        _download(connection, record, folder, wanted, on_progress)
+    except OSError as err:
+        raise _unwritable(folder, err) from err
+    return Fetched(folder, files, len(wanted))
+
+
+def _download(
+    connection: Connection,
+    record: RunRecord,
+    folder: Path,
+    wanted: list[OutputFile],
+    on_progress: OnProgress,
+) -> None:
+    if not wanted:
+        return
+    total = sum(file.size_bytes for file in wanted)
+    on_progress(Progress("download", "start", "", 0, total, "bytes"))
+    container = runs_container(connection)
+    on_bytes = _byte_counter(total, on_progress)
+    in_parallel(partial(_fetch_one, container, record.run_id, folder, on_bytes), wanted)
+    on_progress(Progress("download", "end", f"{len(wanted)} files", total, total, "bytes"))
+
+
+def _fetch_one(
+    container: BlobContainer,
+    run_id: str,
+    folder: Path,
+    on_bytes: Callable[[int], None],
+    file: OutputFile,
+) -> None:
+    target = _target(folder, file.path)
+    container.download(RunPaths(run_id).output + file.path, target, on_bytes, partial(_check, file))
+
+
+def _check(file: OutputFile, part: Path) -> None:
+    if file.sha256 and _sha256(part) != file.sha256:
+        raise RunnerError(
+            "R-OUTPUT-HASH",
+            f"{file.path} does not have the hash that the run recorded",
+            why="it was changed in storage, or the transfer was damaged; nothing was written",
+            fix="try again; if it stays so, train again",
+            exit_code=ExitCode.RUN_FAILED,
+        )
+
+
+def _matching(
+    files: tuple[OutputFile, ...], patterns: tuple[str, ...], run_id: str
+) -> tuple[OutputFile, ...]:
+    if not patterns:
+        return files
+    for pattern in patterns:
+        if not any(_matches(file.path, pattern) for file in files):
+            raise RunnerError(
+                "R-FILE-UNKNOWN",
+                f"the run has no file {pattern!r}",
+                why=f"{len(files)} files were exported",
+                fix=f"runner files ls {run_id}",
+            )
+    return tuple(f for f in files if any(_matches(f.path, pattern) for pattern in patterns))
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return (
+        path == pattern or fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
+    )
+
+
+def _target(folder: Path, path: str) -> Path:
+    """Where a file goes. Refuses a name, or a link on this machine, that leaves the folder."""
+    try:
+        target = folder / check_output_path(path)
+    except ValueError as err:
+        raise _leaves(path) from err
+    if not target.resolve().is_relative_to(folder.resolve()):
+        raise _leaves(path)
+    return target
+
+
+def _leaves(path: str) -> RunnerError:
+    return RunnerError(
+        "R-OUTPUT-PATH",
+        f"{path!r} would be written outside of the output folder",
+        why="a file name of a run must not lead out of its folder",
+        fix="remove links from the output folder, or give another with --output-dir",
+    )
+
+
+def _is_there(target: Path, file: OutputFile) -> bool:
+    if not file.sha256 or not target.is_file() or target.stat().st_size != file.size_bytes:
+        return False
+    return _sha256(target) == file.sha256
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as source:
+        while block := source.read(_HASH_BYTES):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _unwritable(folder: Path, err: OSError) -> RunnerError:
+    return RunnerError(
+        "R-OUTPUT-FOLDER",
+        f"cannot write to {folder}",
+        why=err.strerror or str(err),
+        fix="give another folder with --output-dir; the outputs stay in blob",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _byte_counter(total: int, on_progress: OnProgress) -> Callable[[int], None]:
+    done = 0
+    lock = Lock()  # downloads run in several threads
+
+    def count(new: int) -> None:
+        nonlocal done
+        with lock:
+            done += new
+            on_progress(Progress("download", "progress", "", done, total, "bytes"))
+
+    return count

@@ -1,0 +1,270 @@
+"""Watch a run: state, stages, log and metrics as they change, until it ends.
+
+Everything is read from blob by byte offset, so watching can begin late, break off and begin again,
+on any machine. Lost contact is waited out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+
+from runner.azure.batch import count_nodes, get_task, read_task_file
+from runner.azure.credentials import Connection
+from runner.azure.faults import SERVICES_DOWN
+from runner.core.errors import RunnerError
+from runner.core.metrics import parse_metric_line
+from runner.core.run_paths import RunPaths
+from runner.core.run_record import RunRecord, RunResult, parse_event_line
+from runner.core.states import RunState, RunStatus, TaskView, decide_status
+from runner.flows.cursors import LineCursor, TextCursor, tail_offset
+from runner.flows.run_view import load_result, runs_container
+from runner.flows.watch_events import (
+    ContactLost,
+    ContactRestored,
+    LogSkipped,
+    LogStream,
+    LogText,
+    MetricSeen,
+    NodesSeen,
+    RunEnded,
+    StageReported,
+    StatusChanged,
+    WatchEvent,
+)
+
+PATIENCE_S = 300.0  # without contact, before watching gives up; the run itself is not concerned
+_TASK_OUTPUT_CHARS = 4000
+_LAST = ("export", "end")  # after it the agent commits the result
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """Seconds between two looks at each source."""
+
+    tick: float = 0.1
+    log: float = 0.2
+    quiet_log: float = 0.5
+    quiet_after: float = 5.0
+    events: float = 0.5
+    metrics: float = 2.0
+    task: float = 1.0
+    running_task: float = 2.0
+    nodes: float = 3.0
+    attempt: float = 5.0
+    retry: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """`tail` leaves out all but the last lines of what was printed before; None shows all."""
+
+    tail: int | None = None
+    streams: tuple[LogStream, ...] = ("stdout", "stderr")
+    pace: Pace = Pace()
+    patience_s: float = PATIENCE_S
+
+
+def watch_run(
+    connection: Connection, record: RunRecord, options: WatchOptions | None = None
+) -> Iterator[WatchEvent]:
+    """Yield what happens to a run from now on; the last event is RunEnded.
+
+    Raises RunnerError after five minutes without contact.
+    """
+    options = options or WatchOptions()
+    watcher = _Watcher(connection, record, options)
+    lost_since: float | None = None
+    while not watcher.ended:
+        try:
+            yield from watcher.look()
+        except RunnerError as err:
+            now = time.monotonic()
+            if err.code != SERVICES_DOWN or (lost_since and now - lost_since > options.patience_s):
+                raise
+            if lost_since is None:
+                lost_since = now
+                yield ContactLost(err.why)
+            time.sleep(options.pace.retry)
+            continue
+        if lost_since is not None:
+            lost_since = None
+            yield ContactRestored()
+        if not watcher.ended:
+            time.sleep(options.pace.tick)
+
+
+class _Timer:
+    """Whether it is time to look again; `soon` makes it so."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def due(self, interval_s: float) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            return False
+        self._next = now + interval_s
+        return True
+
+    def soon(self) -> None:
+        self._next = 0.0
+
+
+class _LogTail:
+    """One log stream, read from where the user wants it."""
+
+    def __init__(self, stream: LogStream, cursor: TextCursor) -> None:
+        self.stream: LogStream = stream
+        self.cursor = cursor
+        self.timer = _Timer()
+        self.last_output = time.monotonic()
+
+
+class _Watcher:
+    """What has been seen of a run. An error leaves it as it was: the next look repeats."""
+
+    def __init__(self, connection: Connection, record: RunRecord, options: WatchOptions) -> None:
+        self.ended = False
+        self._connection = connection
+        self._record = record
+        self._options = options
+        self._pace = options.pace
+        self._container = runs_container(connection)
+        self._paths = RunPaths(record.run_id)
+        self._logs: list[_LogTail] | None = None
+        self._metrics = LineCursor(self._container, self._paths.metrics)
+        self._events: LineCursor | None = None
+        self._attempt = 0
+        self._stage: str | None = None
+        self._leaving = False  # the agent's last stage has passed: the result is near
+        self._status: RunStatus | None = None
+        self._timers: dict[str, _Timer] = {}
+
+    def look(self) -> Generator[WatchEvent]:
+        """Look at everything that is due."""
+        yield from self._open_logs()
+        pace = self._pace
+        if self._due("task", self._task_interval()):
+            yield from self._retrying("task", self._look_at_task)
+        if self.ended:
+            return
+        if self._due("events", pace.events):
+            yield from self._retrying("events", self._look_at_events)
+        yield from self._look_at_logs()
+        if self._due("metrics", pace.metrics):
+            yield from self._retrying("metrics", self._look_at_metrics)
+        if self._waiting() and self._due("nodes", pace.nodes):
+            yield NodesSeen(count_nodes(self._connection, self._record.pool))
+
+    def _due(self, name: str, interval_s: float) -> bool:
+        return self._timers.setdefault(name, _Timer()).due(interval_s)
+
+    def _retrying(
+        self, name: str, look: Callable[[], Generator[WatchEvent]]
+    ) -> Generator[WatchEvent]:
+        try:
+            yield from look()
+        except RunnerError:
+            self._timers[name].soon()
+            raise
+
+    def _task_interval(self) -> float:
+        if self._leaving and not self._waiting():
+            return self._pace.log
+        return self._pace.running_task if self._running() else self._pace.task
+
+    def _running(self) -> bool:
+        return self._status is not None and self._status.state is RunState.RUNNING
+
+    def _waiting(self) -> bool:
+        return self._status is not None and self._status.state is RunState.QUEUED
+
+    def _open_logs(self) -> Generator[WatchEvent]:
+        if self._logs is not None:
+            return
+        logs: list[_LogTail] = []
+        skipped: list[LogSkipped] = []
+        for stream in self._options.streams:
+            blob = self._paths.stdout if stream == "stdout" else self._paths.stderr
+            offset = 0
+            if self._options.tail is not None:
+                offset = tail_offset(self._container, blob, self._options.tail)
+            if offset:
+                skipped.append(LogSkipped(stream, offset))
+            logs.append(_LogTail(stream, TextCursor(self._container, blob, offset)))
+        self._logs = logs
+        yield from skipped
+
+    def _look_at_logs(self) -> Generator[WatchEvent]:
+        for log in self._logs or ():
+            quiet = time.monotonic() - log.last_output > self._pace.quiet_after
+            if not log.timer.due(self._pace.quiet_log if quiet else self._pace.log):
+                continue
+            if text := log.cursor.read():
+                log.last_output = time.monotonic()
+                log.timer.soon()  # more may be waiting
+                yield LogText(log.stream, text)
+
+    def _look_at_metrics(self) -> Generator[WatchEvent]:
+        for line in self._metrics.read():
+            if point := parse_metric_line(line):
+                yield MetricSeen(point)
+
+    def _look_at_events(self) -> Generator[WatchEvent]:
+        self._find_attempt()
+        if self._events is None:
+            return
+        for line in self._events.read():
+            event = parse_event_line(line, self._attempt)
+            if event is None:
+                continue
+            if event.stage != self._stage:
+                self._timers["task"].soon()
+            self._stage = event.stage
+            self._leaving = event.state == "failed" or (event.stage, event.state) == _LAST
+            yield StageReported(event)
+
+    def _find_attempt(self) -> None:
+        """Go on to the next attempt once it has started."""
+        interval = self._pace.attempt if self._attempt and self._running() else 0.0
+        if not self._due("attempt", interval):
+            return
+        while self._container.size(self._paths.attempt_start(self._attempt + 1)) is not None:
+            self._attempt += 1
+            self._events = LineCursor(self._container, self._paths.attempt_events(self._attempt))
+            self._stage, self._leaving = None, False
+
+    def _look_at_task(self) -> Generator[WatchEvent]:
+        task = get_task(self._connection, self._record.job_id, self._record.task_id)
+        result = load_result(self._container, self._record.run_id)
+        status = decide_status(result, task, self._attempt, self._stage)
+        if status.state.final:
+            yield from self._end(status, result, task)
+            return
+        if status != self._status:
+            self._status = status
+            yield StatusChanged(status, self._attempt)
+
+    def _end(
+        self, status: RunStatus, result: RunResult | None, task: TaskView | None
+    ) -> Generator[WatchEvent]:
+        yield from self._look_at_events()
+        for log in self._logs or ():
+            while text := log.cursor.read():
+                yield LogText(log.stream, text)
+        yield from self._look_at_metrics()
+        output = "" if result or task is None else self._task_output()
+        self.ended = True
+        yield RunEnded(status, result, output)
+
+    def _task_output(self) -> str:
+        """What the task itself printed: the agent's own trouble, or Batch's."""
+        for name in ("stderr.txt", "stdout.txt"):
+            found = read_task_file(
+                self._connection, self._record.job_id, self._record.task_id, name
+            )
+            if found and found.strip():
+                return found.decode("utf-8", "replace")[-_TASK_OUTPUT_CHARS:]
+        return ""
