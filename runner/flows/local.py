@@ -2,11 +2,35 @@
 
 from __future__ import annotations
 
+import dataclasses
+import importlib.util
+import os
+import shutil
+import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+from runner.azure.stack import load_outputs
 from runner.contract import StackOutputs
-from runner.core.progress import OnProgress
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.home import HomePaths, not_writable
+from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
+from runner.flows import local_services as services
+from runner.flows.file_lock import file_lock
+from runner.flows.local_process import find, stop
+from runner.flows.local_state import (
+    ACCOUNT,
+    LocalState,
+    ensure_keys,
+    load_state,
+    save_state,
+)
+
+_STAGE = "services"
+_LOCKED_FOR_S = 1200.0  # a first start installs Azurite over a slow line
+_NEEDED = ("httptools", "httpx", "psutil", "starlette", "uv", "uvicorn")
+_STATE_FOLDERS = ("batch", "blob", "logs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,8 +56,10 @@ class LocalStatus:
 
 
 def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
-    """Start what does not run; a no-op within milliseconds when everything answers."""
-    raise NotImplementedError
+    """Outputs of the target; local services that do not run are started first."""
+    if settings.target == "local" and not _all_answer(settings):
+        up(settings, on_event)
+    return load_outputs(settings)
 
 
 def up(
@@ -45,25 +71,154 @@ def up(
     port: int | None = None,
     blob_port: int | None = None,
 ) -> LocalStatus:
-    """Start both services, make the containers and the pool `local`. None keeps what was chosen before."""
-    raise NotImplementedError
+    """Start both services, make containers and pool; None keeps what was chosen before."""
+    from runner.flows import local_start  # noqa: PLC0415  loads the SDKs and psutil
+
+    _check_extra()
+    with _locked(settings, on_event):
+        paths = HomePaths(settings.home)
+        before = load_state(paths)
+        wanted = local_start.wanted_state(before, nodes, slots, port, blob_port)
+        started = time.monotonic()
+        try:
+            pool = local_start.start(paths, before, wanted, on_event)
+        except BaseException:  # also Ctrl-C in the middle of a download
+            on_event(Progress(_STAGE, "failed", "the local services did not start"))
+            local_start.undo(paths, before)
+            raise
+        seconds = time.monotonic() - started
+        message = f"local services ready in {seconds:.1f} s (pool {pool})"
+        on_event(Progress(_STAGE, "end", message))
+    return status(settings)
 
 
 def down(settings: Settings, on_event: OnProgress) -> bool:
     """Stop both services; False when nothing ran."""
-    raise NotImplementedError
+    _check_extra()
+    if load_state(HomePaths(settings.home)) is None:
+        return False
+    with _locked(settings, on_event):
+        return _stop_all(HomePaths(settings.home), on_event)
 
 
 def status(settings: Settings) -> LocalStatus:
     """Ask both services."""
-    raise NotImplementedError
+    _check_extra()
+    paths = HomePaths(settings.home)
+    state = load_state(paths)
+    if state is None:
+        return LocalStatus(False, (), 0, 0, str(settings.home))
+    found = tuple(_service_status(paths, state, name) for name in (services.BATCH, services.BLOB))
+    running = all(service.state == "running" for service in found)
+    return LocalStatus(running, found, state.nodes, state.slots, str(settings.home))
 
 
 def reset(settings: Settings, on_event: OnProgress) -> None:
     """Stop, then delete keys, accounts, pools, jobs and blobs; caches and data sets stay."""
-    raise NotImplementedError
+    _check_extra()
+    paths = HomePaths(settings.home)
+    if not paths.local.exists():
+        return
+    with _locked(settings, on_event):
+        _stop_all(paths, on_event)
+        for name in _STATE_FOLDERS:
+            shutil.rmtree(paths.local / name, ignore_errors=True)
+        try:
+            shutil.rmtree(paths.local)
+        except OSError as err:
+            raise not_writable(paths.local, err) from err
 
 
 def shell_env(settings: Settings) -> dict[str, str]:
     """The variables with which other people's clients connect."""
-    raise NotImplementedError
+    paths = HomePaths(settings.home)
+    state = load_state(paths)
+    if state is None or not _all_answer(settings):
+        raise RunnerError(
+            "R-LOCAL-DOWN",
+            "the local services do not run",
+            fix="runner local up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    keys = ensure_keys(paths)
+    connection = {
+        "DefaultEndpointsProtocol": "http",
+        "AccountName": ACCOUNT,
+        "AccountKey": keys["storage"],
+        "BlobEndpoint": state.blob_endpoint,
+    }
+    return {
+        "AZURE_BATCH_ACCOUNT": ACCOUNT,
+        "AZURE_BATCH_ACCESS_KEY": keys["batch"],
+        "AZURE_BATCH_ENDPOINT": state.batch_endpoint,
+        "AZURE_STORAGE_ACCOUNT": ACCOUNT,
+        "AZURE_STORAGE_KEY": keys["storage"],
+        "AZURE_STORAGE_CONNECTION_STRING": "".join(f"{k}={v};" for k, v in connection.items()),
+        "AZURE_STORAGE_BLOB_ENDPOINT": state.blob_endpoint,
+    }
+
+
+def _all_answer(settings: Settings) -> bool:
+    _check_extra()
+    paths = HomePaths(settings.home)
+    state = load_state(paths)
+    if state is None or not paths.local_outputs.is_file():
+        return False
+    return all(
+        find(record, services.marker(paths, name)) is not None and services.answers(name, state)
+        for name, record in ((services.BATCH, state.batch), (services.BLOB, state.blob))
+    )
+
+
+def _service_status(paths: HomePaths, state: LocalState, name: str) -> ServiceStatus:
+    record = state.batch if name == services.BATCH else state.blob
+    process = find(record, services.marker(paths, name))
+    answering = process is not None and services.answers(name, state)
+    idle = "stopped" if record is None else "died"
+    return ServiceStatus(
+        name=name,
+        state="running" if answering else "not answering" if process else idle,
+        pid=process.pid if process else None,
+        endpoint=state.batch_endpoint if name == services.BATCH else state.blob_endpoint,
+        log=str(paths.logs / ("batch.log" if name == services.BATCH else "azurite.log")),
+    )
+
+
+def _stop_all(paths: HomePaths, on_event: OnProgress) -> bool:
+    state = load_state(paths)
+    if state is None:
+        return False
+    records = ((services.BATCH, state.batch), (services.BLOB, state.blob))
+    found = [find(record, services.marker(paths, name)) for name, record in records]
+    processes = [process for process in found if process is not None]
+    if processes:
+        on_event(Progress(_STAGE, "start", "stopping the local services"))
+        stop(processes)
+        on_event(Progress(_STAGE, "end", "local services stopped"))
+    save_state(paths, dataclasses.replace(state, batch=None, blob=None))
+    return bool(processes)
+
+
+def _locked(settings: Settings, on_event: OnProgress) -> AbstractContextManager[None]:
+    def on_wait() -> None:
+        on_event(Progress(_STAGE, "start", "waiting for another runner that starts or stops them"))
+
+    return file_lock(
+        HomePaths(settings.home).local_lock,
+        what="starting or stopping the local services",
+        timeout_s=_LOCKED_FOR_S,
+        on_wait=on_wait,
+    )
+
+
+def _check_extra() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if os.name == "nt" or missing:
+        windows = os.name == "nt"
+        raise RunnerError(
+            "R-LOCAL-EXTRA",
+            "the local services cannot run here",
+            why="Windows is not supported" if windows else f"not installed: {', '.join(missing)}",
+            fix="use WSL" if windows else "pip install 'runner[local]'",
+            exit_code=ExitCode.PREFLIGHT,
+        )

@@ -1,0 +1,67 @@
+"""The local pool: its nodes are folders on this machine, made ready by a start task."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from runner.azure.pools import PoolSpec
+from runner.contract import PoolOutput, StackOutputs
+from runner.core.home import HomePaths
+from runner.flows.local_state import ACCOUNT, LocalState
+from runner.flows.node_runtime import find_uv
+
+POOL_ID = "local"
+_VM_SIZE = "local"
+_PREPARE = """set -e
+runner="$AZ_BATCH_NODE_SHARED_DIR/runner"
+mkdir -p "$runner/bin" "$RUNNER_NODE_CACHE"
+ln -sfn "$RUNNER_NODE_CACHE" "$runner/cache"
+if ! command -v uv >/dev/null && [ -n "$RUNNER_NODE_UV" ]; then
+  ln -sf "$RUNNER_NODE_UV" "$runner/bin/uv"
+fi
+"""
+
+
+def pool_spec(paths: HomePaths, state: LocalState) -> PoolSpec:
+    """Spot nodes, as on Azure. The start task links a cache that outlives the nodes, and uv."""
+    return PoolSpec(
+        id=POOL_ID,
+        vm_size=_VM_SIZE,
+        spot_nodes=state.nodes,
+        slots_per_node=state.slots,
+        start_command=f"/bin/sh -c {shlex.quote(_PREPARE)}",
+        start_env=(
+            ("RUNNER_NODE_CACHE", str(paths.cache)),
+            ("RUNNER_NODE_UV", find_uv() or ""),
+        ),
+    )
+
+
+def local_outputs(state: LocalState) -> StackOutputs:
+    """The local services as a stack."""
+    pool = PoolOutput(
+        id=POOL_ID,
+        vm_size=_VM_SIZE,
+        gpus=0,
+        vcpus=os.cpu_count() or 1,
+        spot=True,
+        max_nodes=state.nodes,
+    )
+    return StackOutputs(
+        location="local",
+        resource_group="local",
+        batch_account=ACCOUNT,
+        batch_endpoint=state.batch_endpoint,
+        storage_account=ACCOUNT,
+        blob_endpoint=state.blob_endpoint,
+        file_endpoint=None,
+        container_runs="runs",
+        container_models="models",
+        container_data="data",
+        file_share=None,
+        identity_client_id=None,
+        identity_resource_id=None,
+        pools=(pool,),
+        image_definition=None,
+    )

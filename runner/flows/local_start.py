@@ -1,0 +1,170 @@
+"""Start what does not run: the emulator and Azurite side by side, then containers and the pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from runner.azure.containers import ensure_containers
+from runner.azure.credentials import Connection
+from runner.azure.pools import ensure_pool
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.home import HomePaths, not_writable
+from runner.core.progress import OnProgress, Progress
+from runner.flows import local_services as services
+from runner.flows.azurite import ensure_azurite
+from runner.flows.local_pool import local_outputs, pool_spec
+from runner.flows.local_process import (
+    Launch,
+    choose_port,
+    find,
+    find_orphan,
+    port_is_free,
+    port_owner,
+    spawn,
+    stop,
+)
+from runner.flows.local_state import (
+    LocalState,
+    ProcessRecord,
+    ensure_keys,
+    load_state,
+    save_state,
+    write_atomically,
+)
+
+_MAX_NODES = 256
+_MAX_SLOTS = 256
+
+
+def wanted_state(
+    before: LocalState | None,
+    nodes: int | None,
+    slots: int | None,
+    port: int | None,
+    blob_port: int | None,
+) -> LocalState:
+    """What was asked for now, else what was chosen before, else the defaults."""
+    _check_range("--nodes", nodes, 0, _MAX_NODES)
+    _check_range("--slots", slots, 1, _MAX_SLOTS)
+    batch = port or (before.batch_port if before else choose_port((blob_port or 0,)))
+    blob = blob_port or (before.blob_port if before else choose_port((batch,)))
+    if batch == blob:
+        raise RunnerError("R-LOCAL-PORT", f"both services would listen on port {batch}")
+    default_slots = max(1, (os.cpu_count() or 1) // 2)
+    return LocalState(
+        batch_port=batch,
+        blob_port=blob,
+        nodes=nodes if nodes is not None else before.nodes if before else 1,
+        slots=slots or (before.slots if before else default_slots),
+        batch=before.batch if before else None,
+        blob=before.blob if before else None,
+    )
+
+
+def start(
+    paths: HomePaths, before: LocalState | None, wanted: LocalState, on_event: OnProgress
+) -> str:
+    """Bring both services to `wanted`; returns what `ensure_pool` did."""
+    _make_folders(paths)
+    keys = ensure_keys(paths)
+    state = _settle(paths, before, wanted)
+    if state.batch is None or state.blob is None:
+        on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
+    batch = services.batch_launch(paths, state.batch_port, keys["batch"])
+    log_starts = {batch.name: services.log_size(batch.log)}
+    state = _started(paths, state, batch, state.batch_port)
+    program = ensure_azurite(paths, on_event)  # a first install goes on while the emulator starts
+    blob = services.blob_launch(paths, state.blob_port, keys["storage"], program)
+    log_starts[blob.name] = services.log_size(blob.log)
+    state = _started(paths, state, blob, state.blob_port)
+    connection = Connection(local_outputs(state), keys)
+    for launch, record in ((batch, state.batch), (blob, state.blob)):
+        if record is not None:
+            services.wait_ready(launch, record, state, log_starts[launch.name])
+    ensure_containers(connection)
+    happened = ensure_pool(connection, pool_spec(paths, state))
+    write_atomically(paths.local_outputs, local_outputs(state).to_json())
+    return happened
+
+
+def undo(paths: HomePaths, before: LocalState | None) -> None:
+    """Stop what a start that failed has started, so that nothing is left half done."""
+    state = load_state(paths)
+    if state is None:
+        return
+    for name in (services.BATCH, services.BLOB):
+        record = _record(state, name)
+        if before is not None and record == _record(before, name):
+            continue
+        if process := find(record, services.marker(paths, name)):
+            stop([process])
+        state = _with_record(state, name, None)
+    save_state(paths, state)
+
+
+def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> LocalState:
+    """Forget records of processes that are gone, and stop a service that shall move."""
+    settled = wanted
+    for name in (services.BATCH, services.BLOB):
+        process = find(_record(wanted, name), services.marker(paths, name))
+        moves = before is not None and _port(before, name) != _port(wanted, name)
+        if process is not None and moves:
+            stop([process])
+        if process is None or moves:
+            settled = _with_record(settled, name, None)
+    return settled
+
+
+def _started(paths: HomePaths, state: LocalState, launch: Launch, port: int) -> LocalState:
+    """Start the service unless it runs. The pid is on disk before anything else can go wrong."""
+    if _record(state, launch.name) is not None:
+        return state
+    record = None
+    if not port_is_free(port):
+        record = find_orphan(port, launch.marker)
+        if record is None:
+            raise _occupied(launch.name, port)
+    state = _with_record(state, launch.name, record or spawn(launch))
+    save_state(paths, state)
+    return state
+
+
+def _occupied(name: str, port: int) -> RunnerError:
+    owner = port_owner(port)
+    option = "--port" if name == services.BATCH else "--blob-port"
+    return RunnerError(
+        "R-LOCAL-PORT",
+        f"port {port} for the {services.TITLES[name]} is in use",
+        why=f"{owner} listens on it" if owner else "another program listens on it",
+        fix=f"end that program, or choose another port: runner local up {option} {choose_port()}",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _make_folders(paths: HomePaths) -> None:
+    for folder in (paths.local, paths.logs, paths.batch_data, paths.blob_data, paths.cache):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise not_writable(folder, err) from err
+    paths.local.chmod(0o700)
+
+
+def _check_range(option: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise RunnerError("R-LOCAL-SIZE", f"{option} {value} is not between {low} and {high}")
+
+
+def _record(state: LocalState, name: str) -> ProcessRecord | None:
+    return state.batch if name == services.BATCH else state.blob
+
+
+def _port(state: LocalState, name: str) -> int:
+    return state.batch_port if name == services.BATCH else state.blob_port
+
+
+def _with_record(state: LocalState, name: str, record: ProcessRecord | None) -> LocalState:
+    if name == services.BATCH:
+        return dataclasses.replace(state, batch=record)
+    return dataclasses.replace(state, blob=record)
