@@ -1,0 +1,249 @@
+"""Runs one task of a run, from the archive in its folder to result.json.
+
+Reading order: `main` -> `run_task` -> `_run_attempt` -> `attempt.Attempt`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.node.attempt import Attempt, AttemptDirs, make_dirs
+from runner.node.attempts import RunBlobs, claim_attempt, failures_before, write_end
+from runner.node.blobs import Container
+from runner.node.clock import now_text
+from runner.node.events import EventLog
+from runner.node.export import OutputFile
+from runner.node.failures import StageFailedError, TerminatedError, disk_full, is_disk_full
+from runner.node.patience import Patience
+from runner.node.result import commit_result, recorded_exit_code
+from runner.node.run_spec import RunSpec, RunSpecError, parse_run_spec
+from runner.node.settings import (
+    NodeSettings,
+    SettingsError,
+    load_containers,
+    load_node_settings,
+    process_environment,
+    script_environment,
+)
+from runner.node.streams import Streams
+from runner.node.termination import Termination
+from runner.node.transport import StorageError
+
+logger = logging.getLogger(__name__)
+
+TERMINATED_EXIT_CODE = 143
+FAILED_EXIT_CODE = 1
+# Batch follows SIGTERM with SIGKILL after a few seconds: what is to be written, is written by then.
+LAST_WORDS_S = 4.5
+STDERR_TAIL_BYTES = 4096
+
+
+@dataclass(frozen=True)
+class Agent:
+    """What every step of the task needs."""
+
+    node: NodeSettings
+    runs: Container
+    data: Container
+    blobs: RunBlobs
+    patience: Patience
+    termination: Termination
+
+
+def main() -> int:
+    """The agent as a program: reads the environment, returns the exit code."""
+    logging.basicConfig(
+        level=logging.INFO,
+        stream=sys.stdout,
+        format="%(asctime)s %(message)s",
+        datefmt="%H:%M:%S",
+    )
+    environment = process_environment()
+    patience = Patience()
+    termination = Termination(on_first=lambda: patience.hurry(LAST_WORDS_S))
+    termination.install()
+    try:
+        node = load_node_settings(environment)
+        runs, data = load_containers(environment, patience)
+        agent = Agent(node, runs, data, RunBlobs(node.run_id), patience, termination)
+        return run_task(agent, script_environment(environment))
+    except SettingsError as err:
+        logger.error("%s", err)
+        return FAILED_EXIT_CODE
+    except StorageError as err:
+        logger.error("storage: %s", err)
+        return TERMINATED_EXIT_CODE if termination.requested else FAILED_EXIT_CODE
+
+
+def run_task(agent: Agent, inherited: Mapping[str, str]) -> int:
+    """One task execution; the exit code that Batch shall see. Raises StorageError."""
+    recorded = recorded_exit_code(agent.runs, agent.blobs)
+    if recorded is not None:
+        logger.info("run %s is over already, exit code %d", agent.node.run_id, recorded)
+        return recorded
+    body = agent.runs.get(agent.blobs.run)
+    if body is None:
+        logger.error("there is no %s: nothing says what to run", agent.blobs.run)
+        return FAILED_EXIT_CODE
+    started = now_text()
+    number = claim_attempt(agent.runs, agent.blobs, agent.node, _log_offsets(agent))
+    logger.info("run %s, attempt %d", agent.node.run_id, number)
+    try:
+        spec = parse_run_spec(body)
+    except RunSpecError as err:
+        failure = StageFailedError("code", "RunSpecInvalid", str(err))
+        return _Conclusion(agent, number, started).failed(failure, retries=0)
+    return _run_attempt(agent, spec, number, started, inherited)
+
+
+def _run_attempt(
+    agent: Agent, spec: RunSpec, number: int, started: str, inherited: Mapping[str, str]
+) -> int:
+    dirs = make_dirs(agent.node.work_dir)
+    streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns)
+    events = EventLog(streams.events)
+    conclusion = _Conclusion(agent, number, started, streams, events)
+    attempt = Attempt(
+        agent.node,
+        spec,
+        number,
+        dirs,
+        events=events,
+        patience=agent.patience,
+        termination=agent.termination,
+    )
+    try:
+        outputs = _stages(agent, attempt, events, inherited)
+    except TerminatedError:
+        return conclusion.terminated(events.current)
+    except StageFailedError as err:
+        _log_failure(err, dirs)
+        return conclusion.failed(err, spec.retries)
+    return conclusion.succeeded(outputs)
+
+
+def _stages(
+    agent: Agent, attempt: Attempt, events: EventLog, inherited: Mapping[str, str]
+) -> list[OutputFile]:
+    try:
+        prepared = attempt.prepare(agent.data)
+        attempt.run(inherited, prepared)
+        return attempt.export(agent.runs, agent.blobs.output)
+    except OSError as err:
+        if is_disk_full(err):
+            raise disk_full(events.current, err) from err
+        raise StageFailedError(
+            events.current, "AgentFailed", f"{type(err).__name__}: {err}"
+        ) from err
+
+
+class _Conclusion:
+    """The ways an attempt ends, each with its exit code."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        number: int,
+        started: str,
+        streams: Streams | None = None,
+        events: EventLog | None = None,
+    ) -> None:
+        self._agent = agent
+        self._number = number
+        self._started = started
+        self._streams = streams
+        self._events = events
+
+    def succeeded(self, outputs: list[OutputFile]) -> int:
+        self._flush()
+        self._end("succeeded", 0, None)
+        return self._commit(outputs, None)
+
+    def failed(self, failure: StageFailedError, retries: int) -> int:
+        """Commit the failure, unless Batch is going to retry the task."""
+        self._flush()
+        runs, blobs = self._agent.runs, self._agent.blobs
+        earlier = failures_before(runs, blobs, self._number) if retries else 0
+        self._end("failed", failure.exit_code, failure.step)
+        if earlier < retries:
+            logger.info("failure %d of %d allowed: Batch tries again", earlier + 1, retries)
+            return failure.exit_code or FAILED_EXIT_CODE
+        return self._commit([], failure)
+
+    def terminated(self, step: str) -> int:
+        """Say so and go: the run continues elsewhere, or the client decided its outcome."""
+        logger.info("terminated by Batch during %s", step)
+        try:
+            self._end("terminated", None, step)
+            self._flush(timeout_s=1.5)
+        except (StorageError, OSError) as err:
+            logger.warning("could not write everything: %s", err)
+        return TERMINATED_EXIT_CODE
+
+    def _flush(self, timeout_s: float | None = None) -> None:
+        if self._streams is not None:
+            self._streams.finish_script(timeout_s)
+            self._streams.finish_events(timeout_s)
+
+    def _end(self, why: str, exit_code: int | None, step: str | None) -> None:
+        agent = self._agent
+        write_end(agent.runs, agent.blobs, self._number, why, exit_code, step)
+
+    def _commit(self, outputs: list[OutputFile], failure: StageFailedError | None) -> int:
+        agent = self._agent
+        first = commit_result(
+            agent.runs,
+            agent.blobs,
+            run_id=agent.node.run_id,
+            attempt=self._number,
+            started=self._started,
+            stages_s=self._events.stages_s if self._events else {},
+            metrics=self._streams.metrics.last() if self._streams else {},
+            outputs=outputs,
+            failure=failure,
+        )
+        if not first:
+            logger.info("the run's outcome was decided before this attempt ended")
+            recorded = recorded_exit_code(agent.runs, agent.blobs)
+            return FAILED_EXIT_CODE if recorded is None else recorded
+        if failure is None:
+            logger.info("succeeded, %d files exported", len(outputs))
+            return 0
+        return failure.exit_code or FAILED_EXIT_CODE
+
+
+def _log_offsets(agent: Agent) -> dict[str, int]:
+    offsets: dict[str, int] = {}
+    for stream, blob in (("stdout", agent.blobs.stdout), ("stderr", agent.blobs.stderr)):
+        found = agent.runs.head(blob)
+        offsets[stream] = found.size_bytes if found else 0
+    return offsets
+
+
+def _log_failure(failure: StageFailedError, dirs: AttemptDirs) -> None:
+    """For whoever reads the task's own stdout in Batch."""
+    logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
+    if failure.step == "command":
+        tail = _tail(dirs.stderr)
+        if tail:
+            logger.error("the end of the script's stderr:\n%s", tail)
+
+
+def _tail(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as source:
+        source.seek(max(path.stat().st_size - STDERR_TAIL_BYTES, 0))
+        return source.read().decode("utf-8", errors="replace").rstrip()
+
+
+def exit_now(code: int) -> None:
+    """End the process without waiting for threads: one may sit on a dead connection."""
+    logging.shutdown()
+    sys.stdout.flush()
+    os._exit(code)

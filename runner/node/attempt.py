@@ -1,0 +1,167 @@
+"""One attempt: the stages of a run in order, on this node."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.node import command
+from runner.node.blobs import Container
+from runner.node.data import DataCache
+from runner.node.environment import EnvironmentBuilder
+from runner.node.events import EventLog
+from runner.node.export import OutputFile, check_promised, export_outputs
+from runner.node.failures import StageFailedError
+from runner.node.patience import Patience
+from runner.node.run_spec import RunSpec
+from runner.node.settings import NodeSettings
+from runner.node.termination import Termination
+from runner.node.unpack import unpack_code
+
+CODE_ARCHIVE = "code.tar.gz"
+
+
+@dataclass(frozen=True)
+class AttemptDirs:
+    """Folders and files of an attempt, below the task's working directory."""
+
+    code: Path
+    output: Path
+    checkpoints: Path
+    logs: Path
+
+    @property
+    def stdout(self) -> Path:
+        """What the script wrote to standard output."""
+        return self.logs / "stdout.txt"
+
+    @property
+    def stderr(self) -> Path:
+        """What the script wrote to standard error."""
+        return self.logs / "stderr.txt"
+
+    @property
+    def metrics(self) -> Path:
+        """`$RUNNER_METRICS_FILE`."""
+        return self.logs / "metrics.jsonl"
+
+    @property
+    def params(self) -> Path:
+        """`$RUNNER_PARAMS`."""
+        return self.logs / "params.json"
+
+
+def make_dirs(work_dir: Path) -> AttemptDirs:
+    """Fresh folders: a task that is retried on the same node finds the last attempt's files."""
+    names = ("code", "output", "checkpoints", "logs")
+    for name in names:
+        shutil.rmtree(work_dir / name, ignore_errors=True)
+        (work_dir / name).mkdir(parents=True)
+    return AttemptDirs(*(work_dir / name for name in names))
+
+
+class Attempt:
+    """Runs the stages; each raises StageFailedError, or TerminatedError on Batch's request."""
+
+    def __init__(
+        self,
+        node: NodeSettings,
+        spec: RunSpec,
+        number: int,
+        dirs: AttemptDirs,
+        *,
+        events: EventLog,
+        patience: Patience,
+        termination: Termination,
+    ) -> None:
+        self._node = node
+        self._spec = spec
+        self._number = number
+        self._dirs = dirs
+        self._events = events
+        self._patience = patience
+        self._termination = termination
+
+    def prepare(self, data: Container) -> dict[str, str]:
+        """Stages code, environment and data; returns the variables they add for the script."""
+        with self._events.stage("code", "unpacking the code"):
+            archive = self._node.work_dir / CODE_ARCHIVE
+            unpack_code(archive, self._dirs.code, self._spec.code_sha256)
+        self._termination.check()
+        with self._events.stage("environment", "preparing the Python environment") as report:
+            builder = EnvironmentBuilder(self._node.shared_dir, report, self._termination.check)
+            spec = self._spec
+            environment_dir = builder.ensure(
+                self._dirs.code, spec.requirements_file, spec.python, spec.code_sha256
+            )
+        variables = {"VIRTUAL_ENV": str(environment_dir)}
+        self._termination.check()
+        if self._spec.data_prefix is not None:
+            with self._events.stage("data", "fetching the data set") as report:
+                cache = DataCache(
+                    data, self._node.shared_dir, self._patience, report, self._termination.check
+                )
+                folder = cache.ensure(self._spec.data_prefix, self._spec.data_files)
+            variables["RUNNER_DATA_DIR"] = str(folder)
+        return variables
+
+    def run(self, inherited: Mapping[str, str], prepared: Mapping[str, str]) -> None:
+        """Stage command: `inherited` is the task's environment, `prepared` comes from `prepare`."""
+        environment = self._script_environment(inherited, prepared)
+        with self._events.stage("command", shlex.join(self._spec.command)):
+            ended = command.run_command(
+                self._spec.command,
+                cwd=self._dirs.code,
+                environment=environment,
+                stdout=self._dirs.stdout,
+                stderr=self._dirs.stderr,
+                timeout_s=self._spec.timeout_s,
+                terminated=lambda: self._termination.requested,
+            )
+            self._termination.check()
+            self._check_end(ended)
+
+    def export(self, runs: Container, prefix: str) -> list[OutputFile]:
+        """Stage export."""
+        with self._events.stage("export", "exporting the outputs") as report:
+            check_promised(self._dirs.output, self._spec.outputs)
+            return export_outputs(runs, prefix, self._dirs.output, report, self._termination.check)
+
+    def _check_end(self, ended: command.Ended) -> None:
+        shown = shlex.join(self._spec.command[:2])
+        if ended.timed_out:
+            raise StageFailedError(
+                command.STEP,
+                "Timeout",
+                f"{shown} was stopped after its time limit of {self._spec.timeout_s:g} s",
+                command.TIMEOUT_EXIT_CODE,
+            )
+        if ended.exit_code > 128:
+            how = f"{shown} was ended by signal {ended.exit_code - 128}"
+        else:
+            how = f"{shown} exited with code {ended.exit_code}"
+        if ended.exit_code:
+            raise StageFailedError(command.STEP, "CommandFailed", how, ended.exit_code)
+
+    def _script_environment(
+        self, inherited: Mapping[str, str], prepared: Mapping[str, str]
+    ) -> dict[str, str]:
+        self._dirs.params.write_text(json.dumps(self._spec.params), encoding="utf-8")
+        bin_dir = Path(prepared["VIRTUAL_ENV"]) / "bin"
+        return {
+            **inherited,
+            **self._spec.env,
+            **prepared,
+            "PATH": f"{bin_dir}{os.pathsep}{inherited.get('PATH', os.defpath)}",
+            "RUNNER_RUN_ID": self._spec.run_id,
+            "RUNNER_ATTEMPT": str(self._number),
+            "RUNNER_OUTPUT_DIR": str(self._dirs.output),
+            "RUNNER_CHECKPOINT_DIR": str(self._dirs.checkpoints),
+            "RUNNER_METRICS_FILE": str(self._dirs.metrics),
+            "RUNNER_PARAMS": str(self._dirs.params),
+        }

@@ -1,0 +1,149 @@
+"""The part of Azure Blob Storage the agent needs (REST docs: Put Blob, Append Block, ...)."""
+
+from __future__ import annotations
+
+import base64
+import mimetypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from runner.node.transport import Answer, StorageError, Transport
+
+# Above this a file travels as staged blocks: a lost connection then costs one block, not the file.
+SINGLE_PUT_BYTES = 64 * 1024 * 1024
+STAGED_BLOCK_BYTES = 32 * 1024 * 1024
+CONTENT_TYPES = {
+    ".txt": "text/plain; charset=utf-8",
+    ".json": "application/json",
+    ".jsonl": "application/jsonl",
+}
+
+
+@dataclass(frozen=True)
+class BlobProperties:
+    """What a HEAD says. `blocks` is the number of committed blocks of an append blob."""
+
+    size_bytes: int
+    blocks: int
+
+
+class Container:
+    """One container, by blob names; every call raises StorageError with the service's code."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    def get(self, name: str) -> bytes | None:
+        """The whole blob, or None where there is none."""
+        answer = self.transport.send("GET", name)
+        return None if answer.status == 404 else _expect(answer, "GET", name).body
+
+    def get_range(self, name: str, first_byte: int, size: int) -> bytes:
+        """`size` bytes from `first_byte`."""
+        headers = {"x-ms-range": f"bytes={first_byte}-{first_byte + size - 1}"}
+        return _expect(self.transport.send("GET", name, headers=headers), "GET", name).body
+
+    def head(self, name: str) -> BlobProperties | None:
+        """Size and block count, or None where there is no such blob."""
+        answer = self.transport.send("HEAD", name)
+        if answer.status == 404:
+            return None
+        headers = _expect(answer, "HEAD", name).headers
+        return BlobProperties(
+            int(headers.get("content-length", "0")),
+            int(headers.get("x-ms-blob-committed-block-count", "0")),
+        )
+
+    def put(self, name: str, body: bytes) -> None:
+        """Write a block blob, over what was there."""
+        answer = self.transport.send("PUT", name, headers=_block_blob(name), body=body)
+        _expect(answer, "PUT", name)
+
+    def create(self, name: str, body: bytes) -> bool:
+        """Write a block blob that must not exist yet; False when somebody else wrote it first."""
+        headers = {**_block_blob(name), "If-None-Match": "*"}
+        answer = self.transport.send("PUT", name, headers=headers, body=body)
+        if answer.status not in (409, 412):
+            _expect(answer, "PUT", name)
+            return True
+        # A try whose answer was lost may have been ours: then what lies there is what we sent.
+        return answer.tries > 1 and self.get(name) == body
+
+    def put_file(self, name: str, path: Path, size: int) -> None:
+        """Upload a file of `size` bytes; staged blocks above 64 MiB."""
+        if size > SINGLE_PUT_BYTES:
+            self._put_staged(name, path)
+            return
+        answer = self.transport.send(
+            "PUT", name, headers=_block_blob(name), body=lambda: path.open("rb"), size=size
+        )
+        _expect(answer, "PUT", name)
+
+    def _put_staged(self, name: str, path: Path) -> None:
+        ids: list[str] = []
+        with path.open("rb") as source:
+            while block := source.read(STAGED_BLOCK_BYTES):
+                # Ids of one blob must have one length (Put Block docs).
+                ids.append(base64.b64encode(b"%08d" % len(ids)).decode())
+                query = {"comp": "block", "blockid": ids[-1]}
+                _expect(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
+        latest = "".join(f"<Latest>{block_id}</Latest>" for block_id in ids)
+        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
+        headers = {"x-ms-blob-content-type": content_type(name)}
+        answer = self.transport.send(
+            "PUT", name, query={"comp": "blocklist"}, headers=headers, body=body
+        )
+        _expect(answer, "PUT", name)
+
+    def create_append(self, name: str) -> bool:
+        """Create an empty append blob; False when it is there already."""
+        headers = {
+            "x-ms-blob-type": "AppendBlob",
+            "x-ms-blob-content-type": content_type(name),
+            "If-None-Match": "*",
+        }
+        answer = self.transport.send("PUT", name, headers=headers)
+        if answer.status in (409, 412):
+            return False
+        _expect(answer, "PUT", name)
+        return True
+
+    def append(self, name: str, data: bytes, position: int) -> Answer:
+        """Append one block if the blob is `position` bytes long; 412 is left to the caller."""
+        headers = {"x-ms-blob-condition-appendpos": str(position)}
+        answer = self.transport.send(
+            "PUT", name, query={"comp": "appendblock"}, headers=headers, body=data
+        )
+        return answer if answer.status == 412 else _expect(answer, "append", name)
+
+    def list_names(self, prefix: str) -> list[str]:
+        """The names of all blobs that start with `prefix`."""
+        names: list[str] = []
+        query = {"restype": "container", "comp": "list", "prefix": prefix}
+        while True:
+            answer = _expect(self.transport.send("GET", "", query=query), "list", prefix)
+            root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314
+            names += [node.text or "" for node in root.iterfind("Blobs/Blob/Name")]
+            marker = root.findtext("NextMarker")
+            if not marker:
+                return names
+            query["marker"] = marker
+
+
+def content_type(name: str) -> str:
+    """What a browser should take the blob for."""
+    known = CONTENT_TYPES.get(Path(name).suffix)
+    return known or mimetypes.guess_type(quote(name))[0] or "application/octet-stream"
+
+
+def _block_blob(name: str) -> Mapping[str, str]:
+    return {"x-ms-blob-type": "BlockBlob", "x-ms-blob-content-type": content_type(name)}
+
+
+def _expect(answer: Answer, verb: str, name: str) -> Answer:
+    if answer.status >= 300:
+        raise StorageError(answer.status, answer.code, f"{verb} {name}")
+    return answer

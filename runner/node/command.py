@@ -1,0 +1,143 @@
+"""Runs the script: its own process group, output to files, SIGTERM passed on, a time limit."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.node.failures import StageFailedError
+
+STEP = "command"
+POLL_S = 0.02
+# A node that goes away gives a few seconds in all: the agent needs the rest for the logs.
+TERMINATION_GRACE_S = 3.0
+TIMEOUT_GRACE_S = 10.0
+TIMEOUT_EXIT_CODE = 124  # as coreutils' timeout
+NOT_FOUND_EXIT_CODE = 127  # as a shell
+PR_SET_PDEATHSIG = 1
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the script ended: its exit code, 128 + n for signal n."""
+
+    exit_code: int
+    timed_out: bool
+
+
+def run_command(
+    command: Sequence[str],
+    *,
+    cwd: Path,
+    environment: Mapping[str, str],
+    stdout: Path,
+    stderr: Path,
+    timeout_s: float | None,
+    terminated: Callable[[], bool],
+) -> Ended:
+    """Run to the end. When `terminated` turns true, the group gets SIGTERM and then SIGKILL.
+
+    Processes the script left behind in its group are killed when it exits, so that nothing writes
+    to the outputs any more. Raises StageFailedError (CommandNotFound).
+    """
+    process = _start(command, cwd, environment, stdout, stderr)
+    try:
+        timed_out = _wait(process, timeout_s, terminated)
+    finally:
+        # Not collected yet, so the group's id cannot belong to anybody else.
+        _signal_group(process, signal.SIGKILL)
+        process.wait()
+    code = process.returncode
+    return Ended(128 - code if code < 0 else code, timed_out)
+
+
+def _start(
+    command: Sequence[str],
+    cwd: Path,
+    environment: Mapping[str, str],
+    stdout: Path,
+    stderr: Path,
+) -> subprocess.Popen[bytes]:
+    # Append mode: children that reopen or share the descriptor never overwrite each other.
+    with stdout.open("ab") as out, stderr.open("ab") as err:
+        try:
+            return subprocess.Popen(
+                list(command),
+                cwd=cwd,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                preexec_fn=_child_setup(),  # noqa: PLW1509 - two system calls, no locks, no imports
+            )
+        except (FileNotFoundError, PermissionError, NotADirectoryError) as problem:
+            raise _not_found(command, problem) from problem
+
+
+def _child_setup() -> Callable[[], None]:
+    """Own group; on Linux the script dies with the agent instead of holding the GPU for ever."""
+    if not sys.platform.startswith("linux"):
+        return os.setpgrp
+    prctl = ctypes.CDLL(None).prctl
+
+    def setup() -> None:
+        os.setpgrp()
+        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+    return setup
+
+
+def _not_found(command: Sequence[str], problem: OSError) -> StageFailedError:
+    if isinstance(problem, PermissionError):
+        message = f"{command[0]} is not executable on this node"
+    else:
+        message = f"{command[0]} is not on this node: neither on PATH nor in the code's folder"
+    return StageFailedError(STEP, "CommandNotFound", message, NOT_FOUND_EXIT_CODE)
+
+
+def _wait(
+    process: subprocess.Popen[bytes], timeout_s: float | None, terminated: Callable[[], bool]
+) -> bool:
+    """Wait for the exit without collecting it; whether the time limit ended it."""
+    deadline = time.monotonic() + timeout_s if timeout_s else None
+    while not _has_exited(process, POLL_S):
+        if terminated():
+            _stop(process, TERMINATION_GRACE_S)
+            return False
+        if deadline is not None and time.monotonic() >= deadline:
+            _stop(process, TIMEOUT_GRACE_S)
+            return True
+    return False
+
+
+def _stop(process: subprocess.Popen[bytes], grace_s: float) -> None:
+    _signal_group(process, signal.SIGTERM)
+    if not _has_exited(process, grace_s):
+        _signal_group(process, signal.SIGKILL)
+        while not _has_exited(process, 1.0):
+            pass  # the kernel is still tearing it down
+
+
+def _has_exited(process: subprocess.Popen[bytes], within_s: float) -> bool:
+    """Whether it exited within the time; it stays uncollected."""
+    until = time.monotonic() + within_s
+    options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+    while os.waitid(os.P_PID, process.pid, options) is None:
+        if time.monotonic() >= until:
+            return False
+        time.sleep(POLL_S)
+    return True
+
+
+def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    # PermissionError is macOS's answer for a group of which only the zombie is left.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, number)

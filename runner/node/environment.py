@@ -1,0 +1,120 @@
+"""The script's Python environment: built once per content, kept on the node."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+from collections.abc import Callable
+from pathlib import Path
+
+from runner.node.events import Report
+from runner.node.failures import StageFailedError
+from runner.node.node_lock import node_lock
+from runner.node.requirements_text import STEP, Requirements
+from runner.node.uv_process import find_uv, run_uv, uv_environment
+
+# Raise it when an environment of the same requirements must be built differently.
+LAYOUT_VERSION = 1
+
+
+class EnvironmentBuilder:
+    """Makes `shared/runner/envs/<hash>`; `check` may raise to stop a build."""
+
+    def __init__(self, shared_dir: Path, report: Report, check: Callable[[], None]) -> None:
+        self._shared_dir = shared_dir
+        self._envs = shared_dir / "runner" / "envs"
+        self._report = report
+        self._check = check
+
+    def ensure(
+        self, code_dir: Path, requirements_file: str | None, python: str | None, code_sha256: str
+    ) -> Path:
+        """The folder of a complete environment, built if need be. Raises StageFailedError."""
+        requirements = (
+            Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
+        )
+        uv = find_uv(self._shared_dir)
+        interpreter = Path(sys.executable) if python is None else self._find_python(uv, python)
+        target = self._envs / _environment_hash(requirements, interpreter, python, code_sha256)
+        if target.is_dir():
+            self._report("environment is cached")
+            return target
+        with node_lock(target.with_suffix(".lock"), self._while_waiting):
+            if not target.is_dir():
+                self._build(uv, interpreter, requirements, code_dir, target)
+        return target
+
+    def _while_waiting(self) -> None:
+        self._report("another task of this node is building the same environment")
+        self._check()
+
+    def _build(
+        self,
+        uv: Path,
+        interpreter: Path,
+        requirements: Requirements | None,
+        code_dir: Path,
+        target: Path,
+    ) -> None:
+        # Under the lock nobody else builds this one: what lies there is from a killed task.
+        building = target.with_suffix(".building")
+        shutil.rmtree(building, ignore_errors=True)
+        cache_dir = self._shared_dir / "runner" / "cache" / "uv"
+        cache_dir.mkdir(parents=True, exist_ok=True)
+        environment = uv_environment(cache_dir)
+        try:
+            # Relocatable: scripts must not name the folder that is about to be renamed.
+            venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
+            run_uv(venv, environment, cwd=code_dir, report=self._report, check=self._check)
+            if requirements is not None:
+                self._report("installing", 0, requirements.count, "packages")
+                install = [uv, "pip", "install", "--python", building / "bin" / "python"]
+                install += ["--compile-bytecode", "-r", requirements.path]
+                run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
+            building.rename(target)
+        finally:
+            shutil.rmtree(building, ignore_errors=True)
+
+    def _find_python(self, uv: Path, request: str) -> Path:
+        """The interpreter uv takes for a request such as `3.12` or `>=3.11`; may download it."""
+        environment = uv_environment(self._shared_dir / "runner" / "cache" / "uv")
+        # An interpreter uv has to download belongs to the node, not to one task's home.
+        environment.setdefault(
+            "UV_PYTHON_INSTALL_DIR", str(self._shared_dir / "runner" / "cache" / "python")
+        )
+        command = [str(uv), "python", "find", "--no-project", "--system", request]
+        found = subprocess.run(
+            command, env=environment, capture_output=True, text=True, check=False
+        )
+        if found.returncode != 0:
+            self._report(f"no Python {request} on this node: downloading it")
+            install = [uv, "python", "install", "--no-bin", request]
+            run_uv(install, environment, cwd=Path.cwd(), report=self._report, check=self._check)
+            command.remove("--system")
+            found = subprocess.run(
+                command, env=environment, capture_output=True, text=True, check=False
+            )
+        if found.returncode != 0:
+            why = found.stderr.strip() or "uv found none"
+            raise StageFailedError(STEP, "EnvironmentFailed", f"no Python {request}: {why}")
+        return Path(found.stdout.strip())
+
+
+def _environment_hash(
+    requirements: Requirements | None, interpreter: Path, python: str | None, code_sha256: str
+) -> str:
+    key = {
+        "layout": LAYOUT_VERSION,
+        "requirements": requirements.texts if requirements else None,
+        # What is installed out of the code changes with the code.
+        "code": code_sha256 if requirements and requirements.local else None,
+        "python": str(interpreter.resolve()),
+        "version": sys.version if python is None else python,
+        "platform": [sysconfig.get_platform(), *platform.libc_ver()],
+    }
+    return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,77 @@
+"""The stages of an attempt, as lines of `events.jsonl` and of the agent's own log."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+from runner.node.clock import now_text
+from runner.node.failures import StageFailedError
+from runner.node.lines import LineQueue
+
+logger = logging.getLogger(__name__)
+
+# Progress is for eyes: more often than this is only noise and blocks.
+PROGRESS_EVERY_S = 0.25
+
+# A stage calls it with (message, done, total, unit).
+Report = Callable[..., None]
+
+
+class EventLog:
+    """Writes events and keeps the seconds each stage took."""
+
+    def __init__(self, queue: LineQueue) -> None:
+        self._queue = queue
+        self._last_progress = 0.0
+        self.current = "code"
+        self.stages_s: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str, message: str = "") -> Generator[Report, None, None]:
+        """One stage; its end, or its failure, is written whatever happens."""
+        started = time.monotonic()
+        self.current = name
+        self._write(name, "start", message)
+        logger.info("%s ...", message or name)
+
+        def report(
+            text: str,
+            done: float | None = None,
+            total: float | None = None,
+            unit: str | None = None,
+        ) -> None:
+            self._progress(name, text, done, total, unit)
+
+        state, why = "failed", ""
+        try:
+            yield report
+            state = "end"
+        except StageFailedError as err:
+            why = err.message
+            raise
+        finally:
+            self.stages_s[name] = round(time.monotonic() - started, 3)
+            self._write(name, state, why)
+            logger.info("%s: %s after %.1f s", name, state, self.stages_s[name])
+
+    def _progress(
+        self, stage: str, text: str, done: float | None, total: float | None, unit: str | None
+    ) -> None:
+        now = time.monotonic()
+        whole = done is not None and done == total
+        if now - self._last_progress < PROGRESS_EVERY_S and not whole:
+            return
+        self._last_progress = now
+        numbers = {"done": done, "total": total, "unit": unit}
+        self._write(stage, "progress", text, {k: v for k, v in numbers.items() if v is not None})
+
+    def _write(
+        self, stage: str, state: str, message: str, more: dict[str, Any] | None = None
+    ) -> None:
+        event = {"time": now_text(), "stage": stage, "state": state, "message": message}
+        self._queue.put(json.dumps({**event, **(more or {})}).encode())

@@ -1,0 +1,188 @@
+"""Metrics: read from the script's file and from its stdout, brought to one form."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from runner.node.clock import now_text
+from runner.node.lines import LineQueue
+
+logger = logging.getLogger(__name__)
+
+MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
+
+# A longer "line" is not text somebody printed; it is cut so that memory stays bounded.
+MAX_LINE_CHARS = 64 * 1024
+LINE_END = re.compile(r"[\r\n]+")
+READ_BYTES = 1024 * 1024
+
+
+class MetricLog:
+    """Collects metrics from any thread and remembers the last value of each name."""
+
+    def __init__(self, attempt: int, queue: LineQueue) -> None:
+        self._attempt = attempt
+        self._queue = queue
+        self._last: dict[str, MetricValue] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether metrics come faster than they can be shipped."""
+        return self._queue.is_crowded
+
+    def add(self, name: str, value: float, step: int | None, *, wait: bool = False) -> None:
+        """Write one value; NaN and infinities become strings, as JSON has none.
+
+        With `wait` the caller is held back while the queue is crowded; the thread that empties the
+        queue must not wait for itself.
+        """
+        shown = _json_value(value)
+        line = {
+            "time": now_text(),
+            "attempt": self._attempt,
+            "step": step,
+            "name": name,
+            "value": shown,
+        }
+        with self._lock:
+            self._last[name] = shown
+        self._queue.put(json.dumps(line, allow_nan=False).encode(), wait=wait)
+
+    def last(self) -> dict[str, MetricValue]:
+        """The last value of every metric, in order of first appearance."""
+        with self._lock:
+            return dict(self._last)
+
+
+class MetricsFile:
+    """Follows `$RUNNER_METRICS_FILE`; a line without its newline waits until it is whole."""
+
+    def __init__(self, path: Path, log: MetricLog) -> None:
+        self._path = path
+        self._log = log
+        self._file: BinaryIO | None = None
+        self._rest = b""
+        self._complained = False
+
+    def poll(self, final: bool = False) -> None:
+        """Take over the lines added since the last call; at the end also one without a newline."""
+        if self._file is None:
+            if not self._path.is_file():
+                return
+            self._file = self._path.open("rb", buffering=0)
+        while not self._log.is_crowded:
+            chunk = self._file.read(READ_BYTES)
+            if not chunk:
+                if final:
+                    self._take(self._rest)
+                    self._rest = b""
+                return
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            for line in lines:
+                self._take(line)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            found = parse_metrics(json.loads(line))
+        except (ValueError, TypeError) as err:
+            if not self._complained:
+                logger.warning("a line of the metrics file is not a metric: %s", err)
+                self._complained = True
+            return
+        for name, value, step in found:
+            self._log.add(name, value, step)
+
+
+class MetricPatterns:
+    """Finds metrics in stdout, one regular expression a name.
+
+    The value is the group `value`, else the first group. The step is the group `step`, else the
+    count of values of that name in this attempt.
+    """
+
+    def __init__(self, patterns: Mapping[str, str], log: MetricLog) -> None:
+        self._patterns = {name: re.compile(pattern) for name, pattern in patterns.items()}
+        self._log = log
+        self._counts = dict.fromkeys(patterns, 0)
+        self._rest = ""
+
+    def feed(self, data: bytes) -> None:
+        """Look at the next bytes of stdout."""
+        if not self._patterns:
+            return
+        # A character cut in two by the block's end is replaced: no number is lost by that.
+        text = self._rest + data.decode("utf-8", errors="replace")
+        *lines, rest = LINE_END.split(text)
+        self._rest = rest[-MAX_LINE_CHARS:]
+        for line in lines:
+            self._take(line[:MAX_LINE_CHARS])
+
+    def finish(self) -> None:
+        """Look at a last line without a newline."""
+        self._take(self._rest)
+        self._rest = ""
+
+    def _take(self, line: str) -> None:
+        for name, pattern in self._patterns.items():
+            match = pattern.search(line)
+            if match is None:
+                continue
+            try:
+                groups = match.groupdict()
+                value = float(groups.get("value") or match[1 if pattern.groups else 0])
+                step = int(groups["step"]) if groups.get("step") else self._counts[name] + 1
+            except (TypeError, ValueError):
+                continue  # the group matched something that is no number
+            self._counts[name] += 1
+            self._log.add(name, value, step, wait=True)
+
+
+def parse_metrics(raw: Any) -> list[tuple[str, float, int | None]]:
+    """The metrics of one line: `{"name", "value", "step"}`, or `{"step", "loss": ..., ...}`.
+
+    Raises ValueError saying what is wrong.
+    """
+    if not isinstance(raw, dict):
+        raise ValueError("expected a JSON object")
+    fields = cast("dict[str, Any]", raw)
+    step = fields.get("step")
+    if step is not None:
+        step = int(step)
+    if "name" in fields and "value" in fields:
+        return [(str(fields["name"]), _number(fields["value"], "value"), step)]
+    return [
+        (name, _number(value, name), step)
+        for name, value in fields.items()
+        if name not in ("step", "time", "attempt")
+    ]
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, (bool, int, float)):
+        return float(value)
+    if isinstance(value, str):
+        return float(value)  # "NaN", "Infinity": what JSON cannot say as a number
+    raise ValueError(f"{name} is not a number")
+
+
+def _json_value(value: float) -> MetricValue:
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value

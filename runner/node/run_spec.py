@@ -1,0 +1,75 @@
+"""What the agent reads of run.json."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from runner.node.data import DataFile, parse_data_files
+
+FORMAT = 1
+
+
+class RunSpecError(Exception):
+    """run.json cannot be run by this agent; the message says why."""
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run. `data_prefix` is None when the run has no data set."""
+
+    run_id: str
+    code_sha256: str
+    command: tuple[str, ...]
+    params: Mapping[str, Any]
+    env: Mapping[str, str]
+    requirements_file: str | None
+    python: str | None
+    data_prefix: str | None
+    data_files: tuple[DataFile, ...]
+    outputs: tuple[str, ...]
+    metric_patterns: Mapping[str, str]
+    timeout_s: float | None
+    retries: int
+
+
+def parse_run_spec(body: bytes) -> RunSpec:
+    """Read run.json; unknown fields are ignored. Raises RunSpecError."""
+    try:
+        raw: dict[str, Any] = json.loads(body)
+        found = int(raw["format"])
+        if found > FORMAT:
+            raise RunSpecError(f"run.json has format {found}; this agent knows up to {FORMAT}")
+        spec = _to_spec(raw)
+        for pattern in spec.metric_patterns.values():
+            re.compile(pattern)
+    except (ValueError, KeyError, TypeError, AttributeError, re.error) as err:
+        raise RunSpecError(f"run.json is not as expected: {type(err).__name__}: {err}") from err
+    if not spec.command:
+        raise RunSpecError("run.json has no command")
+    return spec
+
+
+def _to_spec(raw: dict[str, Any]) -> RunSpec:
+    data: dict[str, Any] = raw.get("data") or {}
+    requirements: dict[str, Any] = raw.get("requirements") or {}
+    metrics: dict[str, Any] = raw.get("metrics") or {}
+    env: dict[str, Any] = raw.get("env") or {}
+    return RunSpec(
+        run_id=str(raw["run_id"]),
+        code_sha256=str(raw["code"]["sha256"]),
+        command=tuple(str(word) for word in raw["command"]),
+        params=dict(raw.get("params") or {}),
+        env={str(key): str(value) for key, value in env.items()},
+        requirements_file=requirements.get("file"),
+        python=raw.get("python"),
+        data_prefix=data.get("prefix"),
+        data_files=tuple(parse_data_files(data.get("files") or [])),
+        outputs=tuple(raw.get("outputs") or ()),
+        metric_patterns=dict(metrics.get("patterns") or {}),
+        timeout_s=raw.get("timeout_s"),
+        retries=int(raw.get("retries") or 0),
+    )

@@ -1,0 +1,57 @@
+"""The four append blobs of an attempt: stdout, stderr, metrics and events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from runner.node.append_blob import AppendBlob
+from runner.node.attempt import AttemptDirs
+from runner.node.attempts import RunBlobs
+from runner.node.blobs import Container
+from runner.node.lines import FileSource, LineQueue
+from runner.node.metrics import MetricLog, MetricPatterns, MetricsFile
+from runner.node.sync import Shipper, finish_all
+
+
+class Streams:
+    """Starts shipping at once; `finish_script` and `finish_events` drain in the right order."""
+
+    def __init__(
+        self,
+        runs: Container,
+        blobs: RunBlobs,
+        attempt: int,
+        dirs: AttemptDirs,
+        patterns: Mapping[str, str],
+    ) -> None:
+        self.events = LineQueue()
+        metric_lines = LineQueue()
+        self.metrics = MetricLog(attempt, metric_lines)
+        self._patterns = MetricPatterns(patterns, self.metrics)
+        self._metrics_file = MetricsFile(dirs.metrics, self.metrics)
+        self._stdout = Shipper(
+            FileSource(dirs.stdout, self._patterns.feed), AppendBlob(runs, blobs.stdout)
+        )
+        self._stderr = Shipper(FileSource(dirs.stderr), AppendBlob(runs, blobs.stderr))
+        self._metrics = Shipper(
+            metric_lines, AppendBlob(runs, blobs.metrics), self._metrics_file.poll
+        )
+        self._events = Shipper(
+            self.events, AppendBlob(runs, blobs.attempt(attempt, "events.jsonl"))
+        )
+        for shipper in (self._events, self._stdout, self._stderr, self._metrics):
+            shipper.start()
+
+    def finish_script(self, timeout_s: float | None = None) -> None:
+        """Ship the rest of logs and metrics. Raises what stopped a stream."""
+        try:
+            finish_all([self._stdout, self._stderr], timeout_s)
+        finally:
+            # The last line of stdout may hold a metric and no newline.
+            self._patterns.finish()
+            finish_all([self._metrics], timeout_s)
+            self._metrics_file.close()
+
+    def finish_events(self, timeout_s: float | None = None) -> None:
+        """Ship the rest of the events."""
+        finish_all([self._events], timeout_s)

@@ -1,0 +1,109 @@
+"""Ships what grows (logs, metrics, events) to append blobs while it grows."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from runner.node.append_blob import MAX_APPEND_BYTES, AppendBlob, append_interval_s
+from runner.node.lines import Source
+from runner.node.transport import StorageError, StorageUnreachableError
+
+logger = logging.getLogger(__name__)
+
+# How often a source is looked at; with QUICK_S it bounds how late a line can be.
+POLL_S = 0.05
+# After storage was away for minutes: how long until the next series of tries.
+AFTER_OUTAGE_S = 5.0
+
+
+class Shipper(threading.Thread):
+    """Moves one source to one append blob; `finish` drains it.
+
+    `before_poll` may feed the source; it is told whether this is the end. A refusal by storage (not
+    an outage) ends the shipping and is raised by `finish`: the script is never disturbed by it.
+    """
+
+    def __init__(
+        self, source: Source, blob: AppendBlob, before_poll: Callable[[bool], None] | None = None
+    ) -> None:
+        super().__init__(name=f"ship {blob.name}", daemon=True)
+        self._source = source
+        self._blob = blob
+        self._before_poll = before_poll
+        self._stop = threading.Event()
+        self._error: Exception | None = None
+
+    def run(self) -> None:
+        """Thread body: ship until stopped, then whatever is left."""
+        try:
+            self._open()
+            while not self._stop.is_set():
+                self._ship_what_is_there()
+                self._stop.wait(POLL_S)
+            self._drain()
+        except Exception as err:  # noqa: BLE001 - a thread's end must reach the main thread
+            self._error = err
+            logger.warning("gave up writing %s: %s", self._blob.name, err)
+            self._source.close()
+
+    def finish(self, timeout_s: float | None = None) -> None:
+        """Ship the rest within the time and end; raises what stopped the shipping."""
+        self._stop.set()
+        if self.is_alive():
+            self.join(timeout_s)
+        self._source.close()
+        if self._error is not None:
+            raise self._error
+
+    def _open(self) -> None:
+        while True:
+            try:
+                return self._blob.open()
+            except StorageUnreachableError as err:
+                if self._stop.wait(AFTER_OUTAGE_S):
+                    raise
+                logger.warning("%s", err)
+
+    def _ship_what_is_there(self) -> None:
+        if self._before_poll:
+            self._before_poll(False)
+        block = self._source.peek()
+        if not block or self._blob.is_full:
+            return
+        try:
+            self._blob.append(block)
+        except StorageUnreachableError as err:
+            logger.warning("%s", err)
+            self._stop.wait(AFTER_OUTAGE_S)
+            return
+        self._source.advance()
+        if len(block) < MAX_APPEND_BYTES:
+            # A full block means a backlog: go on at once. Otherwise collect for a while.
+            self._stop.wait(append_interval_s(self._blob.blocks))
+
+    def _drain(self) -> None:
+        while True:
+            if self._before_poll:
+                self._before_poll(True)
+            block = self._source.peek()
+            if not block:
+                return
+            self._blob.append(block)
+            self._source.advance()
+
+
+def finish_all(shippers: list[Shipper], timeout_s: float | None = None) -> None:
+    """Finish all shippers within `timeout_s` altogether; raises the first error at the end."""
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    first: Exception | None = None
+    for shipper in shippers:
+        left = None if until is None else max(until - time.monotonic(), 0.0)
+        try:
+            shipper.finish(left)
+        except (StorageError, OSError, ValueError) as err:
+            first = first or err
+    if first is not None:
+        raise first

@@ -1,0 +1,189 @@
+"""HTTP to one container: a kept connection per thread, and patience with passing trouble."""
+
+from __future__ import annotations
+
+import http.client
+import io
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import BinaryIO
+from xml.etree import ElementTree
+
+from runner.node.identity import Credential
+from runner.node.patience import Patience
+
+# The newest version the client relies on: append position headers, 4,000 MiB blocks.
+STORAGE_VERSION = "2021-12-02"
+TIMEOUT_S = 30.0
+# A server closes a connection that was quiet for some seconds (Node's default is five). Using it
+# then costs a failed try, so an idle one is dropped before.
+IDLE_S = 4.0
+# Worth another try: timeouts, throttling, server trouble (REST docs, "Status and error codes").
+PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+
+Body = bytes | Callable[[], BinaryIO]
+
+
+class StorageError(Exception):
+    """Storage refused; `status` is the HTTP status and `code` the service's error code."""
+
+    def __init__(self, status: int, code: str, what: str) -> None:
+        super().__init__(f"{what}: {status} {code}".rstrip())
+        self.status = status
+        self.code = code
+
+
+class StorageUnreachableError(StorageError):
+    """Storage did not answer properly for as long as we were patient."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A response read to its end. `tries` says how often the request was sent."""
+
+    status: int
+    headers: Mapping[str, str]
+    body: bytes
+    tries: int
+
+    @property
+    def code(self) -> str:
+        """The service's error code, or an empty string."""
+        return self.headers.get("x-ms-error-code") or _code_in_body(self.body)
+
+
+def _code_in_body(body: bytes) -> str:
+    try:
+        return ElementTree.fromstring(body).findtext("Code") or ""  # noqa: S314 - our own storage
+    except ElementTree.ParseError:
+        return ""
+
+
+class Transport:
+    """Sends requests below one container URL. Safe to use from several threads."""
+
+    def __init__(
+        self,
+        url: str,
+        credential: Credential,
+        patience: Patience,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ValueError(f"not a container URL: {parts.scheme}://{parts.netloc}{parts.path}")
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._path = parts.path.rstrip("/")
+        self._credential = credential
+        self._patience = patience
+        self._timeout_s = timeout_s
+        self._local = threading.local()
+
+    def send(
+        self,
+        method: str,
+        name: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        body: Body = b"",
+        size: int | None = None,
+    ) -> Answer:
+        """Send until the answer is not a passing failure.
+
+        A `body` that is a callable is opened anew for every try; it then needs `size`.
+        Raises StorageUnreachableError when patience ends.
+        """
+        what = f"{method} {name or 'container'}"
+        last: Exception | str = ""
+        tries = 0
+        for _ in self._patience.delays():
+            tries += 1
+            try:
+                response = self._start(method, name, query or {}, headers or {}, body, size=size)
+                answer = Answer(response.status, _lowered(response), response.read(), tries)
+            except (OSError, http.client.HTTPException) as err:
+                last = err
+                self.close()
+                continue
+            if answer.status not in PASSING_STATUS:
+                return answer
+            last = f"{answer.status} {answer.code}"
+        raise StorageUnreachableError(0, "", f"{what}: no proper answer ({last})") from (
+            last if isinstance(last, Exception) else None
+        )
+
+    def open(self, name: str, first_byte: int = 0) -> http.client.HTTPResponse:
+        """Start reading a blob at `first_byte`, one try only; the caller reads and resumes.
+
+        Raises StorageError for a refusal, OSError and HTTPException for passing trouble.
+        """
+        headers = {"x-ms-range": f"bytes={first_byte}-"} if first_byte else {}
+        response = self._start("GET", name, {}, headers)
+        if response.status in (200, 206):
+            return response
+        body = response.read()
+        if response.status in PASSING_STATUS:
+            raise ConnectionError(f"GET {name}: {response.status}")
+        answer = Answer(response.status, _lowered(response), body, 1)
+        raise StorageError(answer.status, answer.code, f"GET {name}")
+
+    def close(self) -> None:
+        """Drop this thread's connection."""
+        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is not None:
+            connection.close()
+            self._local.connection = None
+
+    def _start(
+        self,
+        method: str,
+        name: str,
+        query: Mapping[str, str],
+        headers: Mapping[str, str],
+        body: Body = b"",
+        *,
+        size: int | None = None,
+    ) -> http.client.HTTPResponse:
+        connection = self._connection()
+        stream = io.BytesIO(body) if isinstance(body, bytes) else body()
+        length = len(body) if isinstance(body, bytes) else size
+        sent = {
+            "x-ms-version": STORAGE_VERSION,
+            **self._credential.headers(),
+            **headers,
+        }
+        if method == "PUT":
+            sent["Content-Length"] = str(length)
+        with stream:
+            connection.request(
+                method,
+                self._target(name, query),
+                body=stream if method == "PUT" else None,
+                headers=sent,
+            )
+            return connection.getresponse()
+
+    def _target(self, name: str, query: Mapping[str, str]) -> str:
+        path = f"{self._path}/{urllib.parse.quote(name)}" if name else self._path
+        both = "&".join(q for q in (urllib.parse.urlencode(query), self._credential.query()) if q)
+        return f"{path}?{both}" if both else path
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if time.monotonic() - getattr(self._local, "used", 0.0) > IDLE_S:
+            self.close()
+        self._local.used = time.monotonic()
+        connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            connection = kind(self._host, self._port, timeout=self._timeout_s)
+            self._local.connection = connection
+        return connection
+
+
+def _lowered(response: http.client.HTTPResponse) -> dict[str, str]:
+    return {key.lower(): value for key, value in response.getheaders()}
