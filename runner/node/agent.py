@@ -78,6 +78,10 @@ def main() -> int:
     except StorageError as err:
         logger.error("storage: %s", err)
         return TERMINATED_EXIT_CODE if termination.requested else FAILED_EXIT_CODE
+    except Exception:
+        # A bug of ours: the trace goes to the task's stdout, and the process must not hang on threads.
+        logger.exception("the agent failed")
+        return FAILED_EXIT_CODE
 
 
 def run_task(agent: Agent, inherited: Mapping[str, str]) -> int:

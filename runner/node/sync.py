@@ -33,16 +33,16 @@ class Shipper(threading.Thread):
         self._source = source
         self._blob = blob
         self._before_poll = before_poll
-        self._stop = threading.Event()
+        self._ending = threading.Event()
         self._error: Exception | None = None
 
     def run(self) -> None:
         """Thread body: ship until stopped, then whatever is left."""
         try:
             self._open()
-            while not self._stop.is_set():
+            while not self._ending.is_set():
                 self._ship_what_is_there()
-                self._stop.wait(POLL_S)
+                self._ending.wait(POLL_S)
             self._drain()
         except Exception as err:  # noqa: BLE001 - a thread's end must reach the main thread
             self._error = err
@@ -51,7 +51,7 @@ class Shipper(threading.Thread):
 
     def finish(self, timeout_s: float | None = None) -> None:
         """Ship the rest within the time and end; raises what stopped the shipping."""
-        self._stop.set()
+        self._ending.set()
         if self.is_alive():
             self.join(timeout_s)
         self._source.close()
@@ -63,7 +63,7 @@ class Shipper(threading.Thread):
             try:
                 return self._blob.open()
             except StorageUnreachableError as err:
-                if self._stop.wait(AFTER_OUTAGE_S):
+                if self._ending.wait(AFTER_OUTAGE_S):
                     raise
                 logger.warning("%s", err)
 
@@ -77,12 +77,12 @@ class Shipper(threading.Thread):
             self._blob.append(block)
         except StorageUnreachableError as err:
             logger.warning("%s", err)
-            self._stop.wait(AFTER_OUTAGE_S)
+            self._ending.wait(AFTER_OUTAGE_S)
             return
         self._source.advance()
         if len(block) < MAX_APPEND_BYTES:
             # A full block means a backlog: go on at once. Otherwise collect for a while.
-            self._stop.wait(append_interval_s(self._blob.blocks))
+            self._ending.wait(append_interval_s(self._blob.blocks))
 
     def _drain(self) -> None:
         while True:

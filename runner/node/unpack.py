@@ -24,7 +24,7 @@ def unpack_code(archive: Path, target: Path, sha256: str) -> None:
     target.mkdir(parents=True)
     try:
         with tarfile.open(archive, "r:gz") as tar:
-            members = tar.getmembers()
+            members = [member for member in tar.getmembers() if PurePosixPath(member.name).parts]
             for member in members:
                 _check_member(member)
             for member in members:
