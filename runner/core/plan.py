@@ -133,11 +133,9 @@ def plan_run(
 
 
 def choose_pool(wanted: str | None, outputs: StackOutputs) -> PoolOutput:
-    """The pool that is named, or the only one there is."""
+    """The pool that is named, or the first of the stack."""
     by_id = {pool.id.lower(): pool for pool in outputs.pools}
     names = ", ".join(pool.id for pool in outputs.pools)
-    if wanted is None and len(outputs.pools) == 1:
-        return outputs.pools[0]
     if not outputs.pools:
         raise RunnerError(
             "R-POOL-NONE",
@@ -146,9 +144,7 @@ def choose_pool(wanted: str | None, outputs: StackOutputs) -> PoolOutput:
             exit_code=ExitCode.PREFLIGHT,
         )
     if wanted is None:
-        raise RunnerError(
-            "R-POOL-CHOICE", f"which pool? {names}", fix=f"--pool {outputs.pools[0].id}"
-        )
+        return outputs.pools[0]
     if wanted.lower() in by_id:
         return by_id[wanted.lower()]
     near = difflib.get_close_matches(wanted.lower(), by_id, n=1)

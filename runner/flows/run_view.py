@@ -8,6 +8,7 @@ from runner.azure.batch import get_task
 from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
+from runner.core.metrics import MetricSummary, parse_metric_line, summarise
 from runner.core.run_ids import check_reference, is_run_id, newest_first
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import (
@@ -124,3 +125,11 @@ def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | Non
     lines = content.decode("utf-8", "replace").splitlines()
     events = [event for line in lines if (event := parse_event_line(line, attempt))]
     return events[-1].stage if events else None
+
+
+def load_metrics(connection: Connection, record: RunRecord) -> list[MetricSummary]:
+    """Last and best of every metric of a run."""
+    content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
+    lines = content.decode("utf-8", "replace").splitlines()
+    points = [point for line in lines if (point := parse_metric_line(line))]
+    return summarise(points, {record.primary_metric: record.goal} if record.primary_metric else {})

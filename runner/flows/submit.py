@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 
-from runner.azure.batch import add_task, ensure_job
+from runner.azure.batch import add_task, ensure_job, terminate_task
 from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
@@ -62,6 +62,10 @@ def _submit_new(connection: Connection, plan: RunPlan, runs: BlobContainer) -> R
     except RunnerError as err:
         if err.code != SERVICES_DOWN:  # refused for good: nothing is left half-done
             runs.delete(paths.run)
+        raise
+    except KeyboardInterrupt:
+        terminate_task(connection, job_id, plan.task_id)
+        runs.delete(paths.run)
         raise
     return parse_run(json.dumps(document).encode(), plan.run_id)
 

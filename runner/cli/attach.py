@@ -1,0 +1,127 @@
+"""`runner attach`: watch a run from here, from its beginning or its last lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.output import Output, OutputFormat, OutputOption, StageView
+from runner.cli.run_options import (
+    OutputDirOption,
+    RunArgument,
+    StackOption,
+    TargetOption,
+    open_settings,
+)
+from runner.core.errors import ExitCode
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+    from runner.cli.run_display import RunDisplay
+    from runner.core.run_record import RunRecord
+    from runner.flows.watch_events import RunEnded
+
+INTERRUPTED = 130  # the shell's code for Ctrl-C
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A run that was watched to its end; `folder` is where its outputs were written."""
+
+    ended: RunEnded
+    display: RunDisplay
+    folder: Path | None
+
+
+def attach(
+    run: RunArgument = "@last",
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", min=0, help="Only so many lines of what was printed before."),
+    ] = None,
+    download: Annotated[
+        bool, typer.Option("--download/--no-download", help="Bring the outputs to this machine.")
+    ] = False,
+    output_dir: OutputDirOption = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Watch a run until it ends; Ctrl-C leaves it running."""
+    from runner.azure.credentials import connect
+    from runner.flows.run_view import find_run
+
+    out = Output(output)
+    settings = open_settings(target, stack, output_dir=output_dir)
+    connection = connect(settings)
+    record = find_run(connection, run)
+    with out.stages() as view:
+        folder = settings.output_dir if download else None
+        followed = follow(out, view, connection, record, folder, tail=tail)
+    report(out, connection, record, followed)
+
+
+def follow(
+    out: Output,
+    view: StageView,
+    connection: Connection,
+    record: RunRecord,
+    output_dir: Path | None,
+    *,
+    tail: int | None = None,
+) -> Followed:
+    """Watch to the end and fetch the outputs to `output_dir` if given. Ctrl-C exits 130."""
+    from runner.cli.run_display import RunDisplay
+
+    to_stderr = out.format is not OutputFormat.TABLE
+    display = RunDisplay(out, view, record.run_id, log_to_stderr=to_stderr)
+    try:
+        ended = _watch(connection, record, display, tail)
+        return Followed(ended, display, _fetch(connection, record, ended, output_dir, view))
+    except KeyboardInterrupt:
+        out.note(f"detached; the run goes on. Come back: runner attach {record.run_id}")
+        out.note(f"                           End it: runner cancel {record.run_id}")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def report(out: Output, connection: Connection, record: RunRecord, followed: Followed) -> None:
+    """Say how the run ended; exits 1 when it did not succeed."""
+    from runner.cli.run_summary import print_failure, print_summary, result_document
+    from runner.core.states import RunState
+
+    ended, folder = followed.ended, followed.folder
+    if ended.status.state is RunState.FAILED:
+        print_failure(out, connection, record, ended, followed.display)
+    print_summary(out, connection, record, ended, folder)
+    if out.format is not OutputFormat.TABLE:
+        out.record(result_document(connection, record, ended, folder))
+    if ended.status.state is not RunState.SUCCEEDED:
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _watch(
+    connection: Connection, record: RunRecord, display: RunDisplay, tail: int | None
+) -> RunEnded:
+    from runner.flows.watch import WatchOptions, watch_run
+
+    for event in watch_run(connection, record, WatchOptions(tail=tail)):
+        if ended := display.show(event):
+            return ended
+    raise AssertionError("watching ends with RunEnded")
+
+
+def _fetch(
+    connection: Connection,
+    record: RunRecord,
+    ended: RunEnded,
+    output_dir: Path | None,
+    view: StageView,
+) -> Path | None:
+    from runner.flows.fetch import fetch_outputs
+
+    if output_dir is None or ended.result is None or not ended.result.outputs:
+        return None
+    return fetch_outputs(connection, record, output_dir, view.on_progress).folder

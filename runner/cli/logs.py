@@ -1,0 +1,89 @@
+"""`runner logs`: what the script printed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.output import Output
+from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_connection
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+    from runner.core.run_record import RunRecord
+    from runner.flows.watch_events import LogStream
+
+
+def logs(
+    run: RunArgument = "@last",
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Go on until the run ends.")
+    ] = False,
+    tail: Annotated[
+        int | None, typer.Option("--tail", "-n", min=0, help="Only the last lines.")
+    ] = None,
+    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
+    attempt: Annotated[
+        int | None, typer.Option("--attempt", min=1, help="Only this attempt.")
+    ] = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+) -> None:
+    """Print what the script of a run wrote to standard output or standard error."""
+    from runner.core.errors import RunnerError
+    from runner.flows.run_view import find_run
+
+    if follow and attempt is not None:
+        raise RunnerError(
+            "R-LOGS-OPTIONS", "-f and --attempt exclude each other", fix="leave one of them out"
+        )
+    out = Output()
+    connection = open_connection(target, stack)
+    record = find_run(connection, run)
+    stream: LogStream = "stderr" if stderr else "stdout"
+    if follow:
+        _follow(out, connection, record, stream, tail)
+    else:
+        _print(out, connection, record, stream, tail, attempt)
+
+
+def _print(
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    stream: LogStream,
+    tail: int | None,
+    attempt: int | None,
+) -> None:
+    from runner.flows.logs import read_log
+
+    rest = ""
+    for piece in read_log(connection, record, stream, tail=tail, attempt=attempt):
+        *lines, rest = (rest + piece).split("\n")
+        for line in lines:
+            out.text(line)
+    if rest:
+        out.text(rest)
+
+
+def _follow(
+    out: Output, connection: Connection, record: RunRecord, stream: LogStream, tail: int | None
+) -> None:
+    from runner.cli.attach import INTERRUPTED
+    from runner.flows.watch import WatchOptions, watch_run
+    from runner.flows.watch_events import ContactLost, LogText
+
+    rest = ""
+    try:
+        for event in watch_run(connection, record, WatchOptions(tail=tail, streams=(stream,))):
+            if isinstance(event, LogText):
+                *lines, rest = (rest + event.text).split("\n")
+                for line in lines:
+                    out.text(line)
+            elif isinstance(event, ContactLost):
+                out.warning(f"no contact ({event.why}); trying again")
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+    if rest:
+        out.text(rest)

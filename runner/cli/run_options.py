@@ -1,0 +1,48 @@
+"""Options that several verbs share, and how they open a connection."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+    from runner.core.settings import Settings
+
+RunArgument = Annotated[
+    str, typer.Argument(metavar="RUN", help="A run id, a unique prefix of one, or @last.")
+]
+TargetOption = Annotated[
+    str | None, typer.Option("--target", help="Where runs are: local or azure.", show_default=False)
+]
+StackOption = Annotated[
+    str | None, typer.Option("--stack", help="The stack that was deployed.", show_default=False)
+]
+OutputDirOption = Annotated[
+    Path | None,
+    typer.Option("--output-dir", help="Where outputs are written.", show_default="./outputs"),
+]
+
+
+def open_settings(
+    target: str | None,
+    stack: str | None,
+    *,
+    pool: str | None = None,
+    output_dir: Path | None = None,
+) -> Settings:
+    """The settings of this command line."""
+    from runner.core.settings import load_settings
+
+    flags = {"target": target, "stack": stack, "pool": pool, "output_dir": output_dir}
+    return load_settings(flags, cwd=Path.cwd(), env=os.environ)
+
+
+def open_connection(target: str | None, stack: str | None) -> Connection:
+    """A connection to services that are expected to run."""
+    from runner.azure.credentials import connect
+
+    return connect(open_settings(target, stack))

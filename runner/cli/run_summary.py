@@ -1,0 +1,117 @@
+"""How a run ended: the closing panel, the last lines of a failed one, and the JSON document."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.output import Output
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+    from runner.cli.run_display import RunDisplay
+    from runner.core.run_record import RunRecord, RunResult
+    from runner.flows.watch_events import RunEnded
+
+
+def output_url(connection: Connection, run_id: str) -> str:
+    """Where the outputs are in blob."""
+    outputs = connection.outputs
+    return f"{outputs.blob_endpoint}/{outputs.container_runs}/{run_id}/output/"
+
+
+def result_document(
+    connection: Connection, record: RunRecord, ended: RunEnded, folder: Path | None
+) -> dict[str, Any]:
+    """The outcome for programs: `result.json` and where everything is."""
+    result: dict[str, Any] = dict(ended.result.raw) if ended.result else {}
+    return {
+        **result,
+        "run_id": record.run_id,
+        "status": ended.status.state.value,
+        "message": ended.status.reason or None,
+        "experiment": record.experiment,
+        "job_id": record.job_id,
+        "pool": record.pool,
+        "code_sha256": record.raw["code"]["sha256"],
+        "output_url": output_url(connection, record.run_id),
+        "output_dir": str(folder) if folder else None,
+    }
+
+
+def print_summary(
+    out: Output, connection: Connection, record: RunRecord, ended: RunEnded, folder: Path | None
+) -> None:
+    """The closing panel on stderr."""
+    pairs = {"status": _status_line(ended)}
+    if ended.result:
+        pairs |= _result_pairs(record, ended.result)
+    if ended.result and ended.result.outputs:
+        pairs["in blob"] = output_url(connection, record.run_id)
+    if folder is not None:
+        pairs["on disk"] = str(folder)
+    if record.data_notice:
+        pairs["data"] = record.data_notice
+    out.panel(record.run_id, pairs, commands=_next_commands(record, ended))
+
+
+def print_failure(
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    ended: RunEnded,
+    display: RunDisplay | None,
+) -> None:
+    """The last 20 lines of a failed run, unless they are what the screen shows already."""
+    lines = ended.task_output.splitlines()[-20:] or _log_tail(connection, record)
+    shown = list(display.shown) if display else []
+    if not lines or shown[-len(lines) :] == lines:
+        return
+    out.note(f"the last {len(lines)} lines of {record.run_id}:", style="bold")
+    for line in lines:
+        out.note(f"  {line}")
+
+
+def _log_tail(connection: Connection, record: RunRecord) -> list[str]:
+    from runner.cli.run_display import LAST_LINES
+    from runner.flows.logs import last_lines
+
+    stderr = last_lines(connection, record.run_id, "stderr", LAST_LINES)
+    return stderr or last_lines(connection, record.run_id, "stdout", LAST_LINES)
+
+
+def _status_line(ended: RunEnded) -> str:
+    state, result = ended.status.state.value, ended.result
+    if result is None or result.status == "succeeded":
+        return f"{state}: {ended.status.reason}" if ended.status.reason else state
+    where = f" in step {result.step}" if result.step else ""
+    code = f" (exit code {result.exit_code})" if result.exit_code is not None else ""
+    return f"{state}{where}{code}"
+
+
+def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
+    from runner.cli.run_text import duration, metric, size, where_time_went
+
+    pairs: dict[str, str] = {}
+    if result.status != "succeeded" and result.message:
+        pairs["why"] = result.message
+    names = sorted(result.metrics, key=lambda name: name != record.primary_metric)
+    pairs |= {name: metric(result.metrics[name]) for name in names}
+    if result.started and result.ended:
+        pairs["took"] = duration((result.ended - result.started).total_seconds())
+    if stages := where_time_went(result.stages_s):
+        pairs["of which"] = stages
+    if result.outputs:
+        total = size(sum(file.size_bytes for file in result.outputs))
+        names = [file.path for file in result.outputs]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        pairs["outputs"] = f"{', '.join(names[:5])}{more} ({total})"
+    return pairs
+
+
+def _next_commands(record: RunRecord, ended: RunEnded) -> list[str]:
+    run_id = record.run_id
+    commands = [f"runner show {run_id}", f"runner logs {run_id}"]
+    if ended.result and ended.result.outputs:
+        commands.append(f"runner files get {run_id}")
+    return commands

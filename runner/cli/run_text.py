@@ -1,0 +1,47 @@
+"""How durations, sizes, times and states of runs are written for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+
+def duration(seconds: float) -> str:
+    """`0.4 s`, `61 s`, `12 min 03 s`, `2 h 05 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 100:
+        return f"{whole} s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02d} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} min"
+
+
+def size(size_bytes: float) -> str:
+    """`812 B`, `4.1 kB`, `11 MB`: powers of ten."""
+    units = ["B", "kB", "MB", "GB"]
+    while size_bytes >= 999.5 and len(units) > 1:
+        size_bytes /= 1000
+        units.pop(0)
+    digits = 0 if units[0] == "B" or size_bytes >= 10 else 1
+    return f"{size_bytes:.{digits}f} {units[0]}"
+
+
+def local_time(moment: datetime) -> str:
+    """Date and time of day in this machine's zone."""
+    return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
+
+
+def metric(value: float) -> str:
+    """A metric as tables show it."""
+    from runner.core.metrics import format_value
+
+    return format_value(value)
+
+
+def where_time_went(stages_s: Mapping[str, float]) -> str:
+    """`environment 2.3 s, command 61 s`: stages of at least a tenth of a second, in order."""
+    return ", ".join(f"{name} {duration(s)}" for name, s in stages_s.items() if s >= 0.05)

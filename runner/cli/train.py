@@ -1,0 +1,174 @@
+"""`runner train`: plan, submit, watch, and bring the model home."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.output import Output, OutputFormat, OutputOption, StageView
+from runner.cli.run_options import OutputDirOption, StackOption, TargetOption, open_settings
+from runner.core.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+    from runner.core.recipe import Recipe
+    from runner.core.run_record import RunRecord
+    from runner.core.settings import Settings
+    from runner.flows.prepare import PreparedRun, TrainOptions
+
+
+def train(
+    ref: Annotated[
+        str, typer.Argument(metavar="RECIPE", help="A built-in recipe, a folder, or a script.")
+    ],
+    script_args: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[-- ARGS]", help="Passed to the script.", show_default=False),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="NAME=VALUE", help="Set a parameter.", show_default=False
+        ),
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="File or folder with the data set.", show_default=False),
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", help="Pool to run on.", show_default=False)
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option("--experiment", "-e", help="Group of runs.", show_default="the recipe's name"),
+    ] = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Submit, and do not wait.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
+    ] = False,
+    download: Annotated[
+        bool, typer.Option("--download/--no-download", help="Bring the outputs to this machine.")
+    ] = True,
+    output_dir: OutputDirOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Train a recipe, a folder or a script, and bring back what it wrote."""
+    from runner.core.recipe import load_recipe
+    from runner.flows.prepare import TrainOptions, request_run
+
+    out = Output(output)
+    settings = open_settings(target, stack, pool=pool, output_dir=output_dir)
+    recipe = load_recipe(ref, cwd=Path.cwd())
+    options = TrainOptions(
+        overrides=tuple(set_ or ()),
+        script_args=_checked_args(script_args),
+        experiment=experiment,
+        data=data,
+    )
+    request_run(recipe, options)  # what is wrong is said before anything starts
+    if dry_run:
+        _dry_run(out, recipe, settings, options)
+        return
+    _train(out, recipe, settings, options, detach=detach, download=download)
+
+
+def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
+    if script_args and "--" not in sys.argv:
+        raise RunnerError(
+            "R-ARGUMENTS",
+            f"{script_args[0]!r} is an argument too many",
+            why="parameters are set with --set, and arguments of the script follow after --",
+            fix=f"--set {script_args[0]}"
+            if "=" in script_args[0]
+            else "-- " + " ".join(script_args),
+        )
+    return tuple(script_args or ())
+
+
+def _dry_run(out: Output, recipe: Recipe, settings: Settings, options: TrainOptions) -> None:
+    from runner.azure.stack import load_outputs
+    from runner.core.progress import ignore_progress
+    from runner.core.run_document import run_document
+    from runner.flows.prepare import prepare_run
+
+    outputs = load_outputs(settings)
+    prepared = prepare_run(
+        recipe, settings, outputs, options, ignore_progress, fetch_data=options.data is not None
+    )
+    plan = prepared.plan
+    if prepared.code.warning:
+        out.warning(prepared.code.warning)
+    document = run_document(plan, plan.job_id)
+    if document["data"] is None and recipe.dataset:
+        document["data"] = {"name": recipe.dataset, "source": "decided when the run is submitted"}
+    out.record(
+        document, title=f"dry run: nothing was started ({prepared.code.files} files of code)"
+    )
+
+
+def _train(
+    out: Output,
+    recipe: Recipe,
+    settings: Settings,
+    options: TrainOptions,
+    *,
+    detach: bool,
+    download: bool,
+) -> None:
+    from runner.cli.attach import follow, report
+
+    _announce(out, recipe, settings)
+    with out.stages() as view:
+        connection, record = _submit(out, view, recipe, settings, options)
+        followed = None
+        if not detach:
+            out.note(f"run {record.run_id}   (Ctrl-C leaves it running)", style="bold")
+            output_dir = settings.output_dir if download else None
+            followed = follow(out, view, connection, record, output_dir)
+    if followed:
+        report(out, connection, record, followed)
+        return
+    out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
+    out.note(f"watch it: runner attach {record.run_id}")
+
+
+def _submit(
+    out: Output, view: StageView, recipe: Recipe, settings: Settings, options: TrainOptions
+) -> tuple[Connection, RunRecord]:
+    from runner.azure.credentials import connect
+    from runner.cli.attach import INTERRUPTED
+    from runner.flows.local import ensure_running
+    from runner.flows.prepare import prepare_run
+    from runner.flows.submit import submit_run
+
+    try:
+        if settings.target == "local":
+            ensure_running(settings, view.on_progress)
+        connection = connect(settings)
+        prepared = prepare_run(recipe, settings, connection.outputs, options, view.on_progress)
+        _warn(out, prepared)
+        return connection, submit_run(connection, prepared, view.on_progress)
+    except KeyboardInterrupt:
+        out.note("interrupted before the run was submitted: nothing runs")
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
+    out.note(f"{recipe.name}: {recipe.description}" if recipe.description else recipe.name)
+    where = "this machine" if settings.target == "local" else f"Azure, stack {settings.stack}"
+    takes = f"; takes {recipe.estimate}" if recipe.estimate else ""
+    out.note(f"runs on {where}{takes}")
+
+
+def _warn(out: Output, prepared: PreparedRun) -> None:
+    if prepared.code.warning:
+        out.warning(prepared.code.warning)
+    if prepared.dataset and prepared.dataset.notice:
+        out.warning(prepared.dataset.notice)
