@@ -47,7 +47,7 @@ class AuthFault(Exception):  # noqa: N818 - the service calls what it answers a 
         self.detail = detail
 
 
-def verify(  # noqa: PLR0913, PLR0917 - a request is made of this much
+def verify(  # noqa: PLR0917 - a request is made of this much
     method: str,
     raw_path: str,
     raw_query: str,

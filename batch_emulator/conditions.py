@@ -36,19 +36,17 @@ def check(
     if len(given) > 1 and given not in _PAIRS:
         return Verdict.UNSUPPORTED
     unchanged = Verdict.NOT_MODIFIED if reading else Verdict.FAILED
-    if _MATCH in given:
-        return Verdict.PROCEED if _matches(headers[_MATCH], etag) else Verdict.FAILED
-    if _NONE_MATCH in given:
-        return unchanged if _matches(headers[_NONE_MATCH], etag) else Verdict.PROCEED
+    for name in (_MATCH, _NONE_MATCH):
+        if name in given:
+            held = _matches(headers[name], etag) == (name == _MATCH)
+            return Verdict.PROCEED if held else (Verdict.FAILED if name == _MATCH else unchanged)
     name = next(iter(given))
     moment = _date(headers[name])
     if moment is None:
         return Verdict.MALFORMED
     # Headers know whole seconds only, so the entity's time is compared in whole seconds.
-    modified_since = last_modified.replace(microsecond=0) > moment
-    if name == _MODIFIED:
-        return Verdict.PROCEED if modified_since else unchanged
-    return Verdict.FAILED if modified_since else Verdict.PROCEED
+    held = (last_modified.replace(microsecond=0) > moment) == (name == _MODIFIED)
+    return Verdict.PROCEED if held else (unchanged if name == _MODIFIED else Verdict.FAILED)
 
 
 def _matches(header: str, etag: str) -> bool:

@@ -94,7 +94,7 @@ class Executor:
         started = process.start(launch, {**self._pass_environment, **launch.environment})
         execution.process = started
         on_started(started.pid)
-        exit_code = await started.ended
+        exit_code = await asyncio.shield(started.ended)  # cancelling run must not cancel it
         if execution.ending:
             await asyncio.gather(*execution.ending)
         outcome = _outcome(exit_code, execution)

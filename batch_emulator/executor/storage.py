@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 
 ATTEMPTS = 4
+TIMEOUT_S = 60.0  # without a byte of progress, not for a whole transfer
 SINGLE_PUT_BYTES = 256 * 1024 * 1024  # what the blob service takes in one Put Blob
 BLOCK_BYTES = 32 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
@@ -111,7 +112,7 @@ class Storage:
                 f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")
             }
             self._client = httpx.AsyncClient(
-                timeout=httpx.Timeout(60.0, connect=10.0),
+                timeout=httpx.Timeout(TIMEOUT_S),
                 follow_redirects=True,
                 headers={"Accept-Encoding": "identity"},  # blobs are stored as they are
                 mounts=direct,  # a proxy cannot reach the loopback of this machine

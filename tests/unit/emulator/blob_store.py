@@ -1,0 +1,151 @@
+"""A blob service on loopback, as small as resource files and output files need it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.etree import ElementTree as ET
+from xml.sax.saxutils import escape
+
+SAS = "sv=2020&sig=s%2Bcret%3D"
+
+
+@dataclass
+class BlobStore:
+    """Containers by name; `failures` maps a path to statuses to answer first (-1: hang up)."""
+
+    url: str = ""
+    containers: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    headers: dict[str, dict[str, str]] = field(default_factory=dict)
+    failures: dict[str, list[int]] = field(default_factory=dict)
+    requests: list[str] = field(default_factory=list)
+    page_size: int = 2
+    most_at_once: int = 0
+    _blocks: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    _at_once: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def container_url(self, name: str) -> str:
+        return f"{self.url}/account/{name}?{SAS}"
+
+    def blob_url(self, container: str, quoted: str) -> str:
+        return f"{self.url}/account/{container}/{quoted}?{SAS}"
+
+    @contextmanager
+    def counted(self) -> Generator[None]:
+        with self.lock:
+            self._at_once += 1
+            self.most_at_once = max(self.most_at_once, self._at_once)
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._at_once -= 1
+
+    def answer(
+        self, method: str, target: str, body: bytes, headers: dict[str, str]
+    ) -> tuple[int, bytes]:
+        parts = urlsplit(target)
+        query = {k: v[0] for k, v in parse_qs(parts.query).items()}
+        _, _, container, *rest = unquote(parts.path).split("/", 3)
+        with self.lock:
+            self.requests.append(f"{method} {unquote(parts.path)} {query.get('comp', '')}".strip())
+            refused = self._refused(unquote(parts.path), container, query)
+            if refused is not None:
+                return refused
+            blobs = self.containers[container]
+            if not rest:
+                return 200, self._listing(blobs, query)
+            if method == "PUT":
+                return self._put(blobs, rest[0], query, body, headers)
+            missing = (404, b"<Error><Code>BlobNotFound</Code></Error>")
+            return (200, blobs[rest[0]]) if rest[0] in blobs else missing
+
+    def _refused(
+        self, path: str, container: str, query: dict[str, str]
+    ) -> tuple[int, bytes] | None:
+        planned = self.failures.get(path)
+        if planned:
+            return planned.pop(0), b"<Error><Code>Planned</Code></Error>"
+        if query.get("sig") != "s+cret=":
+            return 403, b"<Error><Code>AuthenticationFailed</Code></Error>"
+        if container not in self.containers:
+            return 404, b"<Error><Code>ContainerNotFound</Code></Error>"
+        return None
+
+    def _listing(self, blobs: dict[str, bytes], query: dict[str, str]) -> bytes:
+        names = sorted(n for n in blobs if n.startswith(query.get("prefix", "")))
+        start = int(query.get("marker", "0"))
+        page = names[start : start + self.page_size]
+        following = start + len(page)
+        marker = str(following) if following < len(names) else ""
+        listed = "".join(f"<Blob><Name>{escape(n)}</Name></Blob>" for n in page)
+        return (
+            f'<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>{listed}</Blobs>'
+            f"<NextMarker>{marker}</NextMarker></EnumerationResults>"
+        ).encode()
+
+    def _put(
+        self,
+        blobs: dict[str, bytes],
+        name: str,
+        query: dict[str, str],
+        body: bytes,
+        headers: dict[str, str],
+    ) -> tuple[int, bytes]:
+        if query.get("comp") == "block":
+            self._blocks.setdefault(name, {})[query["blockid"]] = body
+            return 201, b""
+        if query.get("comp") == "blocklist":
+            ids = [e.text or "" for e in ET.fromstring(body).iterfind("Latest")]
+            blobs[name] = b"".join(self._blocks[name][one] for one in ids)
+        elif headers.get("x-ms-blob-type") != "BlockBlob":
+            return 400, b"<Error><Code>MissingRequiredHeader</Code></Error>"
+        else:
+            blobs[name] = body
+        self.headers[name] = headers
+        return 201, b""
+
+
+@contextmanager
+def serve() -> Generator[BlobStore]:
+    """Run a store until the block ends."""
+    store = BlobStore()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def _serve(self) -> None:
+            with store.counted():
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                sent = {k.lower(): v for k, v in self.headers.items()}
+                status, content = store.answer(self.command, self.path, body, sent)
+                if status == -1:
+                    self.close_connection = True
+                    return
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+        do_GET = do_PUT = _serve  # noqa: N815
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    store.url = f"http://127.0.0.1:{server.server_address[1]}"
+    try:
+        yield store
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
