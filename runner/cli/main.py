@@ -1,21 +1,158 @@
 """Entry of the `runner` command, and the one place that turns errors into text and exit codes.
 
-Registration: `VERBS` names the modules of `runner.cli` in the order of `--help`. A module that
-stands for one verb has a function of the module's own name (`train.py` -> `def train(...)`,
-registered as `runner train`, its docstring's first line is the help). A module that stands for a
-noun with verbs has `app: typer.Typer` (`local.py` -> `runner local up`). At its top a module
-imports only typer, `runner.core.errors` and `runner.cli.output`; everything else inside the
-functions, so that `--help` loads no azure, pydantic or rich table. Add your module's name to
-`VERBS`; raise RunnerError for what can be expected; return for success;
+Registration: `VERBS` names the modules of `runner.cli` in the order of `--help`, each with the
+heading it stands under. A module that stands for one verb has a function of the module's own name
+(`train.py` -> `def train(...)`, registered as `runner train`; its docstring's first line is the
+help). A module that stands for a noun with verbs has `app: typer.Typer` (`local.py` ->
+`runner local up`). At its top a module imports only typer, `runner.core.errors` and
+`runner.cli.output`; everything else inside the functions, so that `--help` loads no azure and no
+pydantic. Raise RunnerError for what can be expected, return for success, and
 `raise typer.Exit(ExitCode.RUN_FAILED)` for an outcome that is no error of the command.
 Settings: `load_settings({"target": target, ...}, cwd=Path.cwd(), env=os.environ)`.
 """
 
 from __future__ import annotations
 
-VERBS: tuple[str, ...] = ()
+import importlib
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+
+from runner.cli.output import show_error, show_trace
+from runner.core.errors import ExitCode, RunnerError
+
+VERBS: Mapping[str, str] = {
+    "train": "Runs",
+    "ps": "Runs",
+    "show": "Runs",
+    "logs": "Runs",
+    "attach": "Runs",
+    "cancel": "Runs",
+    "files": "Runs",
+    "local": "Local services",
+    "recipe": "Recipes and settings",
+    "config": "Recipes and settings",
+    "version": "Recipes and settings",
+    "completion": "Recipes and settings",
+}
+
+_COMPLETE = "_RUNNER_COMPLETE"
+_DEBUG = "--debug"
+_INTERRUPTED = 130
+_BROKEN_PIPE = 141
 
 
-def main() -> int:
+class _Verbs(TyperGroup):
+    """Lists commands in the order of VERBS, where Typer lists nouns last."""
+
+    def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  as Typer calls it
+        return [verb for verb in VERBS if verb in self.commands]
+
+
+def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
+    """The command line with the given verbs; the others are not even imported."""
+    app = typer.Typer(
+        name="runner",
+        cls=_Verbs,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_root)
+    for verb in verbs:
+        module = importlib.import_module(f"runner.cli.{verb}")
+        nested = getattr(module, "app", None)
+        if nested is None:
+            app.command(verb, rich_help_panel=VERBS[verb])(getattr(module, verb))
+        else:
+            app.add_typer(nested, name=verb, rich_help_panel=VERBS[verb], no_args_is_help=True)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
-    raise NotImplementedError
+    words, debug = _without_debug(sys.argv[1:] if arguments is None else arguments)
+    try:
+        code = _run(words or ["--help"])
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader went away; what is still buffered must not fail again when Python exits.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _BROKEN_PIPE
+    except KeyboardInterrupt:
+        return _INTERRUPTED
+    except Exception as err:  # noqa: BLE001  the last line of defence: text and a code, no trace
+        return _report(err, debug=debug)
+    return code
+
+
+def _run(words: Sequence[str]) -> int:
+    if _COMPLETE in os.environ:
+        from typer._completion_classes import completion_init  # pyright: ignore[reportPrivateImportUsage]
+
+        completion_init()
+    verbs = (words[0],) if words[0] in VERBS and _COMPLETE not in os.environ else tuple(VERBS)
+    code = build_app(verbs)(args=list(words), prog_name="runner", standalone_mode=False)
+    return code if isinstance(code, int) else ExitCode.OK
+
+
+def _root() -> None:
+    """Train on Azure Batch spot nodes, or on a local Azure Batch, with the same command.
+
+    Every command takes --debug, which shows the trace of an error.
+    """
+
+
+def _without_debug(words: Sequence[str]) -> tuple[list[str], bool]:
+    """`--debug` may stand anywhere before `--`; what follows `--` belongs to the script."""
+    end = words.index("--") if "--" in words else len(words)
+    own = [word for word in words[:end] if word != _DEBUG]
+    asked = len(own) < end or os.environ.get("RUNNER_DEBUG", "") not in {"", "0"}
+    return [*own, *words[end:]], asked
+
+
+def _report(err: Exception, *, debug: bool) -> int:
+    if debug:
+        import traceback
+
+        show_trace("".join(traceback.format_exception(err)))
+    if isinstance(err, typer.Abort):
+        return _INTERRUPTED
+    expected = err if isinstance(err, RunnerError) else _usage(err) or _bug(err)
+    if expected.what:
+        show_error(expected)
+    return expected.exit_code
+
+
+def _usage(err: Any) -> RunnerError | None:
+    """Typer's own errors, in our form."""
+    if not hasattr(err, "format_message"):
+        return None
+    message = str(err.format_message())
+    context = getattr(err, "ctx", None)
+    command = context.command_path if context else "runner"
+    if type(err).__name__ == "NoArgsIsHelpError":  # the help text was printed on the way
+        return RunnerError("R-USAGE", message)
+    return RunnerError("R-USAGE", message.rstrip("."), fix=f"{command} --help")
+
+
+def _bug(err: Exception) -> RunnerError:
+    import traceback
+
+    frames = traceback.extract_tb(err.__traceback__)
+    where = f" at {frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return RunnerError(
+        "R-BUG",
+        f"{type(err).__name__}: {err}",
+        why=f"this is a bug of runner, not of your input{where}",
+        fix="run the command again with --debug and report what it prints",
+        exit_code=ExitCode.BUG,
+    )
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

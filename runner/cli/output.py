@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import sys
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.stage_view import StageView
+from runner.cli.terminal import is_terminal, styled
+
 if TYPE_CHECKING:
-    from runner.core.progress import Progress
+    from runner.core.errors import RunnerError
+
+__all__ = ["Output", "OutputFormat", "OutputOption", "StageView", "show_error", "show_trace"]
 
 
 class OutputFormat(StrEnum):
@@ -26,18 +33,6 @@ OutputOption = Annotated[
 ]
 
 
-class StageView:
-    """The live display of one command: a line per stage, log lines scroll above it."""
-
-    def on_progress(self, progress: Progress) -> None:
-        """Draw one step; pass this method wherever an OnProgress is asked for."""
-        raise NotImplementedError
-
-    def log(self, line: str, *, error: bool = False) -> None:
-        """One line of the script's own output, to stdout (or stderr), above the display."""
-        raise NotImplementedError
-
-
 class Output:
     """Prints for one command: `Output(fmt)`; `columns` are keys of the rows, in order."""
 
@@ -51,35 +46,146 @@ class Output:
         *,
         empty: str = "nothing to show",
     ) -> None:
-        """A list on stdout: a table, a JSON array of whole rows, or TSV."""
-        raise NotImplementedError
+        """A list on stdout: a table, a JSON array of whole rows, or TSV; `empty` goes to stderr."""
+        if self.format is OutputFormat.JSON:
+            self.text(json.dumps(list(rows), indent=2, default=str, ensure_ascii=False))
+        elif self.format is OutputFormat.TSV:
+            self.text("\t".join(columns))
+            for row in rows:
+                self.text("\t".join(_tsv(row.get(column)) for column in columns))
+        elif rows:
+            self._table(rows, columns)
+        else:
+            self.note(empty)
 
     def record(self, record: Mapping[str, Any], *, title: str = "") -> None:
         """One thing on stdout: name and value lines, a JSON object, or TSV pairs."""
-        raise NotImplementedError
+        if self.format is OutputFormat.JSON:
+            self.text(json.dumps(dict(record), indent=2, default=str, ensure_ascii=False))
+            return
+        if self.format is OutputFormat.TSV:
+            for name, value in record.items():
+                self.text(f"{name}\t{_tsv(value)}")
+            return
+        if title:
+            self.text(styled(title, "bold", sys.stdout))
+        width = max((len(name) for name in record), default=0)
+        for name, value in record.items():
+            label = styled(f"{name:<{width}}", "dim", sys.stdout)
+            self.text(f"{label}  {_cell(value)}".rstrip())
 
     def text(self, line: str = "") -> None:
         """A line of data on stdout, as it is."""
-        raise NotImplementedError
+        sys.stdout.write(f"{line}\n")
 
     def note(self, line: str, *, style: str = "") -> None:
-        """A line for people on stderr."""
-        raise NotImplementedError
+        """A line for people on stderr; `style` is `bold`, `dim`, or a colour."""
+        sys.stdout.flush()
+        sys.stderr.write(f"{styled(line, style, sys.stderr)}\n")
+        sys.stderr.flush()
 
     def warning(self, line: str) -> None:
         """A line that must not be missed, on stderr."""
-        raise NotImplementedError
+        self.note(f"{styled('warning:', 'bold yellow', sys.stderr)} {line}")
 
     def panel(self, title: str, pairs: Mapping[str, str], *, commands: Sequence[str] = ()) -> None:
         """The closing summary on stderr: names and values, then useful next commands."""
-        raise NotImplementedError
+        self.note("")
+        self.note(title, style="bold")
+        width = max((len(name) for name in pairs), default=0)
+        for name, value in pairs.items():
+            self.note(f"  {styled(f'{name:<{width}}', 'dim', sys.stderr)}  {value}")
+        if commands:
+            self.note("")
+        for command in commands:
+            self.note(f"  {styled(command, 'cyan', sys.stderr)}")
 
     def confirm(self, question: str) -> bool:
         """Ask on the terminal; False when there is none."""
-        raise NotImplementedError
+        if not is_terminal(sys.stdin):
+            return False
+        sys.stderr.write(f"{question} [y/N] ")
+        sys.stderr.flush()
+        return sys.stdin.readline().strip().lower() in {"y", "yes"}
 
     @contextmanager
-    def stages(self) -> Iterator[StageView]:
+    def stages(self) -> Generator[StageView]:
         """A live display on stderr while the block runs; plain lines when stderr is no terminal."""
-        raise NotImplementedError
-        yield
+        view = StageView()
+        try:
+            yield view
+        finally:
+            view.close()
+
+    def _table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
+        cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+        header = [column.upper().replace("_", " ") for column in columns]
+        widths = [max(len(line[n]) for line in [header, *cells]) for n in range(len(columns))]
+        right = [_is_number_column(rows, column) for column in columns]
+        self.text(styled(_aligned(header, widths, right), "bold", sys.stdout))
+        for line in cells:
+            self.text(_aligned(line, widths, right))
+
+
+def show_error(err: RunnerError) -> None:
+    """What, why and fix on stderr, a line each."""
+    _end_data()
+    what, *details = str(err).split("\n")
+    head, _, rest = what.partition(": ")
+    sys.stderr.write(f"{styled(head + ':', 'bold red', sys.stderr)} {rest}\n")
+    for detail in details:
+        label, _, text = detail.partition(": ")
+        style = "bold green" if label.strip() == "fix" else "bold"
+        sys.stderr.write(f"{styled(label + ':', style, sys.stderr)} {text}\n")
+
+
+def show_trace(trace: str) -> None:
+    """The trace that --debug asks for."""
+    _end_data()
+    sys.stderr.write(trace)
+
+
+def _end_data() -> None:
+    """Data that was printed before the error comes before it on a terminal, too."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return
+
+
+def _aligned(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
+    pairs = zip(line, widths, right, strict=True)
+    return "  ".join(
+        f"{cell:>{width}}" if numeric else f"{cell:<{width}}" for cell, width, numeric in pairs
+    ).rstrip()
+
+
+def _is_number_column(rows: Sequence[Mapping[str, Any]], column: str) -> bool:
+    values = [row.get(column) for row in rows if row.get(column) is not None]
+    return bool(values) and all(
+        isinstance(value, int | float) and not isinstance(value, bool) for value in values
+    )
+
+
+def _cell(value: Any) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return _scalar(value)
+
+
+def _tsv(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    return _scalar(value).replace("\\", "\\\\").replace("\t", "\\t").replace("\n", "\\n")
+
+
+def _scalar(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if isinstance(value, Mapping | list | tuple):
+        return json.dumps(value, default=str, ensure_ascii=False)
+    return str(value)

@@ -1,0 +1,123 @@
+"""`runner local`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.output import Output, OutputFormat, OutputOption
+from runner.core.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.core.settings import Settings
+    from runner.flows.local import LocalStatus
+
+app = typer.Typer(help="A local Azure Batch and Azure Blob.")
+
+
+@app.command()
+def up(
+    nodes: Annotated[int | None, typer.Option(help="Nodes of the pool; 1 at first.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Task slots a node; half the cores at first.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the Batch emulator.")] = None,
+    blob_port: Annotated[int | None, typer.Option(help="Port of Azurite.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Start the services; what is not given stays as it was."""
+    from runner.flows import local
+
+    out = Output(output)
+    with out.stages() as view:
+        found = local.up(
+            _settings(),
+            view.on_progress,
+            nodes=nodes,
+            slots=slots,
+            port=port,
+            blob_port=blob_port,
+        )
+    _show(out, found)
+    if out.format is OutputFormat.TABLE:
+        out.note('other clients connect with: eval "$(runner local env)"', style="dim")
+
+
+@app.command()
+def down() -> None:
+    """Stop the services; their data stays."""
+    from runner.flows import local
+
+    out = Output()
+    with out.stages() as view:
+        stopped = local.down(_settings(), view.on_progress)
+    if not stopped:
+        out.note("the local services did not run")
+
+
+@app.command()
+def status(output: OutputOption = OutputFormat.TABLE) -> None:
+    """Say what runs, and where."""
+    from runner.flows import local
+
+    _show(Output(output), local.status(_settings()))
+
+
+@app.command()
+def env() -> None:
+    """Print shell exports with which other clients connect."""
+    import shlex
+
+    from runner.flows import local
+
+    out = Output()
+    for name, value in local.shell_env(_settings()).items():
+        out.text(f"export {name}={shlex.quote(value)}")
+
+
+@app.command()
+def reset(
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+) -> None:
+    """Stop the services and delete their jobs, runs, models and keys."""
+    from runner.flows import local
+
+    out = Output()
+    settings = _settings()
+    question = f"Delete all local jobs, runs and models under {settings.home / 'local'}?"
+    if not yes and not out.confirm(question):
+        raise RunnerError("R-LOCAL-RESET", "nothing was deleted", fix="runner local reset --yes")
+    with out.stages() as view:
+        local.reset(settings, view.on_progress)
+    out.note("local services are reset; caches and data sets were kept")
+
+
+def _settings() -> Settings:
+    import os
+    from pathlib import Path
+
+    from runner.core.settings import load_settings
+
+    return load_settings({"target": "local"}, cwd=Path.cwd(), env=os.environ)
+
+
+def _show(out: Output, found: LocalStatus) -> None:
+    services: dict[str, Any] = {
+        service.name: {
+            "state": service.state,
+            "pid": service.pid,
+            "endpoint": service.endpoint,
+            "log": service.log,
+        }
+        for service in found.services
+    }
+    if out.format is OutputFormat.JSON:
+        sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
+        out.record({"running": found.running, **services, **sizes})
+        return
+    rows = [{"service": name, **service} for name, service in services.items()]
+    columns = ("service", "state", "pid", "endpoint", "log")
+    out.rows(rows, columns, empty="the local services were never started here: runner local up")
+    if rows and out.format is OutputFormat.TABLE:
+        out.note(f"pool local: {found.nodes} spot nodes of {found.slots} task slots", style="dim")

@@ -1,0 +1,124 @@
+"""The live display of one command: a line per stage on stderr, log lines scroll above it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from runner.cli.terminal import duration_text, is_terminal, mark, shows_colour, size_text, styled
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+    from runner.core.progress import Progress
+
+_LABEL_WIDTH = 12
+_SHOWN_FROM_S = 0.05  # shorter times say nothing
+
+
+class StageView:
+    """Draws stages as they pass: live on a terminal, a line at start and end of each elsewhere."""
+
+    def __init__(self) -> None:
+        self._live: RichProgress | None = None
+        self._tasks: dict[str, TaskID] = {}
+        self._started: dict[str, float] = {}
+        self._said: dict[str, str] = {}
+
+    def on_progress(self, progress: Progress) -> None:
+        """Draw one step; pass this method wherever an OnProgress is asked for."""
+        first = progress.stage not in self._started
+        if first or progress.state == "start":
+            self._started.setdefault(progress.stage, time.monotonic())
+        if progress.state in {"end", "failed"}:
+            self._close(progress)
+        elif is_terminal(sys.stderr):
+            self._draw(progress)
+        elif progress.message and self._said.get(progress.stage) is None:
+            self._said[progress.stage] = progress.message
+            self._line(mark("…", "."), "", progress.stage, progress.message)
+
+    def log(self, line: str, *, error: bool = False) -> None:
+        """One line of the script's own output, to stdout (or stderr), above the display."""
+        stream = sys.stderr if error else sys.stdout
+        if self._live is not None and is_terminal(stream):
+            # Both streams are this terminal: the line has to pass through the display.
+            self._live.console.out(line, highlight=False)
+            return
+        stream.write(f"{line}\n")
+        stream.flush()
+
+    def close(self) -> None:
+        """Take the display away."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def _close(self, progress: Progress) -> None:
+        seconds = time.monotonic() - self._started.pop(progress.stage)
+        self._said.pop(progress.stage, None)
+        if self._live is not None and progress.stage in self._tasks:
+            self._live.remove_task(self._tasks.pop(progress.stage))
+        failed = progress.state == "failed"
+        symbol = mark("✗", "x") if failed else mark("✓", "+")
+        took = duration_text(seconds) if seconds >= _SHOWN_FROM_S else ""
+        message = "  ".join(part for part in (_text(progress), took) if part)
+        self._line(symbol, "red" if failed else "green", progress.stage, message)
+
+    def _line(self, symbol: str, style: str, stage: str, message: str) -> None:
+        text = f"{styled(symbol, style, sys.stderr)} {stage:<{_LABEL_WIDTH}} {message}".rstrip()
+        if self._live is not None:
+            from rich.text import Text
+
+            self._live.console.print(Text.from_ansi(text), soft_wrap=True)
+            return
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
+
+    def _draw(self, progress: Progress) -> None:
+        live = self._live or self._open()
+        if progress.stage not in self._tasks:
+            self._tasks[progress.stage] = live.add_task("", total=None)
+        description = f"{progress.stage:<{_LABEL_WIDTH}} {_text(progress)}".rstrip()
+        live.update(
+            self._tasks[progress.stage],
+            description=description,
+            total=progress.total,
+            completed=progress.done or 0,
+            bar=progress.total is not None,
+        )
+
+    def _open(self) -> RichProgress:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        console = Console(stderr=True, highlight=False, no_color=not shows_colour(sys.stderr))
+        self._live = Progress(
+            SpinnerColumn(),
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=24),
+            TimeElapsedColumn(),
+            console=console,
+            transient=True,
+            redirect_stdout=False,
+            redirect_stderr=False,
+        )
+        self._live.start()
+        return self._live
+
+
+def _text(progress: Progress) -> str:
+    """The message, and how far it is in the stage's unit."""
+    if progress.total is None or progress.done is None or progress.state == "failed":
+        return progress.message
+    if progress.unit == "bytes":
+        count = f"{size_text(progress.done)} of {size_text(progress.total)}"
+        count = size_text(progress.total) if progress.state == "end" else count
+    else:
+        count = f"{progress.done:g} of {progress.total:g} {progress.unit or ''}".rstrip()
+        count = f"{progress.total:g} {progress.unit or ''}" if progress.state == "end" else count
+    if progress.unit and progress.unit in progress.message:
+        return progress.message
+    return "  ".join(part for part in (progress.message, count) if part)

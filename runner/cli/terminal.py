@@ -1,0 +1,62 @@
+"""What a stream can show: colours, widths, marks."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import TextIO
+
+_CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "cyan": "36"}
+
+
+def is_terminal(stream: TextIO) -> bool:
+    """Whether a person looks at the stream."""
+    try:
+        return stream.isatty()
+    except ValueError:  # closed
+        return False
+
+
+def styled(text: str, style: str, stream: TextIO) -> str:
+    """The text in colour where the stream shows colours and nobody set NO_COLOR."""
+    if not style or not shows_colour(stream):
+        return text
+    codes = ";".join(_CODES[name] for name in style.split())
+    return f"\x1b[{codes}m{text}\x1b[0m"
+
+
+def shows_colour(stream: TextIO) -> bool:
+    """NO_COLOR (no-color.org) wins over everything."""
+    plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
+    return not plain and is_terminal(stream)
+
+
+def mark(symbol: str, fallback: str, stream: TextIO | None = None) -> str:
+    """The symbol, or its ASCII form where the stream's encoding lacks it."""
+    encoding = getattr(stream or sys.stderr, "encoding", None) or "ascii"
+    try:
+        symbol.encode(encoding)
+    except (UnicodeEncodeError, LookupError):
+        return fallback
+    return symbol
+
+
+def size_text(size_bytes: float) -> str:
+    """`1.5 MB`: decimal units, as disks and networks count."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if abs(size_bytes) < 1000:
+            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
+        size_bytes /= 1000
+    return f"{size_bytes:.1f} TB"
+
+
+def duration_text(seconds: float) -> str:
+    """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 05 min`."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    total = round(seconds)
+    if total < 60:
+        return f"{total} s"
+    if total < 3600:
+        return f"{total // 60} min {total % 60:02d} s"
+    return f"{total // 3600} h {total % 3600 // 60:02d} min"

@@ -1,0 +1,36 @@
+"""Start a recipe from the template."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from runner.core.errors import RunnerError
+from runner.core.home import not_writable
+from runner.core.recipe_loading import BUILTIN_FOLDER, TEMPLATE
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
+
+
+def new_recipe(name: str, *, cwd: Path) -> Path:
+    """Copy the template to `cwd/name`. Raises RunnerError when the name or the place is taken."""
+    if not _NAME.fullmatch(name):
+        raise RunnerError(
+            "R-RECIPE-NAME",
+            f"{name!r} is not a recipe name",
+            why="up to 40 letters, digits, '-' and '_'; it is made in the current folder",
+        )
+    target = cwd / name
+    if target.exists():
+        raise RunnerError("R-RECIPE-EXISTS", f"{target} exists", fix="choose another name")
+    ignored = shutil.ignore_patterns("__pycache__", "*.pyc")
+    try:
+        shutil.copytree(BUILTIN_FOLDER / TEMPLATE, target, ignore=ignored)
+        file = target / "train.yaml"
+        lines = file.read_text(encoding="utf-8").splitlines()
+        kept = [f"name: {name}" if line.startswith("name:") else line for line in lines]
+        file.write_text("\n".join(kept) + "\n", encoding="utf-8")
+    except OSError as err:
+        raise not_writable(target, err) from err
+    return target
