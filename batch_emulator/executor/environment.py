@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -45,13 +46,15 @@ def task_environment(  # noqa: PLR0913 - one argument per thing the page names
     job_settings: Iterable[Mapping[str, Any]] = (),
     task_settings: Iterable[Mapping[str, Any]] = (),
     extra: Mapping[str, str] | None = None,
-    node_path: str = LINUX_PATH,
+    node_path: str | None = None,
 ) -> dict[str, str]:
     """The whole environment of a task; settings are wire `{"name", "value"}` objects.
 
     `extra` are variables of the node itself, such as CUDA_VISIBLE_DEVICES; task settings override
-    job settings, which override `extra`. `node_path` is the PATH of the node.
+    job settings, which override `extra`. `node_path` is the PATH of the node: this machine's when
+    it is not given, for the node is this machine.
     """
+    node_path = node_path or os.environ.get("PATH") or LINUX_PATH
     working_dir = task_dir / "wd"
     environment = {
         # The two folders that dumps of real tasks show behind the node's own PATH.

@@ -46,7 +46,8 @@ def output(
 def test_files_are_uploaded_by_pattern(node: Node, blobs: BlobStore) -> None:
     url = blobs.container_url("out")
     outcome = node.run(
-        "/bin/sh -c 'echo hi; mkdir -p m/n; printf 1 > m/a.txt; printf 2 > \"m/n/b 2.txt\"; printf 3 > .hidden.txt'",
+        "/bin/sh -c 'echo hi; mkdir -p m/n; printf 1 > m/a.txt;"
+        ' printf 2 > "m/n/b 2.txt"; printf 3 > .hidden.txt\'',
         output_files=(
             output(url, "../stdout.txt", "logs/out"),
             output(url, "../std*.txt", "both"),

@@ -142,12 +142,13 @@ def test_missing_interpreter_is_named_as_such(node: Node) -> None:
 
 
 def test_illegal_variable_name_is_launch_failed_and_nothing_leaks(node: Node) -> None:
-    before = len(os.listdir("/proc/self/fd")) if Path("/proc/self/fd").exists() else 0
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir())) if descriptors.exists() else 0
     outcome = node.run("/bin/true", settings={"A=B": "x"})
     assert outcome.failure is not None
     assert outcome.failure.code == "CommandLaunchFailed"
     if before:
-        assert len(os.listdir("/proc/self/fd")) <= before
+        assert len(list(descriptors.iterdir())) <= before
 
 
 def test_task_directory_that_cannot_be_made_is_a_server_error(node: Node) -> None:
@@ -188,7 +189,8 @@ def run_and(
 
 
 def test_kill_lets_a_process_finish_its_work_on_sigterm(node: Node) -> None:
-    command = "/bin/sh -c 'trap \"echo saved; exit 7\" TERM; echo go > ready; while :; do sleep 0.05; done'"
+    script = 'trap "echo saved; exit 7" TERM; echo go > ready; while :; do sleep 0.05; done'
+    command = f"/bin/sh -c '{script}'"
     outcome, _ = run_and(node, command, "ready", "kill")
     assert outcome.exit_code == 7
     assert outcome.failure is not None
@@ -197,7 +199,8 @@ def test_kill_lets_a_process_finish_its_work_on_sigterm(node: Node) -> None:
 
 
 def test_child_of_a_shell_keeps_its_grace_when_the_shell_ends_first(node: Node) -> None:
-    child = 'trap "sleep 0.3; echo saved > saved; exit" TERM; echo go > ready; while :; do sleep 0.05; done'
+    on_term = "sleep 0.3; echo saved > saved; exit"
+    child = f'trap "{on_term}" TERM; echo go > ready; while :; do sleep 0.05; done'
     (node.working_dir).mkdir(parents=True)
     (node.working_dir / "child.sh").write_text(child)
     run_and(node, "/bin/sh -c '/bin/sh child.sh; echo after'", "ready", "kill")
