@@ -1,0 +1,197 @@
+"""The account: everything in memory, what changed and is not yet written, what is due when."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+from batch_emulator.model import Execution, Job, Json, Node, Pool, Task, key_of
+
+Timed = Node | Pool | Job
+_EPOCH = datetime(1, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Effect: start the process of an execution."""
+
+    execution: Execution
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Effect: end the process of an execution; `hard` leaves it no time and uploads nothing."""
+
+    execution: Execution
+    hard: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CreateNodeFolder:
+    """Effect: a node is there, and so are its folders."""
+
+    pool_id: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteNodeFolder:
+    """Effect: a node is gone, so is its disk."""
+
+    pool_id: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTaskFolder:
+    """Effect: a task (or, with `task_id` None, a whole job) is deleted, so are its files."""
+
+    pool_id: str
+    node_id: str
+    job_id: str
+    task_id: str | None
+
+
+Effect = Start | Kill | CreateNodeFolder | DeleteNodeFolder | DeleteTaskFolder
+
+
+@dataclass(slots=True)
+class Journal:
+    """What must be written before anybody is told: entities by key; None stands for a deletion."""
+
+    pools: dict[str, Pool | None] = field(default_factory=dict[str, "Pool | None"])
+    nodes: dict[tuple[str, str], Node | None] = field(
+        default_factory=dict[tuple[str, str], "Node | None"]
+    )
+    jobs: dict[str, Job | None] = field(default_factory=dict[str, "Job | None"])
+    tasks: dict[tuple[str, str], Task | None] = field(
+        default_factory=dict[tuple[str, str], "Task | None"]
+    )
+    new_tasks: list[tuple[Task, Json]] = field(default_factory=list[tuple[Task, Json]])
+    bodies: list[tuple[Task, Json]] = field(default_factory=list[tuple[Task, Json]])
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        return not (
+            self.pools or self.nodes or self.jobs or self.tasks or self.new_tasks or self.bodies
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this account may hold; None is no limit. Cores are counted over all pools."""
+
+    dedicated_cores: int | None = None
+    spot_cores: int | None = None
+    boot_s: float = 1.0
+
+
+class Account:
+    """The one mutable object. Transitions change it, `decide` reads it, the store writes it."""
+
+    def __init__(self, name: str, limits: Limits | None = None) -> None:
+        self.name = name
+        self.limits = limits or Limits()
+        self.pools: dict[str, Pool] = {}
+        self.jobs: dict[str, Job] = {}
+        self.executions: dict[str, Execution] = {}
+        self.journal = Journal()
+        self.effects: list[Effect] = []
+        self.dirty_pools: dict[str, Pool] = {}
+        self.dirty_jobs: dict[str, Job] = {}
+        self.timers: list[tuple[datetime, int, Timed]] = []
+        self._order = 0
+        self._etag = 0
+
+    def next_order(self) -> int:
+        """A number larger than all before, also across restarts once the store was read."""
+        self._order += 1
+        return self._order
+
+    def seen(self, order: int, etag: int) -> None:
+        """Account for numbers that were given out before a restart."""
+        self._order = max(self._order, order)
+        self._etag = max(self._etag, etag)
+
+    def next_etag(self, now: datetime) -> int:
+        """An entity tag: like the service's, 100 ns ticks since year 1, and never given twice."""
+        delta = now - _EPOCH
+        ticks = (delta.days * 86400 + delta.seconds) * 10_000_000 + delta.microseconds * 10
+        self._etag = max(self._etag + 1, ticks)
+        return self._etag
+
+    def pool_of(self, job: Job) -> Pool | None:
+        """The pool that the job's tasks run on, when it exists."""
+        return self.pools.get(key_of(job.pool_id))
+
+    def save_pool(self, pool: Pool) -> None:
+        """The pool changed: write it, and let the scheduler look at it."""
+        self.journal.pools[pool.key] = pool
+        self.dirty_pools[pool.key] = pool
+
+    def save_node(self, node: Node) -> None:
+        """The node changed: write it, and let the scheduler look at its pool."""
+        self.journal.nodes[(node.pool.key, node.key)] = node
+        self.dirty_pools[node.pool.key] = node.pool
+        if node.open and node.free_slots > 0:
+            node.pool.available[node.key] = node
+        else:
+            node.pool.available.pop(node.key, None)
+
+    def save_job(self, job: Job) -> None:
+        """The job changed: write it, and let the scheduler look at it."""
+        self.journal.jobs[job.key] = job
+        self.wake_job(job)
+
+    def wake_job(self, job: Job) -> None:
+        """Let the scheduler look at the job and its pool."""
+        self.dirty_jobs[job.key] = job
+        pool = self.pool_of(job)
+        if pool is not None:
+            self.dirty_pools[pool.key] = pool
+
+    def save_task(self, task: Task) -> None:
+        """The task changed: write it."""
+        self.journal.tasks[(task.job.key, task.key)] = task
+
+    def at(self, due: datetime, entity: Timed) -> None:
+        """Have the scheduler look at the entity when `due` has come."""
+        heapq.heappush(self.timers, (due, self.next_order(), entity))
+
+    def due(self, now: datetime) -> Iterator[Timed]:
+        """Entities whose time has come, in no order; changes nothing. Costs only what is due."""
+        waiting = [0]
+        while waiting:
+            index = waiting.pop()
+            if index < len(self.timers) and self.timers[index][0] <= now:
+                yield self.timers[index][2]
+                waiting += (2 * index + 1, 2 * index + 2)
+
+    def forget_due(self, now: datetime) -> None:
+        """Drop the timers that `due` yields."""
+        while self.timers and self.timers[0][0] <= now:
+            heapq.heappop(self.timers)
+
+    def take_effects(self) -> list[Effect]:
+        """What must be done outside, in order; the caller does it."""
+        effects, self.effects = self.effects, []
+        return effects
+
+    def take_journal(self) -> Journal:
+        """What must be written; the caller writes it."""
+        journal, self.journal = self.journal, Journal()
+        return journal
+
+
+def spec_of(entity: Pool | Job, *path: str) -> Any:
+    """A value deep in a body, None where a step is missing."""
+    value: Any = entity.spec
+    for step in path:
+        if not isinstance(value, dict):
+            return None
+        value = value.get(step)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return value  # pyright: ignore[reportUnknownVariableType]

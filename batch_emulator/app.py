@@ -1,0 +1,181 @@
+"""The whole server order on one page: authentication, route, handler, commit, answer.
+
+An ASGI application. Any fault of any step becomes the service's error body here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from urllib.parse import parse_qsl
+from uuid import uuid4
+
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from batch_emulator import __version__, auth
+from batch_emulator.call import Call, NotModified, Reply
+from batch_emulator.emulator import Emulator
+from batch_emulator.faults import Fault, error_body, not_implemented
+from batch_emulator.routes.match import Matcher
+from batch_emulator.values import http_date
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 4 * 1024 * 1024  # one page of the docs says 1 MB, the SDK's comments 4 MB [X]
+JSON_TYPE = "application/json; odata=minimalmetadata"
+_VERSION = re.compile(r"(20\d\d)-\d\d-\d\d(\.\d+\.\d+)?(-preview)?")
+_OLDEST_VERSION = 2018
+
+
+class App:
+    """Answers the requests for one emulator, and starts and stops it with the server."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+        self._matcher = Matcher()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self.emulator.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.emulator.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/_emulator/health":
+            await self._health()(scope, receive, send)
+            return
+        now = self.emulator.clock.now()
+        headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
+        request_id = str(uuid4())
+        base_url = f"{scope['scheme']}://{headers.get('host', 'localhost')}"
+        reply = Reply()
+        try:
+            reply = await self._answer(scope, receive, headers, (request_id, base_url, now))
+        except NotModified as unchanged:
+            reply = Reply(304, None, unchanged.headers)
+        except Fault as fault:
+            body = error_body(fault, request_id, now, base_url)
+            reply = Reply(fault.status, body)
+        except Exception:  # noqa: BLE001 - the caller gets the service's error, the log gets the trace
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            body = error_body(Fault("InternalError"), request_id, now, base_url)
+            reply = Reply(500, body)
+        common = _common_headers(headers, request_id, now)
+        await _response(reply, common)(scope, receive, send)
+
+    async def _answer(
+        self,
+        scope: Scope,
+        receive: Receive,
+        headers: Mapping[str, str],
+        facts: tuple[str, str, datetime],
+    ) -> Reply:
+        request_id, base_url, now = facts
+        method = scope["method"]
+        raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
+        raw_query = scope["query_string"].decode("ascii", "replace")
+        body = await _read(receive)
+        self._authenticate(method, raw_path, raw_query, headers, now)
+        query = dict(parse_qsl(raw_query, keep_blank_values=True))
+        _check_version(query)
+        route, params = self._matcher.find(method, raw_path)
+        if route.handler is None:
+            raise not_implemented(route.operation)
+        path = raw_path.rstrip("/")
+        call = Call(
+            self.emulator, method, path, params, query, headers, body, base_url, now, request_id
+        )
+        result = route.handler(call)
+        reply = await result if inspect.isawaitable(result) else result
+        await self._commit(method)
+        return reply
+
+    async def _commit(self, method: str) -> None:
+        """Nothing is answered before it is on disk."""
+        emulator = self.emulator
+        if method in ("GET", "HEAD"):
+            return
+        emulator.store.write(emulator.account.take_journal())
+        emulator.loop.poke()
+        await emulator.store.committed()
+
+    def _authenticate(
+        self, method: str, path: str, query: str, headers: Mapping[str, str], now: datetime
+    ) -> None:
+        settings = self.emulator.settings
+        try:
+            auth.verify(method, path, query, headers, settings.account, settings.key, now)
+        except auth.AuthFault as err:
+            raise Fault(
+                err.code, {"AuthenticationErrorDetail": err.detail}, message=err.message, status=403
+            ) from err
+
+    def _health(self) -> Response:
+        emulator = self.emulator
+        status = 200 if emulator.healthy else 503
+        uptime_s = (emulator.clock.now() - emulator.started).total_seconds()
+        body = {
+            "version": __version__,
+            "account": emulator.settings.account,
+            "pools": len(emulator.account.pools),
+            "jobs": len(emulator.account.jobs),
+            "uptime": round(uptime_s, 3),
+        }
+        return JSONResponse(body, status)
+
+
+def _check_version(query: Mapping[str, str]) -> None:
+    version = query.get("api-version")
+    if version is None:
+        raise Fault("MissingRequiredQueryParameter", {"QueryParameterName": "api-version"})
+    match = _VERSION.fullmatch(version)
+    if match is None or int(match.group(1)) < _OLDEST_VERSION:
+        raise Fault("UnsupportedRequestVersion", {"QueryParameterValue": version[:64]})
+
+
+async def _read(receive: Receive) -> bytes:
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        message = await receive()
+        part: bytes = message.get("body", b"")
+        size += len(part)
+        if size <= MAX_BODY_BYTES:
+            parts.append(part)
+        if not message.get("more_body", False):
+            break
+    if size > MAX_BODY_BYTES:
+        raise Fault("RequestBodyTooLarge", {"MaxLimit": str(MAX_BODY_BYTES)})
+    return b"".join(parts)
+
+
+def _common_headers(request: Mapping[str, str], request_id: str, now: datetime) -> dict[str, str]:
+    headers = {"request-id": request_id, "Date": http_date(now), "DataServiceVersion": "3.0"}
+    wanted = request.get("return-client-request-id", "").lower() == "true"
+    if wanted and "client-request-id" in request:
+        headers["client-request-id"] = request["client-request-id"]
+    return headers
+
+
+def _response(reply: Reply, common: dict[str, str]) -> Response:
+    headers = common | reply.headers
+    if reply.stream is not None:
+        return StreamingResponse(reply.stream, reply.status, headers)
+    if reply.body is None:
+        return Response(None, reply.status, headers)
+    text = json.dumps(reply.body, separators=(",", ":"), ensure_ascii=False)
+    return Response(text.encode("utf-8", "replace"), reply.status, headers, JSON_TYPE)

@@ -1,0 +1,101 @@
+"""One running emulator: its account, store, clock and background loop, opened from a data dir."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from batch_emulator import restart
+from batch_emulator.account import Account, Limits
+from batch_emulator.clock import Clock, SystemClock
+from batch_emulator.executor.runner import Executor
+from batch_emulator.launches import Launches
+from batch_emulator.loop import Loop
+from batch_emulator.store import Store
+
+_ALWAYS_PASSED = ("PATH", "LANG")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What an emulator is started with. `key` is base64; patterns name variables tasks inherit."""
+
+    data_dir: Path
+    account: str
+    key: str = field(repr=False)
+    url: str = "http://127.0.0.1"
+    limits: Limits = field(default_factory=Limits)
+    pass_env: tuple[str, ...] = ()
+    kill_grace_s: float = 5.0
+
+
+class Emulator:
+    """Everything a request can reach. Opening refuses a data dir that is in use (StoreInUse)."""
+
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        self.settings = settings
+        self.clock = clock or SystemClock()
+        self.store = Store(settings.data_dir)
+        self.account = Account(settings.account, settings.limits)
+        environment = passed(os.environ, settings.pass_env)
+        self.launches = Launches(
+            settings.data_dir, settings.account, settings.url, environment.get("PATH")
+        )
+        self.executor = Executor(pass_environment=environment, kill_grace_s=settings.kill_grace_s)
+        self.loop = Loop(self.account, self.store, self.executor, self.clock, self.launches)
+        self.started: datetime = self.clock.now()
+        self._background: asyncio.Task[None] | None = None
+        self._load()
+
+    def _load(self) -> None:
+        Executor.kill_leftovers(self.settings.data_dir / "nodes")
+        restart.load(self.account, self.store, self.clock.now())
+        self.store.write(self.account.take_journal())
+        self._sweep()
+
+    def _sweep(self) -> None:
+        """Delete what a crash left: folders of nodes that are gone, and what was being deleted."""
+        shutil.rmtree(self.launches.trash, ignore_errors=True)
+        known = {
+            self.launches.node_dir(pool.id, node.id)
+            for pool in self.account.pools.values()
+            for node in pool.nodes.values()
+        }
+        for folder in self.settings.data_dir.glob("nodes/*/*"):
+            if folder not in known:
+                shutil.rmtree(folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Begin the background work; needs a running event loop."""
+        self._background = asyncio.get_running_loop().create_task(self.loop.run())
+
+    @property
+    def healthy(self) -> bool:
+        """Whether the background work goes on."""
+        return self._background is not None and not self._background.done()
+
+    async def close(self) -> None:
+        """Stop everything that runs; the state on disk says it was interrupted."""
+        if self._background is not None:
+            self._background.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._background
+        await self.loop.close()
+        self.store.close()
+
+
+def passed(environment: Mapping[str, str], patterns: tuple[str, ...]) -> dict[str, str]:
+    """The variables of this process that tasks inherit: PATH, LANG and what the patterns name."""
+    wanted = (*_ALWAYS_PASSED, *patterns)
+    return {
+        name: value
+        for name, value in environment.items()
+        if any(fnmatchcase(name, pattern) for pattern in wanted)
+    }

@@ -1,0 +1,174 @@
+"""Every error the service answers with: code, status and message, in one table.
+
+Codes are those of the service's error code list (BatchErrorCodeStrings); where the docs give no
+text, the wording is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+FAULTS: Mapping[str, tuple[int, str]] = {
+    # requests
+    "InvalidRequestBody": (400, "The specified request body is not syntactically valid."),
+    "InvalidPropertyValue": (
+        400,
+        "The value provided for one of the properties in the request body is invalid.",
+    ),
+    "MissingRequiredProperty": (
+        400,
+        "A required property was not specified in the request body.",
+    ),
+    "InvalidQueryParameterValue": (
+        400,
+        "The value for one of the query parameters specified in the request URI is invalid.",
+    ),
+    "InvalidHeaderValue": (
+        400,
+        "The value for one of the HTTP headers is not in the correct format.",
+    ),
+    "MissingRequiredQueryParameter": (
+        400,
+        "A query parameter that's mandatory for this request is not specified.",
+    ),
+    "MultipleConditionHeadersNotSupported": (
+        400,
+        "Multiple condition headers are not supported.",
+    ),
+    "UnsupportedRequestVersion": (400, "The version specified in the request is not supported."),
+    "InvalidUri": (400, "The requested URI does not represent any resource on the server."),
+    "OutOfRangeInput": (400, "One of the request inputs is out of range."),
+    "InvalidConstraintValue": (400, "The value provided for one of the constraints is invalid."),
+    "OutOfRangePriority": (400, "Priority value specified is out of range."),
+    "ResourceNotFound": (404, "The specified resource does not exist."),
+    "UnsupportedHttpVerb": (405, "The resource doesn't support the specified HTTP verb."),
+    "ConditionNotMet": (
+        412,
+        "The condition specified using HTTP conditional header(s) is not met.",
+    ),
+    "RequestBodyTooLarge": (
+        413,
+        "The size of the request body exceeds the maximum size permitted.",
+    ),
+    "InternalError": (500, "Server encountered an internal error. Please try again."),
+    "NotImplemented": (501, "This emulator does not implement the requested operation."),
+    # pools and nodes
+    "PoolNotFound": (404, "The specified pool does not exist."),
+    "PoolExists": (409, "The specified pool already exists."),
+    "PoolBeingDeleted": (409, "The specified pool is being deleted."),
+    "PoolBeingResized": (409, "The specified pool is being resized."),
+    "AutoScaleNotEnabled": (409, "Automatic scaling is not enabled on the pool."),
+    "OperationInvalidForCurrentState": (
+        409,
+        "The specified operation is not valid for the current state of the resource.",
+    ),
+    "NodeNotFound": (404, "The specified node does not exist."),
+    "NodeBeingRebooted": (409, "The specified node is being rebooted."),
+    "NodeBeingReimaged": (409, "The specified node is being reimaged."),
+    "NodeBeingCreated": (409, "The specified node is being created."),
+    "NodeBeingStarted": (409, "The specified node is being started."),
+    "NodeStateUnusable": (409, "Operation cannot be performed on a node in unusable state."),
+    # jobs
+    "JobNotFound": (404, "The specified job does not exist."),
+    "JobExists": (409, "The specified job already exists."),
+    "JobBeingDeleted": (409, "The specified job is being deleted."),
+    "JobBeingTerminated": (409, "The specified job is being terminated."),
+    "JobCompleted": (409, "The specified job is already in a completed state."),
+    "JobNotActive": (409, "The specified job is not in active state."),
+    "JobNotDisabled": (409, "The specified job is not disabled."),
+    "JobPreparationTaskNotSpecified": (
+        409,
+        "The specified job does not have a job preparation task.",
+    ),
+    # tasks
+    "TaskNotFound": (404, "The specified task does not exist."),
+    "TaskExists": (409, "The specified task already exists."),
+    "TaskCompleted": (409, "The specified task is already in completed state."),
+    "TaskNotCompleted": (409, "The specified task is not completed."),
+    "TaskSucceeded": (409, "The specified task completed with success and cannot be reactivated."),
+    "TaskDependenciesNotSpecifiedOnJob": (
+        400,
+        "usesTaskDependencies must be set to true on the job to use task dependencies.",
+    ),
+    "TaskIdSameAsJobPreparationTask": (
+        409,
+        "The specified task id is the same as that of the job's preparation task.",
+    ),
+    "TaskIdSameAsJobReleaseTask": (
+        409,
+        "The specified task id is the same as that of the job's release task.",
+    ),
+    # files
+    "FileNotFound": (404, "The specified file does not exist."),
+    "TaskFilesUnavailable": (409, "The files of the specified task are unavailable."),
+    "TaskFilesCleanedup": (
+        409,
+        "The files of the specified task were cleaned up from the node.",
+    ),
+    "NodeFilesUnavailable": (409, "The files of the specified node are unavailable."),
+}
+
+
+class Fault(Exception):
+    """An error answer. `values` explain it in the body: what was wrong and what is allowed."""
+
+    def __init__(
+        self,
+        code: str,
+        values: Mapping[str, str] | None = None,
+        *,
+        message: str | None = None,
+        status: int | None = None,
+    ) -> None:
+        default_status, default_message = FAULTS.get(code, (400, code))
+        super().__init__(code)
+        self.code = code
+        self.status = status or default_status
+        self.message = message or default_message
+        self.values = dict(values or {})
+
+
+def bad_property(name: str, value: object, reason: str) -> Fault:
+    """A property of the body is not acceptable."""
+    return Fault(
+        "InvalidPropertyValue",
+        {"PropertyName": name, "PropertyValue": str(value)[:256], "Reason": reason},
+    )
+
+
+def bad_query(name: str, value: object, reason: str) -> Fault:
+    """A query parameter is not acceptable."""
+    return Fault(
+        "InvalidQueryParameterValue",
+        {
+            "QueryParameterName": name,
+            "QueryParameterValue": str(value)[:256],
+            "Reason": reason,
+        },
+    )
+
+
+def not_implemented(operation: str, reason: str = "") -> Fault:
+    """An operation (or a property of one) that is documented and not emulated yet."""
+    values = {"Operation": operation}
+    if reason:
+        values["Reason"] = reason
+    return Fault("NotImplemented", values)
+
+
+def error_body(fault: Fault, request_id: str, now: datetime, base_url: str) -> dict[str, object]:
+    """The wire form; the message ends with the lines RequestId and Time as the service's does."""
+    time = now.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    body: dict[str, object] = {
+        "odata.metadata": f"{base_url}/$metadata#Microsoft.Azure.Batch.Protocol.Entities."
+        "Container.errors/@Element",
+        "code": fault.code,
+        "message": {
+            "lang": "en-US",
+            "value": f"{fault.message}\nRequestId:{request_id}\nTime:{time}",
+        },
+    }
+    if fault.values:
+        body["values"] = [{"key": key, "value": value} for key, value in fault.values.items()]
+    return body

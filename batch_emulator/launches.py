@@ -1,0 +1,113 @@
+"""From an execution to what the executor runs: folders, environment, files, limits."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from batch_emulator.executor.environment import (
+    LINUX_PATH,
+    NodeFacts,
+    TaskKind,
+    task_environment,
+)
+from batch_emulator.executor.launch import Launch
+from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.model import Execution, Json, Kind
+from batch_emulator.transitions.preparation import task_id
+from batch_emulator.values import parse_duration
+
+_RELEASE_LIMIT = timedelta(minutes=15)  # docs: maxWallClockTime of a job release task
+
+
+class Launches:
+    """Knows where nodes lie and what they are told about the account."""
+
+    def __init__(
+        self, data_dir: Path, account_name: str, account_url: str, node_path: str | None = None
+    ) -> None:
+        self._nodes = data_dir / "nodes"
+        self.trash = data_dir / "trash"
+        self._node_path = node_path or LINUX_PATH
+        self._account_name = account_name
+        self._account_url = account_url
+
+    def node_dir(self, pool_id: str, node_id: str) -> Path:
+        """The folder that is a node."""
+        return self._nodes / pool_id.lower() / node_id
+
+    def layout(self, pool_id: str, node_id: str) -> NodeLayout:
+        """The node's folders; its root is `tasks` as on the service's Linux images."""
+        return NodeLayout(self.node_dir(pool_id, node_id) / "tasks")
+
+    def of(self, execution: Execution) -> Launch:
+        """The launch of an execution whose body is loaded."""
+        node, body = execution.node, execution.body
+        layout = self.layout(node.pool.id, node.id)
+        directory = self._task_dir(execution, layout)
+        return Launch(
+            key=execution.key,
+            root_dir=layout.root,
+            task_dir=directory,
+            working_dir=directory / "wd",
+            command_line=body["commandLine"],
+            environment=self._environment(execution, layout, directory),
+            resource_files=tuple(body.get("resourceFiles") or ()),
+            output_files=tuple(body.get("outputFiles") or ()),
+            wall_clock_s=_wall_clock_s(execution),
+        )
+
+    def _task_dir(self, execution: Execution, layout: NodeLayout) -> Path:
+        job = execution.job
+        if job is None:
+            return layout.startup
+        return layout.task_dir(job.id, _own_id(execution))
+
+    def _environment(
+        self, execution: Execution, layout: NodeLayout, directory: Path
+    ) -> dict[str, str]:
+        node, job = execution.node, execution.job
+        facts = NodeFacts(
+            account_name=self._account_name,
+            account_url=self._account_url,
+            pool_id=node.pool.id,
+            node_id=node.id,
+            is_dedicated=node.dedicated,
+            layout=layout,
+        )
+        settings: list[Json] = execution.body.get("environmentSettings") or []
+        kind = TaskKind(execution.kind.value)
+        if job is None:
+            return task_environment(
+                facts, kind, directory, task_settings=settings, node_path=self._node_path
+            )
+        prepared = job.spec.get("jobPreparationTask") is not None
+        return task_environment(
+            facts,
+            kind,
+            directory,
+            job_id=job.id,
+            task_id=_own_id(execution),
+            preparation_task_id=task_id(job, Kind.PREPARATION) if prepared else None,
+            job_settings=job.spec.get("commonEnvironmentSettings") or [],
+            task_settings=settings,
+            node_path=self._node_path,
+        )
+
+
+def _own_id(execution: Execution) -> str:
+    if execution.task is not None:
+        return execution.task.id
+    return "" if execution.job is None else task_id(execution.job, execution.kind)
+
+
+def _wall_clock_s(execution: Execution) -> float | None:
+    constraints: dict[str, Any] = execution.body.get("constraints") or {}
+    text = constraints.get("maxWallClockTime")
+    if execution.kind is Kind.RELEASE:
+        text = execution.body.get("maxWallClockTime")
+        if text is None:
+            return _RELEASE_LIMIT.total_seconds()
+    limit = None if text is None else parse_duration(text)
+    return None if limit is None else limit.total_seconds()

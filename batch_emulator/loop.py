@@ -1,0 +1,155 @@
+"""The background: decide, apply, do what that asks for outside, write, sleep until something is due."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from batch_emulator.account import (
+    Account,
+    CreateNodeFolder,
+    DeleteNodeFolder,
+    DeleteTaskFolder,
+    Kill,
+    Start,
+)
+from batch_emulator.clock import Clock
+from batch_emulator.executor.launch import Failure, Outcome
+from batch_emulator.executor.runner import Executor
+from batch_emulator.launches import Launches
+from batch_emulator.model import Execution, Kind
+from batch_emulator.scheduler import apply, decide
+from batch_emulator.store import Store
+from batch_emulator.transitions import executions
+
+log = logging.getLogger(__name__)
+
+
+class Loop:
+    """Drives one account. Routes call `poke` after a change; ends of processes poke by themselves."""
+
+    def __init__(
+        self, account: Account, store: Store, executor: Executor, clock: Clock, launches: Launches
+    ) -> None:
+        self.account = account
+        self.store = store
+        self.executor = executor
+        self.clock = clock
+        self.launches = launches
+        self._wake = asyncio.Event()
+        self._running: set[str] = set()
+        self._work: set[asyncio.Task[None]] = set()
+
+    def poke(self) -> None:
+        """Something happened: look again."""
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work until cancelled. Sleeps without polling while nothing is due."""
+        while True:
+            self._wake.clear()
+            self.step()
+            until = self.account.timers[0][0] if self.account.timers else None
+            await self.clock.wait(self._wake, until)
+
+    def step(self) -> None:
+        """Apply decisions until there are none, and write what changed."""
+        now = self.clock.now()
+        account = self.account
+        while True:
+            actions = decide(account, now)
+            account.forget_due(now)
+            account.dirty_jobs.clear()
+            account.dirty_pools.clear()
+            for action in actions:
+                apply(account, action, now)
+            self._do_effects()
+            self.store.write(account.take_journal())
+            if not (account.dirty_jobs or account.dirty_pools or account.effects):
+                break
+        self.store.commit_soon()
+
+    def _do_effects(self) -> None:
+        for effect in self.account.take_effects():
+            match effect:
+                case Start(execution):
+                    self._start(execution)
+                case Kill(execution, hard):
+                    self._kill(execution, hard=hard)
+                case CreateNodeFolder(pool_id, node_id):
+                    self.launches.layout(pool_id, node_id).create()
+                case DeleteNodeFolder(pool_id, node_id):
+                    self._remove(self.launches.node_dir(pool_id, node_id))
+                case DeleteTaskFolder(pool_id, node_id, job_id, task_id):
+                    layout = self.launches.layout(pool_id, node_id)
+                    job_dir = layout.workitems / job_id
+                    self._remove(layout.task_dir(job_id, task_id) if task_id else job_dir)
+
+    def _start(self, execution: Execution) -> None:
+        if execution.stop is not None:
+            return  # its Kill effect follows and ends it
+        self._running.add(execution.key)
+        now = self.clock.now()
+        executions.begun(self.account, execution, now)
+        self._spawn(self._execute(execution))
+
+    async def _execute(self, execution: Execution) -> None:
+        try:
+            self._load_body(execution)
+            launch = self.launches.of(execution)
+            outcome = await self.executor.run(launch, lambda _pid: None)
+        except Exception as err:  # noqa: BLE001 - a task must end whatever happens to it
+            log.exception("execution %s failed", execution.key)
+            failure = Failure("servererror", "Unknown", f"{type(err).__name__}: {err}")
+            outcome = Outcome(exit_code=None, failure=failure, retryable=False)
+        self._running.discard(execution.key)
+        executions.ended(self.account, execution, outcome, self.clock.now())
+        self.poke()
+
+    def _load_body(self, execution: Execution) -> None:
+        job, task = execution.job, execution.task
+        if execution.kind is Kind.TASK and job is not None and task is not None:
+            self.store.write(self.account.take_journal())
+            row = self.store.task(job, task.key)
+            execution.body = {} if row is None else row.body
+
+    def _kill(self, execution: Execution, *, hard: bool) -> None:
+        if execution.key in self._running:
+            end = self.executor.kill_now if hard else self.executor.kill
+            self._spawn(end(execution.key))
+        else:
+            executions.ended(self.account, execution, None, self.clock.now())
+
+    def _remove(self, folder: Path) -> None:
+        """Move away at once, so that a successor of the same name is safe, and delete in a thread."""
+        doomed = self.launches.trash / uuid4().hex
+        try:
+            doomed.parent.mkdir(parents=True, exist_ok=True)
+            folder.rename(doomed)
+        except FileNotFoundError:
+            return
+        except OSError:
+            log.exception("cannot move %s away", folder)
+            return
+        self._spawn(_delete(doomed))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._work.add(task)
+        task.add_done_callback(self._work.discard)
+
+    async def close(self) -> None:
+        """Kill what runs, as when the machine is switched off: the state stays as it is on disk."""
+        for task in self._work:
+            task.cancel()
+        await asyncio.gather(*self._work, return_exceptions=True)
+        await self.executor.close()
+
+
+async def _delete(folder: Path) -> None:
+    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)

@@ -1,0 +1,277 @@
+"""What a Batch account holds: pools, nodes, jobs, tasks and what runs. One mutable object, no locks.
+
+Ids keep their spelling and are compared without case: dictionaries are keyed by `key_of(id)`.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+Json = dict[str, Any]
+
+
+def key_of(entity_id: str) -> str:
+    """The form in which ids are compared (case-insensitive and case-preserving)."""
+    return entity_id.lower()
+
+
+class PoolState(StrEnum):
+    """`state` of a pool."""
+
+    ACTIVE = "active"
+    DELETING = "deleting"
+
+
+class AllocationState(StrEnum):
+    """`allocationState` of a pool."""
+
+    STEADY = "steady"
+    RESIZING = "resizing"
+    STOPPING = "stopping"
+
+
+class NodeState(StrEnum):
+    """`state` of a node."""
+
+    CREATING = "creating"
+    STARTING = "starting"
+    WAITING_FOR_START_TASK = "waitingforstarttask"
+    START_TASK_FAILED = "starttaskfailed"
+    IDLE = "idle"
+    RUNNING = "running"
+    REBOOTING = "rebooting"
+    REIMAGING = "reimaging"
+    OFFLINE = "offline"
+    UNUSABLE = "unusable"
+    UNKNOWN = "unknown"
+    PREEMPTED = "preempted"
+    LEAVING_POOL = "leavingpool"
+    UPGRADING_OS = "upgradingos"
+
+
+class JobState(StrEnum):
+    """`state` of a job."""
+
+    ACTIVE = "active"
+    DISABLING = "disabling"
+    DISABLED = "disabled"
+    ENABLING = "enabling"
+    TERMINATING = "terminating"
+    COMPLETED = "completed"
+    DELETING = "deleting"
+
+
+class TaskState(StrEnum):
+    """`state` of a task."""
+
+    ACTIVE = "active"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    COMPLETED = "completed"
+
+
+class Kind(StrEnum):
+    """What an execution runs."""
+
+    START = "start"
+    PREPARATION = "preparation"
+    RELEASE = "release"
+    TASK = "task"
+
+
+class Stop(StrEnum):
+    """Why an execution is ended from outside; decides what becomes of its task."""
+
+    TERMINATE = "terminate"  # the task completes with failureInfo TaskEnded
+    REQUEUE = "requeue"  # asked for by the user: back to active, counted
+    LOST = "lost"  # the node went away: back to active, not counted
+    DISCARD = "discard"  # the task itself is being deleted
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """One process (to be) on a node. `parked` means it waits for the job preparation task."""
+
+    key: str
+    kind: Kind
+    node: Node
+    job: Job | None = None
+    task: Task | None = None
+    body: Json = field(default_factory=dict[str, Any])
+    slots: int = 0
+    parked: bool = False
+    stop: Stop | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A task that is not finished, in the few fields that scheduling needs; its body lies in SQLite."""
+
+    job: Job
+    id: str
+    slots: int
+    created: datetime
+    modified: datetime
+    etag: int
+    order: int
+    state_time: datetime
+    state: TaskState = TaskState.ACTIVE
+    previous: TaskState | None = None
+    previous_time: datetime | None = None
+    retry_count: int = 0
+    last_retry: datetime | None = None
+    requeue_count: int = 0
+    last_requeue: datetime | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    exit_code: int | None = None
+    failure: Json | None = None
+    result: str | None = None
+    place: tuple[str, str] | None = None  # pool id, node id of the current or last attempt
+    execution: Execution | None = None
+
+    @property
+    def key(self) -> str:
+        """The form of the id that is compared."""
+        return self.id.lower()
+
+
+@dataclass(slots=True, eq=False)
+class Visit:
+    """What a job's preparation and release tasks did on one node; both infos are wire objects."""
+
+    pool_id: str
+    node_id: str
+    state: str = "none"  # none, running, ready, failed
+    preparation: Json | None = None
+    release: Json | None = None
+    waiting: list[Execution] = field(default_factory=list[Execution])
+
+
+@dataclass(slots=True)
+class Counts:
+    """Tasks (or their slots) of a job by state; preparing tasks count as running."""
+
+    active: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A job. `spec` is the body as the client gave it, unknown properties included."""
+
+    id: str
+    spec: Json
+    created: datetime
+    modified: datetime
+    etag: int
+    order: int
+    state_time: datetime
+    state: JobState = JobState.ACTIVE
+    previous: JobState | None = None
+    previous_time: datetime | None = None
+    ended: datetime | None = None
+    terminate_reason: str | None = None
+    disable_option: str | None = None
+    pool_id: str = ""
+    priority: int = 0
+    max_parallel: int = -1
+    deadline: datetime | None = None
+    released: bool = False
+    tasks: Counts = field(default_factory=Counts)
+    slots: Counts = field(default_factory=Counts)
+    live: dict[str, Task] = field(default_factory=dict[str, Task])
+    queues: dict[int, OrderedDict[str, Task]] = field(
+        default_factory=dict[int, OrderedDict[str, Task]]
+    )
+    executions: dict[str, Execution] = field(default_factory=dict[str, Execution])
+    visits: dict[str, Visit] = field(default_factory=dict[str, Visit])
+
+    @property
+    def key(self) -> str:
+        """The form of the id that is compared."""
+        return self.id.lower()
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A node: a folder with slots. `due` is when its current state ends by itself."""
+
+    id: str
+    pool: Pool
+    dedicated: bool
+    number: int
+    allocated: datetime
+    state: NodeState
+    state_time: datetime
+    due: datetime | None = None
+    booted: datetime | None = None
+    scheduling: bool = True
+    reboot_when_drained: bool = False
+    used_slots: int = 0
+    tasks_run: int = 0
+    tasks_succeeded: int = 0
+    start_task: Json | None = None
+    start_info: Json | None = None
+    recent: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    executions: dict[str, Execution] = field(default_factory=dict[str, Execution])
+
+    @property
+    def key(self) -> str:
+        """The form of the id that is compared."""
+        return self.id.lower()
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that a task could take now."""
+        return self.pool.slots_per_node - self.used_slots
+
+    @property
+    def open(self) -> bool:
+        """Whether tasks may be sent to it."""
+        return (
+            self.state in (NodeState.IDLE, NodeState.RUNNING)
+            and self.scheduling
+            and not self.reboot_when_drained
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """A pool. `spec` is the body as the client gave it, unknown properties included."""
+
+    id: str
+    spec: Json
+    created: datetime
+    modified: datetime
+    etag: int
+    state_time: datetime
+    allocation_time: datetime
+    state: PoolState = PoolState.ACTIVE
+    allocation: AllocationState = AllocationState.STEADY
+    dedicated_target: int = 0
+    spot_target: int = 0
+    resize_timeout: str = "PT15M"
+    resize_deadline: datetime | None = None
+    resize_errors: list[Json] = field(default_factory=list[Json])
+    deallocation: str = "requeue"
+    slots_per_node: int = 1
+    pack: bool = False
+    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    available: dict[str, Node] = field(default_factory=dict[str, Node])
+    waiting: dict[str, Job] = field(default_factory=dict[str, Job])
+
+    @property
+    def key(self) -> str:
+        """The form of the id that is compared."""
+        return self.id.lower()
+
+    def target(self, *, dedicated: bool) -> int:
+        """How many nodes of one price class are wanted."""
+        return self.dedicated_target if dedicated else self.spot_target

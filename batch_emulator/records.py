@@ -1,0 +1,237 @@
+"""Entities as JSON documents in SQLite, and back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from batch_emulator.model import (
+    AllocationState,
+    Job,
+    JobState,
+    Json,
+    Node,
+    NodeState,
+    Pool,
+    PoolState,
+    Task,
+    TaskState,
+    Visit,
+)
+from batch_emulator.values import optional_time, time_of, time_text
+
+
+def dump(document: Json) -> str:
+    """Compact JSON."""
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def _times(**times: Any) -> Json:
+    return {name: time_text(when) for name, when in times.items() if when is not None}
+
+
+def task_record(task: Task) -> Json:
+    """What changes while a task lives, in wire form except for URLs."""
+    execution: Json = {
+        **_times(startTime=task.start, endTime=task.end),
+        "retryCount": task.retry_count,
+        "requeueCount": task.requeue_count,
+        **_times(lastRetryTime=task.last_retry, lastRequeueTime=task.last_requeue),
+    }
+    if task.exit_code is not None:
+        execution["exitCode"] = task.exit_code
+    if task.failure is not None:
+        execution["failureInfo"] = task.failure
+    if task.result is not None:
+        execution["result"] = task.result
+    record: Json = {
+        "eTag": task.etag,
+        "lastModified": time_text(task.modified),
+        "creationTime": time_text(task.created),
+        "state": task.state.value,
+        "stateTransitionTime": time_text(task.state_time),
+        "executionInfo": execution,
+    }
+    if task.previous is not None:
+        record["previousState"] = task.previous.value
+        record |= _times(previousStateTransitionTime=task.previous_time)
+    if task.place is not None:
+        record["place"] = task.place
+    return record
+
+
+def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> Task:
+    """The task that `task_record` described."""
+    info = record["executionInfo"]
+    previous = record.get("previousState")
+    place = record.get("place")
+    return Task(
+        job=job,
+        id=task_id,
+        slots=slots,
+        order=order,
+        created=time_of(record["creationTime"]),
+        modified=time_of(record["lastModified"]),
+        etag=record["eTag"],
+        state=TaskState(record["state"]),
+        state_time=time_of(record["stateTransitionTime"]),
+        previous=TaskState(previous) if previous else None,
+        previous_time=optional_time(record.get("previousStateTransitionTime")),
+        retry_count=info["retryCount"],
+        requeue_count=info["requeueCount"],
+        last_retry=optional_time(info.get("lastRetryTime")),
+        last_requeue=optional_time(info.get("lastRequeueTime")),
+        start=optional_time(info.get("startTime")),
+        end=optional_time(info.get("endTime")),
+        exit_code=info.get("exitCode"),
+        failure=info.get("failureInfo"),
+        result=info.get("result"),
+        place=(place[0], place[1]) if place else None,
+    )
+
+
+def pool_record(pool: Pool) -> Json:
+    """A pool without its nodes."""
+    return {
+        "id": pool.id,
+        "spec": pool.spec,
+        "etag": pool.etag,
+        "state": pool.state.value,
+        "allocation": pool.allocation.value,
+        "dedicated_target": pool.dedicated_target,
+        "spot_target": pool.spot_target,
+        "resize_timeout": pool.resize_timeout,
+        "resize_errors": pool.resize_errors,
+        "deallocation": pool.deallocation,
+        "slots_per_node": pool.slots_per_node,
+        "pack": pool.pack,
+        **_times(
+            created=pool.created,
+            modified=pool.modified,
+            state_time=pool.state_time,
+            allocation_time=pool.allocation_time,
+            resize_deadline=pool.resize_deadline,
+        ),
+    }
+
+
+def pool_from(record: Json) -> Pool:
+    """The pool that `pool_record` described."""
+    return Pool(
+        id=record["id"],
+        spec=record["spec"],
+        etag=record["etag"],
+        state=PoolState(record["state"]),
+        allocation=AllocationState(record["allocation"]),
+        dedicated_target=record["dedicated_target"],
+        spot_target=record["spot_target"],
+        resize_timeout=record["resize_timeout"],
+        resize_errors=record["resize_errors"],
+        deallocation=record["deallocation"],
+        slots_per_node=record["slots_per_node"],
+        pack=record["pack"],
+        created=time_of(record["created"]),
+        modified=time_of(record["modified"]),
+        state_time=time_of(record["state_time"]),
+        allocation_time=time_of(record["allocation_time"]),
+        resize_deadline=optional_time(record.get("resize_deadline")),
+    )
+
+
+def node_record(node: Node) -> Json:
+    """A node without what runs on it."""
+    return {
+        "id": node.id,
+        "dedicated": node.dedicated,
+        "number": node.number,
+        "state": node.state.value,
+        "scheduling": node.scheduling,
+        "tasks_run": node.tasks_run,
+        "tasks_succeeded": node.tasks_succeeded,
+        "start_task": node.start_task,
+        "start_info": node.start_info,
+        "recent": node.recent,
+        **_times(
+            allocated=node.allocated,
+            state_time=node.state_time,
+            due=node.due,
+            booted=node.booted,
+        ),
+    }
+
+
+def node_from(pool: Pool, record: Json) -> Node:
+    """The node that `node_record` described."""
+    return Node(
+        id=record["id"],
+        pool=pool,
+        dedicated=record["dedicated"],
+        number=record["number"],
+        state=NodeState(record["state"]),
+        scheduling=record["scheduling"],
+        tasks_run=record["tasks_run"],
+        tasks_succeeded=record["tasks_succeeded"],
+        start_task=record["start_task"],
+        start_info=record["start_info"],
+        recent=[(job, task) for job, task in record["recent"]],
+        allocated=time_of(record["allocated"]),
+        state_time=time_of(record["state_time"]),
+        due=optional_time(record.get("due")),
+        booted=optional_time(record.get("booted")),
+    )
+
+
+def job_record(job: Job) -> Json:
+    """A job without its tasks; counts are counted from their rows."""
+    return {
+        "id": job.id,
+        "spec": job.spec,
+        "etag": job.etag,
+        "order": job.order,
+        "state": job.state.value,
+        "previous": job.previous.value if job.previous else None,
+        "terminate_reason": job.terminate_reason,
+        "disable_option": job.disable_option,
+        "pool_id": job.pool_id,
+        "priority": job.priority,
+        "max_parallel": job.max_parallel,
+        "released": job.released,
+        "visits": [
+            [v.pool_id, v.node_id, v.state, v.preparation, v.release] for v in job.visits.values()
+        ],
+        **_times(
+            created=job.created,
+            modified=job.modified,
+            state_time=job.state_time,
+            previous_time=job.previous_time,
+            ended=job.ended,
+            deadline=job.deadline,
+        ),
+    }
+
+
+def job_from(record: Json) -> Job:
+    """The job that `job_record` described."""
+    job = Job(
+        id=record["id"],
+        spec=record["spec"],
+        etag=record["etag"],
+        order=record["order"],
+        state=JobState(record["state"]),
+        previous=JobState(record["previous"]) if record["previous"] else None,
+        terminate_reason=record["terminate_reason"],
+        disable_option=record["disable_option"],
+        pool_id=record["pool_id"],
+        priority=record["priority"],
+        max_parallel=record["max_parallel"],
+        released=record["released"],
+        created=time_of(record["created"]),
+        modified=time_of(record["modified"]),
+        state_time=time_of(record["state_time"]),
+        previous_time=optional_time(record.get("previous_time")),
+        ended=optional_time(record.get("ended")),
+        deadline=optional_time(record.get("deadline")),
+    )
+    for pool_id, node_id, state, preparation, release in record["visits"]:
+        job.visits[node_id.lower()] = Visit(pool_id, node_id, state, preparation, release)
+    return job

@@ -1,0 +1,87 @@
+"""From the store back into memory, and what became of things while nobody was there.
+
+Our choice [S], since the service never restarts: a node that worked is as it was, with its disk; one
+that was booting boots again; what ran is requeued as after a lost node, uncounted.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from batch_emulator.account import Account
+from batch_emulator.model import Job, JobState, Node, NodeState, TaskState
+from batch_emulator.records import job_from, node_from, pool_from, task_from
+from batch_emulator.store import Store
+from batch_emulator.transitions.nodes import gone
+from batch_emulator.transitions.states import count_new, enqueue, refresh_queue
+from batch_emulator.transitions.tasks import requeue
+
+_BOOTING = (
+    NodeState.CREATING,
+    NodeState.STARTING,
+    NodeState.WAITING_FOR_START_TASK,
+    NodeState.REBOOTING,
+)
+
+
+def load(account: Account, store: Store, now: datetime) -> None:
+    """Fill an empty account."""
+    account.seen(store.highest_order(), 0)
+    for _, record in store.records("pools"):
+        pool = pool_from(record)
+        account.pools[pool.key] = pool
+        account.dirty_pools[pool.key] = pool
+        if pool.resize_deadline is not None:
+            account.at(pool.resize_deadline, pool)
+    for pool_key, record in store.records("nodes"):
+        pool = account.pools.get(pool_key)
+        if pool is not None:
+            node = node_from(pool, record)
+            pool.nodes[node.key] = node
+            _revive(account, node, now)
+    for _, record in store.records("jobs"):
+        job = job_from(record)
+        account.seen(job.order, job.etag)
+        account.jobs[job.key] = job
+        _load_tasks(account, store, job, now)
+        _reopen(account, job)
+
+
+def _revive(account: Account, node: Node, now: datetime) -> None:
+    if node.state is NodeState.LEAVING_POOL:
+        gone(account, node)
+        return
+    if node.state in _BOOTING:
+        node.state = NodeState.STARTING
+        node.due = now + timedelta(seconds=account.limits.boot_s / 2)
+        account.at(node.due, node)
+    elif node.state is NodeState.RUNNING:
+        node.state, node.state_time = NodeState.IDLE, now
+    if (node.start_info or {}).get("state") == "running" and node.state is NodeState.IDLE:
+        node.start_info = None  # waitForSuccess false: the start task ran beside tasks
+    account.save_node(node)
+
+
+def _load_tasks(account: Account, store: Store, job: Job, now: datetime) -> None:
+    for result, tasks, slots in store.finished_counts(job):
+        name = "succeeded" if result == "success" else "failed"
+        setattr(job.tasks, name, getattr(job.tasks, name) + tasks)
+        setattr(job.slots, name, getattr(job.slots, name) + slots)
+    for task_id, slots, order, record in store.live_tasks(job):
+        task = task_from(job, task_id, slots, order, record)
+        job.live[task.key] = task
+        count_new(task)
+        if task.state is TaskState.ACTIVE:
+            enqueue(account, task)
+        else:
+            requeue(account, task, now, counted=False)
+
+
+def _reopen(account: Account, job: Job) -> None:
+    for visit in job.visits.values():
+        if visit.state == "running":
+            visit.state = "none"
+    if job.deadline is not None and job.state is not JobState.COMPLETED:
+        account.at(job.deadline, job)
+    refresh_queue(account, job)
+    account.wake_job(job)

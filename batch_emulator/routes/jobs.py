@@ -1,0 +1,131 @@
+"""Jobs, their task counts and their preparation and release tasks."""
+
+from __future__ import annotations
+
+from batch_emulator import odata
+from batch_emulator.call import Call, Reply, entity_headers
+from batch_emulator.faults import Fault
+from batch_emulator.model import Job, Json, key_of
+from batch_emulator.transitions import jobs
+from batch_emulator.wire import bodies, entities, paging, render
+
+DEFAULT_TERMINATE_REASON = "UserTerminate"  # as in the docs' example of a terminated job
+# properties that a PUT clears when they are absent (docs: Job_Update)
+_REPLACED = (
+    "priority",
+    "maxParallelTasks",
+    "allowTaskPreemption",
+    "constraints",
+    "metadata",
+    "onAllTasksComplete",
+)
+
+
+def add(call: Call) -> Reply:
+    """Job_Add."""
+    body = call.json()
+    entities.check_job(body)
+    account = call.emulator.account
+    if key_of(body["id"]) in account.jobs:
+        raise Fault("JobExists")
+    _require_pool(call, body)
+    job = jobs.add(account, body, call.now)
+    return call.created(f"{call.base_url}/jobs/{job.id}", job.etag, job.modified)
+
+
+def _require_pool(call: Call, body: Json) -> None:
+    """Our choice [S]: a job on a pool that does not exist is refused with PoolNotFound."""
+    if key_of(body["poolInfo"]["poolId"]) not in call.emulator.account.pools:
+        raise Fault("PoolNotFound", {"PoolId": body["poolInfo"]["poolId"]})
+
+
+def list_all(call: Call) -> Reply:
+    """Job_List."""
+    found = sorted(call.emulator.account.jobs.items())
+    rendered = ((key, render.job(job, call.base_url)) for key, job in found)
+    return call.listing(odata.JOB_FIELDS, paging.from_sorted(rendered))
+
+
+def get(call: Call) -> Reply:
+    """Job_Get."""
+    job = call.job()
+    headers = call.check(job.etag, job.modified)
+    return call.entity(render.job(job, call.base_url), headers)
+
+
+def patch(call: Call) -> Reply:
+    """Job_Patch: what is absent stays as it is."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    return _change(call, job, {**job.spec, **call.json()})
+
+
+def put(call: Call) -> Reply:
+    """Job_Update: what is absent is cleared."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    kept = {name: value for name, value in job.spec.items() if name not in _REPLACED}
+    body = call.json()
+    bodies.require(body, "poolInfo")
+    return _change(call, job, {**kept, **body})
+
+
+def _change(call: Call, job: Job, spec: Json) -> Reply:
+    spec["id"] = job.id
+    entities.check_job(spec)
+    _require_pool(call, spec)
+    jobs.update(call.emulator.account, job, spec, call.now)
+    return Reply(200, None, entity_headers(job.etag, job.modified) | call.data_service_id())
+
+
+def delete(call: Call) -> Reply:
+    """Job_Delete."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    jobs.delete(call.emulator.account, job, call.now)
+    return Reply(202)
+
+
+def disable(call: Call) -> Reply:
+    """Job_Disable."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    body = call.json()
+    bodies.require(body, "disableTasks")
+    jobs.disable(call.emulator.account, job, body["disableTasks"].lower(), call.now)
+    return _accepted(call, job)
+
+
+def enable(call: Call) -> Reply:
+    """Job_Enable."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    jobs.enable(call.emulator.account, job, call.now)
+    return _accepted(call, job)
+
+
+def terminate(call: Call) -> Reply:
+    """Job_Terminate."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    reason = call.json(optional=True).get("terminateReason") or DEFAULT_TERMINATE_REASON
+    jobs.terminate(call.emulator.account, job, reason, call.now)
+    return _accepted(call, job)
+
+
+def _accepted(call: Call, job: Job) -> Reply:
+    return Reply(202, None, entity_headers(job.etag, job.modified) | call.data_service_id())
+
+
+def task_counts(call: Call) -> Reply:
+    """Job_GetTaskCounts."""
+    return call.entity(render.task_counts(call.job()), {})
+
+
+def preparation_status(call: Call) -> Reply:
+    """Job_ListPreparationAndReleaseTaskStatus."""
+    job = call.job()
+    if "jobPreparationTask" not in job.spec:
+        raise Fault("JobPreparationTaskNotSpecified")
+    rendered = render.preparation_status(job, call.base_url)
+    return call.listing(odata.PREPARATION_FIELDS, paging.from_sorted(rendered))

@@ -1,0 +1,134 @@
+"""Pools, node counts and supported images."""
+
+from __future__ import annotations
+
+from batch_emulator import odata
+from batch_emulator.call import Call, Reply, entity_headers
+from batch_emulator.faults import Fault
+from batch_emulator.model import Json, Pool, key_of
+from batch_emulator.transitions import pools
+from batch_emulator.wire import entities, paging, render
+
+# properties that updateproperties clears when they are absent (docs)
+_REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
+NODE_COUNTS_PAGE = 10  # docs: nodecounts, default of maxresults
+
+
+def add(call: Call) -> Reply:
+    """Pool_Add."""
+    body = call.json()
+    entities.check_pool(body)
+    if key_of(body["id"]) in call.emulator.account.pools:
+        raise Fault("PoolExists")
+    pool = pools.add(call.emulator.account, body, call.now)
+    return call.created(f"{call.base_url}/pools/{pool.id}", pool.etag, pool.modified)
+
+
+def list_all(call: Call) -> Reply:
+    """Pool_List."""
+    found = sorted(call.emulator.account.pools.items())
+    rendered = ((key, render.pool(pool, call.base_url)) for key, pool in found)
+    return call.listing(odata.POOL_FIELDS, paging.from_sorted(rendered))
+
+
+def get(call: Call) -> Reply:
+    """Pool_Get."""
+    pool = call.pool()
+    headers = call.check(pool.etag, pool.modified)
+    return call.entity(render.pool(pool, call.base_url), headers)
+
+
+def exists(call: Call) -> Reply:
+    """Pool_Exists."""
+    pool = call.pool()
+    return Reply(200, None, call.check(pool.etag, pool.modified))
+
+
+def patch(call: Call) -> Reply:
+    """Pool_Patch: what is absent stays as it is."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    body = call.json()
+    return Reply(200, None, _change(call, pool, {**pool.spec, **body}))
+
+
+def update_properties(call: Call) -> Reply:
+    """Pool_UpdateProperties: what is absent is cleared."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    body = call.json()
+    kept = {name: value for name, value in pool.spec.items() if name not in _REPLACED}
+    return Reply(204, None, _change(call, pool, {**kept, **body}))
+
+
+def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
+    """A new start task reaches nodes when they reboot (docs)."""
+    pools.require_active(pool)
+    fixed = ("id", "vmSize", "taskSlotsPerNode", "targetDedicatedNodes", "targetLowPriorityNodes")
+    spec |= {name: pool.spec[name] for name in fixed if name in pool.spec}
+    entities.check_pool(spec)
+    pool.spec = spec
+    pools.touch(call.emulator.account, pool, call.now)
+    return entity_headers(pool.etag, pool.modified)
+
+
+def delete(call: Call) -> Reply:
+    """Pool_Delete."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    pools.delete(call.emulator.account, pool, call.now)
+    return Reply(202)
+
+
+def resize(call: Call) -> Reply:
+    """Pool_Resize."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    body = call.json()
+    entities.check_targets(body)
+    if "targetDedicatedNodes" not in body and "targetLowPriorityNodes" not in body:
+        raise Fault("MissingRequiredProperty", {"PropertyName": "targetDedicatedNodes"})
+    pools.resize(call.emulator.account, pool, body, call.now)
+    return Reply(202, None, entity_headers(pool.etag, pool.modified))
+
+
+def stop_resize(call: Call) -> Reply:
+    """Pool_StopResize."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    pools.stop_resize(call.emulator.account, pool, call.now)
+    return Reply(202, None, entity_headers(pool.etag, pool.modified))
+
+
+def node_counts(call: Call) -> Reply:
+    """Account_ListPoolNodeCounts."""
+    found = sorted(call.emulator.account.pools.items())
+    rendered = ((key, render.node_counts(pool)) for key, pool in found)
+    fetch = paging.from_sorted(rendered)
+    return call.listing(odata.NODE_COUNT_FIELDS, fetch, default=NODE_COUNTS_PAGE)
+
+
+# Images that pools name most; every one runs on this machine all the same [S].
+_IMAGES = (
+    ("microsoft-dsvm", "ubuntu-hpc", "2204", "batch.node.ubuntu 22.04", True),
+    ("canonical", "0001-com-ubuntu-server-jammy", "22_04-lts", "batch.node.ubuntu 22.04", False),
+    ("canonical", "ubuntu-24_04-lts", "server", "batch.node.ubuntu 24.04", False),
+    ("debian", "debian-12", "12", "batch.node.debian 12", False),
+)
+
+
+def supported_images(call: Call) -> Reply:
+    """Account_ListSupportedImages."""
+    found: list[tuple[str, Json]] = []
+    for publisher, offer, sku, agent, gpu in _IMAGES:
+        image = {"publisher": publisher, "offer": offer, "sku": sku, "version": "latest"}
+        body: Json = {
+            "nodeAgentSKUId": agent,
+            "imageReference": image,
+            "osType": "linux",
+            "verificationType": "verified",
+        }
+        if gpu:
+            body["capabilities"] = ["NvidiaTeslaDriverInstalled"]
+        found.append((f"{publisher}/{offer}/{sku}", body))
+    return call.listing(odata.IMAGE_FIELDS, paging.from_sorted(sorted(found, key=lambda i: i[0])))

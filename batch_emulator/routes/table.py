@@ -1,0 +1,128 @@
+"""Every documented operation, by its name in the service's OpenAPI description.
+
+An operation without a handler answers 501 with its name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batch_emulator.call import Handler
+from batch_emulator.routes import files, jobs, nodes, pools, tasks
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One operation: method, path with `{parameters}`, name, and who answers."""
+
+    method: str
+    path: str
+    operation: str
+    handler: Handler | None = None
+
+
+_POOL = "/pools/{poolId}"
+_NODE = "/pools/{poolId}/nodes/{nodeId}"
+_JOB = "/jobs/{jobId}"
+_TASK = "/jobs/{jobId}/tasks/{taskId}"
+_SCHEDULE = "/jobschedules/{jobScheduleId}"
+_CERTIFICATE = "/certificates({certificate})"
+_TASK_FILE = _TASK + "/files/{filePath}"
+_NODE_FILE = _NODE + "/files/{filePath}"
+
+ROUTES: tuple[Route, ...] = (
+    Route("GET", "/supportedimages", "Account_ListSupportedImages", pools.supported_images),
+    Route("GET", "/nodecounts", "Account_ListPoolNodeCounts", pools.node_counts),
+    Route("GET", "/applications", "Application_List"),
+    Route("GET", "/applications/{applicationId}", "Application_Get"),
+    Route("GET", "/poolusagemetrics", "Pool_ListUsageMetrics"),
+    Route("POST", "/certificates", "Certificate_Add"),
+    Route("GET", "/certificates", "Certificate_List"),
+    Route("GET", _CERTIFICATE, "Certificate_Get"),
+    Route("DELETE", _CERTIFICATE, "Certificate_Delete"),
+    Route("POST", _CERTIFICATE + "/canceldelete", "Certificate_CancelDeletion"),
+    # pools
+    Route("POST", "/pools", "Pool_Add", pools.add),
+    Route("GET", "/pools", "Pool_List", pools.list_all),
+    Route("GET", _POOL, "Pool_Get", pools.get),
+    Route("HEAD", _POOL, "Pool_Exists", pools.exists),
+    Route("PATCH", _POOL, "Pool_Patch", pools.patch),
+    Route("DELETE", _POOL, "Pool_Delete", pools.delete),
+    Route("POST", _POOL + "/resize", "Pool_Resize", pools.resize),
+    Route("POST", _POOL + "/stopresize", "Pool_StopResize", pools.stop_resize),
+    Route("POST", _POOL + "/updateproperties", "Pool_UpdateProperties", pools.update_properties),
+    Route("POST", _POOL + "/removenodes", "Pool_RemoveNodes"),
+    Route("POST", _POOL + "/enableautoscale", "Pool_EnableAutoScale"),
+    Route("POST", _POOL + "/disableautoscale", "Pool_DisableAutoScale"),
+    Route("POST", _POOL + "/evaluateautoscale", "Pool_EvaluateAutoScale"),
+    # nodes
+    Route("GET", _POOL + "/nodes", "ComputeNode_List", nodes.list_all),
+    Route("GET", _NODE, "ComputeNode_Get", nodes.get),
+    Route("POST", _NODE + "/reboot", "ComputeNode_Reboot", nodes.reboot),
+    Route("POST", _NODE + "/reimage", "ComputeNode_Reimage"),
+    Route("POST", _NODE + "/start", "ComputeNode_Start"),
+    Route("POST", _NODE + "/deallocate", "ComputeNode_Deallocate"),
+    Route("POST", _NODE + "/disablescheduling", "ComputeNode_DisableScheduling"),
+    Route("POST", _NODE + "/enablescheduling", "ComputeNode_EnableScheduling"),
+    Route("POST", _NODE + "/users", "ComputeNode_AddUser"),
+    Route("PUT", _NODE + "/users/{userName}", "ComputeNode_UpdateUser"),
+    Route("DELETE", _NODE + "/users/{userName}", "ComputeNode_DeleteUser"),
+    Route("GET", _NODE + "/remoteloginsettings", "ComputeNode_GetRemoteLoginSettings"),
+    Route("GET", _NODE + "/rdp", "ComputeNode_GetRemoteDesktop"),
+    Route("POST", _NODE + "/uploadbatchservicelogs", "ComputeNode_UploadBatchServiceLogs"),
+    Route("GET", _NODE + "/extensions", "ComputeNodeExtension_List"),
+    Route("GET", _NODE + "/extensions/{extensionName}", "ComputeNodeExtension_Get"),
+    # jobs
+    Route("POST", "/jobs", "Job_Add", jobs.add),
+    Route("GET", "/jobs", "Job_List", jobs.list_all),
+    Route("GET", _JOB, "Job_Get", jobs.get),
+    Route("PATCH", _JOB, "Job_Patch", jobs.patch),
+    Route("PUT", _JOB, "Job_Update", jobs.put),
+    Route("DELETE", _JOB, "Job_Delete", jobs.delete),
+    Route("POST", _JOB + "/disable", "Job_Disable", jobs.disable),
+    Route("POST", _JOB + "/enable", "Job_Enable", jobs.enable),
+    Route("POST", _JOB + "/terminate", "Job_Terminate", jobs.terminate),
+    Route("GET", _JOB + "/taskcounts", "Job_GetTaskCounts", jobs.task_counts),
+    Route(
+        "GET",
+        _JOB + "/jobpreparationandreleasetaskstatus",
+        "Job_ListPreparationAndReleaseTaskStatus",
+        jobs.preparation_status,
+    ),
+    # tasks
+    Route("POST", _JOB + "/tasks", "Task_Add", tasks.add),
+    Route("GET", _JOB + "/tasks", "Task_List", tasks.list_all),
+    Route("POST", _JOB + "/addtaskcollection", "Task_AddCollection", tasks.add_collection),
+    Route("GET", _TASK, "Task_Get", tasks.get),
+    Route("PUT", _TASK, "Task_Update", tasks.put),
+    Route("DELETE", _TASK, "Task_Delete", tasks.delete),
+    Route("POST", _TASK + "/terminate", "Task_Terminate", tasks.terminate),
+    Route("POST", _TASK + "/reactivate", "Task_Reactivate", tasks.reactivate),
+    Route("GET", _TASK + "/subtasksinfo", "Task_ListSubtasks"),
+    # files
+    Route("GET", _TASK + "/files", "File_ListFromTask", files.list_of(files.task_root)),
+    Route("HEAD", _TASK_FILE, "File_GetPropertiesFromTask", files.properties_of(files.task_root)),
+    Route("GET", _TASK_FILE, "File_GetFromTask", files.get_of(files.task_root)),
+    Route("DELETE", _TASK_FILE, "File_DeleteFromTask", files.delete_of(files.task_root)),
+    Route("GET", _NODE + "/files", "File_ListFromComputeNode", files.list_of(files.node_root)),
+    Route(
+        "HEAD",
+        _NODE_FILE,
+        "File_GetPropertiesFromComputeNode",
+        files.properties_of(files.node_root),
+    ),
+    Route("GET", _NODE_FILE, "File_GetFromComputeNode", files.get_of(files.node_root)),
+    Route("DELETE", _NODE_FILE, "File_DeleteFromComputeNode", files.delete_of(files.node_root)),
+    # job schedules
+    Route("POST", "/jobschedules", "JobSchedule_Add"),
+    Route("GET", "/jobschedules", "JobSchedule_List"),
+    Route("GET", _SCHEDULE, "JobSchedule_Get"),
+    Route("HEAD", _SCHEDULE, "JobSchedule_Exists"),
+    Route("PATCH", _SCHEDULE, "JobSchedule_Patch"),
+    Route("PUT", _SCHEDULE, "JobSchedule_Update"),
+    Route("DELETE", _SCHEDULE, "JobSchedule_Delete"),
+    Route("POST", _SCHEDULE + "/disable", "JobSchedule_Disable"),
+    Route("POST", _SCHEDULE + "/enable", "JobSchedule_Enable"),
+    Route("POST", _SCHEDULE + "/terminate", "JobSchedule_Terminate"),
+    Route("GET", _SCHEDULE + "/jobs", "Job_ListFromJobSchedule"),
+)

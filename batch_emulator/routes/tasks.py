@@ -1,0 +1,146 @@
+"""Tasks."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from batch_emulator import odata
+from batch_emulator.call import Call, Reply, entity_headers
+from batch_emulator.faults import Fault, bad_property, error_body
+from batch_emulator.model import Job, Json, Task, key_of
+from batch_emulator.store import restore_task
+from batch_emulator.transitions import tasks
+from batch_emulator.values import etag_text, time_text
+from batch_emulator.wire import entities, paging, render
+
+MAX_TASKS_IN_COLLECTION = 100  # docs: addtaskcollection
+
+
+def _find(call: Call, job: Job) -> Task:
+    """The task of the path: the living one, or a finished one from its row. Raises Fault."""
+    key = key_of(call.params["taskId"])
+    task = job.live.get(key)
+    if task is not None:
+        return task
+    row = call.emulator.store.task(job, key)
+    if row is None:
+        raise Fault("TaskNotFound")
+    return restore_task(job, row)
+
+
+def add(call: Call) -> Reply:
+    """Task_Add."""
+    job, body = call.job(), call.json()
+    tasks.require_open_job(job)
+    entities.check_task(body, job.spec)
+    if call.emulator.store.has_tasks(job, [key_of(body["id"])]):
+        raise Fault("TaskExists")
+    task = tasks.add(call.emulator.account, job, body, call.now)
+    url = render.task_url(call.base_url, job.id, task.id)
+    return call.created(url, task.etag, task.modified)
+
+
+def add_collection(call: Call) -> Reply:
+    """Task_AddCollection: each task succeeds or fails by itself."""
+    job, body = call.job(), call.json()
+    value = body.get("value")
+    if not isinstance(value, list):
+        raise Fault("MissingRequiredProperty", {"PropertyName": "value"})
+    items = cast("list[Any]", value)
+    if len(items) > MAX_TASKS_IN_COLLECTION:
+        raise bad_property("value", len(items), f"at most {MAX_TASKS_IN_COLLECTION} tasks")
+    if not all(isinstance(item, dict) for item in items):
+        raise bad_property("value", "", "a list of objects is expected")
+    tasks.require_open_job(job)
+    named = [key_of(str(item.get("id", ""))) for item in items]
+    taken = call.emulator.store.has_tasks(job, named)
+    return call.entity({"value": [_add_one(call, job, item, taken) for item in items]}, {})
+
+
+def _add_one(call: Call, job: Job, body: Json, taken: set[str]) -> Json:
+    """Statuses as the SDK compares them: `Success`, but lower-case `clienterror`."""
+    try:
+        entities.check_task(body, job.spec)
+        if key_of(body["id"]) in taken:
+            raise Fault("TaskExists")
+    except Fault as fault:
+        error = error_body(fault, call.request_id, call.now, call.base_url)
+        error.pop("odata.metadata")
+        return {"status": "clienterror", "taskId": str(body.get("id", "")), "error": error}
+    taken.add(key_of(body["id"]))
+    task = tasks.add(call.emulator.account, job, body, call.now)
+    return {
+        "status": "Success",
+        "taskId": task.id,
+        "eTag": etag_text(task.etag),
+        "lastModified": time_text(task.modified),
+        "location": render.task_url(call.base_url, job.id, task.id),
+    }
+
+
+def list_all(call: Call) -> Reply:
+    """Task_List, in the order of ids."""
+    job = call.job()
+
+    def fetch(after: str, limit: int) -> list[tuple[str, Json]]:
+        rows = call.emulator.store.tasks_after(job, after, limit)
+        return [(key_of(row.id), render.task(job, row, call.base_url)) for row in rows]
+
+    return call.listing(odata.TASK_FIELDS, fetch)
+
+
+def get(call: Call) -> Reply:
+    """Task_Get."""
+    job = call.job()
+    task = _find(call, job)
+    headers = call.check(task.etag, task.modified) | call.data_service_id()
+    row = call.emulator.store.task(job, task.key)
+    if row is None:
+        raise Fault("TaskNotFound")
+    return call.entity(render.task(job, row, call.base_url), headers)
+
+
+def put(call: Call) -> Reply:
+    """Task_Update: only constraints can be changed, and absent ones are cleared (docs)."""
+    job = call.job()
+    task = _find(call, job)
+    call.check(task.etag, task.modified)
+    body = call.json()
+    entities.check_constraints(body)
+    row = call.emulator.store.task(job, task.key)
+    if row is None:
+        raise Fault("TaskNotFound")
+    if task.end is not None:
+        raise Fault("TaskCompleted")
+    kept = {name: value for name, value in row.body.items() if name != "constraints"}
+    changed = {"constraints": body["constraints"]} if "constraints" in body else {}
+    tasks.update_constraints(call.emulator.account, task, {**kept, **changed}, call.now)
+    return Reply(200, None, _headers(call, task))
+
+
+def delete(call: Call) -> Reply:
+    """Task_Delete."""
+    task = _find(call, call.job())
+    call.check(task.etag, task.modified)
+    tasks.delete(call.emulator.account, task)
+    return Reply(200)
+
+
+def terminate(call: Call) -> Reply:
+    """Task_Terminate."""
+    task = _find(call, call.job())
+    call.check(task.etag, task.modified)
+    tasks.terminate(call.emulator.account, task, call.now)
+    return Reply(204, None, _headers(call, task))
+
+
+def reactivate(call: Call) -> Reply:
+    """Task_Reactivate."""
+    task = _find(call, call.job())
+    call.check(task.etag, task.modified)
+    tasks.reactivate(call.emulator.account, task, call.now)
+    return Reply(204, None, _headers(call, task))
+
+
+def _headers(call: Call, task: Task) -> dict[str, str]:
+    return entity_headers(task.etag, task.modified) | call.data_service_id()

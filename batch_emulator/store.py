@@ -1,0 +1,254 @@
+"""State on disk: SQLite, write-ahead log, written through before anybody is answered.
+
+Finished tasks exist only here; reads of tasks always come from here. One connection, so a read
+sees what was written before the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from batch_emulator.account import Journal
+from batch_emulator.model import Job, Json, Task
+from batch_emulator.records import (
+    dump,
+    job_record,
+    node_record,
+    pool_record,
+    task_from,
+    task_record,
+)
+
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS pools (pool TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS nodes (
+  pool TEXT, node TEXT, record TEXT NOT NULL, PRIMARY KEY (pool, node)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tasks (
+  job TEXT, task TEXT, id TEXT NOT NULL, ord INTEGER NOT NULL, slots INTEGER NOT NULL,
+  state TEXT NOT NULL, result TEXT, record TEXT NOT NULL, body TEXT NOT NULL,
+  PRIMARY KEY (job, task)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS live_tasks ON tasks (job, ord) WHERE state <> 'completed';
+CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
+"""
+FORMAT = 1
+
+
+class StoreInUse(Exception):
+    """Another emulator works on this data dir."""
+
+
+class StoreFormat(Exception):
+    """The data dir was written by a newer emulator."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as it lies on disk."""
+
+    id: str
+    slots: int
+    order: int
+    record: Json
+    body: Json
+
+
+class Store:
+    """The database of one data dir, locked for this process."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as err:
+            self._lock.close()
+            raise StoreInUse(f"another emulator is running on {folder}") from err
+        self._db = sqlite3.connect(folder / "state.sqlite", isolation_level=None)
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        # a checkpoint syncs the disk; once in 4,000 pages keeps that out of most requests
+        self._db.execute("PRAGMA wal_autocheckpoint=4000")
+        self._prepare()
+        self._committed: asyncio.Future[None] | None = None
+
+    def _prepare(self) -> None:
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        if version > FORMAT:
+            self.close()
+            raise StoreFormat(f"state has format {version}, this emulator reads {FORMAT}")
+        self._db.executescript(_SCHEMA)
+        self._db.execute(f"PRAGMA user_version={FORMAT}")
+
+    def close(self) -> None:
+        """Commit and let go of the data dir."""
+        if self._db.in_transaction:
+            self._db.execute("COMMIT")
+        self._db.close()
+        self._lock.close()
+
+    # -- writing
+
+    def write(self, journal: Journal) -> None:
+        """Write changes into the open transaction."""
+        if journal.empty:
+            return
+        if not self._db.in_transaction:
+            self._db.execute("BEGIN")
+        self._write_entities(journal)
+        self._write_tasks(journal)
+
+    def _write_entities(self, journal: Journal) -> None:
+        run = self._db.execute
+        for key, pool in journal.pools.items():
+            if pool is None:
+                run("DELETE FROM pools WHERE pool=?", (key,))
+            else:
+                run("REPLACE INTO pools VALUES (?,?)", (key, dump(pool_record(pool))))
+        for (pool_key, key), node in journal.nodes.items():
+            if node is None:
+                run("DELETE FROM nodes WHERE pool=? AND node=?", (pool_key, key))
+            else:
+                record = dump(node_record(node))
+                run("REPLACE INTO nodes VALUES (?,?,?)", (pool_key, key, record))
+        for key, job in journal.jobs.items():
+            if job is None:
+                run("DELETE FROM jobs WHERE job=?", (key,))
+                run("DELETE FROM tasks WHERE job=?", (key,))
+            else:
+                run("REPLACE INTO jobs VALUES (?,?)", (key, dump(job_record(job))))
+
+    def _write_tasks(self, journal: Journal) -> None:
+        self._db.executemany(
+            "INSERT INTO tasks VALUES (?,?,?,?,?,?,?,?,?)",
+            (
+                (t.job.key, t.key, t.id, t.order, t.slots, t.state.value, t.result,
+                 dump(task_record(t)), dump(body))
+                for t, body in journal.new_tasks
+            ),
+        )  # fmt: skip
+        self._db.executemany(
+            "UPDATE tasks SET body=? WHERE job=? AND task=?",
+            ((dump(body), t.job.key, t.key) for t, body in journal.bodies),
+        )
+        self._db.executemany(
+            "UPDATE tasks SET state=?, result=?, ord=?, record=? WHERE job=? AND task=?",
+            (
+                (t.state.value, t.result, t.order, dump(task_record(t)), *key)
+                for key, t in journal.tasks.items()
+                if t is not None
+            ),
+        )
+        self._db.executemany(
+            "DELETE FROM tasks WHERE job=? AND task=?",
+            (key for key, t in journal.tasks.items() if t is None),
+        )
+
+    async def committed(self) -> None:
+        """Return once everything written so far is committed; commits are shared."""
+        if not self._db.in_transaction:
+            return
+        if self._committed is None:
+            loop = asyncio.get_running_loop()
+            self._committed = loop.create_future()
+            loop.call_soon(self._commit)
+        await asyncio.shield(self._committed)
+
+    def commit_soon(self) -> None:
+        """Have what was written committed at the end of this turn of the loop."""
+        if self._db.in_transaction and self._committed is None:
+            loop = asyncio.get_running_loop()
+            self._committed = loop.create_future()
+            loop.call_soon(self._commit)
+
+    def _commit(self) -> None:
+        waiting, self._committed = self._committed, None
+        error: sqlite3.Error | None = None
+        try:
+            if self._db.in_transaction:
+                self._db.execute("COMMIT")
+        except sqlite3.Error as err:
+            error = err
+        if waiting is None or waiting.done():
+            return
+        if error is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(error)
+
+    # -- reading
+
+    def records(self, table: str) -> Iterator[tuple[str, Json]]:
+        """Key of the owner (or own key) and record of every pool, node or job."""
+        query = {
+            "pools": "SELECT pool, record FROM pools",
+            "nodes": "SELECT pool, record FROM nodes",
+            "jobs": "SELECT job, record FROM jobs",
+        }[table]
+        for key, record in self._db.execute(query):
+            yield key, json.loads(record)
+
+    def has_tasks(self, job: Job, keys: Iterable[str]) -> set[str]:
+        """Which of these task keys exist."""
+        wanted = list(keys)
+        marks = ",".join("?" * len(wanted))
+        rows = self._db.execute(
+            f"SELECT task FROM tasks WHERE job=? AND task IN ({marks})",  # noqa: S608 - marks only
+            (job.key, *wanted),
+        )
+        return {row[0] for row in rows}
+
+    def task(self, job: Job, key: str) -> TaskRow | None:
+        """One task, whatever its state."""
+        row = self._db.execute(
+            "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task=?",
+            (job.key, key),
+        ).fetchone()
+        return None if row is None else _task_row(row)
+
+    def tasks_after(self, job: Job, key: str, limit: int) -> list[TaskRow]:
+        """Up to `limit` tasks in the order of their keys, from behind `key`."""
+        rows = self._db.execute(
+            "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task>?"
+            " ORDER BY task LIMIT ?",
+            (job.key, key, limit),
+        ).fetchall()
+        return [_task_row(row) for row in rows]
+
+    def live_tasks(self, job: Job) -> Iterator[tuple[str, int, int, Json]]:
+        """Id, slots, order and record of the tasks that are not completed, in queue order."""
+        rows = self._db.execute(
+            "SELECT id, slots, ord, record FROM tasks"
+            " WHERE job=? AND state <> 'completed' ORDER BY ord",
+            (job.key,),
+        )
+        for task_id, slots, order, record in rows:
+            yield task_id, slots, order, json.loads(record)
+
+    def finished_counts(self, job: Job) -> Iterator[tuple[str, int, int]]:
+        """Result, number of tasks and of their slots, for completed tasks."""
+        return self._db.execute(
+            "SELECT result, count(*), sum(slots) FROM tasks"
+            " WHERE job=? AND state='completed' GROUP BY result",
+            (job.key,),
+        )
+
+    def highest_order(self) -> int:
+        """The highest order number that a task has."""
+        return self._db.execute("SELECT max(ord) FROM tasks").fetchone()[0] or 0
+
+
+def _task_row(row: tuple[Any, ...]) -> TaskRow:
+    return TaskRow(row[0], row[1], row[2], json.loads(row[3]), json.loads(row[4]))
+
+
+def restore_task(job: Job, row: TaskRow) -> Task:
+    """The task of a row, for changing it."""
+    return task_from(job, row.id, row.slots, row.order, row.record)

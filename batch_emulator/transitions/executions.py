@@ -1,0 +1,66 @@
+"""Executions: placed on a node, and the one place where every end arrives."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from uuid import uuid4
+
+from batch_emulator.account import Account
+from batch_emulator.executor.launch import Outcome
+from batch_emulator.model import Execution, Kind, Node, Task
+from batch_emulator.transitions import nodes, preparation, tasks
+from batch_emulator.transitions.states import dequeue, set_node, settle_node
+from batch_emulator.model import NodeState
+
+RECENT_TASKS = 10
+
+
+def place(account: Account, task: Task, node: Node, now: datetime) -> Execution:
+    """Give a task its slots on a node and let it in (or behind the job's preparation task)."""
+    job = task.job
+    key = f"{job.key}/{task.key}/{uuid4().hex}"
+    execution = Execution(key=key, kind=Kind.TASK, node=node, job=job, task=task, slots=task.slots)
+    dequeue(account, task)
+    task.execution = execution
+    task.place = (node.pool.id, node.id)
+    account.executions[key] = execution
+    job.executions[key] = execution
+    node.executions[key] = execution
+    node.used_slots += task.slots
+    node.recent = [(job.id, task.id), *node.recent[: RECENT_TASKS - 1]]
+    set_node(account, node, NodeState.RUNNING, now)
+    preparation.enter(account, execution, now)
+    return execution
+
+
+def begun(account: Account, execution: Execution, now: datetime) -> None:
+    """The executor takes the execution over."""
+    if execution.kind is Kind.TASK:
+        tasks.started(account, execution, now)
+
+
+def ended(account: Account, execution: Execution, outcome: Outcome | None, now: datetime) -> None:
+    """An execution is over; `outcome` is None when it never became a process."""
+    node, job = execution.node, execution.job
+    if account.executions.pop(execution.key, None) is None:
+        return
+    node.executions.pop(execution.key, None)
+    node.used_slots -= execution.slots
+    if job is not None:
+        job.executions.pop(execution.key, None)
+        account.wake_job(job)
+    if execution.kind is Kind.TASK:
+        tasks.ended(account, execution, outcome, now)
+        node.tasks_run += 1
+        node.tasks_succeeded += int(outcome is not None and outcome.exit_code == 0)
+    elif execution.kind is Kind.PREPARATION:
+        preparation.preparation_ended(account, execution, outcome, now)
+    elif execution.kind is Kind.RELEASE:
+        preparation.release_ended(account, execution, outcome, now)
+    else:
+        nodes.start_task_ended(account, execution, outcome, now)
+    account.save_node(node)
+    if not node.executions:
+        nodes.drained(account, node, now)
+    else:
+        settle_node(account, node, now)

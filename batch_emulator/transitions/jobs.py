@@ -1,0 +1,158 @@
+"""Jobs: their states, and how they come to an end."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batch_emulator.account import Account, DeleteTaskFolder
+from batch_emulator.faults import Fault, bad_property
+from batch_emulator.model import Execution, Job, JobState, Json, Kind, Stop
+from batch_emulator.transitions.states import (
+    dequeue,
+    refresh_queue,
+    set_job,
+    stop_execution,
+    touch_job,
+)
+from batch_emulator.values import parse_duration
+
+TERMINABLE = (JobState.ACTIVE, JobState.DISABLING, JobState.DISABLED, JobState.ENABLING)
+
+
+def add(account: Account, body: Json, now: datetime) -> Job:
+    """Add a validated job whose id is free. Raises Fault when its pool does not exist."""
+    job = Job(
+        id=body["id"],
+        spec=body,
+        created=now,
+        modified=now,
+        etag=account.next_etag(now),
+        order=account.next_order(),
+        state_time=now,
+    )
+    apply_spec(account, job, body)
+    account.jobs[job.key] = job
+    account.save_job(job)
+    return job
+
+
+def apply_spec(account: Account, job: Job, spec: Json) -> None:
+    """Take over what scheduling needs from a body."""
+    pool = account.pool_of(job)
+    if pool is not None:
+        pool.waiting.pop(job.key, None)
+    job.spec = spec
+    job.pool_id = spec["poolInfo"]["poolId"]
+    job.priority = spec.get("priority") or 0
+    job.max_parallel = spec.get("maxParallelTasks") or -1
+    job.deadline = _deadline(job)
+    if job.deadline is not None:
+        account.at(job.deadline, job)
+    refresh_queue(account, job)
+
+
+def _deadline(job: Job) -> datetime | None:
+    text = (job.spec.get("constraints") or {}).get("maxWallClockTime")
+    limit = None if text is None else parse_duration(text)
+    return None if limit is None else job.created + limit
+
+
+def update(account: Account, job: Job, spec: Json, now: datetime) -> None:
+    """Give a job a new body. Its pool may change only while it is disabled and nothing runs."""
+    if job.state in (JobState.DELETING, JobState.TERMINATING, JobState.COMPLETED):
+        raise_state(job)
+    new_pool = spec["poolInfo"]["poolId"]
+    if new_pool.lower() != job.pool_id.lower() and job.state is not JobState.DISABLED:
+        raise Fault("JobNotDisabled", {"Reason": "poolInfo changes only on a disabled job"})
+    apply_spec(account, job, spec)
+    touch_job(account, job, now)
+
+
+def raise_state(job: Job) -> None:
+    """Refuse what the job's state does not allow. Raises Fault."""
+    code = {
+        JobState.COMPLETED: "JobCompleted",
+        JobState.TERMINATING: "JobBeingTerminated",
+        JobState.DELETING: "JobBeingDeleted",
+    }.get(job.state, "OperationInvalidForCurrentState")
+    raise Fault(code, {"State": job.state.value})
+
+
+def disable(account: Account, job: Job, option: str, now: datetime) -> None:
+    """Stop scheduling; running tasks are requeued, terminated or waited for."""
+    if job.state not in (JobState.ACTIVE, JobState.DISABLING, JobState.DISABLED):
+        raise_state(job)
+    stop = {"requeue": Stop.REQUEUE, "terminate": Stop.TERMINATE, "wait": None}
+    if option not in stop:
+        raise bad_property("disableTasks", option, "one of requeue, terminate, wait")
+    job.disable_option = option
+    if job.state is not JobState.DISABLED:
+        set_job(account, job, JobState.DISABLING, now)
+    why = stop[option]
+    if why is not None:
+        _stop_tasks(account, job, why)
+
+
+def enable(account: Account, job: Job, now: datetime) -> None:
+    """Schedule again; an active job stays so."""
+    if job.state not in (JobState.ACTIVE, JobState.DISABLED, JobState.DISABLING, JobState.ENABLING):
+        raise_state(job)
+    if job.state in (JobState.DISABLED, JobState.DISABLING):
+        job.disable_option = None
+        set_job(account, job, JobState.ENABLING, now)
+
+
+def terminate(account: Account, job: Job, reason: str, now: datetime) -> None:
+    """End running tasks, then run release tasks, then complete. Active tasks stay active (docs)."""
+    if job.state not in TERMINABLE:
+        raise_state(job)
+    job.terminate_reason = reason
+    set_job(account, job, JobState.TERMINATING, now)
+    _stop_tasks(account, job, Stop.TERMINATE)
+
+
+def delete(account: Account, job: Job, now: datetime) -> None:
+    """End and forget a job with its tasks and their files."""
+    if job.state is JobState.DELETING:
+        raise Fault("JobBeingDeleted")
+    set_job(account, job, JobState.DELETING, now)
+    for task in list(job.live.values()):
+        dequeue(account, task)
+    _stop_tasks(account, job, Stop.DISCARD)
+
+
+def _stop_tasks(account: Account, job: Job, why: Stop) -> None:
+    for execution in list(job.executions.values()):
+        if execution.kind is Kind.TASK or (
+            execution.kind is Kind.PREPARATION and why is not Stop.REQUEUE
+        ):
+            stop_execution(account, execution, why)
+
+
+def finish(account: Account, job: Job, now: datetime) -> None:
+    """Take the last step of a job of which nothing runs any more."""
+    if job.state is JobState.DISABLING:
+        set_job(account, job, JobState.DISABLED, now)
+    elif job.state is JobState.ENABLING:
+        set_job(account, job, JobState.ACTIVE, now)
+    elif job.state is JobState.TERMINATING:
+        job.ended = now
+        set_job(account, job, JobState.COMPLETED, now)
+    elif job.state is JobState.DELETING:
+        _forget(account, job)
+
+
+def _forget(account: Account, job: Job) -> None:
+    pool = account.pool_of(job)
+    if pool is not None:
+        pool.waiting.pop(job.key, None)
+        for node in pool.nodes.values():
+            account.effects.append(DeleteTaskFolder(pool.id, node.id, job.id, None))
+    account.jobs.pop(job.key, None)
+    account.dirty_jobs.pop(job.key, None)
+    account.journal.jobs[job.key] = None
+
+
+def tasks_running(job: Job) -> list[Execution]:
+    """What of the job still runs, release tasks not counted."""
+    return [e for e in job.executions.values() if e.kind is not Kind.RELEASE]

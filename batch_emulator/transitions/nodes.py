@@ -1,0 +1,204 @@
+"""Nodes: they boot, run their start task, work, reboot and leave."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from uuid import uuid4
+
+from batch_emulator.account import Account, CreateNodeFolder, DeleteNodeFolder, Start
+from batch_emulator.executor.launch import Outcome
+from batch_emulator.faults import Fault, bad_property
+from batch_emulator.model import (
+    AllocationState,
+    Execution,
+    Kind,
+    Node,
+    NodeState,
+    Pool,
+    Stop,
+    key_of,
+)
+from batch_emulator.transitions.preparation import node_restarted
+from batch_emulator.transitions.states import set_node, settle_node, stop_execution
+from batch_emulator.transitions.tasks import failure_info
+from batch_emulator.values import time_text
+
+
+def add(account: Account, pool: Pool, *, dedicated: bool, now: datetime) -> Node:
+    """Put a new node into the pool; it is created for half of the boot time, then starts."""
+    number = 1 + max((node.number for node in pool.nodes.values()), default=0)
+    node = Node(
+        id=f"tvm-{uuid4().hex[:12]}-{'d' if dedicated else 'p'}",
+        pool=pool,
+        dedicated=dedicated,
+        number=number,
+        allocated=now,
+        state=NodeState.CREATING,
+        state_time=now,
+    )
+    pool.nodes[node.key] = node
+    _after(account, node, now, account.limits.boot_s / 2)
+    account.save_node(node)
+    return node
+
+
+def _after(account: Account, node: Node, now: datetime, seconds: float) -> None:
+    node.due = now + timedelta(seconds=seconds)
+    account.at(node.due, node)
+
+
+def advance(account: Account, node: Node, now: datetime) -> None:
+    """The time of the node's state is over: created nodes start, started ones run their start task."""
+    node.due = None
+    if node.state in (NodeState.CREATING, NodeState.REBOOTING):
+        set_node(account, node, NodeState.STARTING, now)
+        _after(account, node, now, account.limits.boot_s / 2)
+    elif node.state is NodeState.STARTING:
+        node.booted = now
+        _booted(account, node, now)
+    account.save_node(node)
+
+
+def _booted(account: Account, node: Node, now: datetime) -> None:
+    node.start_task = node.pool.spec.get("startTask")
+    node.start_info = None
+    account.effects.append(CreateNodeFolder(node.pool.id, node.id))
+    if node.start_task is None:
+        _ready(account, node, now)
+        return
+    node.start_info = {"state": "running", "startTime": time_text(now), "retryCount": 0}
+    if node.start_task.get("waitForSuccess") is False:
+        _ready(account, node, now)  # tasks need not wait (docs: waitForSuccess)
+    else:
+        set_node(account, node, NodeState.WAITING_FOR_START_TASK, now)
+    _run_start_task(account, node)
+
+
+def _ready(account: Account, node: Node, now: datetime) -> None:
+    state = NodeState.IDLE if node.scheduling else NodeState.OFFLINE
+    set_node(account, node, state, now)
+
+
+def _run_start_task(account: Account, node: Node) -> None:
+    key = f"{node.key}/start/{uuid4().hex}"
+    execution = Execution(key=key, kind=Kind.START, node=node, body=node.start_task or {})
+    account.executions[key] = execution
+    node.executions[key] = execution
+    account.effects.append(Start(execution))
+
+
+def start_task_ended(
+    account: Account, execution: Execution, outcome: Outcome | None, now: datetime
+) -> None:
+    """Retry, open the node, or leave it in starttaskfailed (state enum; one docstring says unusable)."""
+    node, info = execution.node, execution.node.start_info
+    if execution.stop is not None or outcome is None or info is None:
+        return
+    allowed = execution.body.get("maxTaskRetryCount") or 0
+    if outcome.retryable and (allowed == -1 or info["retryCount"] < allowed):
+        info["retryCount"] += 1
+        info["lastRetryTime"] = time_text(now)
+        account.save_node(node)
+        _run_start_task(account, node)
+        return
+    failure = failure_info(outcome)
+    info |= {"state": "completed", "endTime": time_text(now)}
+    info["result"] = "success" if failure is None else "failure"
+    if outcome.exit_code is not None:
+        info["exitCode"] = outcome.exit_code
+    if failure is not None:
+        info["failureInfo"] = failure
+    if node.state is NodeState.WAITING_FOR_START_TASK:
+        if failure is None:
+            _ready(account, node, now)
+        else:
+            set_node(account, node, NodeState.START_TASK_FAILED, now)
+    account.save_node(node)
+
+
+_STOPS = {"requeue": Stop.REQUEUE, "terminate": Stop.TERMINATE, "taskcompletion": None}
+
+
+def stop_for(option: str, name: str) -> Stop | None:
+    """What a deallocation or reboot option does to running tasks; None waits. Raises Fault."""
+    if option == "retaineddata":
+        raise Fault("NotImplemented", {"Property": name, "PropertyValue": option})
+    if option not in _STOPS:
+        allowed = "one of requeue, terminate, taskcompletion, retaineddata"
+        raise bad_property(name, option, allowed)
+    return _STOPS[option]
+
+
+def reboot(account: Account, node: Node, option: str, now: datetime) -> None:
+    """Restart the node; its disk stays. Only idle and running nodes reboot (docs). Raises Fault."""
+    stop = stop_for(option, "nodeRebootOption")
+    if node.state not in (NodeState.IDLE, NodeState.RUNNING):
+        code = {
+            NodeState.REBOOTING: "NodeBeingRebooted",
+            NodeState.REIMAGING: "NodeBeingReimaged",
+            NodeState.CREATING: "NodeBeingCreated",
+            NodeState.STARTING: "NodeBeingStarted",
+            NodeState.UNUSABLE: "NodeStateUnusable",
+        }.get(node.state, "OperationInvalidForCurrentState")
+        raise Fault(code, {"State": node.state.value})
+    node.reboot_when_drained = True
+    if stop is not None:
+        set_node(account, node, NodeState.REBOOTING, now)
+        _stop_all(account, node, stop)
+    account.save_node(node)
+    if not node.executions:
+        drained(account, node, now)
+
+
+def _stop_all(account: Account, node: Node, why: Stop) -> None:
+    for execution in list(node.executions.values()):
+        stop_execution(account, execution, why if execution.kind is Kind.TASK else Stop.LOST)
+
+
+def leave(account: Account, node: Node, why: Stop | None, now: datetime) -> None:
+    """Take the node out of the pool, at once or (`why` None) when its tasks are done."""
+    set_node(account, node, NodeState.LEAVING_POOL, now)
+    if why is not None:
+        _stop_all(account, node, why)
+    if not node.executions:
+        drained(account, node, now)
+
+
+def drained(account: Account, node: Node, now: datetime) -> None:
+    """Nothing runs on the node any more: go on with what waited for that."""
+    if node.state is NodeState.LEAVING_POOL:
+        gone(account, node)
+    elif node.reboot_when_drained:
+        node.reboot_when_drained = False
+        set_node(account, node, NodeState.REBOOTING, now)
+        node_restarted(account, node, wiped=False)
+        _after(account, node, now, account.limits.boot_s / 2)
+        account.save_node(node)
+    else:
+        settle_node(account, node, now)
+
+
+def gone(account: Account, node: Node) -> None:
+    """Forget a node and its disk."""
+    pool = node.pool
+    pool.nodes.pop(node.key, None)
+    pool.available.pop(node.key, None)
+    account.journal.nodes[(pool.key, node.key)] = None
+    account.effects.append(DeleteNodeFolder(pool.id, node.id))
+    account.dirty_pools[pool.key] = pool
+
+
+def require(account: Account, pool_id: str, node_id: str) -> Node:
+    """The node of that id. Raises Fault."""
+    pool = account.pools.get(key_of(pool_id))
+    if pool is None:
+        raise Fault("PoolNotFound")
+    node = pool.nodes.get(key_of(node_id))
+    if node is None:
+        raise Fault("NodeNotFound")
+    return node
+
+
+def is_steady(pool: Pool) -> bool:
+    """Whether no resize is going on."""
+    return pool.allocation is AllocationState.STEADY

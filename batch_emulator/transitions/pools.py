@@ -1,0 +1,126 @@
+"""Pools: created, resized, deleted. A resize goes on until the nodes are there or gone."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batch_emulator.account import Account
+from batch_emulator.faults import Fault
+from batch_emulator.model import (
+    AllocationState,
+    Json,
+    NodeState,
+    Pool,
+    PoolState,
+    Stop,
+)
+from batch_emulator.transitions import nodes
+from batch_emulator.values import parse_duration
+
+DEFAULT_RESIZE_TIMEOUT = "PT15M"
+
+
+def add(account: Account, body: Json, now: datetime) -> Pool:
+    """Add a validated pool whose id is free; its first sizing is a resize (docs)."""
+    pool = Pool(
+        id=body["id"],
+        spec=body,
+        created=now,
+        modified=now,
+        etag=account.next_etag(now),
+        state_time=now,
+        allocation_time=now,
+        slots_per_node=body.get("taskSlotsPerNode") or 1,
+        pack=(body.get("taskSchedulingPolicy") or {}).get("nodeFillType") == "pack",
+    )
+    account.pools[pool.key] = pool
+    for job in account.jobs.values():
+        if job.pool_id.lower() == pool.key and job.queues:
+            account.wake_job(job)
+            pool.waiting[job.key] = job
+    _begin_resize(account, pool, body, now)
+    return pool
+
+
+def resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
+    """Ask for another number of nodes; allowed only while the pool is steady (docs). Raises Fault."""
+    require_active(pool)
+    if pool.allocation is not AllocationState.STEADY:
+        raise Fault("PoolBeingResized")
+    option = body.get("nodeDeallocationOption") or "requeue"
+    nodes.stop_for(option, "nodeDeallocationOption")
+    pool.deallocation = option
+    _begin_resize(account, pool, body, now)
+    touch(account, pool, now)
+
+
+def _begin_resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
+    dedicated, spot = body.get("targetDedicatedNodes"), body.get("targetLowPriorityNodes")
+    pool.dedicated_target = pool.dedicated_target if dedicated is None else dedicated
+    pool.spot_target = pool.spot_target if spot is None else spot
+    pool.resize_timeout = body.get("resizeTimeout") or DEFAULT_RESIZE_TIMEOUT
+    pool.resize_errors = []
+    timeout = parse_duration(pool.resize_timeout)
+    pool.resize_deadline = None if timeout is None else now + timeout
+    if pool.resize_deadline is not None:
+        account.at(pool.resize_deadline, pool)
+    set_allocation(account, pool, AllocationState.RESIZING, now)
+
+
+def set_allocation(account: Account, pool: Pool, state: AllocationState, now: datetime) -> None:
+    """Move the pool to another allocation state."""
+    if pool.allocation is not state:
+        pool.allocation = state
+        pool.allocation_time = now
+    account.save_pool(pool)
+
+
+def touch(account: Account, pool: Pool, now: datetime) -> None:
+    """The pool itself (not one of its nodes) was modified."""
+    pool.modified = now
+    pool.etag = account.next_etag(now)
+    account.save_pool(pool)
+
+
+def require_active(pool: Pool) -> None:
+    """Refuse to change a pool that is being deleted. Raises Fault."""
+    if pool.state is PoolState.DELETING:
+        raise Fault("PoolBeingDeleted")
+
+
+def stop_resize(account: Account, pool: Pool, now: datetime) -> None:
+    """Keep the nodes there are; with no resize going on this is refused (docs). Raises Fault."""
+    require_active(pool)
+    if pool.allocation is AllocationState.STEADY:
+        raise Fault("OperationInvalidForCurrentState", {"AllocationState": "steady"})
+    if pool.allocation is AllocationState.RESIZING:
+        set_allocation(account, pool, AllocationState.STOPPING, now)
+        touch(account, pool, now)
+
+
+def end_resize(account: Account, pool: Pool, errors: list[Json], now: datetime) -> None:
+    """Go steady. Nodes that are not allocated yet are given up; the targets stay as asked [S]."""
+    for node in list(pool.nodes.values()):
+        if errors and node.state is NodeState.CREATING:
+            nodes.gone(account, node)
+    pool.resize_errors = errors
+    pool.resize_deadline = None
+    set_allocation(account, pool, AllocationState.STEADY, now)
+
+
+def delete(account: Account, pool: Pool, now: datetime) -> None:
+    """Take all nodes away; running tasks are requeued (docs), jobs stay."""
+    require_active(pool)
+    pool.state, pool.state_time = PoolState.DELETING, now
+    pool.dedicated_target = pool.spot_target = 0
+    set_allocation(account, pool, AllocationState.RESIZING, now)
+    touch(account, pool, now)
+    for node in list(pool.nodes.values()):
+        nodes.leave(account, node, Stop.LOST, now)
+
+
+def forget(account: Account, pool: Pool) -> None:
+    """The last node has gone: so has the pool."""
+    account.pools.pop(pool.key, None)
+    account.dirty_pools.pop(pool.key, None)
+    account.journal.pools[pool.key] = None

@@ -1,0 +1,141 @@
+"""Changing the state of one entity: times, entity tag, counts and queues kept together."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from datetime import datetime
+
+from batch_emulator.account import Account, Kill
+from batch_emulator.model import (
+    Counts,
+    Execution,
+    Job,
+    JobState,
+    Kind,
+    Node,
+    NodeState,
+    Stop,
+    Task,
+    TaskState,
+)
+
+
+def set_node(account: Account, node: Node, state: NodeState, now: datetime) -> None:
+    """Move a node to another state."""
+    if node.state is not state:
+        node.state = state
+        node.state_time = now
+    account.save_node(node)
+
+
+def settle_node(account: Account, node: Node, now: datetime) -> None:
+    """A node that can work is running while a task holds slots, else idle (or offline)."""
+    if node.state in (NodeState.IDLE, NodeState.RUNNING):
+        busy = any(e.kind is Kind.TASK for e in node.executions.values())
+        idle = NodeState.IDLE if node.scheduling else NodeState.OFFLINE
+        set_node(account, node, NodeState.RUNNING if busy else idle, now)
+
+
+def set_job(account: Account, job: Job, state: JobState, now: datetime) -> None:
+    """Move a job to another state; its last modification is now."""
+    if job.state is not state:
+        job.previous, job.previous_time = job.state, job.state_time
+        job.state, job.state_time = state, now
+    touch_job(account, job, now)
+    refresh_queue(account, job)
+
+
+def touch_job(account: Account, job: Job, now: datetime) -> None:
+    """The job itself (not one of its tasks) was modified."""
+    job.modified = now
+    job.etag = account.next_etag(now)
+    account.save_job(job)
+
+
+def set_task(account: Account, task: Task, state: TaskState, now: datetime) -> None:
+    """Move a task to another state, into or out of its job's queue and memory."""
+    _count(task, -1)
+    if task.state is not state:
+        task.previous, task.previous_time = task.state, task.state_time
+        task.state, task.state_time = state, now
+    _count(task, +1)
+    touch_task(account, task, now)
+    job = task.job
+    if state is TaskState.ACTIVE:
+        job.live[task.key] = task
+        enqueue(account, task, first=True)
+    else:
+        dequeue(account, task)
+    if state is TaskState.COMPLETED:
+        job.live.pop(task.key, None)
+        account.wake_job(job)
+
+
+def touch_task(account: Account, task: Task, now: datetime) -> None:
+    """The task was modified."""
+    task.modified = now
+    task.etag = account.next_etag(now)
+    account.save_task(task)
+
+
+def count_new(task: Task) -> None:
+    """A task appeared (was added, or read from disk)."""
+    _count(task, +1)
+
+
+def count_gone(task: Task) -> None:
+    """A task was deleted."""
+    _count(task, -1)
+
+
+def _count(task: Task, by: int) -> None:
+    for counts, amount in ((task.job.tasks, by), (task.job.slots, by * task.slots)):
+        name = _bucket(task)
+        setattr(counts, name, getattr(counts, name) + amount)
+
+
+def _bucket(task: Task) -> str:
+    if task.state is TaskState.COMPLETED:
+        return "succeeded" if task.result == "success" else "failed"
+    return "active" if task.state is TaskState.ACTIVE else "running"
+
+
+def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
+    """Put an active task in its job's queue; one that comes back goes to the front [S]."""
+    job = task.job
+    queue = job.queues.setdefault(task.slots, OrderedDict())
+    queue[task.key] = task
+    if first:
+        queue.move_to_end(task.key, last=False)
+    refresh_queue(account, job)
+
+
+def dequeue(account: Account, task: Task) -> None:
+    """Take a task out of its job's queue, when it is there."""
+    queue = task.job.queues.get(task.slots)
+    if queue is not None and queue.pop(task.key, None) is not None and not queue:
+        del task.job.queues[task.slots]
+        refresh_queue(account, task.job)
+
+
+def refresh_queue(account: Account, job: Job) -> None:
+    """Keep the job among those its pool may take tasks from, or not."""
+    pool = account.pool_of(job)
+    if pool is None:
+        return
+    if job.state is JobState.ACTIVE and job.queues:
+        pool.waiting[job.key] = job
+        account.dirty_pools[pool.key] = pool
+    else:
+        pool.waiting.pop(job.key, None)
+
+
+def stop_execution(account: Account, execution: Execution, why: Stop) -> None:
+    """Ask for the end of an execution. A lost node or a deleted task outranks a request."""
+    if execution.stop in (Stop.LOST, Stop.DISCARD):
+        return
+    hard = why in (Stop.LOST, Stop.DISCARD)
+    if execution.stop is not None and not hard:
+        return
+    execution.stop = why
+    account.effects.append(Kill(execution, hard=hard))

@@ -1,0 +1,235 @@
+"""Tasks: added, terminated, reactivated, deleted, and what becomes of them when they end."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from batch_emulator.account import Account, DeleteTaskFolder
+from batch_emulator.executor.launch import Outcome
+from batch_emulator.faults import Fault
+from batch_emulator.model import Execution, Job, JobState, Json, Stop, Task, TaskState
+from batch_emulator.transitions import jobs
+from batch_emulator.transitions.states import (
+    count_gone,
+    count_new,
+    dequeue,
+    enqueue,
+    set_task,
+    stop_execution,
+    touch_task,
+)
+
+# The category of TaskEnded is given as ServerError by one page and as UserError, "ended by user
+# request", by the REST docs [X]; the latter says what happened.
+_ENDED: Json = {
+    "category": "usererror",
+    "code": "TaskEnded",
+    "message": "Task Was Ended by User Request",
+}
+
+
+def require_open_job(job: Job) -> None:
+    """Tasks are added to a job only while it may still run them (docs: Job states). Raises Fault."""
+    code = {
+        JobState.COMPLETED: "JobCompleted",
+        JobState.TERMINATING: "JobBeingTerminated",
+        JobState.DELETING: "JobBeingDeleted",
+    }.get(job.state)
+    if code is not None:
+        raise Fault(code)
+
+
+def add(account: Account, job: Job, body: Json, now: datetime) -> Task:
+    """Add a validated task whose id is free."""
+    task = Task(
+        job=job,
+        id=body["id"],
+        slots=body.get("requiredSlots") or 1,
+        created=now,
+        modified=now,
+        etag=account.next_etag(now),
+        order=account.next_order(),
+        state_time=now,
+    )
+    job.live[task.key] = task
+    count_new(task)
+    enqueue(account, task)
+    account.journal.new_tasks.append((task, body))
+    return task
+
+
+def terminate(account: Account, task: Task, now: datetime) -> None:
+    """End a task by request: at once when it is active, else when its process has gone."""
+    if task.state is TaskState.COMPLETED:
+        raise Fault("TaskCompleted")
+    if task.execution is not None:
+        stop_execution(account, task.execution, Stop.TERMINATE)
+        return
+    _complete(account, task, now, exit_code=None, failure=_ENDED)
+
+
+def reactivate(account: Account, task: Task, now: datetime) -> None:
+    """Make a failed task active again; its retry count starts over. Raises Fault."""
+    if task.state is not TaskState.COMPLETED:
+        raise Fault("TaskNotCompleted")
+    if task.result == "success":
+        raise Fault("TaskSucceeded")
+    require_open_job(task.job)
+    task.retry_count, task.last_retry = 0, None
+    set_task(account, task, TaskState.ACTIVE, now)
+    _forget_attempt(task)
+
+
+def delete(account: Account, task: Task) -> None:
+    """Remove a task, its process and its files."""
+    dequeue(account, task)
+    task.job.live.pop(task.key, None)
+    count_gone(task)
+    account.journal.tasks[(task.job.key, task.key)] = None
+    account.wake_job(task.job)
+    if task.execution is not None:
+        stop_execution(account, task.execution, Stop.DISCARD)
+    elif task.place is not None:
+        account.effects.append(DeleteTaskFolder(*task.place, task.job.id, task.id))
+
+
+def update_constraints(account: Account, task: Task, body: Json, now: datetime) -> None:
+    """Write a body with new constraints; a running attempt is judged by them when it ends."""
+    if task.execution is not None:
+        task.execution.body = body
+    account.journal.bodies.append((task, body))
+    touch_task(account, task, now)
+
+
+def started(account: Account, execution: Execution, now: datetime) -> None:
+    """The task runs: `running` begins with the download of resource files (docs: TaskState)."""
+    task = execution.task
+    if task is None or execution.stop is not None:
+        return
+    task.start = now
+    task.end, task.exit_code, task.failure, task.result = None, None, None, None
+    set_task(account, task, TaskState.RUNNING, now)
+
+
+def ended(account: Account, execution: Execution, outcome: Outcome | None, now: datetime) -> None:
+    """Decide what an end means: completed, another attempt, or back in the queue."""
+    task = execution.task
+    if task is None:
+        return
+    task.execution = None
+    stop = execution.stop
+    if stop is Stop.DISCARD:
+        node = execution.node
+        place = (node.pool.id, node.id)
+        account.effects.append(DeleteTaskFolder(*place, task.job.id, task.id))
+    elif stop in (Stop.REQUEUE, Stop.LOST):
+        requeue(account, task, now, counted=stop is Stop.REQUEUE)
+    elif stop is Stop.TERMINATE or outcome is None:
+        exit_code = None if outcome is None else outcome.exit_code
+        _complete(account, task, now, exit_code=exit_code, failure=_ENDED)
+    elif outcome.retryable and _may_retry(task, execution.body):
+        _retry(account, task, now)
+    else:
+        _finish(account, task, execution.body, outcome, now)
+
+
+def requeue(account: Account, task: Task, now: datetime, *, counted: bool) -> None:
+    """Back to active. requeueCount counts what a user asked for, not node recovery (docs)."""
+    if counted:
+        task.requeue_count += 1
+        task.last_requeue = now
+    set_task(account, task, TaskState.ACTIVE, now)
+    _forget_attempt(task)
+
+
+def _forget_attempt(task: Task) -> None:
+    task.start = task.end = None
+    task.exit_code = task.failure = task.result = None
+
+
+def _retry(account: Account, task: Task, now: datetime) -> None:
+    task.retry_count += 1
+    task.last_retry = now
+    set_task(account, task, TaskState.ACTIVE, now)
+    _forget_attempt(task)
+
+
+def _may_retry(task: Task, body: Json) -> bool:
+    """-1 retries for ever, 0 never; a task without its own count has the job's (docs)."""
+    own = (body.get("constraints") or {}).get("maxTaskRetryCount")
+    job = (task.job.spec.get("constraints") or {}).get("maxTaskRetryCount")
+    allowed = own if own is not None else job or 0
+    return allowed == -1 or task.retry_count < allowed
+
+
+def _finish(account: Account, task: Task, body: Json, outcome: Outcome, now: datetime) -> None:
+    failure = failure_info(outcome)
+    _complete(account, task, now, exit_code=outcome.exit_code, failure=failure)
+    job = task.job
+    action = exit_options(body, outcome).get("jobAction")
+    if failure is None or job.spec.get("onTaskFailure") != "performexitoptionsjobaction":
+        return
+    action = action or "terminate"  # the default for any end but exit code 0 (docs: ExitOptions)
+    if action == "terminate" and job.state in (JobState.ACTIVE, JobState.DISABLED):
+        jobs.terminate(account, job, "TaskFailed", now)
+    elif action == "disable" and job.state is JobState.ACTIVE:
+        # what becomes of the other tasks is not documented [S]: they run to their end
+        jobs.disable(account, job, "wait", now)
+
+
+def _complete(
+    account: Account, task: Task, now: datetime, *, exit_code: int | None, failure: Json | None
+) -> None:
+    task.end = now
+    task.exit_code = exit_code
+    task.failure = failure
+    task.result = "success" if failure is None else "failure"
+    set_task(account, task, TaskState.COMPLETED, now)
+
+
+def failure_info(outcome: Outcome) -> Json | None:
+    """The wire failureInfo of an end; a non-zero exit code is a failure of the user's."""
+    failure = outcome.failure
+    if failure is not None:
+        info: Json = {
+            "category": failure.category,
+            "code": failure.code,
+            "message": failure.message,
+        }
+        if failure.details:
+            info["details"] = [{"name": name, "value": value} for name, value in failure.details]
+        return info
+    if outcome.exit_code == 0:
+        return None
+    return {
+        "category": "usererror",
+        "code": "FailureExitCode",
+        "message": "The task exited with an exit code representing a failure",
+        "details": [{"name": "Message", "value": f"exit code {outcome.exit_code}"}],
+    }
+
+
+def exit_options(body: Json, outcome: Outcome) -> Json:
+    """The ExitOptions that match an end: exit codes, then ranges, then the kinds of error.
+
+    An exit code that is listed beats a failed upload; `default` never covers exit code 0 (docs:
+    ExitConditions). Codes over overlapping ranges is our choice [S].
+    """
+    conditions: Json = body.get("exitConditions") or {}
+    code = outcome.exit_code
+    for mapping in conditions.get("exitCodes") or []:
+        if code is not None and mapping["code"] == code:
+            return _options(mapping.get("exitOptions"))
+    for span in conditions.get("exitCodeRanges") or []:
+        if code is not None and span["start"] <= code <= span["end"]:
+            return _options(span.get("exitOptions"))
+    if outcome.failure is not None and code is None and "preProcessingError" in conditions:
+        return _options(conditions["preProcessingError"])
+    if outcome.failure is not None and code is not None and "fileUploadError" in conditions:
+        return _options(conditions["fileUploadError"])
+    return {} if code == 0 and outcome.failure is None else _options(conditions.get("default"))
+
+
+def _options(value: Any) -> Json:
+    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,49 @@
+"""Values as the wire spells them: times, durations, entity tags, numbers sent as text."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+_DURATION = re.compile(
+    r"^P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
+    r"(?:(?P<seconds>\d+(?:\.\d+)?)S)?)?$"
+)
+_FOREVER = timedelta(days=36500)  # clients send P10675199DT2H48M5.4775807S for "no limit"
+
+
+def time_text(when: datetime) -> str:
+    """An ISO 8601 time with microseconds and `Z`."""
+    return when.isoformat(timespec="microseconds")[:26] + "Z"
+
+
+def time_of(text: str) -> datetime:
+    """The time that `time_text` wrote."""
+    return datetime.fromisoformat(text[:-1]).replace(tzinfo=UTC)
+
+
+def optional_time(text: str | None) -> datetime | None:
+    """The time that was written, or None."""
+    return None if text is None else time_of(text)
+
+
+def etag_text(etag: int) -> str:
+    """An entity tag as the service spells it, without quotes."""
+    return f"0x{etag:X}"
+
+
+def http_date(when: datetime) -> str:
+    """RFC 1123, as in Last-Modified."""
+    return format_datetime(when, usegmt=True)
+
+
+def parse_duration(text: object) -> timedelta | None:
+    """An ISO 8601 duration, None for one so long that it means no limit. Raises ValueError."""
+    match = _DURATION.match(text) if isinstance(text, str) else None
+    if match is None or not any(match.groups()):
+        raise ValueError(f"not an ISO 8601 duration: {text!r}")
+    parts = {name: float(number) for name, number in match.groupdict().items() if number}
+    if parts.get("days", 0) > _FOREVER.days:
+        return None
+    return timedelta(**parts)

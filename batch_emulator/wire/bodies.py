@@ -1,0 +1,170 @@
+"""Request bodies: JSON, the shape of what we know in it, numbers that clients send as text.
+
+Unknown properties are kept and given back as they came.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any, cast
+
+from batch_emulator.faults import Fault, bad_property
+from batch_emulator.model import Json
+from batch_emulator.values import parse_duration
+
+ID_PATTERN = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+
+_INTEGERS = frozenset(
+    ["targetDedicatedNodes", "targetLowPriorityNodes", "taskSlotsPerNode", "priority", "maxParallelTasks", "maxTaskRetryCount", "requiredSlots", "numberOfInstances", "code", "start", "end", "containerPort"]
+)
+_BOOLEANS = frozenset(
+    ["enableAutoScale", "enableInterNodeCommunication", "waitForSuccess", "usesTaskDependencies", "allowTaskPreemption", "rerunOnNodeRebootAfterSuccess", "killJobOnCompletion"]
+)
+_DURATIONS = frozenset(
+    ["resizeTimeout", "maxWallClockTime", "retentionTime", "autoScaleEvaluationInterval"]
+)
+_STRINGS = frozenset(
+    ["id", "displayName", "vmSize", "commandLine", "poolId", "onAllTasksComplete", "onTaskFailure", "nodeFillType", "terminateReason", "disableTasks", "nodeDeallocationOption", "nodeRebootOption", "jobAction", "dependencyAction", "httpUrl", "filePath", "filePattern", "storageContainerUrl", "blobPrefix"]
+)
+_OBJECTS = frozenset(
+    ["startTask", "poolInfo", "constraints", "jobPreparationTask", "jobReleaseTask", "taskSchedulingPolicy", "virtualMachineConfiguration", "exitConditions", "exitOptions", "preProcessingError", "fileUploadError", "affinityInfo", "userIdentity", "imageReference", "autoUser"]
+)
+_LISTS = frozenset(
+    ["resourceFiles", "outputFiles", "environmentSettings", "commonEnvironmentSettings", "exitCodes", "exitCodeRanges", "metadata", "applicationPackageReferences", "userAccounts", "mountConfiguration"]
+)
+_FREE = frozenset({"resourceTags"})  # names in it are the user's
+
+
+def parse(body: bytes, *, optional: bool = False) -> Json:
+    """The body as an object with checked and coerced properties; nulls are dropped. Raises Fault."""
+    if not body.strip():
+        if optional:
+            return {}
+        raise Fault("InvalidRequestBody", {"Reason": "a JSON object is expected"})
+    try:
+        value = json.loads(body)
+    except (ValueError, RecursionError) as err:
+        raise Fault("InvalidRequestBody", {"Reason": f"not JSON: {err}"}) from err
+    if not isinstance(value, dict):
+        raise Fault("InvalidRequestBody", {"Reason": "a JSON object is expected"})
+    return _object(cast("Json", value), "")
+
+
+def _object(value: Json, where: str) -> Json:
+    return {
+        name: item if name in _FREE else _property(name, item, f"{where}{name}")
+        for name, item in value.items()
+        if item is not None
+    }
+
+
+def _property(name: str, value: Any, where: str) -> Any:
+    check = _CHECKS.get(name)
+    if check is not None:
+        value = check(value, where)
+    if isinstance(value, dict):
+        return _object(cast("Json", value), f"{where}/")
+    if isinstance(value, list):
+        items = cast("list[Any]", value)
+        return [
+            _object(cast("Json", item), f"{where}/") if isinstance(item, dict) else item
+            for item in items
+        ]
+    return value
+
+
+def _integer(value: Any, where: str) -> int:
+    if isinstance(value, str) and re.fullmatch(r"-?\d{1,10}", value.strip()):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**31:
+        raise bad_property(where, value, "an integer of 32 bits is expected")
+    return value
+
+
+def _boolean(value: Any, where: str) -> bool:
+    if isinstance(value, str) and value.lower() in ("true", "false"):
+        return value.lower() == "true"
+    if not isinstance(value, bool):
+        raise bad_property(where, value, "true or false is expected")
+    return value
+
+
+def _duration(value: Any, where: str) -> str:
+    try:
+        parse_duration(value)
+    except (ValueError, OverflowError) as err:
+        raise bad_property(where, value, "an ISO 8601 duration is expected") from err
+    return value
+
+
+def _string(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise bad_property(where, value, "text is expected")
+    return value
+
+
+def _nested(value: Any, where: str) -> Json:
+    if not isinstance(value, dict):
+        raise bad_property(where, value, "an object is expected")
+    return cast("Json", value)
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list) or not all(
+        isinstance(item, dict) for item in cast("list[Any]", value)
+    ):
+        raise bad_property(where, value, "a list of objects is expected")
+    return cast("list[Any]", value)
+
+
+_CHECKS: dict[str, Callable[[Any, str], Any]] = {
+    **dict.fromkeys(_INTEGERS, _integer),
+    **dict.fromkeys(_BOOLEANS, _boolean),
+    **dict.fromkeys(_DURATIONS, _duration),
+    **dict.fromkeys(_STRINGS, _string),
+    **dict.fromkeys(_OBJECTS, _nested),
+    **dict.fromkeys(_LISTS, _list),
+}
+
+
+def require(body: Json, *names: str) -> None:
+    """Refuse a body without these properties (`a/b` is b of a). Raises Fault."""
+    for name in names:
+        value: Any = body
+        for step in name.split("/"):
+            value = cast("Json", value).get(step) if isinstance(value, dict) else None
+        if value is None or value == "":
+            raise Fault("MissingRequiredProperty", {"PropertyName": name})
+
+
+def require_id(body: Json) -> None:
+    """Refuse an id that is not 1 to 64 of letters, digits, `-` and `_`. Raises Fault."""
+    require(body, "id")
+    if not ID_PATTERN.match(body["id"]):
+        reason = "1 to 64 characters out of letters, digits, hyphen and underscore"
+        raise bad_property("id", body["id"], reason)
+
+
+def require_range(body: Json, name: str, low: int, high: int, code: str | None = None) -> None:
+    """Refuse a number outside the range; an absent one is fine. Raises Fault."""
+    value: Any = body
+    for step in name.split("/"):
+        value = cast("Json", value).get(step) if isinstance(value, dict) else None
+    if value is not None and not low <= value <= high:
+        reason = f"{low} to {high} is allowed"
+        if code is not None:
+            values = {"PropertyName": name, "PropertyValue": str(value), "Reason": reason}
+            raise Fault(code, values)
+        raise bad_property(name, value, reason)
+
+
+def require_choice(body: Json, name: str, *choices: str) -> None:
+    """Refuse a word that is none of `choices` and bring it to their spelling. Raises Fault."""
+    value = body.get(name)
+    if value is None:
+        return
+    if str(value).lower() not in choices:
+        raise bad_property(name, value, f"one of {', '.join(choices)}")
+    body[name] = str(value).lower()

@@ -1,0 +1,169 @@
+"""What is allowed in the bodies of pools, jobs and tasks.
+
+What is documented and not emulated yet is refused by name with 501: nothing is accepted and then
+ignored. Kept without effect, by choice [S]: userIdentity and userAccounts (everything runs as the
+emulator's own user), networkConfiguration, identity, image and disk settings, resourceTags,
+affinityInfo, retentionTime (files stay until task, job or node goes), allowTaskPreemption.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+from batch_emulator.executor.output_files import validate_output_file
+from batch_emulator.executor.resource_files import validate_resource_file
+from batch_emulator.faults import Fault, bad_property, not_implemented
+from batch_emulator.model import Json
+from batch_emulator.values import parse_duration
+from batch_emulator.wire.bodies import (
+    ID_PATTERN,
+    require,
+    require_choice,
+    require_id,
+    require_range,
+)
+
+MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
+_MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quotas
+
+_NO_POOL = (
+    "applicationPackageReferences",
+    "certificateReferences",
+    "mountConfiguration",
+    "cloudServiceConfiguration",
+)
+_NO_TASK = ("containerSettings", "applicationPackageReferences", "authenticationTokenSettings")
+
+
+def _refuse(body: Json, names: tuple[str, ...], where: str) -> None:
+    for name in names:
+        if body.get(name):
+            raise not_implemented(f"{where}.{name}")
+
+
+def check_pool(body: Json) -> None:
+    """Refuse what a pool cannot be. Raises Fault."""
+    require_id(body)
+    require(body, "vmSize")
+    _refuse(body, _NO_POOL, "pool")
+    if body.get("enableAutoScale") or body.get("autoScaleFormula"):
+        raise not_implemented("pool.enableAutoScale")
+    machine = cast("Json", body.get("virtualMachineConfiguration") or {})
+    _refuse(machine, ("containerConfiguration", "extensions"), "pool.virtualMachineConfiguration")
+    require_range(body, "taskSlotsPerNode", 1, MAX_SLOTS)
+    policy = cast("Json", body.get("taskSchedulingPolicy") or {})
+    require_choice(policy, "nodeFillType", "spread", "pack")
+    check_targets(body)
+    if "startTask" in body:
+        check_start_task(body["startTask"])
+
+
+def check_targets(body: Json) -> None:
+    """Refuse impossible node targets, timeouts and options. Raises Fault."""
+    require_range(body, "targetDedicatedNodes", 0, _MAX_NODES)
+    require_range(body, "targetLowPriorityNodes", 0, _MAX_NODES)
+    require_choice(
+        body, "nodeDeallocationOption", "requeue", "terminate", "taskcompletion", "retaineddata"
+    )
+    text = body.get("resizeTimeout")
+    timeout = None if text is None else parse_duration(text)
+    if timeout is not None and timeout.total_seconds() < 300:
+        raise bad_property("resizeTimeout", text, "the minimum is PT5M")
+
+
+def check_start_task(task: Json) -> None:
+    """Refuse a start task that could not run. Raises Fault."""
+    require(task, "commandLine")
+    _refuse(task, _NO_TASK, "startTask")
+    require_range(task, "maxTaskRetryCount", -1, 2**31)
+    _check_files(task)
+
+
+def check_job(body: Json) -> None:
+    """Refuse what a job cannot be. Raises Fault."""
+    require_id(body)
+    check_job_properties(body)
+    if "jobReleaseTask" in body and "jobPreparationTask" not in body:
+        reason = "a job release task requires a job preparation task"
+        raise bad_property("jobReleaseTask", "", reason)
+    for name in ("jobPreparationTask", "jobReleaseTask"):
+        if name in body:
+            task = body[name]
+            check_start_task(task)
+            if "id" in task and not ID_PATTERN.match(task["id"]):
+                raise bad_property(f"{name}/id", task["id"], "not a valid id")
+    require_choice(body, "onTaskFailure", "noaction", "performexitoptionsjobaction")
+
+
+def check_job_properties(body: Json) -> None:
+    """Refuse wrong values of what can also be changed later. Raises Fault."""
+    pool: Json = body.get("poolInfo") or {}
+    if "autoPoolSpecification" in pool:
+        raise not_implemented("job.poolInfo.autoPoolSpecification")
+    require(body, "poolInfo", "poolInfo/poolId")
+    _refuse(body, ("jobManagerTask",), "job")
+    require_range(body, "priority", -1000, 1000, "OutOfRangePriority")
+    if body.get("maxParallelTasks", -1) != -1:
+        require_range(body, "maxParallelTasks", 1, 2**31)
+    require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
+    require_choice(body, "onAllTasksComplete", "noaction", "terminatejob")
+
+
+def check_task(body: Json, job: Json) -> None:
+    """Refuse what a task of this job cannot be. Raises Fault."""
+    require_id(body)
+    require(body, "commandLine")
+    _refuse(body, (*_NO_TASK, "multiInstanceSettings"), "task")
+    require_range(body, "requiredSlots", 1, MAX_SLOTS)
+    check_constraints(body)
+    if body.get("dependsOn"):
+        if not job.get("usesTaskDependencies"):
+            raise Fault("TaskDependenciesNotSpecifiedOnJob")
+        raise not_implemented("task.dependsOn")
+    for name in ("jobPreparationTask", "jobReleaseTask"):
+        reserved = str((job.get(name) or {}).get("id") or name[:-4].lower()).lower()
+        if name in job and body["id"].lower() == reserved:
+            raise Fault(f"TaskIdSameAs{name[0].upper()}{name[1:]}")
+    _check_files(body)
+    _check_exit_conditions(body, job)
+
+
+def check_constraints(body: Json) -> None:
+    """Refuse wrong task constraints. Raises Fault."""
+    require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
+
+
+def _check_exit_conditions(body: Json, job: Json) -> None:
+    conditions: Json = body.get("exitConditions") or {}
+    for name in ("exitCodes", "exitCodeRanges"):
+        for mapping in cast("list[Json]", conditions.get(name) or []):
+            require(
+                mapping, "exitOptions", *(("code",) if name == "exitCodes" else ("start", "end"))
+            )
+    options: list[Any] = [
+        conditions.get(name) for name in ("preProcessingError", "fileUploadError", "default")
+    ]
+    for name in ("exitCodes", "exitCodeRanges"):
+        options += [mapping["exitOptions"] for mapping in conditions.get(name) or []]
+    for option in options:
+        if not isinstance(option, dict):
+            continue
+        require_choice(cast("Json", option), "jobAction", "none", "disable", "terminate")
+        require_choice(cast("Json", option), "dependencyAction", "satisfy", "block")
+        on_failure = job.get("onTaskFailure") or "noaction"
+        if "jobAction" in option and on_failure == "noaction":
+            reason = "the job's onTaskFailure is noaction"
+            raise bad_property("exitConditions/jobAction", option["jobAction"], reason)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def _check_files(task: Json) -> None:
+    for resource in cast("list[Json]", task.get("resourceFiles") or []):
+        problem = validate_resource_file(resource)
+        if problem is not None:
+            raise bad_property("resourceFiles", resource.get("filePath", ""), problem)
+    for output in cast("list[Json]", task.get("outputFiles") or []):
+        problem = validate_output_file(output)
+        if problem is not None:
+            raise bad_property("outputFiles", output.get("filePattern", ""), problem)
+    for setting in cast("list[Json]", task.get("environmentSettings") or []):
+        require(setting, "name")

@@ -1,0 +1,238 @@
+"""Entities as the wire shows them: the client's own body, defaults, and what we know on top."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskState
+from batch_emulator.store import TaskRow
+from batch_emulator.values import etag_text, time_text
+
+_FOREVER = "P10675199DT2H48M5.4775807S"
+_USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
+_SECRETS = ("password", "linuxUserConfiguration")
+
+
+def _start_task(spec: Json) -> Json:
+    return {"userIdentity": _USER, "maxTaskRetryCount": 0, "waitForSuccess": True, **spec}
+
+
+def pool(entity: Pool, base_url: str) -> Json:
+    """A pool."""
+    nodes = list(entity.nodes.values())
+    spec = dict(entity.spec)
+    if "startTask" in spec:
+        spec["startTask"] = _start_task(spec["startTask"])
+    if "userAccounts" in spec:
+        spec["userAccounts"] = [
+            {name: value for name, value in user.items() if name not in _SECRETS}
+            for user in spec["userAccounts"]
+        ]
+    return {
+        "enableAutoScale": False,
+        "enableInterNodeCommunication": False,
+        "taskSlotsPerNode": 1,
+        "taskSchedulingPolicy": {"nodeFillType": "spread"},
+        **spec,
+        "id": entity.id,
+        "url": f"{base_url}/pools/{entity.id}",
+        "eTag": etag_text(entity.etag),
+        "lastModified": time_text(entity.modified),
+        "creationTime": time_text(entity.created),
+        "state": entity.state.value,
+        "stateTransitionTime": time_text(entity.state_time),
+        "allocationState": entity.allocation.value,
+        "allocationStateTransitionTime": time_text(entity.allocation_time),
+        "resizeTimeout": entity.resize_timeout,
+        "currentDedicatedNodes": sum(node.dedicated for node in nodes),
+        "currentLowPriorityNodes": sum(not node.dedicated for node in nodes),
+        "targetDedicatedNodes": entity.dedicated_target,
+        "targetLowPriorityNodes": entity.spot_target,
+        **({"resizeErrors": entity.resize_errors} if entity.resize_errors else {}),
+    }
+
+
+def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
+    """A node; `recent` are its newest tasks, rendered."""
+    tasks = [e for e in entity.executions.values() if e.task is not None]
+    body: Json = {
+        "id": entity.id,
+        "url": node_url(base_url, entity.pool.id, entity.id),
+        "state": entity.state.value,
+        "schedulingState": "enabled" if entity.scheduling else "disabled",
+        "stateTransitionTime": time_text(entity.state_time),
+        "allocationTime": time_text(entity.allocated),
+        "ipAddress": f"10.{entity.number >> 16 & 255}.{entity.number >> 8 & 255}"
+        f".{entity.number & 255}",
+        "affinityId": f"TVM:{entity.id}",
+        "vmSize": entity.pool.spec["vmSize"],
+        "totalTasksRun": entity.tasks_run,
+        "totalTasksSucceeded": entity.tasks_succeeded,
+        "runningTasksCount": len(tasks),
+        "runningTaskSlotsCount": entity.used_slots,
+        "recentTasks": recent,
+        "isDedicated": entity.dedicated,
+        "nodeAgentInfo": {
+            "version": "1.0.0-emulator",
+            "lastUpdateTime": time_text(entity.booted or entity.allocated),
+        },
+    }
+    machine = entity.pool.spec.get("virtualMachineConfiguration") or {}
+    if "imageReference" in machine:
+        body["virtualMachineInfo"] = {"imageReference": machine["imageReference"]}
+    if entity.booted is not None:
+        body["lastBootTime"] = time_text(entity.booted)
+    if entity.start_task is not None:
+        body["startTask"] = _start_task(entity.start_task)
+    if entity.start_info is not None:
+        body["startTaskInfo"] = entity.start_info
+    return body
+
+
+def node_url(base_url: str, pool_id: str, node_id: str) -> str:
+    """Where a node is found."""
+    return f"{base_url}/pools/{pool_id}/nodes/{node_id}"
+
+
+_COUNTED = {
+    NodeState.START_TASK_FAILED: "startTaskFailed",
+    NodeState.LEAVING_POOL: "leavingPool",
+    NodeState.WAITING_FOR_START_TASK: "waitingForStartTask",
+    NodeState.UPGRADING_OS: "upgradingOS",
+}
+
+
+def node_counts(entity: Pool) -> Json:
+    """How many nodes of a pool are in which state."""
+    body: Json = {"poolId": entity.id}
+    for name, dedicated in (("dedicated", True), ("lowPriority", False)):
+        found = Counter(n.state for n in entity.nodes.values() if n.dedicated is dedicated)
+        counts = {_COUNTED.get(state, state.value): found[state] for state in NodeState}
+        body[name] = {**counts, "deallocated": 0, "deallocating": 0, "total": found.total()}
+    return body
+
+
+def job(entity: Job, base_url: str) -> Json:
+    """A job."""
+    spec = entity.spec
+    execution: Json = {"startTime": time_text(entity.created), "poolId": entity.pool_id}
+    if entity.ended is not None:
+        execution["endTime"] = time_text(entity.ended)
+    if entity.terminate_reason is not None:
+        execution["terminateReason"] = entity.terminate_reason
+    body: Json = {
+        "priority": 0,
+        "maxParallelTasks": -1,
+        "allowTaskPreemption": False,
+        "usesTaskDependencies": False,
+        "onAllTasksComplete": "noaction",
+        "onTaskFailure": "noaction",
+        **spec,
+        "constraints": {
+            "maxWallClockTime": _FOREVER,
+            "maxTaskRetryCount": 0,
+            **(spec.get("constraints") or {}),
+        },
+        "id": entity.id,
+        "url": f"{base_url}/jobs/{entity.id}",
+        "eTag": etag_text(entity.etag),
+        "lastModified": time_text(entity.modified),
+        "creationTime": time_text(entity.created),
+        "state": entity.state.value,
+        "stateTransitionTime": time_text(entity.state_time),
+        "executionInfo": execution,
+    }
+    if entity.previous is not None and entity.previous_time is not None:
+        body["previousState"] = entity.previous.value
+        body["previousStateTransitionTime"] = time_text(entity.previous_time)
+    return body
+
+
+def task(entity: Job, row: TaskRow, base_url: str) -> Json:
+    """A task from its row."""
+    record, spec = row.record, row.body
+    body: Json = {
+        "requiredSlots": 1,
+        "userIdentity": _USER,
+        **spec,
+        "constraints": {
+            "maxWallClockTime": _FOREVER,
+            "retentionTime": "P7D",
+            "maxTaskRetryCount": (entity.spec.get("constraints") or {}).get("maxTaskRetryCount", 0),
+            **(spec.get("constraints") or {}),
+        },
+        "id": row.id,
+        "url": task_url(base_url, entity.id, row.id),
+        **record,
+        "eTag": etag_text(record["eTag"]),
+    }
+    place: list[str] | None = body.pop("place", None)
+    if place is not None and record["state"] != TaskState.ACTIVE.value:
+        pool_id, node_id = place
+        body["nodeInfo"] = _node_info(
+            base_url, pool_id, node_id, f"workitems/{entity.id}/job-1/{row.id}"
+        )
+    return body
+
+
+def task_url(base_url: str, job_id: str, task: str) -> str:
+    """Where a task is found."""
+    return f"{base_url}/jobs/{job_id}/tasks/{task}"
+
+
+def _node_info(base_url: str, pool_id: str, node_id: str, root: str) -> Json:
+    url = node_url(base_url, pool_id, node_id)
+    return {
+        "affinityId": f"TVM:{node_id}",
+        "nodeUrl": url,
+        "poolId": pool_id,
+        "nodeId": node_id,
+        "taskRootDirectory": root,
+        "taskRootDirectoryUrl": f"{url}/files/{root}",
+    }
+
+
+def recent_task(entity: Job, row: TaskRow, base_url: str) -> Json:
+    """A task among the recent ones of a node."""
+    return {
+        "taskUrl": task_url(base_url, entity.id, row.id),
+        "jobId": entity.id,
+        "taskId": row.id,
+        "taskState": row.record["state"],
+        "executionInfo": row.record["executionInfo"],
+    }
+
+
+def task_counts(entity: Job) -> Json:
+    """Tasks and slots by state; preparing counts as running (docs)."""
+    return {"taskCounts": _counts(entity.tasks), "taskSlotCounts": _counts(entity.slots)}
+
+
+def _counts(counts: Counts) -> Json:
+    return {
+        "active": counts.active,
+        "running": counts.running,
+        "completed": counts.succeeded + counts.failed,
+        "succeeded": counts.succeeded,
+        "failed": counts.failed,
+    }
+
+
+def preparation_status(entity: Job, base_url: str) -> list[tuple[str, Json]]:
+    """What preparation and release tasks did, by key of the node."""
+    found: list[tuple[str, Json]] = []
+    for key in sorted(entity.visits):
+        visit = entity.visits[key]
+        url = node_url(base_url, visit.pool_id, visit.node_id)
+        body: Json = {"poolId": visit.pool_id, "nodeId": visit.node_id, "nodeUrl": url}
+        infos: tuple[tuple[str, dict[str, Any] | None], ...] = (
+            ("jobPreparationTaskExecutionInfo", visit.preparation),
+            ("jobReleaseTaskExecutionInfo", visit.release),
+        )
+        for name, info in infos:
+            if info is not None:
+                root_url = f"{url}/files/{info['taskRootDirectory']}"
+                body[name] = {**info, "taskRootDirectoryUrl": root_url}
+        found.append((key, body))
+    return found
