@@ -1,0 +1,57 @@
+"""Logistic regression by gradient descent on points this script makes itself.
+
+An ordinary script: arguments in, prints and files out. `python train.py` runs it by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--learning_rate", type=float, default=0.5)
+    parser.add_argument("--samples", type=int, default=2000)
+    parser.add_argument("--seed", type=int, default=0)
+    return parser.parse_args()
+
+
+def make_points(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two overlapping clouds, labelled 0 and 1."""
+    random = np.random.default_rng(seed)
+    labels = random.integers(0, 2, samples)
+    centres = np.array([[-1.0, 0.5], [1.0, -0.5]])
+    return centres[labels] + random.normal(0, 0.8, (samples, 2)), labels
+
+
+def main() -> None:
+    """Train on four fifths of the points, measure on the rest, write the model."""
+    arguments = parse_arguments()
+    points, labels = make_points(arguments.samples, arguments.seed)
+    split = arguments.samples * 4 // 5
+    weights, bias = np.zeros(2), 0.0
+    for epoch in range(1, arguments.epochs + 1):
+        chance = 1 / (1 + np.exp(-(points[:split] @ weights + bias)))
+        error = chance - labels[:split]
+        weights -= arguments.learning_rate * points[:split].T @ error / split
+        bias -= arguments.learning_rate * error.mean()
+        right = np.where(labels[:split] == 1, chance, 1 - chance)
+        guesses = points[split:] @ weights + bias > 0
+        accuracy = (guesses == labels[split:]).mean()
+        print(f"epoch {epoch} loss={-np.log(right).mean():.4f} accuracy={accuracy:.4f}")
+
+    output = Path(os.environ.get("RUNNER_OUTPUT_DIR", "output"))
+    output.mkdir(parents=True, exist_ok=True)
+    model = {"weights": weights.tolist(), "bias": bias, "accuracy": float(accuracy)}
+    (output / "model.json").write_text(json.dumps(model))
+
+
+if __name__ == "__main__":
+    main()
