@@ -26,9 +26,9 @@ def task_members(pid: int, task_dir: Path) -> set[int]:
     return (found | {pid}) - {os.getpid()}
 
 
-def node_members(node_root: Path) -> set[int]:
-    """Processes whose environment names this node root."""
-    found = {pid for pid in psutil.pids() if _marked(pid, _NODE_MARKER, node_root)}
+def node_members(folder: Path) -> set[int]:
+    """Processes whose environment names a node root that is this folder or lies below it."""
+    found = {pid for pid in psutil.pids() if _marked(pid, _NODE_MARKER, folder, below=True)}
     return found - {os.getpid()}
 
 
@@ -69,11 +69,11 @@ def kill_task_members(pid: int, task_dir: Path, rounds: int = 5) -> None:
         time.sleep(0.01)  # in a worker thread: the kernel needs a moment to end them
 
 
-def kill_node_members(node_root: Path, rounds: int = 5) -> int:
-    """SIGKILL everything of a node root; how many processes there were."""
+def kill_node_members(folder: Path, rounds: int = 5) -> int:
+    """SIGKILL everything of the nodes at or below a folder; how many processes there were."""
     ended: set[int] = set()
     for _ in range(rounds):
-        left = alive(node_members(node_root))
+        left = alive(node_members(folder))
         if not left:
             break
         send(left, signal.SIGKILL)
@@ -89,8 +89,9 @@ def _session(pid: int) -> int:
         return -1
 
 
-def _marked(pid: int, name: str, path: Path) -> bool:
+def _marked(pid: int, name: str, path: Path, *, below: bool = False) -> bool:
     try:
-        return psutil.Process(pid).environ().get(name) == str(path)
+        value = psutil.Process(pid).environ().get(name)
     except (psutil.Error, OSError):
         return False
+    return value == str(path) or (below and value is not None and value.startswith(f"{path}/"))

@@ -77,9 +77,12 @@ class Executor:
         await self._storage.close()
 
     @staticmethod
-    def kill_leftovers(node_root: Path) -> int:
-        """Kill every process whose environment names this node root; how many there were."""
-        return members.kill_node_members(node_root)
+    def kill_leftovers(folder: Path) -> int:
+        """Kill every process of the nodes at or below a folder; how many there were.
+
+        For the start after a crash of the emulator: it finds them by their environment.
+        """
+        return members.kill_node_members(folder)
 
     async def _run(self, execution: _Execution, on_started: Callable[[int], None]) -> Outcome:
         launch = execution.launch

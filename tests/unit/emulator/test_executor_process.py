@@ -262,7 +262,8 @@ def test_kill_leftovers_finds_processes_by_node_root(node: Node, tmp_path: Path)
         start_new_session=True,
     )
     try:
-        assert Executor.kill_leftovers(node.layout.root) == 1
+        assert Executor.kill_leftovers(node.layout.root.parent.parent / "no") == 0
+        assert Executor.kill_leftovers(node.layout.root.parent) == 1
         assert mine.wait(10) == -9
         assert other.is_running()
         assert Executor.kill_leftovers(node.layout.root) == 0
