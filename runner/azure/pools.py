@@ -19,6 +19,7 @@ from azure.batch.models import (
 from azure.core.exceptions import ResourceNotFoundError
 
 from runner.azure.credentials import Connection
+from runner.azure.faults import service_errors
 from runner.core.errors import ExitCode, RunnerError
 
 _GONE_WITHIN_S = 60.0
@@ -43,7 +44,11 @@ def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
     A pool with other slots is deleted and created again, because the service cannot change them
     while there are nodes; its running tasks go back to the queue.
     """
-    client = connection.batch_client()
+    with service_errors(f"making pool {spec.id!r}"):
+        return _ensure(connection.batch_client(), spec)
+
+
+def _ensure(client: BatchClient, spec: PoolSpec) -> str:
     pool = _get(client, spec.id)
     if pool is not None and pool.task_slots_per_node == spec.slots_per_node:
         return _adjust(client, pool, spec)
