@@ -1,0 +1,98 @@
+"""Reading back what a run left, including what is torn, foreign or hostile."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from runner.core.errors import RunnerError
+from runner.core.run_record import (
+    check_output_path,
+    parse_attempt_start,
+    parse_event_line,
+    parse_result,
+    parse_run,
+)
+
+RESULT: dict[str, Any] = {
+    "format": 1,
+    "run_id": "r",
+    "status": "succeeded",
+    "attempt": 1,
+    "exit_code": 0,
+    "step": None,
+    "code": None,
+    "message": None,
+    "started": "2026-11-21T14:30:05+00:00",
+    "ended": "2026-11-21T14:31:06.5+00:00",
+    "stages_s": {"command": 61},
+    "metrics": {"loss": "NaN", "accuracy": 0.99},
+    "outputs": [{"path": "sub/model.bin", "size_bytes": 3, "sha256": "x"}],
+    "field_of_tomorrow": True,
+}
+
+
+def result(**changes: Any) -> bytes:
+    return json.dumps({**RESULT, **changes}).encode()
+
+
+def test_result_is_read_and_unknown_fields_are_ignored() -> None:
+    read = parse_result(result(), "r")
+    assert (read.status, read.exit_code, read.outputs[0].path) == ("succeeded", 0, "sub/model.bin")
+    assert read.started is not None
+    assert read.ended is not None
+    assert (read.ended - read.started).total_seconds() == 61.5
+    assert read.metrics["loss"] != read.metrics["loss"], "NaN is written as a string"
+
+
+def test_newer_format_is_refused_with_the_way_out() -> None:
+    with pytest.raises(RunnerError) as caught:
+        parse_result(result(format=2), "r")
+    assert caught.value.code == "R-RUN-FORMAT"
+    assert "update" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"{", b"[]", b"null", b'{"format": 1}', result(status="won"), result(outputs=[{}])],
+)
+def test_damaged_result_is_named_not_traced(content: bytes) -> None:
+    with pytest.raises(RunnerError) as caught:
+        parse_result(content, "r")
+    assert caught.value.code in {"R-RUN-BROKEN", "R-RUN-FORMAT"}
+
+
+@pytest.mark.parametrize("content", [b"{}", b'{"format": 1, "run_id": "r", "batch": 3}'])
+def test_damaged_run_json_is_named(content: bytes) -> None:
+    with pytest.raises(RunnerError):
+        parse_run(content, "r")
+
+
+@pytest.mark.parametrize(
+    "path", ["../x", "/etc/passwd", "a/../../x", "..", "", "a\\..\\b", "C:/x", "a\0b"]
+)
+def test_output_path_that_could_leave_the_folder_is_refused(path: str) -> None:
+    with pytest.raises(ValueError, match="leaves the output folder"):
+        check_output_path(path)
+    with pytest.raises(RunnerError):
+        parse_result(result(outputs=[{"path": path, "size_bytes": 1, "sha256": "x"}]), "r")
+
+
+def test_torn_and_foreign_event_lines_are_passed_over() -> None:
+    assert parse_event_line('{"stage": "code", "sta', 1) is None
+    assert parse_event_line("[]", 1) is None
+    assert parse_event_line('{"stage": "code", "state": "dancing"}', 1) is None
+    event = parse_event_line('{"stage": "code", "state": "progress", "done": 3, "total": 5}', 2)
+    assert event is not None
+    assert (event.attempt, event.stage, event.done, event.unit) == (2, "code", 3, None)
+
+
+def test_attempt_start_carries_the_log_offsets() -> None:
+    start = parse_attempt_start(
+        b'{"attempt": 2, "node": "tvm-1", "log_offsets": {"stdout": 10, "stderr": 4}}'
+    )
+    assert start is not None
+    assert (start.attempt, start.stdout_offset, start.stderr_offset) == (2, 10, 4)
+    assert parse_attempt_start(b"{}") is None
