@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress
+
+_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,4 +36,71 @@ class Dataset:
 
 def resolve_dataset(name: str, given: Path | None, home: Path, on_progress: OnProgress) -> Dataset:
     """Find or fetch the data set a recipe names. Raises RunnerError with what to pass instead."""
-    raise NotImplementedError
+    if name == "mnist":
+        from runner.flows import mnist  # noqa: PLC0415  it builds on this module's types
+
+        return mnist.resolve(given, home, on_progress)
+    if given is not None:
+        return from_path(name, given)
+    raise RunnerError(
+        "R-DATA-MISSING",
+        f"the recipe needs the data set {name!r}",
+        why="runner does not know where to get it",
+        fix="pass a file or folder: --data PATH",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def from_path(name: str, given: Path) -> Dataset:
+    """A file, or all files of a folder, as they are; hidden files and links out of it are left."""
+    path = given.expanduser().absolute()
+    if path.is_file():
+        return Dataset(name, "path", None, path.parent, (describe(path.parent, path.name),))
+    if not path.is_dir():
+        raise RunnerError(
+            "R-DATA-PATH",
+            f"no data at {path}",
+            fix="pass a file or folder that exists: --data PATH",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    files = tuple(describe(path, relative) for relative in _visible(path))
+    if not files:
+        raise RunnerError(
+            "R-DATA-EMPTY",
+            f"{path} has no files",
+            fix="pass the folder that holds the data: --data PATH",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    return Dataset(name, "path", None, path, files)
+
+
+def describe(folder: Path, name: str) -> DataFile:
+    """Size and SHA-256 of one file. Raises RunnerError when it cannot be read."""
+    digest = hashlib.sha256()
+    size_bytes = 0
+    try:
+        with (folder / name).open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                digest.update(chunk)
+                size_bytes += len(chunk)
+    except OSError as err:
+        raise RunnerError(
+            "R-DATA-READ",
+            f"cannot read {folder / name}",
+            why=err.strerror or str(err),
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+    return DataFile(name, size_bytes, digest.hexdigest())
+
+
+def _visible(folder: Path) -> list[str]:
+    root = folder.resolve()
+    names: list[str] = []
+    for current, folders, files in os.walk(folder):
+        folders[:] = [name for name in folders if not name.startswith(".")]
+        for file in files:
+            path = Path(current) / file
+            inside = path.resolve().is_relative_to(root)
+            if not file.startswith(".") and inside and path.is_file():
+                names.append(path.relative_to(folder).as_posix())
+    return sorted(names)

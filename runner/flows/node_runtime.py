@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import sysconfig
 import tempfile
 from collections.abc import Sequence
@@ -101,7 +102,8 @@ def _install_wheel(target: Path) -> None:
         raise not_writable(target.parent, err) from err
     try:
         wheel = f"{WHEEL}=={WHEEL_VERSION}"
-        command = [uv, "pip", "install", "--quiet", "--no-deps", "--target", str(temporary), wheel]
+        options = ["--quiet", "--no-deps", "--python", sys.executable, "--target", str(temporary)]
+        command = [uv, "pip", "install", *options, wheel]
         done = _run(command, timeout_s=_INSTALL_TIMEOUT_S)
         if done.returncode:
             raise _failed(last_line(done.stderr))
