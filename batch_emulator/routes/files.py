@@ -80,7 +80,10 @@ def list_of(root: Root) -> Handler:
         recursive = call.query.get("recursive", "false").lower() == "true"
         found = await _on_disk(lambda: node_files.list_files(folder, recursive=recursive))
         rendered = sorted(((e.name, _render(e, url)) for e in found), key=lambda e: e[0])
-        return call.listing(odata.FILE_FIELDS, paging.from_sorted(rendered))
+        reply = call.listing(odata.FILE_FIELDS, paging.from_sorted(rendered))
+        if recursive and reply.body is not None and "odata.nextLink" in reply.body:
+            reply.body["odata.nextLink"] += "&recursive=true"  # clients follow the link as it is
+        return reply
 
     return list_files
 

@@ -1,0 +1,102 @@
+"""Shared key authentication, as a client of the official SDK meets it."""
+
+import base64
+import re
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from azure.batch import BatchClient
+from azure.core.exceptions import HttpResponseError
+from azure.core.pipeline import PipelineRequest
+
+from tests.contract.emulation import Emulation
+
+OTHER_KEY = base64.b64encode(b"another key of the right length.").decode()
+
+
+def tampering(**headers: str | None) -> Callable[[PipelineRequest[Any]], None]:
+    """A hook that changes a request after it was signed."""
+
+    def hook(request: PipelineRequest[Any]) -> None:
+        for name, value in headers.items():
+            header = name.replace("_", "-")
+            request.http_request.headers.pop(header, None)
+            if value is not None:
+                request.http_request.headers[header] = value
+
+    return hook
+
+
+def refusal(client: BatchClient, **options: Any) -> HttpResponseError:
+    with pytest.raises(HttpResponseError) as refused:
+        list(client.list_pools(**options))
+    assert refused.value.status_code == 403
+    error = refused.value.error
+    assert error is not None
+    assert error.code == "AuthenticationFailed"
+    assert re.search(r"\nRequestId:.+\nTime:", str(error.message))
+    return refused.value
+
+
+def detail(error: HttpResponseError) -> str:
+    assert error.error is not None
+    found = {one.code: one.message for one in error.error.details}
+    return str(found["AuthenticationErrorDetail"])
+
+
+def test_right_key_lists_the_pools(emulation: Emulation) -> None:
+    assert [pool.id for pool in emulation.client.list_pools()] == ["pool"]
+
+
+def test_wrong_key_is_403_with_the_error_body_of_the_service(emulation: Emulation) -> None:
+    text = detail(refusal(emulation.connect(key=OTHER_KEY)))
+    assert "string to sign" in text
+    assert emulation.key not in text
+
+
+def test_date_out_of_the_window_is_refused(emulation: Emulation) -> None:
+    for minutes in (-20, 20):
+        client = emulation.connect()
+        with pytest.raises(HttpResponseError) as refused:
+            list(client.list_pools(ocp_date=datetime.now(UTC) + timedelta(minutes=minutes)))
+        assert "too old or too new" in detail(refused.value)
+
+
+def test_date_within_the_window_is_accepted(emulation: Emulation) -> None:
+    moment = datetime.now(UTC) - timedelta(minutes=10)
+    assert list(emulation.client.list_pools(ocp_date=moment))
+
+
+@pytest.mark.parametrize(
+    ("headers", "why"),
+    [
+        ({"Authorization": None}, "missing"),
+        ({"Authorization": "Bearer token"}, "Tokens are not accepted"),
+        ({"If_Match": "*"}, "not the same as any computed signature"),
+    ],
+)
+def test_request_changed_after_signing_is_refused(
+    emulation: Emulation,
+    headers: dict[str, str | None],
+    why: str,
+) -> None:
+    assert why in detail(refusal(emulation.client, raw_request_hook=tampering(**headers)))
+
+
+def test_every_operation_is_authenticated_before_it_is_looked_at(
+    emulation: Emulation,
+) -> None:
+    client = emulation.connect(key=OTHER_KEY)
+    calls = [
+        lambda: client.get_job("no-such-job"),
+        lambda: client.begin_delete_pool("pool"),
+        lambda: b"".join(client.download_task_file("j", "t", "stdout.txt")),
+        lambda: client.get_task_file_properties("j", "t", "stdout.txt"),
+    ]
+    for call in calls:
+        with pytest.raises(HttpResponseError) as refused:
+            call()
+        assert refused.value.status_code == 403
+    assert [pool.id for pool in emulation.client.list_pools()] == ["pool"]
