@@ -52,7 +52,7 @@ def attach(
 ) -> None:
     """Watch a run until it ends; Ctrl-C leaves it running."""
     from runner.azure.credentials import connect
-    from runner.flows.run_view import find_run
+    from runner.flows.run_documents import find_run
 
     out = Output(output)
     settings = open_settings(target, stack, output_dir=output_dir)

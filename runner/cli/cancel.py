@@ -14,7 +14,7 @@ def cancel(
 ) -> None:
     """End a run; its logs and what it has written so far stay."""
     from runner.flows.cancel import cancel_run
-    from runner.flows.run_view import find_run
+    from runner.flows.run_documents import find_run
 
     out = Output(output)
     connection = open_connection(target, stack)

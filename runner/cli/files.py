@@ -29,7 +29,7 @@ def ls(
     """List what a run exported."""
     from runner.cli.run_text import size
     from runner.flows.fetch import list_outputs
-    from runner.flows.run_view import find_run
+    from runner.flows.run_documents import find_run
 
     out = Output(output)
     connection = open_connection(target, stack)
@@ -62,7 +62,7 @@ def get(
     """Bring what a run exported to this machine."""
     from runner.azure.credentials import connect
     from runner.flows.fetch import fetch_outputs
-    from runner.flows.run_view import find_run
+    from runner.flows.run_documents import find_run
 
     out = Output(output)
     settings = open_settings(target, stack, output_dir=output_dir)

@@ -32,7 +32,7 @@ def logs(
 ) -> None:
     """Print what the script of a run wrote to standard output or standard error."""
     from runner.core.errors import RunnerError
-    from runner.flows.run_view import find_run
+    from runner.flows.run_documents import find_run
 
     if follow and attempt is not None:
         raise RunnerError(

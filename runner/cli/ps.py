@@ -12,7 +12,8 @@ from runner.cli.run_options import StackOption, TargetOption, open_connection
 if TYPE_CHECKING:
     from runner.flows.history import RunRow
 
-_COLUMNS = ("run_id", "state", "recipe", "pool", "created", "took", "metric", "reason")
+_TEXT_COLUMNS = ("run_id", "state", "recipe", "pool", "created", "took", "metric", "reason")
+_COLUMNS = ("run_id", "state", "recipe", "pool", "created", "took_s", "metric", "reason")
 
 
 def ps(
@@ -34,7 +35,7 @@ def ps(
     history = list_runs(connection, limit=None if all_ else limit, experiment=experiment)
     as_text = output is OutputFormat.TABLE
     rows = [_text_row(row) if as_text else _row(row) for row in history.rows]
-    out.rows(rows, _COLUMNS, empty="no runs yet: runner train mnist")
+    out.rows(rows, _TEXT_COLUMNS if as_text else _COLUMNS, empty="no runs yet: runner train mnist")
     if history.older and as_text:
         out.note(f"{history.older} older runs: runner ps -a")
 
@@ -51,7 +52,7 @@ def _row(row: RunRow) -> dict[str, Any]:
         "pool": record.pool if record else None,
         "created": record.created.isoformat() if record else None,
         "ended": row.ended.isoformat() if row.ended else None,
-        "took": _took_s(row),
+        "took_s": _took_s(row),
         "metric": result.metrics.get(name) if result and name else None,
         "metrics": dict(result.metrics) if result else {},
         "params": dict(record.params) if record else {},
@@ -62,13 +63,15 @@ def _text_row(row: RunRow) -> dict[str, Any]:
     from runner.cli.run_text import duration, local_time, metric
 
     plain = _row(row)
-    took, value = plain["took"], plain["metric"]
-    name = row.record.primary_metric if row.record else None
+    took = plain["took_s"]
+    metrics: dict[str, float] = plain["metrics"]
+    primary = row.record.primary_metric if row.record else None
+    name = primary if primary in metrics else next(iter(metrics), None)
     return {
         **plain,
         "created": local_time(row.record.created) if row.record else "",
         "took": "" if took is None else duration(took),
-        "metric": "" if value is None else f"{name} {metric(value)}",
+        "metric": "" if name is None else f"{name} {metric(metrics[name])}",
     }
 
 

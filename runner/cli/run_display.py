@@ -30,6 +30,7 @@ class RunDisplay:
         self._booting = False
         self._attempt = 1
         self._metrics: dict[str, str] = {}
+        self._command_runs = False
 
     def show(self, event: WatchEvent) -> RunEnded | None:
         """Draw one event; the last one is handed back."""
@@ -88,6 +89,7 @@ class RunDisplay:
         if event.attempt != self._attempt:
             self._attempt = event.attempt
             self._out.note(f"attempt {event.attempt}")
+        self._command_runs = event.stage == "command" and event.state in {"start", "progress"}
         self._view.on_progress(
             Progress(event.stage, event.state, event.message, event.done, event.total, event.unit)
         )
@@ -97,6 +99,8 @@ class RunDisplay:
         from runner.core.progress import Progress
 
         self._metrics[name] = metric(value)
+        if not self._command_runs:
+            return
         values = "  ".join(f"{key} {text}" for key, text in list(self._metrics.items())[-4:])
         message = values if step is None else f"step {step}  {values}"
         self._view.on_progress(Progress("command", "progress", message))

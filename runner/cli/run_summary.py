@@ -52,7 +52,7 @@ def print_summary(
         pairs["on disk"] = str(folder)
     if record.data_notice:
         pairs["data"] = record.data_notice
-    out.panel(record.run_id, pairs, commands=_next_commands(record, ended))
+    out.panel(record.run_id, pairs, commands=_next_commands(record, ended, folder))
 
 
 def print_failure(
@@ -109,9 +109,9 @@ def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
     return pairs
 
 
-def _next_commands(record: RunRecord, ended: RunEnded) -> list[str]:
+def _next_commands(record: RunRecord, ended: RunEnded, folder: Path | None) -> list[str]:
     run_id = record.run_id
     commands = [f"runner show {run_id}", f"runner logs {run_id}"]
-    if ended.result and ended.result.outputs:
+    if ended.result and ended.result.outputs and folder is None:
         commands.append(f"runner files get {run_id}")
     return commands

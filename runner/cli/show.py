@@ -21,7 +21,8 @@ def show(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show a run: state, parameters, metrics, attempts, outputs."""
-    from runner.flows.run_view import find_run, load_metrics, load_view
+    from runner.flows.run_documents import find_run, load_metrics
+    from runner.flows.run_view import load_view
 
     out = Output(output)
     connection = open_connection(target, stack)

@@ -6,8 +6,7 @@ from typing import Any
 
 from runner.core.plan import DataRef, RunPlan
 from runner.core.run_paths import code_blob
-
-FORMAT = 1
+from runner.core.run_record import FORMAT
 
 
 def run_document(plan: RunPlan, job_id: str) -> dict[str, Any]:

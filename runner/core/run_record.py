@@ -11,8 +11,8 @@ from typing import Any, Literal, cast
 
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import StageState
-from runner.core.run_document import FORMAT
 
+FORMAT = 1  # of run.json and result.json
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
 STAGES = ("code", "environment", "data", "command", "export")
 

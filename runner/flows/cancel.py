@@ -9,11 +9,10 @@ from typing import Any
 from runner.azure.batch import get_task, terminate_task
 from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection
-from runner.core.run_document import FORMAT
 from runner.core.run_paths import RunPaths
-from runner.core.run_record import AttemptStart, RunRecord, RunResult
+from runner.core.run_record import FORMAT, AttemptStart, RunRecord, RunResult
 from runner.core.states import RunState, decide_status
-from runner.flows.run_view import load_attempts, load_result, runs_container
+from runner.flows.run_documents import load_attempts, load_result, runs_container
 
 
 @dataclass(frozen=True, slots=True)

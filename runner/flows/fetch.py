@@ -16,7 +16,7 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress, Progress
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import OutputFile, RunRecord, check_output_path
-from runner.flows.run_view import load_result, runs_container
+from runner.flows.run_documents import load_result, runs_container
 
 _HASH_BYTES = 1024**2
 
@@ -78,7 +78,7 @@ def _download(
     container = runs_container(connection)
     on_bytes = _byte_counter(total, on_progress)
     in_parallel(partial(_fetch_one, container, record.run_id, folder, on_bytes), wanted)
-    on_progress(Progress("download", "end", f"{len(wanted)} files", total, total, "bytes"))
+    on_progress(Progress("download", "end", _files(len(wanted)), total, total, "bytes"))
 
 
 def _fetch_one(
@@ -167,6 +167,10 @@ def _unwritable(folder: Path, err: OSError) -> RunnerError:
         fix="give another folder with --output-dir; the outputs stay in blob",
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+def _files(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"
 
 
 def _byte_counter(total: int, on_progress: OnProgress) -> Callable[[int], None]:

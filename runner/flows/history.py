@@ -11,7 +11,7 @@ from runner.core.errors import RunnerError
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord, RunResult, parse_run
 from runner.core.states import RunState, RunStatus
-from runner.flows.run_view import list_run_ids, load_result, load_view, runs_container
+from runner.flows.run_documents import list_run_ids, load_result, runs_container
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,5 +77,7 @@ def _row(connection: Connection, run_id: str) -> RunRow | None:
         if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
             raise
         return RunRow(run_id, None, None, None, problem=f"{err.what}: {err.why}")
+    from runner.flows.run_view import load_view  # noqa: PLC0415  the Batch SDK, only if a run goes on
+
     view = load_view(connection, record)
     return RunRow(run_id, record, view.status, view.result)

@@ -11,7 +11,7 @@ from runner.core.errors import RunnerError
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import AttemptStart, RunRecord
 from runner.flows.cursors import TextCursor, tail_offset
-from runner.flows.run_view import load_attempts, runs_container
+from runner.flows.run_documents import load_attempts, runs_container
 from runner.flows.watch_events import LogStream
 
 

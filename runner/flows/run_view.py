@@ -1,26 +1,14 @@
-"""One run as it is now: found by reference, read from blob and from Batch."""
+"""One run as it is now, from its documents in blob and its task in Batch."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from runner.azure.batch import get_task
-from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
-from runner.core.errors import RunnerError
-from runner.core.metrics import MetricSummary, parse_metric_line, summarise
-from runner.core.run_ids import check_reference, is_run_id, newest_first
-from runner.core.run_paths import RunPaths
-from runner.core.run_record import (
-    AttemptStart,
-    RunRecord,
-    RunResult,
-    parse_attempt_start,
-    parse_event_line,
-    parse_result,
-    parse_run,
-)
+from runner.core.run_record import AttemptStart, RunRecord, RunResult
 from runner.core.states import RunStatus, TaskView, decide_status
+from runner.flows.run_documents import last_stage, load_attempts, load_result, runs_container
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,66 +20,6 @@ class RunView:
     result: RunResult | None
     task: TaskView | None
     attempts: tuple[AttemptStart, ...]
-
-
-def runs_container(connection: Connection) -> BlobContainer:
-    """Where runs lie."""
-    return BlobContainer(connection.blob_service(), connection.outputs.container_runs)
-
-
-def find_run(connection: Connection, reference: str) -> RunRecord:
-    """The run of an id, a unique prefix, or `@last`. Raises RunnerError for none or several."""
-    text = check_reference(reference)
-    container = runs_container(connection)
-    if is_run_id(text):
-        content = container.read(RunPaths(text).run)
-        if content is not None:
-            return parse_run(content, text)
-    run_id = _resolve(container, text)
-    content = container.read(RunPaths(run_id).run)
-    if content is None:
-        raise _not_found(reference)
-    return parse_run(content, run_id)
-
-
-def list_run_ids(container: BlobContainer, prefix: str = "") -> list[str]:
-    """Ids of all runs that begin with a prefix, newest first."""
-    return newest_first([name for name in container.folders(prefix) if is_run_id(name)])
-
-
-def _resolve(container: BlobContainer, text: str) -> str:
-    if text == "@last":
-        ids = list_run_ids(container)
-        if not ids:
-            raise RunnerError("R-RUN-NONE", "there are no runs yet", fix="runner train mnist")
-        return ids[0]
-    ids = list_run_ids(container, text)
-    if len(ids) == 1:
-        return ids[0]
-    if not ids:
-        raise _not_found(text)
-    shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
-    raise RunnerError(
-        "R-RUN-AMBIGUOUS",
-        f"{text!r} begins {len(ids)} run ids",
-        why=shown,
-        fix=f"type more of it, for example {ids[0]}",
-    )
-
-
-def _not_found(text: str) -> RunnerError:
-    return RunnerError(
-        "R-RUN-UNKNOWN",
-        f"there is no run {text!r}",
-        why="no run id begins with it",
-        fix="runner ps -a",
-    )
-
-
-def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
-    """The committed outcome, or None while there is none."""
-    content = container.read(RunPaths(run_id).result)
-    return None if content is None else parse_result(content, run_id)
 
 
 def load_view(connection: Connection, record: RunRecord) -> RunView:
@@ -106,30 +34,3 @@ def load_view(connection: Connection, record: RunRecord) -> RunView:
     stage = None if result else last_stage(container, record.run_id, len(attempts))
     status = decide_status(result, task, len(attempts), stage)
     return RunView(record, status, result, task, attempts)
-
-
-def load_attempts(container: BlobContainer, run_id: str) -> tuple[AttemptStart, ...]:
-    """All attempts that started, in order."""
-    prefix = RunPaths(run_id).attempts
-    names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/start.json")]
-    contents = in_parallel(container.read, names)
-    starts = [parse_attempt_start(content) for content in contents if content is not None]
-    return tuple(sorted((s for s in starts if s is not None), key=lambda s: s.attempt))
-
-
-def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | None:
-    """The stage an attempt is in, or None before its first."""
-    if attempt == 0:
-        return None
-    content = container.read(RunPaths(run_id).attempt_events(attempt)) or b""
-    lines = content.decode("utf-8", "replace").splitlines()
-    events = [event for line in lines if (event := parse_event_line(line, attempt))]
-    return events[-1].stage if events else None
-
-
-def load_metrics(connection: Connection, record: RunRecord) -> list[MetricSummary]:
-    """Last and best of every metric of a run."""
-    content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
-    lines = content.decode("utf-8", "replace").splitlines()
-    points = [point for line in lines if (point := parse_metric_line(line))]
-    return summarise(points, {record.primary_metric: record.goal} if record.primary_metric else {})

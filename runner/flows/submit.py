@@ -106,7 +106,16 @@ def _upload(
     total = sum(upload.size_bytes for upload in missing)
     on_bytes = _byte_counter(total, on_progress)
     in_parallel(lambda upload: _send(upload, on_bytes), missing)
-    on_progress(Progress("upload", "end", f"{len(missing)} files", total, total, "bytes"))
+    on_progress(
+        Progress(
+            "upload",
+            "end",
+            "1 file" if len(missing) == 1 else f"{len(missing)} files",
+            total,
+            total,
+            "bytes",
+        )
+    )
 
 
 def _send(upload: _Upload, on_bytes: Callable[[int], None]) -> None:

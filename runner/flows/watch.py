@@ -19,7 +19,7 @@ from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord, RunResult, parse_event_line
 from runner.core.states import RunState, RunStatus, TaskView, decide_status
 from runner.flows.cursors import LineCursor, TextCursor, tail_offset
-from runner.flows.run_view import load_result, runs_container
+from runner.flows.run_documents import load_result, runs_container
 from runner.flows.watch_events import (
     ContactLost,
     ContactRestored,
@@ -48,6 +48,7 @@ class Pace:
     quiet_log: float = 0.5
     quiet_after: float = 5.0
     events: float = 0.5
+    early_events: float = 0.2  # stages before and after the command are short
     metrics: float = 2.0
     task: float = 1.0
     running_task: float = 2.0
@@ -150,7 +151,7 @@ class _Watcher:
             yield from self._retrying("task", self._look_at_task)
         if self.ended:
             return
-        if self._due("events", pace.events):
+        if self._due("events", pace.events if self._stage == "command" else pace.early_events):
             yield from self._retrying("events", self._look_at_events)
         yield from self._look_at_logs()
         if self._due("metrics", pace.metrics):
