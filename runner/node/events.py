@@ -36,6 +36,7 @@ class EventLog:
         """One stage; its end, or its failure, is written whatever happens."""
         started = time.monotonic()
         self.current = name
+        self._last_progress = 0.0  # the first progress of a stage is always shown
         self._write(name, "start", message)
         logger.info("%s ...", message or name)
 

@@ -1,0 +1,213 @@
+"""A small in-memory blob service with the faults a network has."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import re
+import threading
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+CONTAINER = "/account/runs"
+
+
+@dataclass
+class Blob:
+    """One stored blob; `blocks` counts the appended ones."""
+
+    data: bytearray
+    kind: str
+    blocks: int = 0
+    content_type: str = ""
+
+
+@dataclass
+class FakeBlobs:
+    """The service's memory, shared with the test.
+
+    `faults` are taken one per request: a status to answer instead, "drop" (connection cut before
+    anything happens) or "lose" (the request is done, its answer is lost).
+    """
+
+    blobs: dict[str, Blob] = field(default_factory=dict)
+    staged: dict[tuple[str, str], bytes] = field(default_factory=dict)
+    requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
+    faults: deque[int | str] = field(default_factory=deque)
+    away: threading.Event = field(default_factory=threading.Event)
+    connections: int = 0
+    page_size: int = 5000
+    cut_after: int | None = None  # bytes of a GET's body after which the connection is cut, once
+    url: str = ""
+
+    def data(self, name: str) -> bytes:
+        return bytes(self.blobs[name].data)
+
+    def text(self, name: str) -> str:
+        return self.data(name).decode()
+
+    def put(self, name: str, data: bytes) -> None:
+        self.blobs[name] = Blob(bytearray(data), "BlockBlob")
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    service: FakeBlobs
+    disable_nagle_algorithm = True
+
+    def setup(self) -> None:
+        super().setup()
+        self.service.connections += 1
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_HEAD(self) -> None:
+        self._serve()
+
+    def do_PUT(self) -> None:
+        self._serve()
+
+    def _serve(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        self.service.requests.append((self.command, self.path, dict(self.headers)))
+        fault = self.service.faults.popleft() if self.service.faults else None
+        if self.service.away.is_set() or fault == "drop":
+            self._cut()
+        elif isinstance(fault, int):
+            self._answer(fault, code="ServerBusy")
+        else:
+            self._lose_answer = fault == "lose"
+            self._handle(body)
+
+    def _cut(self) -> None:
+        self.close_connection = True
+        self.connection.close()
+
+    def _handle(self, body: bytes) -> None:
+        parts = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        if parts.path.startswith("/metadata/"):
+            token = f"token-{len(self.service.requests)}"
+            self._answer(200, f'{{"access_token": "{token}", "expires_in": "3600"}}'.encode())
+            return
+        name = unquote(parts.path.removeprefix(CONTAINER)).removeprefix("/")
+        if self.command == "PUT":
+            self._put(name, query, body)
+        elif query.get("comp") == "list":
+            self._list(query)
+        else:
+            self._read(name)
+
+    def _put(self, name: str, query: dict[str, str], body: bytes) -> None:
+        blobs = self.service.blobs
+        if query.get("comp") == "appendblock":
+            self._append(name, body)
+        elif query.get("comp") == "block":
+            self.service.staged[name, query["blockid"]] = body
+            self._answer(201)
+        elif query.get("comp") == "blocklist":
+            ids = re.findall(r"<Latest>(.*?)</Latest>", body.decode())
+            assert len({len(base64.b64decode(i)) for i in ids}) == 1
+            self.service.put(name, b"".join(self.service.staged[name, i] for i in ids))
+            self._answer(201)
+        elif self.headers.get("If-None-Match") == "*" and name in blobs:
+            self._answer(409, code="BlobAlreadyExists")
+        else:
+            kind = self.headers["x-ms-blob-type"]
+            shown = self.headers.get("x-ms-blob-content-type", "")
+            blobs[name] = Blob(bytearray(body), kind, content_type=shown)
+            self._answer(201)
+
+    def _append(self, name: str, body: bytes) -> None:
+        blob = self.service.blobs.get(name)
+        if blob is None:
+            self._answer(404, code="BlobNotFound")
+        elif int(self.headers["x-ms-blob-condition-appendpos"]) != len(blob.data):
+            self._answer(412, code="AppendPositionConditionNotMet")
+        else:
+            assert 0 < len(body) <= 4 * 1024 * 1024
+            blob.data += body
+            blob.blocks += 1
+            self._answer(201)
+
+    def _read(self, name: str) -> None:
+        blob = self.service.blobs.get(name)
+        if blob is None:
+            self._answer(404, code="BlobNotFound")
+            return
+        headers = {"x-ms-blob-committed-block-count": str(blob.blocks)}
+        found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("x-ms-range", ""))
+        if found is None:
+            self._answer(200, bytes(blob.data), headers=headers)
+            return
+        last = int(found[2]) + 1 if found[2] else len(blob.data)
+        self._answer(206, bytes(blob.data[int(found[1]) : last]), headers=headers)
+
+    def _list(self, query: dict[str, str]) -> None:
+        names = sorted(n for n in self.service.blobs if n.startswith(query.get("prefix", "")))
+        start = int(query.get("marker", "0"))
+        page = names[start : start + self.service.page_size]
+        end = start + len(page)
+        marker = str(end) if end < len(names) else ""
+        entries = "".join(f"<Blob><Name>{escape(name)}</Name></Blob>" for name in page)
+        xml = (
+            '\ufeff<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>'
+            f"{entries}</Blobs><NextMarker>{marker}</NextMarker></EnumerationResults>"
+        )
+        self._answer(200, xml.encode())
+
+    def _answer(
+        self,
+        status: int,
+        body: bytes = b"",
+        *,
+        code: str = "",
+        headers: dict[str, str] | None = None,
+    ) -> None:
+        if getattr(self, "_lose_answer", False):
+            self._lose_answer = False
+            self._cut()
+            return
+        self.send_response(status)
+        for key, value in (headers or {}).items():
+            self.send_header(key, value)
+        if code:
+            self.send_header("x-ms-error-code", code)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command == "HEAD":
+            return
+        cut = self.service.cut_after
+        if cut is not None and len(body) > cut:
+            self.service.cut_after = None
+            self.wfile.write(body[:cut])
+            self._cut()
+            return
+        self.wfile.write(body)
+
+
+@contextlib.contextmanager
+def serve_fake_blobs() -> Iterator[FakeBlobs]:
+    """Serve on a free port of the loopback interface."""
+    service = FakeBlobs()
+    handler = type("Handler", (_Handler,), {"service": service})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    service.url = f"http://127.0.0.1:{server.server_address[1]}{CONTAINER}"
+    try:
+        yield service
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.metrics import parse_metric_line
+from runner.node import lines as lines_module
+from runner.node.lines import LineQueue
+from runner.node.metrics import MetricLog, MetricPatterns, MetricsFile, parse_metrics
+
+
+@pytest.fixture
+def queue() -> LineQueue:
+    return LineQueue()
+
+
+@pytest.fixture
+def log(queue: LineQueue) -> MetricLog:
+    return MetricLog(2, queue)
+
+
+def written(queue: LineQueue) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in queue.peek().splitlines()]
+
+
+def triples(queue: LineQueue) -> list[tuple[str, Any, int | None]]:
+    return [(m["name"], m["value"], m["step"]) for m in written(queue)]
+
+
+def test_both_forms_of_the_metrics_file_become_one(
+    queue: LineQueue, log: MetricLog, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(
+        '{"name": "loss", "value": 0.5, "step": 1}\n'
+        '{"step": 2, "loss": 0.25, "val_accuracy": 1}\n'
+        '{"test_accuracy": 0.99}\n'
+    )
+    MetricsFile(path, log).poll()
+    assert triples(queue) == [
+        ("loss", 0.5, 1),
+        ("loss", 0.25, 2),
+        ("val_accuracy", 1.0, 2),
+        ("test_accuracy", 0.99, None),
+    ]
+    assert {line["attempt"] for line in written(queue)} == {2}
+
+
+def test_client_reads_what_the_agent_writes(queue: LineQueue, log: MetricLog) -> None:
+    log.add("val_accuracy", 0.5, 3)
+    log.add("loss", float("nan"), None)
+    points = [parse_metric_line(line) for line in queue.peek().decode().splitlines()]
+    assert [(p.name, p.step, p.attempt) for p in points if p] == [
+        ("val_accuracy", 3, 2),
+        ("loss", None, 2),
+    ]
+
+
+def test_values_json_has_no_number_for_become_strings(
+    queue: LineQueue, log: MetricLog, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"a": NaN, "b": Infinity, "c": -Infinity, "d": "NaN"}\n')
+    MetricsFile(path, log).poll()
+    assert log.last() == {"a": "NaN", "b": "Infinity", "c": "-Infinity", "d": "NaN"}
+    assert [m["value"] for m in written(queue)] == ["NaN", "Infinity", "-Infinity", "NaN"]
+
+
+def test_unfinished_line_waits_for_its_end(
+    queue: LineQueue, log: MetricLog, tmp_path: Path
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    reader = MetricsFile(path, log)
+    reader.poll()  # the script has not made it yet
+    with path.open("a") as out:
+        out.write('{"loss": ')
+        out.flush()
+        reader.poll()
+        assert triples(queue) == []
+        out.write("0.5}")
+        out.flush()
+        reader.poll()
+        assert triples(queue) == []
+    reader.poll(final=True)
+    assert triples(queue) == [("loss", 0.5, None)]
+
+
+def test_line_that_is_no_metric_is_left_out(
+    queue: LineQueue, log: MetricLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('nonsense\n[1]\n{"loss": {}}\n{"step": "x", "a": 1}\n\xff\n{"loss": 1}\n')
+    MetricsFile(path, log).poll()
+    assert triples(queue) == [("loss", 1.0, None)]
+    assert len(caplog.records) == 1
+
+
+def test_crowded_queue_holds_the_metrics_file_back(
+    queue: LineQueue, log: MetricLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines_module, "MAX_PENDING_BYTES", 10)
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"loss": 1}\n')
+    reader = MetricsFile(path, log)
+    queue.put(b"x" * 20)
+    reader.poll()
+    assert log.last() == {}
+    queue.peek()
+    queue.advance()
+    reader.poll()
+    assert log.last() == {"loss": 1.0}
+
+
+def test_patterns_find_metrics_in_stdout(queue: LineQueue, log: MetricLog) -> None:
+    patterns = MetricPatterns(
+        {"loss": r"loss=([0-9.eE+-]+)", "acc": r"epoch (?P<step>\d+) .*acc (?P<value>[\d.]+)"}, log
+    )
+    patterns.feed(b"epoch 3 loss=0.5 acc 0.75\nnothing\nepoch 4 lo")
+    patterns.feed(b"ss=1e-2 acc 0.9\rloss=bad-number-e\nloss=0.1")
+    patterns.finish()
+    assert triples(queue) == [
+        ("loss", 0.5, 1),
+        ("acc", 0.75, 3),
+        ("loss", 0.01, 2),
+        ("acc", 0.9, 4),
+        ("loss", 0.1, 3),
+    ]
+
+
+def test_endless_line_does_not_grow_memory(log: MetricLog) -> None:
+    patterns = MetricPatterns({"loss": "loss=(.*)"}, log)
+    for _ in range(100):
+        patterns.feed(b"x" * 10_000)
+    assert len(patterns._rest) <= 64 * 1024
+
+
+@pytest.mark.parametrize("raw", [[], 3, None, {"loss": None}, {"loss": []}, {"loss": "high"}])
+def test_what_is_no_metric_is_an_error(raw: object) -> None:
+    with pytest.raises((ValueError, TypeError)):
+        parse_metrics(raw)

@@ -1,0 +1,55 @@
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import runner.node
+from runner.node.pack import build_agent
+
+SOURCES = sorted(Path(runner.node.__file__).parent.glob("*.py"))
+
+
+def test_equal_sources_give_equal_bytes_later_and_elsewhere(tmp_path: Path) -> None:
+    first = build_agent()
+    for source in SOURCES:
+        os.utime(source, (time.time(), source.stat().st_mtime))
+    out = tmp_path / "agent.pyz"
+    subprocess.run([sys.executable, "-m", "runner.node.pack", str(out)], check=True)
+    assert out.read_bytes() == first
+
+
+def test_archive_holds_every_module_and_only_them(tmp_path: Path) -> None:
+    path = tmp_path / "agent.pyz"
+    path.write_bytes(build_agent())
+    expected = {f"runner/node/{s.name}" for s in SOURCES} - {
+        "runner/node/pack.py",
+        "runner/node/__main__.py",
+    }
+    with zipfile.ZipFile(path) as packed:
+        assert set(packed.namelist()) == expected | {"__main__.py", "runner/__init__.py"}
+
+
+def test_agent_is_written_for_python_3_10() -> None:
+    for source in SOURCES:
+        ast.parse(source.read_text(), feature_version=(3, 10))
+
+
+def test_agent_starts_alone_and_says_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "runner-agent.pyz"
+    path.write_bytes(build_agent())
+    done = subprocess.run(
+        [sys.executable, "-I", str(path)],
+        env={"PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "RUNNER_RUN_ID is not set" in done.stdout
+    assert done.stderr == ""
