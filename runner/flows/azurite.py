@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -57,15 +56,13 @@ def _install(target: Path, runtime: NodeRuntime, on_event: OnProgress) -> None:
         if (target / _SCRIPT).is_file():
             on_event(Progress("azurite", "end", f"Azurite {VERSION}"))
             return
-        started = time.monotonic()
         on_event(Progress("azurite", "start", f"installing Azurite {VERSION} (once)"))
         try:
             _npm_ci(target, runtime)
         except RunnerError:
             on_event(Progress("azurite", "failed", "could not install Azurite"))
             raise
-        seconds = time.monotonic() - started
-        on_event(Progress("azurite", "end", f"installed Azurite {VERSION} in {seconds:.0f} s"))
+        on_event(Progress("azurite", "end", f"installed Azurite {VERSION}"))
 
 
 def _npm_ci(target: Path, runtime: NodeRuntime) -> None:

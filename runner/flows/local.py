@@ -6,7 +6,6 @@ import dataclasses
 import importlib.util
 import os
 import shutil
-import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -79,16 +78,13 @@ def up(
         paths = HomePaths(settings.home)
         before = load_state(paths)
         wanted = local_start.wanted_state(before, nodes, slots, port, blob_port)
-        started = time.monotonic()
         try:
             pool = local_start.start(paths, before, wanted, on_event)
         except BaseException:  # also Ctrl-C in the middle of a download
             on_event(Progress(_STAGE, "failed", "the local services did not start"))
             local_start.undo(paths, before)
             raise
-        seconds = time.monotonic() - started
-        message = f"local services ready in {seconds:.1f} s (pool {pool})"
-        on_event(Progress(_STAGE, "end", message))
+        on_event(Progress(_STAGE, "end", f"local services ready, pool {pool}"))
     return status(settings)
 
 

@@ -18,7 +18,7 @@ from runner.flows.local_state import ACCOUNT, LocalState, ProcessRecord
 
 BATCH = "batch"
 BLOB = "blob"
-TITLES: Mapping[str, str] = {BATCH: "Azure Batch emulator", BLOB: "Azurite"}
+TITLES: Mapping[str, str] = {BATCH: "the Azure Batch emulator", BLOB: "Azurite"}
 # A loaded two-core machine has needed 26 s for Azurite.
 _READY_WITHIN_S = 120.0
 _POLL_S = 0.03

@@ -35,6 +35,7 @@ from runner.flows.local_state import (
 
 _MAX_NODES = 256
 _MAX_SLOTS = 256
+_MAX_PORT = 65535
 
 
 def wanted_state(
@@ -47,6 +48,8 @@ def wanted_state(
     """What was asked for now, else what was chosen before, else the defaults."""
     _check_range("--nodes", nodes, 0, _MAX_NODES)
     _check_range("--slots", slots, 1, _MAX_SLOTS)
+    _check_range("--port", port, 1, _MAX_PORT)
+    _check_range("--blob-port", blob_port, 1, _MAX_PORT)
     batch = port or (before.batch_port if before else choose_port((blob_port or 0,)))
     blob = blob_port or (before.blob_port if before else choose_port((batch,)))
     if batch == blob:
@@ -89,30 +92,39 @@ def start(
 
 
 def undo(paths: HomePaths, before: LocalState | None) -> None:
-    """Stop what a start that failed has started, so that nothing is left half done."""
+    """Stop what a start that failed has started, and remember what was chosen before it."""
     state = load_state(paths)
     if state is None:
         return
+    restored = before or dataclasses.replace(state, batch=None, blob=None)
     for name in (services.BATCH, services.BLOB):
         record = _record(state, name)
         if before is not None and record == _record(before, name):
             continue
         if process := find(record, services.marker(paths, name)):
             stop([process])
-        state = _with_record(state, name, None)
-    save_state(paths, state)
+        restored = _with_record(restored, name, None)
+    save_state(paths, restored)
 
 
 def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> LocalState:
     """Forget records of processes that are gone, and stop a service that shall move."""
+    moving = [
+        name
+        for name in (services.BATCH, services.BLOB)
+        if before is not None and _port(before, name) != _port(wanted, name)
+    ]
+    for name in moving:
+        if not port_is_free(_port(wanted, name)):
+            raise _occupied(name, _port(wanted, name))
     settled = wanted
     for name in (services.BATCH, services.BLOB):
         process = find(_record(wanted, name), services.marker(paths, name))
-        moves = before is not None and _port(before, name) != _port(wanted, name)
-        if process is not None and moves:
+        if process is not None and name in moving:
             stop([process])
-        if process is None or moves:
+        if process is None or name in moving:
             settled = _with_record(settled, name, None)
+    save_state(paths, settled)
     return settled
 
 
@@ -135,7 +147,7 @@ def _occupied(name: str, port: int) -> RunnerError:
     option = "--port" if name == services.BATCH else "--blob-port"
     return RunnerError(
         "R-LOCAL-PORT",
-        f"port {port} for the {services.TITLES[name]} is in use",
+        f"port {port}, meant for {services.TITLES[name]}, is in use",
         why=f"{owner} listens on it" if owner else "another program listens on it",
         fix=f"end that program, or choose another port: runner local up {option} {choose_port()}",
         exit_code=ExitCode.PREFLIGHT,
