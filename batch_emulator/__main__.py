@@ -1,4 +1,4 @@
-"""`python -m batch_emulator`: checks its options, then serves on a loopback address until stopped."""
+"""`python -m batch_emulator`: check the options, then serve on a loopback address."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import ipaddress
 import logging
 import os
 import socket
+import sqlite3
 import sys
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from batch_emulator import __version__
 from batch_emulator.account import Limits
 from batch_emulator.app import App
 from batch_emulator.emulator import Emulator, Settings
-from batch_emulator.store import StoreFormat, StoreInUse
+from batch_emulator.store import StoreFormatError, StoreInUseError
 
 _USAGE_ERROR = 2
 _START_ERROR = 1
@@ -64,7 +65,8 @@ def _key(given: str | None) -> str | None:
         return None
 
 
-def _bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int) -> socket.socket:
+    """A socket that is bound and not yet listening; port 0 takes a free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -102,7 +104,7 @@ def main(arguments: list[str] | None = None) -> int:
             _USAGE_ERROR,
         )
     try:
-        listener = _bind(options.host, options.port)
+        listener = bind(options.host, options.port)
     except OSError as err:
         return _say(f"error: cannot listen on {options.host}:{options.port}: {err}", _START_ERROR)
     return _serve(options, key, listener)
@@ -122,7 +124,7 @@ def _serve(options: argparse.Namespace, key: str, listener: socket.socket) -> in
     )
     try:
         emulator = Emulator(settings)
-    except (StoreInUse, StoreFormat, OSError) as err:
+    except (StoreInUseError, StoreFormatError, sqlite3.Error, OSError) as err:
         return _say(f"error: cannot use {settings.data_dir}: {err}", _START_ERROR)
     config = uvicorn.Config(
         App(emulator), http="httptools", access_log=False, log_level="warning", lifespan="on"

@@ -6,7 +6,6 @@ import heapq
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from batch_emulator.model import Execution, Job, Json, Node, Pool, Task, key_of
 
@@ -185,13 +184,3 @@ class Account:
         """What must be written; the caller writes it."""
         journal, self.journal = self.journal, Journal()
         return journal
-
-
-def spec_of(entity: Pool | Job, *path: str) -> Any:
-    """A value deep in a body, None where a step is missing."""
-    value: Any = entity.spec
-    for step in path:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(step)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return value  # pyright: ignore[reportUnknownVariableType]

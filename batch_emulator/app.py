@@ -70,7 +70,7 @@ class App:
         except Fault as fault:
             body = error_body(fault, request_id, now, base_url)
             reply = Reply(fault.status, body)
-        except Exception:  # noqa: BLE001 - the caller gets the service's error, the log gets the trace
+        except Exception:  # the caller gets the service's error, the log gets the trace
             log.exception("%s %s failed", scope["method"], scope["path"])
             body = error_body(Fault("InternalError"), request_id, now, base_url)
             reply = Reply(500, body)

@@ -26,7 +26,7 @@ class Reply:
     stream: AsyncIterator[bytes] | None = None
 
 
-class NotModified(Exception):
+class NotModified(Exception):  # noqa: N818 - it is an answer, not an error
     """The reader has the current version; answered 304 without a body."""
 
     def __init__(self, headers: dict[str, str]) -> None:

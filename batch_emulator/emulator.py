@@ -37,7 +37,7 @@ class Settings:
 
 
 class Emulator:
-    """Everything a request can reach. Opening refuses a data dir that is in use (StoreInUse)."""
+    """Everything a request can reach. Raises StoreInUseError when the data dir is taken."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings

@@ -110,7 +110,7 @@ FAULTS: Mapping[str, tuple[int, str]] = {
 }
 
 
-class Fault(Exception):
+class Fault(Exception):  # noqa: N818 - the service's word for an error answer
     """An error answer. `values` explain it in the body: what was wrong and what is allowed."""
 
     def __init__(

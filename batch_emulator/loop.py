@@ -1,4 +1,4 @@
-"""The background: decide, apply, do what that asks for outside, write, sleep until something is due."""
+"""The background: decide, apply, act outside, write, sleep until something is due."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from batch_emulator.clock import Clock
 from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.executor.runner import Executor
 from batch_emulator.launches import Launches
-from batch_emulator.model import Execution, Kind
+from batch_emulator.model import Execution, Kind, Stop
 from batch_emulator.scheduler import apply, decide
 from batch_emulator.store import Store
 from batch_emulator.transitions import executions
@@ -31,7 +31,7 @@ log = logging.getLogger(__name__)
 
 
 class Loop:
-    """Drives one account. Routes call `poke` after a change; ends of processes poke by themselves."""
+    """Drives one account. Routes `poke` it after a change, as ends of processes do."""
 
     def __init__(
         self, account: Account, store: Store, executor: Executor, clock: Clock, launches: Launches
@@ -42,6 +42,7 @@ class Loop:
         self.clock = clock
         self.launches = launches
         self._wake = asyncio.Event()
+        self._waiters: dict[str, asyncio.Event] = {}
         self._running: set[str] = set()
         self._work: set[asyncio.Task[None]] = set()
 
@@ -103,13 +104,12 @@ class Loop:
             self._load_body(execution)
             launch = self.launches.of(execution)
             outcome = await self.executor.run(launch, lambda _pid: None)
-        except Exception as err:  # noqa: BLE001 - a task must end whatever happens to it
+        except Exception as err:  # a task must end whatever happens to it
             log.exception("execution %s failed", execution.key)
             failure = Failure("servererror", "Unknown", f"{type(err).__name__}: {err}")
             outcome = Outcome(exit_code=None, failure=failure, retryable=False)
         self._running.discard(execution.key)
-        executions.ended(self.account, execution, outcome, self.clock.now())
-        self.poke()
+        self._ended(execution, outcome)
 
     def _load_body(self, execution: Execution) -> None:
         job, task = execution.job, execution.task
@@ -119,14 +119,30 @@ class Loop:
             execution.body = {} if row is None else row.body
 
     def _kill(self, execution: Execution, *, hard: bool) -> None:
-        if execution.key in self._running:
-            end = self.executor.kill_now if hard else self.executor.kill
-            self._spawn(end(execution.key))
+        key = execution.key
+        if key not in self._running:
+            self._ended(execution, None)
+        elif hard:
+            self._spawn(self.executor.kill_now(key))
         else:
-            executions.ended(self.account, execution, None, self.clock.now())
+            # the output files of a task that will run again are not wanted
+            upload = execution.stop is Stop.TERMINATE
+            self._spawn(self.executor.kill(key, upload=upload))
+
+    def _ended(self, execution: Execution, outcome: Outcome | None) -> None:
+        executions.ended(self.account, execution, outcome, self.clock.now())
+        waiter = self._waiters.pop(execution.key, None)
+        if waiter is not None:
+            waiter.set()
+        self.poke()
+
+    async def gone(self, execution: Execution) -> None:
+        """Return when nothing of the execution is left."""
+        if execution.key in self.account.executions:
+            await self._waiters.setdefault(execution.key, asyncio.Event()).wait()
 
     def _remove(self, folder: Path) -> None:
-        """Move away at once, so that a successor of the same name is safe, and delete in a thread."""
+        """Move away at once, so that a namesake is safe, and delete in a thread."""
         doomed = self.launches.trash / uuid4().hex
         try:
             doomed.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a Batch account holds: pools, nodes, jobs, tasks and what runs. One mutable object, no locks.
+"""What a Batch account holds: pools, nodes, jobs, tasks and what runs.
 
 Ids keep their spelling and are compared without case: dictionaries are keyed by `key_of(id)`.
 """
@@ -12,6 +12,16 @@ from enum import StrEnum
 from typing import Any
 
 Json = dict[str, Any]
+
+
+def part(body: Json, name: str) -> Json:
+    """A nested object of a body, empty when it is absent."""
+    return body.get(name) or {}
+
+
+def parts(body: Json, name: str) -> list[Json]:
+    """A list of objects in a body, empty when it is absent."""
+    return body.get(name) or []
 
 
 def key_of(entity_id: str) -> str:
@@ -109,7 +119,7 @@ class Execution:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A task that is not finished, in the few fields that scheduling needs; its body lies in SQLite."""
+    """A task in the few fields that change; its body lies in SQLite, finished ones entirely."""
 
     job: Job
     id: str

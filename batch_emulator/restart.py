@@ -1,7 +1,7 @@
 """From the store back into memory, and what became of things while nobody was there.
 
-Our choice [S], since the service never restarts: a node that worked is as it was, with its disk; one
-that was booting boots again; what ran is requeued as after a lost node, uncounted.
+Our choice [S], since the service never restarts: a node that worked is as it was, with its disk;
+one that was booting boots again; what ran is requeued as after a lost node, uncounted.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from batch_emulator.account import Account
-from batch_emulator.model import Job, JobState, Node, NodeState, TaskState
+from batch_emulator.model import Job, JobState, Node, NodeState, Task, TaskState
 from batch_emulator.records import job_from, node_from, pool_from, task_from
 from batch_emulator.store import Store
 from batch_emulator.transitions.nodes import gone
@@ -22,6 +22,7 @@ _BOOTING = (
     NodeState.WAITING_FOR_START_TASK,
     NodeState.REBOOTING,
 )
+_ENDING = (JobState.TERMINATING, JobState.DELETING)
 
 
 def load(account: Account, store: Store, now: datetime) -> None:
@@ -67,6 +68,7 @@ def _load_tasks(account: Account, store: Store, job: Job, now: datetime) -> None
         name = "succeeded" if result == "success" else "failed"
         setattr(job.tasks, name, getattr(job.tasks, name) + tasks)
         setattr(job.slots, name, getattr(job.slots, name) + slots)
+    interrupted: list[Task] = []
     for task_id, slots, order, record in store.live_tasks(job):
         task = task_from(job, task_id, slots, order, record)
         job.live[task.key] = task
@@ -74,13 +76,17 @@ def _load_tasks(account: Account, store: Store, job: Job, now: datetime) -> None
         if task.state is TaskState.ACTIVE:
             enqueue(account, task)
         else:
-            requeue(account, task, now, counted=False)
+            interrupted.append(task)
+    for task in reversed(interrupted):  # each goes to the front of the queue
+        requeue(account, task, now, counted=False)
 
 
 def _reopen(account: Account, job: Job) -> None:
     for visit in job.visits.values():
         if visit.state == "running":
             visit.state = "none"
+        if (visit.release or {}).get("state") == "running" and job.state in _ENDING:
+            job.released = False  # release tasks that were interrupted run again
     if job.deadline is not None and job.state is not JobState.COMPLETED:
         account.at(job.deadline, job)
     refresh_queue(account, job)

@@ -210,7 +210,7 @@ def _quota_error(dedicated: bool) -> Json:
 
 
 def cores_of(vm_size: str) -> int:
-    """Cores of a VM size from its name (Standard_NC6s_v3 has 6), 1 where the name tells none [S]."""
+    """Cores of a VM size by its name (Standard_NC6s_v3 has 6), 1 where it tells none [S]."""
     match = re.search(r"standard_[a-z]+(\d+)", vm_size.lower())
     return max(1, int(match.group(1))) if match else 1
 
@@ -290,7 +290,10 @@ def _place(pool: Pool) -> Iterator[Action]:
 
 
 def _place_job(job: Job, free: _Free) -> Iterator[Action]:
-    """Hand out slots to one job, oldest task first; tasks that fit nowhere hold up only their like."""
+    """Hand out slots to one job, oldest task first.
+
+    Tasks that fit nowhere hold up only those that need as many slots [S].
+    """
     left = job.max_parallel - job.tasks.running if job.max_parallel > 0 else 1_000_000_000
     taken: Counter[int] = Counter()
     open_sizes = set(job.queues)
@@ -314,11 +317,38 @@ def _peek(job: Job, slots: int, position: int) -> Task | None:
     return next(islice(job.queues[slots].values(), position, None), None)
 
 
+def _still_fits(task: Task, node: Node) -> bool:
+    """Whether nothing decided in the same turn came in between."""
+    job = task.job
+    queued = task.key in job.queues.get(task.slots, ())
+    fits = node.open and node.free_slots >= task.slots
+    return job.state is JobState.ACTIVE and queued and fits
+
+
 def apply(account: Account, action: Action, now: datetime) -> None:
-    """Carry out one decision."""
+    """Carry out one decision, unless another of the same turn made it void."""
     match action:
         case Advance(node):
-            nodes.advance(account, node, now)
+            if node.due is not None and node.due <= now:
+                nodes.advance(account, node, now)
+        case Place(task, node):
+            if _still_fits(task, node):
+                executions.place(account, task, node, now)
+        case TerminateJob(job, reason):
+            if job.state in jobs.TERMINABLE:
+                jobs.terminate(account, job, reason, now)
+        case BeginRelease(job):
+            preparation.begin_release(account, job, now)
+        case FinishJob(job):
+            jobs.finish(account, job, now)
+        case _:
+            _apply_to_pool(account, action, now)
+
+
+def _apply_to_pool(
+    account: Account, action: AddNodes | Leave | EndResize | ForgetPool, now: datetime
+) -> None:
+    match action:
         case AddNodes(pool, dedicated, count):
             for _ in range(count):
                 nodes.add(account, pool, dedicated=dedicated, now=now)
@@ -328,11 +358,3 @@ def apply(account: Account, action: Action, now: datetime) -> None:
             pools.end_resize(account, pool, list(errors), now)
         case ForgetPool(pool):
             pools.forget(account, pool)
-        case Place(task, node):
-            executions.place(account, task, node, now)
-        case TerminateJob(job, reason):
-            jobs.terminate(account, job, reason, now)
-        case BeginRelease(job):
-            preparation.begin_release(account, job, now)
-        case FinishJob(job):
-            jobs.finish(account, job, now)

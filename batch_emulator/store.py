@@ -41,11 +41,11 @@ CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
 FORMAT = 1
 
 
-class StoreInUse(Exception):
+class StoreInUseError(Exception):
     """Another emulator works on this data dir."""
 
 
-class StoreFormat(Exception):
+class StoreFormatError(Exception):
     """The data dir was written by a newer emulator."""
 
 
@@ -70,8 +70,11 @@ class Store:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as err:
             self._lock.close()
-            raise StoreInUse(f"another emulator is running on {folder}") from err
-        self._db = sqlite3.connect(folder / "state.sqlite", isolation_level=None)
+            raise StoreInUseError(f"another emulator is running on {folder}") from err
+        # opened by one thread and used by one, which need not be the same
+        self._db = sqlite3.connect(
+            folder / "state.sqlite", isolation_level=None, check_same_thread=False
+        )
         self._db.execute("PRAGMA journal_mode=WAL")
         self._db.execute("PRAGMA synchronous=NORMAL")
         # a checkpoint syncs the disk; once in 4,000 pages keeps that out of most requests
@@ -83,7 +86,7 @@ class Store:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
         if version > FORMAT:
             self.close()
-            raise StoreFormat(f"state has format {version}, this emulator reads {FORMAT}")
+            raise StoreFormatError(f"state has format {version}, this emulator reads {FORMAT}")
         self._db.executescript(_SCHEMA)
         self._db.execute(f"PRAGMA user_version={FORMAT}")
 

@@ -11,7 +11,7 @@ from batch_emulator.model import Job, Json, Task, key_of
 from batch_emulator.store import restore_task
 from batch_emulator.transitions import tasks
 from batch_emulator.values import etag_text, time_text
-from batch_emulator.wire import entities, paging, render
+from batch_emulator.wire import entities, render
 
 MAX_TASKS_IN_COLLECTION = 100  # docs: addtaskcollection
 
@@ -118,11 +118,15 @@ def put(call: Call) -> Reply:
     return Reply(200, None, _headers(call, task))
 
 
-def delete(call: Call) -> Reply:
-    """Task_Delete."""
+async def delete(call: Call) -> Reply:
+    """Task_Delete; answered when its process is gone, so that the id can be used again."""
     task = _find(call, call.job())
     call.check(task.etag, task.modified)
+    execution = task.execution
     tasks.delete(call.emulator.account, task)
+    if execution is not None:
+        call.emulator.loop.poke()
+        await call.emulator.loop.gone(execution)
     return Reply(200)
 
 

@@ -7,10 +7,9 @@ from uuid import uuid4
 
 from batch_emulator.account import Account
 from batch_emulator.executor.launch import Outcome
-from batch_emulator.model import Execution, Kind, Node, Task
+from batch_emulator.model import Execution, Kind, Node, NodeState, Task
 from batch_emulator.transitions import nodes, preparation, tasks
 from batch_emulator.transitions.states import dequeue, set_node, settle_node
-from batch_emulator.model import NodeState
 
 RECENT_TASKS = 10
 
@@ -27,7 +26,9 @@ def place(account: Account, task: Task, node: Node, now: datetime) -> Execution:
     job.executions[key] = execution
     node.executions[key] = execution
     node.used_slots += task.slots
-    node.recent = [(job.id, task.id), *node.recent[: RECENT_TASKS - 1]]
+    newest = (job.id, task.id)
+    others = [other for other in node.recent if other != newest]
+    node.recent = [newest, *others[: RECENT_TASKS - 1]]
     set_node(account, node, NodeState.RUNNING, now)
     preparation.enter(account, execution, now)
     return execution

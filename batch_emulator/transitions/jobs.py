@@ -6,7 +6,7 @@ from datetime import datetime
 
 from batch_emulator.account import Account, DeleteTaskFolder
 from batch_emulator.faults import Fault, bad_property
-from batch_emulator.model import Execution, Job, JobState, Json, Kind, Stop
+from batch_emulator.model import Execution, Job, JobState, Json, Kind, Stop, part
 from batch_emulator.transitions.states import (
     dequeue,
     refresh_queue,
@@ -52,7 +52,7 @@ def apply_spec(account: Account, job: Job, spec: Json) -> None:
 
 
 def _deadline(job: Job) -> datetime | None:
-    text = (job.spec.get("constraints") or {}).get("maxWallClockTime")
+    text = part(job.spec, "constraints").get("maxWallClockTime")
     limit = None if text is None else parse_duration(text)
     return None if limit is None else job.created + limit
 

@@ -9,7 +9,6 @@ from batch_emulator.account import Account, CreateNodeFolder, DeleteNodeFolder, 
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import (
-    AllocationState,
     Execution,
     Kind,
     Node,
@@ -48,7 +47,7 @@ def _after(account: Account, node: Node, now: datetime, seconds: float) -> None:
 
 
 def advance(account: Account, node: Node, now: datetime) -> None:
-    """The time of the node's state is over: created nodes start, started ones run their start task."""
+    """The time of the node's state is over: it starts, or runs its start task."""
     node.due = None
     if node.state in (NodeState.CREATING, NodeState.REBOOTING):
         set_node(account, node, NodeState.STARTING, now)
@@ -90,7 +89,10 @@ def _run_start_task(account: Account, node: Node) -> None:
 def start_task_ended(
     account: Account, execution: Execution, outcome: Outcome | None, now: datetime
 ) -> None:
-    """Retry, open the node, or leave it in starttaskfailed (state enum; one docstring says unusable)."""
+    """Retry, open the node, or leave it in starttaskfailed.
+
+    So the state enum and the error page; the docstring of a start task says unusable [X].
+    """
     node, info = execution.node, execution.node.start_info
     if execution.stop is not None or outcome is None or info is None:
         return
@@ -181,6 +183,7 @@ def drained(account: Account, node: Node, now: datetime) -> None:
 def gone(account: Account, node: Node) -> None:
     """Forget a node and its disk."""
     pool = node.pool
+    node.due = None
     pool.nodes.pop(node.key, None)
     pool.available.pop(node.key, None)
     account.journal.nodes[(pool.key, node.key)] = None
@@ -197,8 +200,3 @@ def require(account: Account, pool_id: str, node_id: str) -> Node:
     if node is None:
         raise Fault("NodeNotFound")
     return node
-
-
-def is_steady(pool: Pool) -> bool:
-    """Whether no resize is going on."""
-    return pool.allocation is AllocationState.STEADY

@@ -13,8 +13,10 @@ from batch_emulator.model import (
     Pool,
     PoolState,
     Stop,
+    part,
 )
 from batch_emulator.transitions import nodes
+from batch_emulator.transitions.states import refresh_queue
 from batch_emulator.values import parse_duration
 
 DEFAULT_RESIZE_TIMEOUT = "PT15M"
@@ -31,19 +33,18 @@ def add(account: Account, body: Json, now: datetime) -> Pool:
         state_time=now,
         allocation_time=now,
         slots_per_node=body.get("taskSlotsPerNode") or 1,
-        pack=(body.get("taskSchedulingPolicy") or {}).get("nodeFillType") == "pack",
+        pack=part(body, "taskSchedulingPolicy").get("nodeFillType") == "pack",
     )
     account.pools[pool.key] = pool
     for job in account.jobs.values():
-        if job.pool_id.lower() == pool.key and job.queues:
-            account.wake_job(job)
-            pool.waiting[job.key] = job
+        if job.pool_id.lower() == pool.key:
+            refresh_queue(account, job)
     _begin_resize(account, pool, body, now)
     return pool
 
 
 def resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
-    """Ask for another number of nodes; allowed only while the pool is steady (docs). Raises Fault."""
+    """Ask for another number of nodes, only while the pool is steady (docs). Raises Fault."""
     require_active(pool)
     if pool.allocation is not AllocationState.STEADY:
         raise Fault("PoolBeingResized")

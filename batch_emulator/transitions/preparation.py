@@ -17,6 +17,7 @@ from batch_emulator.model import (
     Stop,
     TaskState,
     Visit,
+    part,
 )
 from batch_emulator.transitions.states import set_task, stop_execution
 from batch_emulator.transitions.tasks import failure_info
@@ -32,7 +33,7 @@ def task_id(job: Job, kind: Kind) -> str:
         Kind.PREPARATION: ("jobPreparationTask", PREPARATION_ID),
         Kind.RELEASE: ("jobReleaseTask", RELEASE_ID),
     }[kind]
-    return (job.spec.get(name) or {}).get("id") or default
+    return part(job.spec, name).get("id") or default
 
 
 def eligible(job: Job, node: Node) -> bool:
@@ -108,7 +109,7 @@ def preparation_ended(
 
 def _again(visit: Visit, spec: Json, outcome: Outcome, now: datetime) -> bool:
     info = visit.preparation
-    allowed = (spec.get("constraints") or {}).get("maxTaskRetryCount") or 0
+    allowed = part(spec, "constraints").get("maxTaskRetryCount") or 0
     if not outcome.retryable or info is None:
         return False
     if allowed != -1 and info["retryCount"] >= allowed:
@@ -175,7 +176,7 @@ def node_restarted(account: Account, node: Node, *, wiped: bool) -> None:
         visit = job.visits.get(node.key)
         if visit is None:
             continue
-        spec = job.spec.get("jobPreparationTask") or {}
+        spec = part(job.spec, "jobPreparationTask")
         if wiped or spec.get("rerunOnNodeRebootAfterSuccess") is not False:
             visit.state = "none"
             account.save_job(job)

@@ -7,7 +7,6 @@ from datetime import datetime
 
 from batch_emulator.account import Account, Kill
 from batch_emulator.model import (
-    Counts,
     Execution,
     Job,
     JobState,
@@ -131,11 +130,10 @@ def refresh_queue(account: Account, job: Job) -> None:
 
 
 def stop_execution(account: Account, execution: Execution, why: Stop) -> None:
-    """Ask for the end of an execution. A lost node or a deleted task outranks a request."""
-    if execution.stop in (Stop.LOST, Stop.DISCARD):
-        return
+    """Ask for the end of an execution. The first reason decides, only a deletion outranks it."""
     hard = why in (Stop.LOST, Stop.DISCARD)
-    if execution.stop is not None and not hard:
+    if execution.stop is None or why is Stop.DISCARD:
+        execution.stop = why
+    elif not hard:
         return
-    execution.stop = why
     account.effects.append(Kill(execution, hard=hard))

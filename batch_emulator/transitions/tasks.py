@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from batch_emulator.account import Account, DeleteTaskFolder
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.faults import Fault
-from batch_emulator.model import Execution, Job, JobState, Json, Stop, Task, TaskState
+from batch_emulator.model import Execution, Job, JobState, Json, Stop, Task, TaskState, part, parts
 from batch_emulator.transitions import jobs
 from batch_emulator.transitions.states import (
     count_gone,
@@ -30,7 +29,7 @@ _ENDED: Json = {
 
 
 def require_open_job(job: Job) -> None:
-    """Tasks are added to a job only while it may still run them (docs: Job states). Raises Fault."""
+    """Tasks are added to a job only while it may still run them (docs). Raises Fault."""
     code = {
         JobState.COMPLETED: "JobCompleted",
         JobState.TERMINATING: "JobBeingTerminated",
@@ -120,9 +119,7 @@ def ended(account: Account, execution: Execution, outcome: Outcome | None, now: 
     task.execution = None
     stop = execution.stop
     if stop is Stop.DISCARD:
-        node = execution.node
-        place = (node.pool.id, node.id)
-        account.effects.append(DeleteTaskFolder(*place, task.job.id, task.id))
+        _delete_folder(account, execution, task)
     elif stop in (Stop.REQUEUE, Stop.LOST):
         requeue(account, task, now, counted=stop is Stop.REQUEUE)
     elif stop is Stop.TERMINATE or outcome is None:
@@ -132,6 +129,12 @@ def ended(account: Account, execution: Execution, outcome: Outcome | None, now: 
         _retry(account, task, now)
     else:
         _finish(account, task, execution.body, outcome, now)
+
+
+def _delete_folder(account: Account, execution: Execution, task: Task) -> None:
+    node, job = execution.node, task.job
+    if task.key not in job.live:  # else a namesake was added in the meantime
+        account.effects.append(DeleteTaskFolder(node.pool.id, node.id, job.id, task.id))
 
 
 def requeue(account: Account, task: Task, now: datetime, *, counted: bool) -> None:
@@ -157,8 +160,8 @@ def _retry(account: Account, task: Task, now: datetime) -> None:
 
 def _may_retry(task: Task, body: Json) -> bool:
     """-1 retries for ever, 0 never; a task without its own count has the job's (docs)."""
-    own = (body.get("constraints") or {}).get("maxTaskRetryCount")
-    job = (task.job.spec.get("constraints") or {}).get("maxTaskRetryCount")
+    own = part(body, "constraints").get("maxTaskRetryCount")
+    job = part(task.job.spec, "constraints").get("maxTaskRetryCount")
     allowed = own if own is not None else job or 0
     return allowed == -1 or task.retry_count < allowed
 
@@ -216,20 +219,16 @@ def exit_options(body: Json, outcome: Outcome) -> Json:
     An exit code that is listed beats a failed upload; `default` never covers exit code 0 (docs:
     ExitConditions). Codes over overlapping ranges is our choice [S].
     """
-    conditions: Json = body.get("exitConditions") or {}
+    conditions = part(body, "exitConditions")
     code = outcome.exit_code
-    for mapping in conditions.get("exitCodes") or []:
+    for mapping in parts(conditions, "exitCodes"):
         if code is not None and mapping["code"] == code:
-            return _options(mapping.get("exitOptions"))
-    for span in conditions.get("exitCodeRanges") or []:
+            return part(mapping, "exitOptions")
+    for span in parts(conditions, "exitCodeRanges"):
         if code is not None and span["start"] <= code <= span["end"]:
-            return _options(span.get("exitOptions"))
+            return part(span, "exitOptions")
     if outcome.failure is not None and code is None and "preProcessingError" in conditions:
-        return _options(conditions["preProcessingError"])
+        return part(conditions, "preProcessingError")
     if outcome.failure is not None and code is not None and "fileUploadError" in conditions:
-        return _options(conditions["fileUploadError"])
-    return {} if code == 0 and outcome.failure is None else _options(conditions.get("default"))
-
-
-def _options(value: Any) -> Json:
-    return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]
+        return part(conditions, "fileUploadError")
+    return {} if code == 0 and outcome.failure is None else part(conditions, "default")

@@ -17,28 +17,96 @@ from batch_emulator.values import parse_duration
 ID_PATTERN = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
 
 _INTEGERS = frozenset(
-    ["targetDedicatedNodes", "targetLowPriorityNodes", "taskSlotsPerNode", "priority", "maxParallelTasks", "maxTaskRetryCount", "requiredSlots", "numberOfInstances", "code", "start", "end", "containerPort"]
+    [
+        "targetDedicatedNodes",
+        "targetLowPriorityNodes",
+        "taskSlotsPerNode",
+        "priority",
+        "maxParallelTasks",
+        "maxTaskRetryCount",
+        "requiredSlots",
+        "numberOfInstances",
+        "code",
+        "start",
+        "end",
+        "containerPort",
+    ]
 )
 _BOOLEANS = frozenset(
-    ["enableAutoScale", "enableInterNodeCommunication", "waitForSuccess", "usesTaskDependencies", "allowTaskPreemption", "rerunOnNodeRebootAfterSuccess", "killJobOnCompletion"]
+    [
+        "enableAutoScale",
+        "enableInterNodeCommunication",
+        "waitForSuccess",
+        "usesTaskDependencies",
+        "allowTaskPreemption",
+        "rerunOnNodeRebootAfterSuccess",
+        "killJobOnCompletion",
+    ]
 )
 _DURATIONS = frozenset(
     ["resizeTimeout", "maxWallClockTime", "retentionTime", "autoScaleEvaluationInterval"]
 )
 _STRINGS = frozenset(
-    ["id", "displayName", "vmSize", "commandLine", "poolId", "onAllTasksComplete", "onTaskFailure", "nodeFillType", "terminateReason", "disableTasks", "nodeDeallocationOption", "nodeRebootOption", "jobAction", "dependencyAction", "httpUrl", "filePath", "filePattern", "storageContainerUrl", "blobPrefix"]
+    [
+        "id",
+        "displayName",
+        "vmSize",
+        "commandLine",
+        "poolId",
+        "onAllTasksComplete",
+        "onTaskFailure",
+        "nodeFillType",
+        "terminateReason",
+        "disableTasks",
+        "nodeDeallocationOption",
+        "nodeRebootOption",
+        "jobAction",
+        "dependencyAction",
+        "httpUrl",
+        "filePath",
+        "filePattern",
+        "storageContainerUrl",
+        "blobPrefix",
+    ]
 )
 _OBJECTS = frozenset(
-    ["startTask", "poolInfo", "constraints", "jobPreparationTask", "jobReleaseTask", "taskSchedulingPolicy", "virtualMachineConfiguration", "exitConditions", "exitOptions", "preProcessingError", "fileUploadError", "affinityInfo", "userIdentity", "imageReference", "autoUser"]
+    [
+        "startTask",
+        "poolInfo",
+        "constraints",
+        "jobPreparationTask",
+        "jobReleaseTask",
+        "taskSchedulingPolicy",
+        "virtualMachineConfiguration",
+        "exitConditions",
+        "exitOptions",
+        "preProcessingError",
+        "fileUploadError",
+        "affinityInfo",
+        "userIdentity",
+        "imageReference",
+        "autoUser",
+    ]
 )
 _LISTS = frozenset(
-    ["resourceFiles", "outputFiles", "environmentSettings", "commonEnvironmentSettings", "exitCodes", "exitCodeRanges", "metadata", "applicationPackageReferences", "userAccounts", "mountConfiguration"]
+    [
+        "resourceFiles",
+        "outputFiles",
+        "environmentSettings",
+        "commonEnvironmentSettings",
+        "exitCodes",
+        "exitCodeRanges",
+        "metadata",
+        "applicationPackageReferences",
+        "userAccounts",
+        "mountConfiguration",
+    ]
 )
 _FREE = frozenset({"resourceTags"})  # names in it are the user's
 
 
 def parse(body: bytes, *, optional: bool = False) -> Json:
-    """The body as an object with checked and coerced properties; nulls are dropped. Raises Fault."""
+    """The body as an object, properties checked and coerced, nulls dropped. Raises Fault."""
     if not body.strip():
         if optional:
             return {}
@@ -115,7 +183,7 @@ def _list(value: Any, where: str) -> list[Any]:
     if not isinstance(value, list) or not all(
         isinstance(item, dict) for item in cast("list[Any]", value)
     ):
-        raise bad_property(where, value, "a list of objects is expected")
+        raise bad_property(where, "", "a list of objects is expected")
     return cast("list[Any]", value)
 
 

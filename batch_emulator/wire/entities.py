@@ -13,7 +13,7 @@ from typing import Any, cast
 from batch_emulator.executor.output_files import validate_output_file
 from batch_emulator.executor.resource_files import validate_resource_file
 from batch_emulator.faults import Fault, bad_property, not_implemented
-from batch_emulator.model import Json
+from batch_emulator.model import Json, part, parts
 from batch_emulator.values import parse_duration
 from batch_emulator.wire.bodies import (
     ID_PATTERN,
@@ -48,10 +48,10 @@ def check_pool(body: Json) -> None:
     _refuse(body, _NO_POOL, "pool")
     if body.get("enableAutoScale") or body.get("autoScaleFormula"):
         raise not_implemented("pool.enableAutoScale")
-    machine = cast("Json", body.get("virtualMachineConfiguration") or {})
+    machine = part(body, "virtualMachineConfiguration")
     _refuse(machine, ("containerConfiguration", "extensions"), "pool.virtualMachineConfiguration")
     require_range(body, "taskSlotsPerNode", 1, MAX_SLOTS)
-    policy = cast("Json", body.get("taskSchedulingPolicy") or {})
+    policy = part(body, "taskSchedulingPolicy")
     require_choice(policy, "nodeFillType", "spread", "pack")
     check_targets(body)
     if "startTask" in body:
@@ -97,7 +97,7 @@ def check_job(body: Json) -> None:
 
 def check_job_properties(body: Json) -> None:
     """Refuse wrong values of what can also be changed later. Raises Fault."""
-    pool: Json = body.get("poolInfo") or {}
+    pool = part(body, "poolInfo")
     if "autoPoolSpecification" in pool:
         raise not_implemented("job.poolInfo.autoPoolSpecification")
     require(body, "poolInfo", "poolInfo/poolId")
@@ -121,7 +121,7 @@ def check_task(body: Json, job: Json) -> None:
             raise Fault("TaskDependenciesNotSpecifiedOnJob")
         raise not_implemented("task.dependsOn")
     for name in ("jobPreparationTask", "jobReleaseTask"):
-        reserved = str((job.get(name) or {}).get("id") or name[:-4].lower()).lower()
+        reserved = str(part(job, name).get("id") or name[:-4].lower()).lower()
         if name in job and body["id"].lower() == reserved:
             raise Fault(f"TaskIdSameAs{name[0].upper()}{name[1:]}")
     _check_files(body)
@@ -134,9 +134,9 @@ def check_constraints(body: Json) -> None:
 
 
 def _check_exit_conditions(body: Json, job: Json) -> None:
-    conditions: Json = body.get("exitConditions") or {}
+    conditions = part(body, "exitConditions")
     for name in ("exitCodes", "exitCodeRanges"):
-        for mapping in cast("list[Json]", conditions.get(name) or []):
+        for mapping in parts(conditions, name):
             require(
                 mapping, "exitOptions", *(("code",) if name == "exitCodes" else ("start", "end"))
             )
@@ -144,7 +144,7 @@ def _check_exit_conditions(body: Json, job: Json) -> None:
         conditions.get(name) for name in ("preProcessingError", "fileUploadError", "default")
     ]
     for name in ("exitCodes", "exitCodeRanges"):
-        options += [mapping["exitOptions"] for mapping in conditions.get(name) or []]
+        options += [mapping["exitOptions"] for mapping in parts(conditions, name)]
     for option in options:
         if not isinstance(option, dict):
             continue
@@ -157,13 +157,13 @@ def _check_exit_conditions(body: Json, job: Json) -> None:
 
 
 def _check_files(task: Json) -> None:
-    for resource in cast("list[Json]", task.get("resourceFiles") or []):
+    for resource in parts(task, "resourceFiles"):
         problem = validate_resource_file(resource)
         if problem is not None:
             raise bad_property("resourceFiles", resource.get("filePath", ""), problem)
-    for output in cast("list[Json]", task.get("outputFiles") or []):
+    for output in parts(task, "outputFiles"):
         problem = validate_output_file(output)
         if problem is not None:
             raise bad_property("outputFiles", output.get("filePattern", ""), problem)
-    for setting in cast("list[Json]", task.get("environmentSettings") or []):
+    for setting in parts(task, "environmentSettings"):
         require(setting, "name")

@@ -87,7 +87,7 @@ def _decode(text: str) -> Json:
 
 
 def page(asked: ListQuery, fetch: Fetch, url: str, api_version: str) -> Json:
-    """One page. `fetch(after, limit)` gives (key, entity) in the order of keys; `url` is the list's."""
+    """One page of the list at `url`; `fetch(after, limit)` gives (key, entity) in order of keys."""
     found: list[Json] = []
     after = asked.after
     while len(found) < asked.limit:

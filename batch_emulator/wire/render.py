@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskState
+from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskState, part
 from batch_emulator.store import TaskRow
 from batch_emulator.values import etag_text, time_text
 
@@ -78,7 +78,7 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
             "lastUpdateTime": time_text(entity.booted or entity.allocated),
         },
     }
-    machine = entity.pool.spec.get("virtualMachineConfiguration") or {}
+    machine = part(entity.pool.spec, "virtualMachineConfiguration")
     if "imageReference" in machine:
         body["virtualMachineInfo"] = {"imageReference": machine["imageReference"]}
     if entity.booted is not None:
@@ -159,7 +159,7 @@ def task(entity: Job, row: TaskRow, base_url: str) -> Json:
         "constraints": {
             "maxWallClockTime": _FOREVER,
             "retentionTime": "P7D",
-            "maxTaskRetryCount": (entity.spec.get("constraints") or {}).get("maxTaskRetryCount", 0),
+            "maxTaskRetryCount": part(entity.spec, "constraints").get("maxTaskRetryCount", 0),
             **(spec.get("constraints") or {}),
         },
         "id": row.id,

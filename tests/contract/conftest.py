@@ -1,10 +1,12 @@
-"""Fixtures of the contract tests: the official SDK against an emulator process."""
+"""Fixtures of the contract tests: the official SDK against an emulator."""
 
 from collections.abc import Generator
 
 import pytest
+from azure.batch import BatchClient
 
 from tests.contract.emulation import Emulation, emulate
+from tests.contract.server import Running, Things, serving
 
 
 @pytest.fixture(scope="session")
@@ -12,3 +14,28 @@ def emulation(tmp_path_factory: pytest.TempPathFactory) -> Generator[Emulation]:
     """An emulator with one pool of one node, shared by all tests of a worker."""
     with emulate(tmp_path_factory.mktemp("emulator") / "data") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Generator[Running]:
+    """An emulator in a thread of the test process, shared by all tests of a worker."""
+    with serving(tmp_path_factory.mktemp("batch")) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(running: Running) -> BatchClient:
+    return running.client
+
+
+@pytest.fixture(scope="session")
+def things(client: BatchClient) -> Things:
+    return Things(client)
+
+
+@pytest.fixture(scope="session")
+def pool(things: Things) -> str:
+    """A pool with one idle node of four slots, shared by the tests of a worker."""
+    pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=4)
+    things.wait_nodes(pool_id, 1)
+    return pool_id

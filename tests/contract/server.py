@@ -1,0 +1,166 @@
+"""An emulator that serves from a thread of the test process, and what tests build on it."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import uvicorn
+from azure.batch import BatchClient, models
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.core.exceptions import HttpResponseError
+
+from batch_emulator.__main__ import bind
+from batch_emulator.account import Limits
+from batch_emulator.app import App
+from batch_emulator.emulator import Emulator, Settings
+
+ACCOUNT = "contract"
+KEY = base64.b64encode(b"a key for tests of 32 bytes only").decode()
+DEADLINE_S = 30.0
+T = TypeVar("T")
+
+
+@dataclass
+class Running:
+    """A serving emulator and a client of it."""
+
+    url: str
+    emulator: Emulator
+    client: BatchClient
+
+
+@contextmanager
+def serving(data_dir: Path, **limits: Any) -> Iterator[Running]:
+    """An emulator on a free port; nodes boot in a twentieth of a second."""
+    listener = bind("127.0.0.1", 0)
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    settings = Settings(
+        data_dir=data_dir,
+        account=ACCOUNT,
+        key=KEY,
+        url=url,
+        limits=Limits(**{"boot_s": 0.05, **limits}),
+        kill_grace_s=0.5,
+    )
+    emulator = Emulator(settings)
+    config = uvicorn.Config(App(emulator), http="httptools", log_level="warning", lifespan="on")
+    server = uvicorn.Server(config)
+    thread = threading.Thread(
+        target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True
+    )
+    thread.start()
+    eventually(lambda: server.started)
+    try:
+        yield Running(url, emulator, client_for(url))
+    finally:
+        server.should_exit = True
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+
+
+def client_for(url: str, key: str = KEY) -> BatchClient:
+    return BatchClient(url, AzureNamedKeyCredential(ACCOUNT, key), retry_total=0)
+
+
+def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
+    """Look until there is something, or fail when the deadline has passed."""
+    end = time.monotonic() + deadline_s
+    while True:
+        found = look()
+        if found:
+            return found
+        if time.monotonic() > end:
+            raise AssertionError(f"nothing after {deadline_s} s")
+        time.sleep(0.01)
+
+
+def code_of(error: HttpResponseError) -> str:
+    """The service's error code."""
+    return str(body_of(error)["code"])
+
+
+def body_of(error: HttpResponseError) -> dict[str, Any]:
+    """The error body as it was sent."""
+    assert error.response is not None
+    return error.response.json()  # type: ignore[attr-defined]
+
+
+def values_of(error: HttpResponseError) -> dict[str, str]:
+    """The `values` of the error body."""
+    return {item["key"]: item["value"] for item in body_of(error)["values"]}
+
+
+class Things:
+    """Makes pools, jobs and tasks with ids of their own, and waits for their states."""
+
+    def __init__(self, client: BatchClient) -> None:
+        self.client = client
+
+    def id(self, prefix: str = "x") -> str:
+        return f"{prefix}-{uuid4().hex[:10]}"
+
+    def pool(self, **options: Any) -> str:
+        pool_id = options.pop("id", None) or self.id("pool")
+        machine = models.VirtualMachineConfiguration(
+            image_reference=models.BatchVmImageReference(
+                publisher="debian", offer="debian-12", sku="12"
+            ),
+            node_agent_sku_id="batch.node.debian 12",
+        )
+        defaults = {"vm_size": "Standard_D2s_v3", "virtual_machine_configuration": machine}
+        self.client.create_pool(
+            models.BatchPoolCreateOptions(id=pool_id, **{**defaults, **options})
+        )
+        return pool_id
+
+    def job(self, pool_id: str, **options: Any) -> str:
+        job_id = options.pop("id", None) or self.id("job")
+        self.client.create_job(
+            models.BatchJobCreateOptions(
+                id=job_id, pool_info=models.BatchPoolInfo(pool_id=pool_id), **options
+            )
+        )
+        return job_id
+
+    def task(self, job_id: str, command: str = "/bin/true", **options: Any) -> str:
+        task_id = options.pop("id", None) or self.id("task")
+        self.client.create_task(
+            job_id, models.BatchTaskCreateOptions(id=task_id, command_line=command, **options)
+        )
+        return task_id
+
+    def wait_nodes(self, pool_id: str, count: int, *states: str) -> list[models.BatchNode]:
+        wanted = states or ("idle", "running")
+
+        def look() -> tuple[list[models.BatchNode]] | None:
+            nodes = list(self.client.list_nodes(pool_id))
+            ok = len(nodes) == count and all(node.state in wanted for node in nodes)
+            return (nodes,) if ok else None
+
+        return eventually(look)[0]
+
+    def wait_task(self, job_id: str, task_id: str, state: str = "completed") -> models.BatchTask:
+        def look() -> models.BatchTask | None:
+            task = self.client.get_task(job_id, task_id)
+            return task if task.state == state else None
+
+        return eventually(look)
+
+    def wait_job(self, job_id: str, state: str = "completed") -> models.BatchJob:
+        def look() -> models.BatchJob | None:
+            job = self.client.get_job(job_id)
+            return job if job.state == state else None
+
+        return eventually(look)
+
+    def text(self, job_id: str, task_id: str, name: str = "stdout.txt") -> str:
+        return b"".join(self.client.download_task_file(job_id, task_id, name)).decode()

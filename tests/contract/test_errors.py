@@ -1,0 +1,97 @@
+"""Wrong requests, and operations that are not there."""
+
+from __future__ import annotations
+
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+
+from tests.contract.server import Things, body_of, code_of, values_of
+
+
+def fault_of(caught: pytest.ExceptionInfo[HttpResponseError]) -> tuple[int | None, str]:
+    return caught.value.status_code, code_of(caught.value)
+
+
+def test_operation_that_is_not_written_answers_501_with_its_name(
+    client: BatchClient, pool: str
+) -> None:
+    with pytest.raises(HttpResponseError) as caught:
+        client.disable_pool_auto_scale(pool)
+    assert fault_of(caught) == (501, "NotImplemented")
+    values = values_of(caught.value)
+    assert values["Operation"] == "Pool_DisableAutoScale"
+
+
+@pytest.mark.parametrize("pool_id", ["with space", "a" * 65, "dot.ted"])
+def test_id_that_is_none_is_refused(things: Things, pool_id: str) -> None:
+    with pytest.raises(HttpResponseError) as caught:
+        things.pool(id=pool_id)
+    assert fault_of(caught) == (400, "InvalidPropertyValue")
+
+
+def test_missing_property_is_named(client: BatchClient, things: Things) -> None:
+    with pytest.raises(HttpResponseError) as caught:
+        client.create_pool({"id": things.id()})  # type: ignore[arg-type]
+    assert fault_of(caught) == (400, "MissingRequiredProperty")
+    values = values_of(caught.value)
+    assert values == {"PropertyName": "vmSize"}
+
+
+def test_numbers_may_come_as_text(client: BatchClient, things: Things) -> None:
+    pool_id = things.id("text")
+    client.create_pool(  # as `az batch` sends them
+        {"id": pool_id, "vmSize": "small", "targetDedicatedNodes": "1"}  # type: ignore[arg-type]
+    )
+    assert client.get_pool(pool_id).target_dedicated_nodes == 1
+
+
+def test_wrong_type_is_refused(client: BatchClient, things: Things) -> None:
+    with pytest.raises(HttpResponseError) as caught:
+        client.create_pool(
+            {"id": things.id(), "vmSize": "small", "targetDedicatedNodes": "many"}  # type: ignore[arg-type]
+        )
+    assert fault_of(caught) == (400, "InvalidPropertyValue")
+
+
+def test_job_on_an_absent_pool_is_refused(things: Things) -> None:
+    with pytest.raises(ResourceNotFoundError) as caught:
+        things.job("absent")
+    assert code_of(caught.value) == "PoolNotFound"
+
+
+@pytest.mark.parametrize("priority", [-1001, 1001])
+def test_priority_out_of_range_is_refused(things: Things, pool: str, priority: int) -> None:
+    with pytest.raises(HttpResponseError) as caught:
+        things.job(pool, priority=priority)
+    assert caught.value.status_code == 400
+
+
+@pytest.mark.parametrize("limit", [0, 1001])
+def test_page_size_out_of_range_is_refused(client: BatchClient, limit: int) -> None:
+    with pytest.raises(HttpResponseError) as caught:
+        list(client.list_pools(max_results=limit))
+    assert fault_of(caught) == (400, "InvalidQueryParameterValue")
+
+
+def test_wrong_filter_is_refused(client: BatchClient) -> None:
+    with pytest.raises(HttpResponseError) as caught:
+        list(client.list_jobs(filter="colour eq 'red'"))
+    assert fault_of(caught) == (400, "InvalidQueryParameterValue")
+
+
+def test_containers_are_refused_and_not_ignored(things: Things, pool: str) -> None:
+    job_id = things.job(pool)
+    with pytest.raises(HttpResponseError) as caught:
+        things.task(
+            job_id,
+            container_settings=models.BatchTaskContainerSettings(image_name="busybox"),
+        )
+    assert fault_of(caught) == (501, "NotImplemented")
+
+
+def test_error_text_ends_with_request_and_time(client: BatchClient) -> None:
+    with pytest.raises(ResourceNotFoundError) as caught:
+        client.get_job("absent")
+    lines = body_of(caught.value)["message"]["value"].splitlines()
+    assert [line.partition(":")[0] for line in lines[-2:]] == ["RequestId", "Time"]
