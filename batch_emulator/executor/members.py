@@ -5,30 +5,48 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+_PROC = Path("/proc")
 _TASK_MARKER = "AZ_BATCH_TASK_DIR"
 _NODE_MARKER = "AZ_BATCH_NODE_ROOT_DIR"
 
 
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A running process; `marker` is the value of the variable that was asked for."""
+
+    pid: int
+    parent: int
+    session: int
+    marker: str | None
+
+
 def task_members(pid: int, task_dir: Path) -> set[int]:
     """Processes of the session `pid`, its descendants, and all that carry the task directory."""
-    found: set[int] = set()
-    with suppress(psutil.Error):
-        found.update(child.pid for child in psutil.Process(pid).children(recursive=True))
-    for other in psutil.pids():
-        if _session(other) == pid or _marked(other, _TASK_MARKER, task_dir):
-            found.add(other)
-    return (found | {pid}) - {os.getpid()}
+    processes = _snapshot(_TASK_MARKER)
+    wanted = str(task_dir)
+    found = {p.pid for p in processes if p.session == pid or p.marker == wanted} | {pid}
+    while True:  # children of members are members, however they left
+        more = {p.pid for p in processes if p.parent in found} - found
+        if not more:
+            return found - {os.getpid()}
+        found |= more
 
 
 def node_members(folder: Path) -> set[int]:
     """Processes whose environment names a node root that is this folder or lies below it."""
-    found = {pid for pid in psutil.pids() if _marked(pid, _NODE_MARKER, folder, below=True)}
+    root, below = str(folder), f"{folder}/"
+    found = {
+        p.pid
+        for p in _snapshot(_NODE_MARKER)
+        if p.marker is not None and (p.marker == root or p.marker.startswith(below))
+    }
     return found - {os.getpid()}
 
 
@@ -62,7 +80,7 @@ def alive(pids: Iterable[int]) -> set[int]:
 def kill_task_members(pid: int, task_dir: Path, rounds: int = 5) -> None:
     """SIGKILL until nothing of the task is left: processes can fork between look and kill."""
     for _ in range(rounds):
-        left = alive(task_members(pid, task_dir) - {pid})
+        left = task_members(pid, task_dir) - {pid}
         if not left:
             return
         send(left, signal.SIGKILL)
@@ -73,7 +91,7 @@ def kill_node_members(folder: Path, rounds: int = 5) -> int:
     """SIGKILL everything of the nodes at or below a folder; how many processes there were."""
     ended: set[int] = set()
     for _ in range(rounds):
-        left = alive(node_members(folder))
+        left = node_members(folder)
         if not left:
             break
         send(left, signal.SIGKILL)
@@ -82,16 +100,49 @@ def kill_node_members(folder: Path, rounds: int = 5) -> int:
     return len(ended)
 
 
-def _session(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except (ProcessLookupError, PermissionError):
-        return -1
+def _snapshot(variable: str) -> list[_Process]:
+    """All running processes; zombies and what may not be looked at aside."""
+    if _PROC.is_dir():
+        return list(_from_proc(variable))
+    return list(_from_psutil(variable))
 
 
-def _marked(pid: int, name: str, path: Path, *, below: bool = False) -> bool:
-    try:
-        value = psutil.Process(pid).environ().get(name)
-    except (psutil.Error, OSError):
-        return False
-    return value == str(path) or (below and value is not None and value.startswith(f"{path}/"))
+def _from_proc(variable: str) -> Iterator[_Process]:
+    """Linux: ten times faster than asking psutil for each process."""
+    start = f"{variable}=".encode()
+    for name in os.listdir(_PROC):  # noqa: PTH208 - no need for a Path each
+        if not name.isdecimal():
+            continue
+        try:
+            status = _bytes(f"{_PROC}/{name}/stat").rpartition(b")")[2].split()
+            environment = _bytes(f"{_PROC}/{name}/environ")
+        except OSError:  # it ended meanwhile, or it is somebody else's
+            continue
+        if status and status[0] not in b"ZX":
+            marker = _marker(environment, start)
+            yield _Process(int(name), int(status[1]), int(status[3]), marker)
+
+
+def _marker(environment: bytes, start: bytes) -> str | None:
+    if start not in environment:
+        return None
+    for one in environment.split(b"\0"):
+        if one.startswith(start):
+            return os.fsdecode(one[len(start) :])
+    return None
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path costs more than the read
+        return file.read()
+
+
+def _from_psutil(variable: str) -> Iterator[_Process]:
+    for pid in psutil.pids():
+        try:
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                marker = process.environ().get(variable)
+                yield _Process(pid, process.ppid(), os.getsid(pid), marker)
+        except (psutil.Error, OSError):
+            continue

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from batch_emulator.executor import process
+from batch_emulator.executor import members, process
 from batch_emulator.executor.launch import Launch, Outcome
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.runner import Executor
@@ -215,7 +215,11 @@ def test_kill_ends_a_process_that_ignores_sigterm(node: Node) -> None:
 
 
 @pytest.mark.parametrize("kill", ["kill", "kill_now"])
-def test_kill_reaches_a_process_that_left_the_session(node: Node, kill: str) -> None:
+@pytest.mark.parametrize("proc", ["/proc", "/no/such/folder"], ids=["linux", "elsewhere"])
+def test_kill_reaches_a_process_that_left_the_session(
+    node: Node, kill: str, proc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_PROC", Path(proc))
     node.working_dir.mkdir(parents=True)
     (node.working_dir / "escape.py").write_text(ESCAPE)
     command = f"/bin/sh -c '{sys.executable} escape.py & exec sleep 600'"
@@ -252,7 +256,11 @@ def test_what_a_command_leaves_behind_ends_with_it(node: Node) -> None:
     assert not running(pid)
 
 
-def test_kill_leftovers_finds_processes_by_node_root(node: Node, tmp_path: Path) -> None:
+@pytest.mark.parametrize("proc", ["/proc", "/no/such/folder"], ids=["linux", "elsewhere"])
+def test_kill_leftovers_finds_processes_by_node_root(
+    node: Node, tmp_path: Path, proc: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(members, "_PROC", Path(proc))
     other = psutil.Popen(
         ["/bin/sleep", "600"], env={"AZ_BATCH_NODE_ROOT_DIR": str(tmp_path / "other")}
     )
