@@ -16,7 +16,7 @@ from runner.cli.run_options import (
     TargetOption,
     open_settings,
 )
-from runner.core.errors import ExitCode
+from runner.core.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
@@ -29,11 +29,15 @@ INTERRUPTED = 130  # the shell's code for Ctrl-C
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A run that was watched to its end; `folder` is where its outputs were written."""
+    """A run that was watched to its end; `folder` is where its outputs were written.
+
+    `problem` is why they were not: it is raised after the outcome was told.
+    """
 
     ended: RunEnded
     display: RunDisplay
-    folder: Path | None
+    folder: Path | None = None
+    problem: RunnerError | None = None
 
 
 def attach(
@@ -80,7 +84,10 @@ def follow(
     display = RunDisplay(out, view, record.run_id, log_to_stderr=to_stderr)
     try:
         ended = _watch(connection, record, display, tail)
-        return Followed(ended, display, _fetch(connection, record, ended, output_dir, view))
+        try:
+            return Followed(ended, display, _fetch(connection, record, ended, output_dir, view))
+        except RunnerError as err:
+            return Followed(ended, display, problem=err)
     except KeyboardInterrupt:
         out.note(f"detached; the run goes on. Come back: runner attach {record.run_id}")
         out.note(f"                           End it: runner cancel {record.run_id}")
@@ -98,6 +105,8 @@ def report(out: Output, connection: Connection, record: RunRecord, followed: Fol
     print_summary(out, connection, record, ended, folder)
     if out.format is not OutputFormat.TABLE:
         out.record(result_document(connection, record, ended, folder))
+    if followed.problem:
+        raise followed.problem
     if ended.status.state is not RunState.SUCCEEDED:
         raise typer.Exit(ExitCode.RUN_FAILED)
 

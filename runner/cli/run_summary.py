@@ -60,11 +60,13 @@ def print_failure(
     connection: Connection,
     record: RunRecord,
     ended: RunEnded,
-    display: RunDisplay | None,
+    display: RunDisplay,
 ) -> None:
     """The last 20 lines of a failed run, unless they are what the screen shows already."""
-    lines = ended.task_output.splitlines()[-20:] or _log_tail(connection, record)
-    shown = list(display.shown) if display else []
+    from runner.cli.run_display import LAST_LINES
+
+    lines = _log_tail(connection, record) or ended.task_output.splitlines()[-LAST_LINES:]
+    shown = list(display.shown)
     if not lines or shown[-len(lines) :] == lines:
         return
     out.note(f"the last {len(lines)} lines of {record.run_id}:", style="bold")
@@ -81,11 +83,13 @@ def _log_tail(connection: Connection, record: RunRecord) -> list[str]:
 
 
 def _status_line(ended: RunEnded) -> str:
+    from runner.core.exit_codes import describe_exit
+
     state, result = ended.status.state.value, ended.result
     if result is None or result.status == "succeeded":
         return f"{state}: {ended.status.reason}" if ended.status.reason else state
     where = f" in step {result.step}" if result.step else ""
-    code = f" (exit code {result.exit_code})" if result.exit_code is not None else ""
+    code = f" ({describe_exit(result.exit_code)})" if result.exit_code is not None else ""
     return f"{state}{where}{code}"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +14,7 @@ from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
+    from runner.core.plan import RunPlan
     from runner.core.recipe import Recipe
     from runner.core.run_record import RunRecord
     from runner.core.settings import Settings
@@ -108,9 +109,39 @@ def _dry_run(out: Output, recipe: Recipe, settings: Settings, options: TrainOpti
     document = run_document(plan, plan.job_id)
     if document["data"] is None and recipe.dataset:
         document["data"] = {"name": recipe.dataset, "source": "decided when the run is submitted"}
-    out.record(
-        document, title=f"dry run: nothing was started ({prepared.code.files} files of code)"
-    )
+    if out.format is not OutputFormat.TABLE:
+        out.record(document)
+        return
+    out.record(_plan_text(plan, document["data"]), title=f"{recipe.name}: the plan")
+    out.note("dry run: nothing was started")
+
+
+def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
+    import shlex
+
+    from runner.cli.run_text import size
+
+    recipe, code, pool = plan.recipe, plan.inputs.code, plan.pool
+    return {
+        "where": f"{plan.target}, account {plan.account}, pool {pool.id} ({pool.vm_size})",
+        "job": plan.job_id,
+        "task": plan.task_id,
+        "command": shlex.join(plan.command),
+        "code": f"{code.files} files, {size(code.size_bytes)}, sha256 {code.sha256[:12]}",
+        "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
+        if code.git_revision
+        else "none",
+        "packages": recipe.requirements or "none: the node's Python as it is",
+        "data": f"{data['name']}, {data['source']}" if data else "none",
+        "promises": ", ".join(recipe.outputs) or "nothing in particular",
+        "limits": _limits(recipe),
+        "takes": recipe.estimate or "unknown",
+    }
+
+
+def _limits(recipe: Recipe) -> str:
+    time = f"{recipe.timeout_s} s" if recipe.timeout_s else "no time limit"
+    return f"{time}, {recipe.retries} retries"
 
 
 def _train(

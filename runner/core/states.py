@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from runner.core.exit_codes import describe_exit
 from runner.core.run_record import RunResult
 
 TaskPhase = Literal["active", "preparing", "running", "completed"]
@@ -83,10 +84,10 @@ def _why_waiting(task: TaskView, attempts: int) -> str:
 
 
 def _ended_without_result(task: TaskView, attempts: int) -> RunStatus:
-    if task.failure_code:
+    if task.exit_code:  # Batch adds FailureExitCode, which says no more
+        said = f"the task ended with {describe_exit(task.exit_code)}"
+    elif task.failure_code:
         said = f"{task.failure_code}: {task.failure_message or ''}".rstrip(": ")
-    elif task.exit_code:
-        said = f"the task exited with {task.exit_code}"
     else:
         said = "the task ended"
     when = "before the node agent started" if attempts == 0 else "before it could write a result"

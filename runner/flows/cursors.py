@@ -33,6 +33,13 @@ class TextCursor:
         self.offset += len(data)
         return self._decoder.decode(data)
 
+    def stay_within(self) -> None:
+        """Go back to the end of a blob that became shorter: its service lost what came last."""
+        size = self._container.size(self._blob)
+        if size is not None and size < self.offset:
+            self.offset = size
+            self._decoder.reset()
+
 
 class LineCursor:
     """New complete lines of an append blob since the last call."""

@@ -92,6 +92,7 @@ def watch_run(
         if lost_since is not None:
             lost_since = None
             yield ContactRestored()
+            watcher.contact_was_lost = True
         if not watcher.ended:
             time.sleep(options.pace.tick)
 
@@ -128,6 +129,7 @@ class _Watcher:
 
     def __init__(self, connection: Connection, record: RunRecord, options: WatchOptions) -> None:
         self.ended = False
+        self.contact_was_lost = False
         self._connection = connection
         self._record = record
         self._options = options
@@ -144,20 +146,19 @@ class _Watcher:
         self._timers: dict[str, _Timer] = {}
 
     def look(self) -> Generator[WatchEvent]:
-        """Look at everything that is due."""
+        """Look at everything that is due; at Batch last, since blob says most without it."""
         yield from self._open_logs()
+        self._check_logs()
         pace = self._pace
-        if self._due("task", self._task_interval()):
-            yield from self._retrying("task", self._look_at_task)
-        if self.ended:
-            return
         if self._due("events", pace.events if self._stage == "command" else pace.early_events):
             yield from self._retrying("events", self._look_at_events)
         yield from self._look_at_logs()
         if self._due("metrics", pace.metrics):
             yield from self._retrying("metrics", self._look_at_metrics)
+        if self._due("task", self._task_interval()):
+            yield from self._retrying("task", self._look_at_task)
         if self._waiting() and self._due("nodes", pace.nodes):
-            yield NodesSeen(count_nodes(self._connection, self._record.pool))
+            yield from self._retrying("nodes", self._look_at_nodes)
 
     def _due(self, name: str, interval_s: float) -> bool:
         return self._timers.setdefault(name, _Timer()).due(interval_s)
@@ -198,6 +199,12 @@ class _Watcher:
         self._logs = logs
         yield from skipped
 
+    def _check_logs(self) -> None:
+        if self.contact_was_lost:
+            for log in self._logs or ():
+                log.cursor.stay_within()
+            self.contact_was_lost = False
+
     def _look_at_logs(self) -> Generator[WatchEvent]:
         for log in self._logs or ():
             quiet = time.monotonic() - log.last_output > self._pace.quiet_after
@@ -206,6 +213,11 @@ class _Watcher:
             if text := log.cursor.read():
                 log.last_output = time.monotonic()
                 log.timer.soon()  # more may be waiting
+                yield LogText(log.stream, text)
+
+    def _drain_logs(self) -> Generator[WatchEvent]:
+        for log in self._logs or ():
+            while text := log.cursor.read():
                 yield LogText(log.stream, text)
 
     def _look_at_metrics(self) -> Generator[WatchEvent]:
@@ -222,9 +234,11 @@ class _Watcher:
             if event is None:
                 continue
             if event.stage != self._stage:
-                self._timers["task"].soon()
+                self._timers.setdefault("task", _Timer()).soon()
             self._stage = event.stage
             self._leaving = event.state == "failed" or (event.stage, event.state) == _LAST
+            if event.stage == "command" and event.state in {"end", "failed"}:
+                yield from self._drain_logs()  # what the script printed comes before its end
             yield StageReported(event)
 
     def _find_attempt(self) -> None:
@@ -237,9 +251,16 @@ class _Watcher:
             self._events = LineCursor(self._container, self._paths.attempt_events(self._attempt))
             self._stage, self._leaving = None, False
 
+    def _look_at_nodes(self) -> Generator[WatchEvent]:
+        yield NodesSeen(count_nodes(self._connection, self._record.pool))
+
     def _look_at_task(self) -> Generator[WatchEvent]:
-        task = get_task(self._connection, self._record.job_id, self._record.task_id)
+        task: TaskView | None = None
         result = load_result(self._container, self._record.run_id)
+        if result is None:
+            task = get_task(self._connection, self._record.job_id, self._record.task_id)
+        if result is None and (task is None or task.phase == "completed"):
+            result = load_result(self._container, self._record.run_id)
         status = decide_status(result, task, self._attempt, self._stage)
         if status.state.final:
             yield from self._end(status, result, task)
@@ -252,9 +273,7 @@ class _Watcher:
         self, status: RunStatus, result: RunResult | None, task: TaskView | None
     ) -> Generator[WatchEvent]:
         yield from self._look_at_events()
-        for log in self._logs or ():
-            while text := log.cursor.read():
-                yield LogText(log.stream, text)
+        yield from self._drain_logs()
         yield from self._look_at_metrics()
         output = "" if result or task is None else self._task_output()
         self.ended = True
