@@ -38,10 +38,15 @@ class TaskProcess:
 
     def _watch(self) -> None:
         if _HAS_PIDFD:
-            pidfd = os.pidfd_open(self.pid)
-            self._loop.add_reader(pidfd, self._on_exit, pidfd)
-        else:  # macOS: no way to await a pid without SIGCHLD, which belongs to the main thread
-            threading.Thread(target=self._wait_in_thread, daemon=True).start()
+            try:
+                pidfd = os.pidfd_open(self.pid)
+            except OSError:  # an old kernel, a sandbox, or no descriptor left
+                pass
+            else:
+                self._loop.add_reader(pidfd, self._on_exit, pidfd)
+                return
+        # macOS too: awaiting a pid without SIGCHLD, which belongs to the main thread
+        threading.Thread(target=self._wait_in_thread, daemon=True).start()
 
     def _on_exit(self, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)

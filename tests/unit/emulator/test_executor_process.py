@@ -1,10 +1,12 @@
 """Processes of tasks: launching, outcomes, limits and endings."""
 
 import asyncio
+import errno
 import os
 import sys
 import time
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
@@ -301,9 +303,18 @@ def test_many_launches_run_side_by_side(node: Node) -> None:
     assert [o.exit_code for o in in_executor(scenario)] == list(range(20))
 
 
-def test_without_pidfd_a_thread_waits(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(process, "_HAS_PIDFD", False)
+@pytest.mark.parametrize("there", [True, False], ids=["refused", "missing"])
+def test_without_pidfd_a_thread_waits(
+    node: Node, there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_pid: int) -> NoReturn:
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
+
+    monkeypatch.setattr(process, "_HAS_PIDFD", there)
+    monkeypatch.setattr(os, "pidfd_open", refuse, raising=False)
     assert node.run("/bin/sh -c 'exit 5'").exit_code == 5
+    outcome = node.run("/bin/sleep 600", wall_clock_s=0.1)
+    assert outcome.exit_code == -15
 
 
 def test_cancelling_run_kills_the_process(node: Node) -> None:
