@@ -81,7 +81,7 @@ def follow(
     from runner.cli.run_display import RunDisplay
 
     to_stderr = out.format is not OutputFormat.TABLE
-    display = RunDisplay(out, view, record.run_id, log_to_stderr=to_stderr)
+    display = RunDisplay(view, record.run_id, log_to_stderr=to_stderr)
     try:
         ended = _watch(connection, record, display, tail)
         try:
@@ -89,8 +89,8 @@ def follow(
         except RunnerError as err:
             return Followed(ended, display, problem=err)
     except KeyboardInterrupt:
-        out.note(f"detached; the run goes on. Come back: runner attach {record.run_id}")
-        out.note(f"                           End it: runner cancel {record.run_id}")
+        view.log(f"detached; the run goes on. Come back: runner attach {record.run_id}", error=True)
+        view.log(f"                           End it: runner cancel {record.run_id}", error=True)
         raise typer.Exit(INTERRUPTED) from None
 
 

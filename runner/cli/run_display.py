@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from runner.cli.output import Output, StageView
+from runner.cli.output import StageView
 
 if TYPE_CHECKING:
     from runner.core.progress import StageState
@@ -13,16 +13,14 @@ if TYPE_CHECKING:
     from runner.flows.watch_events import LogText, RunEnded, StatusChanged, WatchEvent
 
 LAST_LINES = 20
+MESSAGE_WIDTH = 60  # leaves room for the bar on 100 columns
 
 
 class RunDisplay:
     """Renders one run; `log_to_stderr` keeps stdout free for one final document."""
 
-    def __init__(
-        self, out: Output, view: StageView, run_id: str, *, log_to_stderr: bool = False
-    ) -> None:
+    def __init__(self, view: StageView, run_id: str, *, log_to_stderr: bool = False) -> None:
         self.shown: deque[str] = deque(maxlen=LAST_LINES)
-        self._out = out
         self._view = view
         self._run_id = run_id
         self._log_to_stderr = log_to_stderr
@@ -44,16 +42,16 @@ class RunDisplay:
             case events.NodesSeen(counts):
                 self._boot("progress", _nodes(dict(counts)))
             case events.StageReported(stage):
-                self._boot_ended("")
+                self._boot("end", "")
                 self._stage_reported(stage)
             case events.MetricSeen(point):
                 self._metric(point.name, point.value, point.step)
             case events.LogSkipped(stream, size_bytes):
                 self._skipped(stream, size_bytes)
             case events.ContactLost(why):
-                self._out.warning(f"no contact ({why}); trying again, the run is not affected")
+                self._say(f"warning: no contact ({why}); trying again, the run is not affected")
             case events.ContactRestored():
-                self._out.note("contact again")
+                self._say("contact again")
             case events.RunEnded():
                 self._flush()
                 return event
@@ -64,34 +62,29 @@ class RunDisplay:
 
         status = event.status
         if status.state is RunState.QUEUED:
+            self._booting = True
             self._boot("start", status.reason)
-        elif status.node:
-            self._boot_ended(status.node)
+        elif self._booting and status.reason:
+            self._boot("progress", status.reason)
 
     def _boot(self, state: StageState, message: str) -> None:
         from runner.core.progress import Progress
 
-        if state == "start":
-            self._booting = True
         if self._booting:
-            self._view.on_progress(Progress("node", state, message))
-
-    def _boot_ended(self, node: str) -> None:
-        from runner.core.progress import Progress
-
-        if self._booting:
-            self._booting = False
-            self._view.on_progress(Progress("node", "end", node))
+            self._booting = state != "end"
+            self._view.on_progress(Progress("boot", state, message))
 
     def _stage_reported(self, event: StageEvent) -> None:
         from runner.core.progress import Progress
 
         if event.attempt != self._attempt:
             self._attempt = event.attempt
-            self._out.note(f"attempt {event.attempt}")
+            self._say(f"attempt {event.attempt}")
         self._command_runs = event.stage == "command" and event.state in {"start", "progress"}
         self._view.on_progress(
-            Progress(event.stage, event.state, event.message, event.done, event.total, event.unit)
+            Progress(
+                event.stage, event.state, _short(event.message), event.done, event.total, event.unit
+            )
         )
 
     def _metric(self, name: str, value: float, step: int | None) -> None:
@@ -109,7 +102,7 @@ class RunDisplay:
         from runner.cli.run_text import size
 
         flag = " --stderr" if stream == "stderr" else ""
-        self._out.note(
+        self._say(
             f"{size(size_bytes)} of older {stream} left out: runner logs {self._run_id}{flag}"
         )
 
@@ -124,11 +117,19 @@ class RunDisplay:
         self.shown.append(text)
         self._view.log(text, error=self._log_to_stderr or stream == "stderr")
 
+    def _say(self, line: str) -> None:
+        """A line for people, above the stages that are being drawn."""
+        self._view.log(line, error=True)
+
     def _flush(self) -> None:
         for stream, rest in self._rest.items():
             if rest:
                 self._line(stream, rest)
         self._rest = {"stdout": "", "stderr": ""}
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= MESSAGE_WIDTH else message[: MESSAGE_WIDTH - 1] + "…"
 
 
 def _last_redraw(line: str) -> str:

@@ -157,10 +157,10 @@ def _train(
 
     _announce(out, recipe, settings)
     with out.stages() as view:
-        connection, record = _submit(out, view, recipe, settings, options)
+        connection, record = _submit(view, recipe, settings, options)
         followed = None
         if not detach:
-            out.note(f"run {record.run_id}   (Ctrl-C leaves it running)", style="bold")
+            view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)
             output_dir = settings.output_dir if download else None
             followed = follow(out, view, connection, record, output_dir)
     if followed:
@@ -171,7 +171,7 @@ def _train(
 
 
 def _submit(
-    out: Output, view: StageView, recipe: Recipe, settings: Settings, options: TrainOptions
+    view: StageView, recipe: Recipe, settings: Settings, options: TrainOptions
 ) -> tuple[Connection, RunRecord]:
     from runner.azure.credentials import connect
     from runner.cli.attach import INTERRUPTED
@@ -184,10 +184,10 @@ def _submit(
             ensure_running(settings, view.on_progress)
         connection = connect(settings)
         prepared = prepare_run(recipe, settings, connection.outputs, options, view.on_progress)
-        _warn(out, prepared)
+        _warn(view, prepared)
         return connection, submit_run(connection, prepared, view.on_progress)
     except KeyboardInterrupt:
-        out.note("interrupted before the run was submitted: nothing runs")
+        view.log("interrupted before the run was submitted: nothing runs", error=True)
         raise typer.Exit(INTERRUPTED) from None
 
 
@@ -198,8 +198,7 @@ def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
     out.note(f"runs on {where}{takes}")
 
 
-def _warn(out: Output, prepared: PreparedRun) -> None:
-    if prepared.code.warning:
-        out.warning(prepared.code.warning)
-    if prepared.dataset and prepared.dataset.notice:
-        out.warning(prepared.dataset.notice)
+def _warn(view: StageView, prepared: PreparedRun) -> None:
+    notice = prepared.dataset.notice if prepared.dataset else None
+    for text in filter(None, (prepared.code.warning, notice)):
+        view.log(f"warning: {text}", error=True)
