@@ -79,7 +79,7 @@ def main() -> int:
         logger.error("storage: %s", err)
         return TERMINATED_EXIT_CODE if termination.requested else FAILED_EXIT_CODE
     except Exception:
-        # A bug of ours: the trace goes to the task's stdout, and the process must not hang on threads.
+        # A bug of ours: the trace goes to the task's stdout; threads must not keep the process.
         logger.exception("the agent failed")
         return FAILED_EXIT_CODE
 

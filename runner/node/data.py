@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import http.client
 import threading
+import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -23,6 +24,7 @@ STEP = "data"
 THREADS = 6
 CHUNK_BYTES = 1024 * 1024
 POLL_S = 0.2
+PART = ".part-"
 
 
 @dataclass(frozen=True)
@@ -57,14 +59,15 @@ class DataCache:
 
     def ensure(self, prefix: str, files: Sequence[DataFile]) -> Path:
         """The folder with all files. Raises StageFailedError."""
-        folder = self._root / _safe(prefix.strip("/"))
+        folder = self._root / _safe(prefix.rstrip("/"))
         for file in files:
             _safe(file.name)
         folder.mkdir(parents=True, exist_ok=True)
         with node_lock(folder.with_name(folder.name + ".lock"), self._while_waiting):
+            _remove_parts(folder)
             missing = [file for file in files if not _is_there(folder / file.name, file)]
             if missing:
-                self._fetch_all(prefix.strip("/"), missing, folder)
+                self._fetch_all(prefix.rstrip("/"), missing, folder)
             else:
                 self._report("data is cached")
         return folder
@@ -92,7 +95,7 @@ class DataCache:
 
     def _fetch(self, blob: str, file: DataFile, folder: Path) -> None:
         target = folder / file.name
-        part = target.with_name(target.name + ".part")
+        part = part_path(target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             # Once more from the start: a cut or garbled transfer must not end a run.
@@ -147,6 +150,17 @@ class DataCache:
 def parse_data_files(raw: Sequence[dict[str, Any]]) -> list[DataFile]:
     """The files as run.json lists them."""
     return [DataFile(str(f["name"]), int(f["size_bytes"]), str(f["sha256"])) for f in raw]
+
+
+def part_path(target: Path) -> Path:
+    """Where a file grows; its own for every download, as a given-up one may still be writing."""
+    return target.with_name(f"{target.name}{PART}{uuid.uuid4().hex}")
+
+
+def _remove_parts(folder: Path) -> None:
+    """What killed downloads left behind."""
+    for part in folder.rglob(f"*{PART}*"):
+        part.unlink(missing_ok=True)
 
 
 def _both(out: Any, digest: Any, chunk: bytes) -> None:

@@ -12,6 +12,7 @@ import sysconfig
 from collections.abc import Callable
 from pathlib import Path
 
+from runner.node.environment_store import EnvironmentStore
 from runner.node.events import Report
 from runner.node.failures import StageFailedError
 from runner.node.node_lock import node_lock
@@ -28,6 +29,8 @@ class EnvironmentBuilder:
     def __init__(self, shared_dir: Path, report: Report, check: Callable[[], None]) -> None:
         self._shared_dir = shared_dir
         self._envs = shared_dir / "runner" / "envs"
+        self._cache = shared_dir / "runner" / "cache"
+        self._store = EnvironmentStore(self._cache)
         self._report = report
         self._check = check
 
@@ -44,13 +47,15 @@ class EnvironmentBuilder:
         if target.is_dir():
             self._report("environment is cached")
             return target
-        with node_lock(target.with_suffix(".lock"), self._while_waiting):
-            if not target.is_dir():
+        # The lock lies in the cache: nodes that share one build an environment once.
+        with node_lock(self._cache / "locks" / target.name, self._while_waiting):
+            if not target.is_dir() and not self._store.take(target.name, target):
                 self._build(uv, interpreter, requirements, code_dir, target)
+                self._store.keep(target.name, target)
         return target
 
     def _while_waiting(self) -> None:
-        self._report("another task of this node is building the same environment")
+        self._report("another task is building the same environment")
         self._check()
 
     def _build(
@@ -63,10 +68,9 @@ class EnvironmentBuilder:
     ) -> None:
         # Under the lock nobody else builds this one: what lies there is from a killed task.
         building = target.with_suffix(".building")
+        self._envs.mkdir(parents=True, exist_ok=True)
         shutil.rmtree(building, ignore_errors=True)
-        cache_dir = self._shared_dir / "runner" / "cache" / "uv"
-        cache_dir.mkdir(parents=True, exist_ok=True)
-        environment = uv_environment(cache_dir)
+        environment = uv_environment(self._cache / "uv")
         try:
             # Relocatable: scripts must not name the folder that is about to be renamed.
             venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
@@ -82,11 +86,9 @@ class EnvironmentBuilder:
 
     def _find_python(self, uv: Path, request: str) -> Path:
         """The interpreter uv takes for a request such as `3.12` or `>=3.11`; may download it."""
-        environment = uv_environment(self._shared_dir / "runner" / "cache" / "uv")
+        environment = uv_environment(self._cache / "uv")
         # An interpreter uv has to download belongs to the node, not to one task's home.
-        environment.setdefault(
-            "UV_PYTHON_INSTALL_DIR", str(self._shared_dir / "runner" / "cache" / "python")
-        )
+        environment.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))
         command = [str(uv), "python", "find", "--no-project", "--system", request]
         found = subprocess.run(
             command, env=environment, capture_output=True, text=True, check=False

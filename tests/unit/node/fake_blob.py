@@ -7,7 +7,7 @@ import contextlib
 import re
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -40,6 +40,7 @@ class FakeBlobs:
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     faults: deque[int | str] = field(default_factory=deque)
     away: threading.Event = field(default_factory=threading.Event)
+    lose_every: int = 0  # the answer of every n-th request is lost; 0 is none
     connections: int = 0
     page_size: int = 5000
     cut_after: int | None = None  # bytes of a GET's body after which the connection is cut, once
@@ -85,7 +86,9 @@ class _Handler(BaseHTTPRequestHandler):
         elif isinstance(fault, int):
             self._answer(fault, code="ServerBusy")
         else:
-            self._lose_answer = fault == "lose"
+            every = self.service.lose_every
+            unlucky = bool(every) and len(self.service.requests) % every == 0
+            self._lose_answer = fault == "lose" or unlucky
             self._handle(body)
 
     def _cut(self) -> None:
@@ -196,7 +199,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 
 @contextlib.contextmanager
-def serve_fake_blobs() -> Iterator[FakeBlobs]:
+def serve_fake_blobs() -> Generator[FakeBlobs, None, None]:
     """Serve on a free port of the loopback interface."""
     service = FakeBlobs()
     handler = type("Handler", (_Handler,), {"service": service})

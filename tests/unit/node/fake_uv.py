@@ -1,0 +1,42 @@
+"""Stands for uv where a test needs no packages: links this interpreter, says what uv says."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+SCRIPT = """#!{python}
+import os, sys, time
+from pathlib import Path
+arguments = sys.argv[1:]
+log = Path(__file__).with_name("uv.log")
+with log.open("a") as out:
+    out.write(" ".join(arguments) + "\\n")
+fail = Path(__file__).with_name("uv.fail")
+if fail.exists() and arguments[0] == "pip":
+    sys.stderr.write(fail.read_text())
+    raise SystemExit(2)
+slow = Path(__file__).with_name("uv.slow")
+if slow.exists():
+    time.sleep(60)
+if arguments[0] == "venv":
+    bin_dir = Path(arguments[-1]) / "bin"
+    bin_dir.mkdir(parents=True)
+    (bin_dir / "python").symlink_to({python!r})
+elif arguments[:2] == ["pip", "install"]:
+    assert "PYTHONDONTWRITEBYTECODE" not in os.environ
+    assert os.environ["UV_CACHE_DIR"].endswith("runner/cache/uv")
+    environment = Path(arguments[arguments.index("--python") + 1]).parent.parent
+    (environment / "installed.txt").write_text(Path(arguments[-1]).read_text())
+    for line in ("Resolved 2 packages in 1ms", " Downloaded keras", "Installed 2 packages in 1ms"):
+        print(line, file=sys.stderr)
+"""
+
+
+def install_fake_uv(shared_dir: Path) -> Path:
+    """Put it where the start task puts uv; `uv.log` beside it lists the calls."""
+    path = shared_dir / "runner" / "bin" / "uv"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(SCRIPT.format(python=sys.executable))
+    path.chmod(0o755)
+    return path

@@ -1,0 +1,348 @@
+"""The packed agent as Batch runs it: a process in a task's folder, against a blob service."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.node.pack import build_agent
+from tests.unit.node.fake_blob import FakeBlobs
+from tests.unit.node.fake_uv import install_fake_uv
+
+RUN = "mnist-1"
+Until = Callable[[Callable[[], object]], None]
+WRITE_MODEL = (
+    "import os; open(os.environ['RUNNER_OUTPUT_DIR'] + '/model.bin', 'w').write('model')\n"
+)
+
+
+class Task:
+    """One run and the task that executes it."""
+
+    def __init__(self, folder: Path, service: FakeBlobs) -> None:
+        self.folder = folder
+        self.service = service
+        self.shared = folder / "shared"
+        self.processes: list[subprocess.Popen[str]] = []
+        install_fake_uv(self.shared)
+
+    def submit(self, script: str, **changes: Any) -> None:
+        code = io.BytesIO()
+        with tarfile.open(fileobj=code, mode="w:gz") as tar:
+            info = tarfile.TarInfo("train.py")
+            info.size = len(script.encode())
+            tar.addfile(info, io.BytesIO(script.encode()))
+        self.code = code.getvalue()
+        run: dict[str, Any] = {
+            "format": 1,
+            "run_id": RUN,
+            "code": {"sha256": hashlib.sha256(self.code).hexdigest()},
+            "command": ["python", "train.py"],
+            "params": {"epochs": 5},
+            "env": {"MY_SETTING": "1"},
+            "requirements": None,
+            "python": None,
+            "data": None,
+            "outputs": [],
+            "metrics": {"patterns": {"loss": "loss=([0-9.]+)"}},
+            "timeout_s": None,
+            "retries": 0,
+            "a field of a later version": True,
+        }
+        self.service.put(f"{RUN}/run.json", json.dumps({**run, **changes}).encode())
+
+    def start(self) -> subprocess.Popen[str]:
+        work_dir = self.folder / f"task-{len(self.processes)}" / "wd"
+        work_dir.mkdir(parents=True)
+        (work_dir / "runner-agent.pyz").write_bytes(build_agent())
+        (work_dir / "code.tar.gz").write_bytes(self.code)
+        place = {"url": self.service.url, "sas": "sv=1&sig=secret-signature"}
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(work_dir),
+            "RUNNER_RUN_ID": RUN,
+            "RUNNER_STORAGE": json.dumps({"runs": place, "data": place}),
+            "AZ_BATCH_NODE_SHARED_DIR": str(self.shared),
+            "AZ_BATCH_TASK_WORKING_DIR": str(work_dir),
+            "AZ_BATCH_NODE_ID": "tvm-1",
+            "AZ_BATCH_POOL_ID": "local",
+            "AZ_BATCH_NODE_IS_DEDICATED": "false",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "runner-agent.pyz"],
+            cwd=work_dir,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self) -> int:
+        process = self.start()
+        self.output, _ = process.communicate(timeout=60)
+        return process.returncode
+
+    def json(self, name: str) -> dict[str, Any]:
+        return json.loads(self.service.data(f"{RUN}/{name}"))
+
+    def has(self, name: str) -> bool:
+        return f"{RUN}/{name}" in self.service.blobs
+
+    def text(self, name: str) -> str:
+        return self.service.text(f"{RUN}/{name}") if self.has(name) else ""
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text(name).splitlines()]
+
+
+@pytest.fixture
+def task(tmp_path: Path, service: FakeBlobs) -> Iterator[Task]:
+    made = Task(tmp_path, service)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.communicate()
+
+
+def test_run_that_succeeds_leaves_everything_in_blob(task: Task, service: FakeBlobs) -> None:
+    script = (
+        "import json, os, sys\n"
+        "print('loss=0.5')\nprint('warning', file=sys.stderr)\n"
+        "open(os.environ['RUNNER_METRICS_FILE'], 'w').write('{\"test_accuracy\": 0.99}')\n"
+        "print(json.load(open(os.environ['RUNNER_PARAMS'])), os.environ['RUNNER_DATA_DIR'],\n"
+        "  os.environ['RUNNER_ATTEMPT'], os.environ['MY_SETTING'], os.getcwd())\n"
+    )
+    service.put("d/1/x.gz", b"data")
+    files = [{"name": "x.gz", "size_bytes": 4, "sha256": hashlib.sha256(b"data").hexdigest()}]
+    task.submit(script + WRITE_MODEL, data={"prefix": "d/1/", "files": files}, outputs=["*.bin"])
+    assert task.run() == 0, task.output
+    result = task.json("result.json")
+    assert (result["status"], result["exit_code"], result["attempt"]) == ("succeeded", 0, 1)
+    assert list(result["stages_s"]) == ["code", "environment", "data", "command", "export"]
+    assert result["metrics"] == {"loss": 0.5, "test_accuracy": 0.99}
+    model = {"path": "model.bin", "size_bytes": 5, "sha256": hashlib.sha256(b"model").hexdigest()}
+    assert result["outputs"] == [model]
+    assert task.text("output/model.bin") == "model"
+    shown = f"{{'epochs': 5}} {task.shared}/runner/data/d/1 1 1 {task.folder}/task-0/wd/code"
+    assert task.text("logs/stdout.txt") == f"loss=0.5\n{shown}\n"
+    assert task.text("logs/stderr.txt") == "warning\n"
+    assert [m["name"] for m in task.lines("metrics.jsonl")] == ["loss", "test_accuracy"]
+    start, end = task.json("attempts/1/start.json"), task.json("attempts/1/end.json")
+    assert (start["node"], start["pool"], start["dedicated"]) == ("tvm-1", "local", False)
+    assert (end["why"], end["exit_code"]) == ("succeeded", 0)
+
+
+def test_events_tell_every_stage_before_the_result(task: Task) -> None:
+    task.submit("")
+    assert task.run() == 0
+    events = [(e["stage"], e["state"]) for e in task.lines("attempts/1/events.jsonl")]
+    stages = ["code", "environment", "command", "export"]
+    assert [e for e in events if e[1] != "progress"] == [
+        (stage, state) for stage in stages for state in ("start", "end")
+    ]
+    written = [path for method, path, _ in task.service.requests if method == "PUT"]
+    assert f"{RUN}/result.json" in written[-1]
+
+
+def test_line_is_in_blob_while_the_script_runs(task: Task, until: Until) -> None:
+    task.submit(
+        "import os, time\nprint('loss=0.5')\n"
+        "while not os.path.exists('../../go'): time.sleep(0.01)\n"
+    )
+    process = task.start()
+    until(lambda: task.text("logs/stdout.txt") == "loss=0.5\n")
+    until(lambda: task.lines("metrics.jsonl"))
+    assert not task.has("result.json")
+    (task.folder / "task-0" / "go").touch()
+    assert process.wait(30) == 0
+
+
+def test_storage_secret_is_not_given_to_the_script_nor_printed(task: Task) -> None:
+    task.submit(
+        "import os\nprint('RUNNER_STORAGE' in os.environ, 'PYTHONDONTWRITEBYTECODE' in os.environ)"
+    )
+    assert task.run() == 0
+    assert task.text("logs/stdout.txt") == "False False\n"
+    everything = task.output + "".join(b.data.decode() for b in task.service.blobs.values())
+    assert "secret-signature" not in everything
+
+
+def test_script_that_fails_fails_the_run_with_its_code(task: Task) -> None:
+    task.submit("import sys\nprint('the reason', file=sys.stderr)\nsys.exit(3)")
+    assert task.run() == 3
+    result = task.json("result.json")
+    assert (result["status"], result["step"], result["code"]) == (
+        "failed",
+        "command",
+        "CommandFailed",
+    )
+    assert (result["exit_code"], result["message"]) == (3, "python train.py exited with code 3")
+    assert result["outputs"] == []
+    assert task.json("attempts/1/end.json")["why"] == "failed"
+    assert "the reason" in task.output
+
+
+@pytest.mark.parametrize(
+    ("script", "changes", "exit_code", "step", "code"),
+    [
+        ("", {"command": ["no-such-program"]}, 127, "command", "CommandNotFound"),
+        ("import time; time.sleep(60)", {"timeout_s": 0.2}, 124, "command", "Timeout"),
+        ("", {"outputs": ["model.keras"]}, 1, "export", "OutputMissing"),
+        ("", {"requirements": {"file": "gone.txt"}}, 1, "environment", "EnvironmentFailed"),
+        ("", {"code": {"sha256": "0" * 64}}, 1, "code", "CodeInvalid"),
+        ("", {"format": 2}, 1, "code", "RunSpecInvalid"),
+        ("", {"metrics": {"patterns": {"a": "("}}}, 1, "code", "RunSpecInvalid"),
+        (
+            "",
+            {"data": {"prefix": "d/", "files": [{"name": "x", "size_bytes": 1, "sha256": "0"}]}},
+            1,
+            "data",
+            "DataMissing",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) and value.isalpha() else "",
+)
+def test_failing_stage_and_cause_are_named(
+    task: Task, script: str, changes: dict[str, Any], exit_code: int, step: str, code: str
+) -> None:
+    task.submit(script, **changes)
+    assert task.run() == exit_code, task.output
+    result = task.json("result.json")
+    assert (result["status"], result["step"], result["code"]) == ("failed", step, code)
+    assert result["message"]
+
+
+def test_run_that_is_over_is_not_run_again(task: Task) -> None:
+    task.submit("raise SystemExit(3)")
+    assert task.run() == 3
+    before = {name: bytes(blob.data) for name, blob in task.service.blobs.items()}
+    assert task.run() == 3
+    assert {name: bytes(blob.data) for name, blob in task.service.blobs.items()} == before
+    assert "over already" in task.output
+
+
+def test_cancelled_run_does_not_start(task: Task) -> None:
+    task.submit("print('ran')")
+    result = {"status": "cancelled", "exit_code": None}
+    task.service.put(f"{RUN}/result.json", json.dumps(result).encode())
+    assert task.run() == 1
+    assert not task.has("attempts/1/start.json")
+
+
+def test_outcome_decided_meanwhile_stands(task: Task, until: Until) -> None:
+    task.submit(
+        "import os, time\nprint('up')\nwhile not os.path.exists('../../go'): time.sleep(0.01)\n"
+    )
+    process = task.start()
+    until(lambda: task.text("logs/stdout.txt"))
+    decided = json.dumps({"status": "cancelled", "exit_code": 9}).encode()
+    task.service.put(f"{RUN}/result.json", decided)
+    (task.folder / "task-0" / "go").touch()
+    assert process.wait(30) == 9
+    assert task.service.data(f"{RUN}/result.json") == decided
+
+
+def test_terminated_attempt_says_so_and_leaves_the_outcome_open(task: Task, until: Until) -> None:
+    task.submit(
+        "import signal, sys, time\n"
+        "def stop(*_):\n print('checkpoint saved'); sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\nprint('up')\ntime.sleep(60)\n"
+    )
+    process = task.start()
+    until(lambda: task.text("logs/stdout.txt"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(30) == 143
+    assert task.text("logs/stdout.txt") == "up\ncheckpoint saved\n"
+    assert task.json("attempts/1/end.json")["why"] == "terminated"
+    assert not task.has("result.json")
+
+
+def test_termination_during_the_environment_is_prompt(task: Task, until: Until) -> None:
+    task.submit("")
+    (task.shared / "runner/bin/uv.slow").touch()
+    process = task.start()
+    until((task.shared / "runner/bin/uv.log").exists)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 143
+    end = task.json("attempts/1/end.json")
+    assert (end["why"], end["step"]) == ("terminated", "environment")
+
+
+def test_next_attempt_continues_logs_and_numbers(task: Task, until: Until) -> None:
+    task.submit(
+        "import os, time\nprint('attempt', os.environ['RUNNER_ATTEMPT'])\n"
+        "if os.environ['RUNNER_ATTEMPT'] == '1': time.sleep(60)\n"
+    )
+    lost = task.start()
+    until(lambda: task.text("logs/stdout.txt"))
+    lost.kill()  # the node is gone: no end.json
+    lost.wait()
+    assert task.run() == 0
+    assert task.text("logs/stdout.txt") == "attempt 1\nattempt 2\n"
+    assert task.json("attempts/2/start.json")["log_offsets"] == {"stdout": 10, "stderr": 0}
+    assert not task.has("attempts/1/end.json")
+    assert task.json("result.json")["attempt"] == 2
+
+
+def test_retried_run_fails_only_when_its_retries_are_spent(task: Task) -> None:
+    task.submit("raise SystemExit(3)", retries=1)
+    assert task.run() == 3
+    assert not task.has("result.json")
+    assert task.json("attempts/1/end.json")["why"] == "failed"
+    assert task.run() == 3
+    assert task.json("result.json")["status"] == "failed"
+
+
+def test_storage_outage_does_not_touch_the_script(task: Task, until: Until) -> None:
+    task.submit(
+        "import os, time\nfor n in range(3):\n print(n)\n"
+        " while not os.path.exists(f'../../go{n}'): time.sleep(0.01)\n" + WRITE_MODEL
+    )
+    process = task.start()
+    until(lambda: task.text("logs/stdout.txt") == "0\n")
+    task.service.away.set()
+    for number in range(3):
+        (task.folder / "task-0" / f"go{number}").touch()
+    until((task.folder / "task-0/wd/output/model.bin").exists)
+    task.service.away.clear()
+    assert process.wait(30) == 0
+    assert task.text("logs/stdout.txt") == "0\n1\n2\n"
+    assert task.text("output/model.bin") == "model"
+    assert len(task.lines("attempts/1/events.jsonl")) >= 8
+
+
+def test_answers_lost_all_along_change_nothing(task: Task) -> None:
+    task.submit("print('once')\n" + WRITE_MODEL)
+    task.service.lose_every = 3
+    assert task.run() == 0, task.output
+    assert task.text("logs/stdout.txt") == "once\n"
+    assert task.json("result.json")["status"] == "succeeded"
+    assert not task.has("attempts/2/start.json")
+
+
+def test_refused_storage_is_told_and_fails_the_task(task: Task) -> None:
+    task.submit("")
+    task.service.faults.append(403)
+    assert task.run() == 1
+    assert "storage: GET mnist-1/result.json: 403" in task.output
+
+
+def test_missing_run_description_is_told(task: Task) -> None:
+    task.submit("")
+    del task.service.blobs[f"{RUN}/run.json"]
+    assert task.run() == 1
+    assert "there is no mnist-1/run.json" in task.output

@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from runner.node.blobs import Container
+from runner.node.export import OutputFile, check_promised, export_outputs
+from runner.node.failures import StageFailedError, TerminatedError
+from runner.node.transport import StorageError
+from tests.unit.node.fake_blob import FakeBlobs
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    folder = tmp_path / "output"
+    (folder / "plots").mkdir(parents=True)
+    (folder / "model.keras").write_bytes(b"model")
+    (folder / "plots" / "loss.png").write_bytes(b"png")
+    return folder
+
+
+def sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def test_every_file_is_uploaded_with_its_hash(
+    output: Path, container: Container, service: FakeBlobs
+) -> None:
+    (output / "empty.txt").touch()
+    exported = export_outputs(container, "r/output/", output, lambda *_: None, lambda: None)
+    assert exported == [
+        OutputFile("empty.txt", 0, sha256(b"")),
+        OutputFile("model.keras", 5, sha256(b"model")),
+        OutputFile("plots/loss.png", 3, sha256(b"png")),
+    ]
+    assert service.data("r/output/plots/loss.png") == b"png"
+
+
+def test_link_to_a_file_is_exported_as_the_file(
+    output: Path, container: Container, service: FakeBlobs, caplog: pytest.LogCaptureFixture
+) -> None:
+    (output / "best.keras").symlink_to("model.keras")
+    (output / "broken").symlink_to("nowhere")
+    (output / "more").symlink_to("plots")
+    exported = export_outputs(container, "r/output/", output, lambda *_: None, lambda: None)
+    assert [e.path for e in exported] == ["best.keras", "model.keras", "plots/loss.png"]
+    assert service.data("r/output/best.keras") == b"model"
+    assert {"broken", "more"} <= {r.getMessage().split()[2].split("/")[-1] for r in caplog.records}
+
+
+@pytest.mark.parametrize(
+    "promised",
+    ["model.keras", "*.keras", "plots", "plots/**", "plots/*.png", "**/*.png", "./plots"],
+)
+def test_kept_promise_passes(output: Path, promised: str) -> None:
+    check_promised(output, [promised])
+
+
+@pytest.mark.parametrize(
+    "promised",
+    ["model.onnx", "plots/*.pdf", "empty", "/etc/passwd", "../output/model.keras", "**x"],
+)
+def test_broken_promise_is_named(output: Path, promised: str) -> None:
+    (output / "empty").mkdir()
+    with pytest.raises(StageFailedError) as caught:
+        check_promised(output, ["model.keras", promised])
+    assert (caught.value.step, caught.value.code) == ("export", "OutputMissing")
+    assert promised in caught.value.message
+    assert "there is empty, model.keras, plots" in caught.value.message
+
+
+def test_refused_upload_is_an_error(output: Path, container: Container, service: FakeBlobs) -> None:
+    service.faults.append(403)
+    with pytest.raises(StorageError):
+        export_outputs(container, "r/output/", output, lambda *_: None, lambda: None)
+
+
+def test_termination_stops_an_export(output: Path, container: Container) -> None:
+    def check() -> None:
+        raise TerminatedError
+
+    with pytest.raises(TerminatedError):
+        export_outputs(container, "r/output/", output, lambda *_: None, check)
