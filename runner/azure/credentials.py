@@ -80,7 +80,9 @@ class Connection:
 
             name = self.outputs.batch_account
             credential = AzureNamedKeyCredential(name, self._keys["batch"])
-        return BatchClient(self.outputs.batch_endpoint, credential, **batch_options())
+        return BatchClient(
+            self.outputs.batch_endpoint, credential, **batch_options(), **self._direct
+        )
 
     @cached_property
     def _blob(self) -> BlobServiceClient:
@@ -92,7 +94,9 @@ class Connection:
                 "account_name": self.outputs.storage_account,
                 "account_key": self._keys["storage"],
             }
-        return BlobServiceClient(self.outputs.blob_endpoint, credential, **blob_options())
+        return BlobServiceClient(
+            self.outputs.blob_endpoint, credential, **blob_options(), **self._direct
+        )
 
     @cached_property
     def _token(self) -> TokenCredential | None:
@@ -101,6 +105,11 @@ class Connection:
         from azure.identity import DefaultAzureCredential
 
         return DefaultAzureCredential()
+
+    @property
+    def _direct(self) -> dict[str, Any]:
+        """Local services are on this machine: a proxy from the environment cannot reach them."""
+        return {} if self._keys is None else {"use_env_settings": False}
 
     def _container_url(self, container: str) -> str:
         return f"{self.outputs.blob_endpoint}/{container}"

@@ -46,10 +46,17 @@ def batch_launch(paths: HomePaths, port: int, key: str) -> Launch:
     return Launch(
         name=BATCH,
         arguments=[sys.executable, "-m", "batch_emulator", *address, *account, *patterns],
-        environment={**os.environ, "PATH": path, "BATCH_EMULATOR_KEY": key},
+        environment={**os.environ, **_no_proxy(), "PATH": path, "BATCH_EMULATOR_KEY": key},
         log=paths.logs / "batch.log",
         marker=data,
     )
+
+
+def _no_proxy() -> dict[str, str]:
+    """Tasks and the emulator reach Azurite past a proxy, which passes on only what is outside."""
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    value = ",".join(dict.fromkeys([*filter(None, given.split(",")), "127.0.0.1", "localhost"]))
+    return {"no_proxy": value, "NO_PROXY": value}
 
 
 def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) -> Launch:

@@ -1,0 +1,237 @@
+"""The frame of the command line: what is loaded, how errors look, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli import main as cli
+from runner.cli.main import VERBS, build_app, main
+from runner.core.errors import ExitCode, RunnerError
+
+HEAVY = ("azure", "pulumi", "pydantic", "numpy", "ruamel", "httpx", "psutil", "keras", "requests")
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    (tmp_path / "config.yaml").touch()
+    monkeypatch.setenv("RUNNER_CONFIG", str(tmp_path / "config.yaml"))
+    for name in ("RUNNER_DEBUG", "NO_COLOR", "FORCE_COLOR"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def _runner(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "runner.cli.main", *words],
+        env={**os.environ, **(env or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "allowed"),
+    [
+        (["--help"], set[str]()),
+        # Typer itself reads the values of a verb's options with pydantic.
+        (["train", "--help"], {"pydantic"}),
+        (["local", "--help"], {"pydantic"}),
+    ],
+)
+def test_help_loads_nothing_heavy(words: list[str], allowed: set[str]) -> None:
+    code = (
+        "import json, sys\n"
+        "from runner.cli.main import main\n"
+        f"code = main({words!r})\n"
+        "print(json.dumps([code, sorted({m.split('.')[0] for m in sys.modules})]), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    exit_code, loaded = json.loads(done.stderr)
+    assert exit_code == 0
+    assert not set(HEAVY) & set(loaded) - allowed
+    assert "Usage" in done.stdout
+
+
+def test_help_lists_every_verb_under_its_heading_in_order() -> None:
+    done = _runner("--help", env={"COLUMNS": "100"})
+    assert done.returncode == 0
+    places = [done.stdout.index(f"│ {verb} ") for verb in VERBS]
+    assert places == sorted(places)
+    assert all(panel in done.stdout for panel in VERBS.values())
+
+
+def test_every_verb_has_a_help_text() -> None:
+    for verb in VERBS:
+        assert _help(verb), verb
+
+
+def _help(verb: str) -> str:
+    app = build_app([verb])
+    if app.registered_commands:
+        return (app.registered_commands[0].callback.__doc__ or "").strip()  # type: ignore[union-attr]
+    return str(app.registered_groups[0].typer_instance.info.help or "")  # type: ignore[union-attr]
+
+
+def test_no_words_print_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    assert "Usage: runner" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["trian"], "'train'"),
+        (["local", "stat"], "stat"),
+        (["local", "up", "--nodes", "many"], "--nodes"),
+        (["config", "show", "-o", "yaml"], "'table'"),
+        (["recipe", "check"], "ref"),
+        (["version", "extra"], "extra"),
+    ],
+)
+def test_usage_errors_are_one_line_with_a_fix(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("error[R-USAGE]: ")
+    assert said in shown.err
+    assert "--help" in shown.err
+
+
+def test_expected_error_is_what_why_fix_and_its_own_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(words: object) -> int:
+        raise RunnerError("R-X", "what", why="why", fix="fix", exit_code=ExitCode.CAPACITY)
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert main(["version"]) == ExitCode.CAPACITY
+    assert capsys.readouterr().err == "error[R-X]: what\n  why: why\n  fix: fix\n"
+
+
+def test_unexpected_error_is_a_bug_with_its_place(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(words: object) -> int:
+        raise ZeroDivisionError("oops")
+
+    monkeypatch.setattr(cli, "_run", fail)
+    assert main(["version"]) == ExitCode.BUG
+    shown = capsys.readouterr().err
+    assert "ZeroDivisionError: oops" in shown
+    assert "test_cli_frame.py" in shown
+    assert "Traceback" not in shown
+    assert main(["version", "--debug"]) == ExitCode.BUG
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(words: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli, "_run", interrupt)
+    assert main(["version"]) == 130
+
+
+def test_debug_after_the_double_dash_belongs_to_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[list[str]] = []
+
+    def record(words: list[str]) -> int:
+        seen.append(words)
+        return 0
+
+    monkeypatch.setattr(cli, "_run", record)
+    assert main(["train", "x", "--debug", "--", "--debug"]) == 0
+    assert seen == [["train", "x", "--", "--debug"]]
+
+
+def test_closed_pipe_is_quiet() -> None:
+    command = f"{sys.executable} -m runner.cli.main --help | true; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(
+        ["bash", "-c", command], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stderr == ""
+    assert done.stdout.strip() in {"0", "1", "141"}  # 1 is how rich ends
+
+
+def test_version_as_json_names_the_sdks(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["version", "-o", "json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["azure-batch"].startswith("15.")
+    assert found["runner"]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_script_calls_runner(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["completion", shell]) == 0
+    assert "_RUNNER_COMPLETE" in capsys.readouterr().out
+
+
+def test_completion_offers_the_verbs() -> None:
+    done = _runner(
+        env={"_RUNNER_COMPLETE": "complete_bash", "COMP_WORDS": "runner l", "COMP_CWORD": "1"}
+    )
+    assert done.stdout.split() == ["logs", "local"]
+
+
+def test_config_show_names_each_origin(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "runner.yaml").write_text("stack: prod\n")
+    monkeypatch.setenv("RUNNER_POOL", "gpu")
+    assert main(["config", "show", "-o", "json"]) == 0
+    rows = {row["setting"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["stack"] == {
+        "setting": "stack",
+        "value": "prod",
+        "origin": f"{tmp_path / 'runner.yaml'}:1",
+    }
+    assert rows["pool"]["origin"] == "RUNNER_POOL"
+    assert rows["home"]["origin"] == "RUNNER_HOME"
+
+
+def test_new_recipe_can_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "new", "mine"]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "mine")
+    assert main(["recipe", "check", "./mine", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "mine"
+    assert main(["recipe", "new", "mine"]) == ExitCode.USAGE
+    assert main(["recipe", "new", "../mine2"]) == ExitCode.USAGE
+    assert not (tmp_path.parent / "mine2").exists()
+
+
+def test_recipe_ls_names_mnist(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["recipe", "ls", "-o", "tsv"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split("\t")[0] == "name"
+    assert "mnist" in [line.split("\t")[0] for line in lines]
+
+
+def test_local_env_without_services_says_how_to_start_them(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["local", "env"]) == ExitCode.PREFLIGHT
+    assert "runner local up" in capsys.readouterr().err
+
+
+def test_local_reset_without_a_terminal_deletes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "home" / "local").mkdir(parents=True)
+    assert main(["local", "reset"]) == ExitCode.USAGE
+    assert "--yes" in capsys.readouterr().err
+    assert (tmp_path / "home" / "local").is_dir()

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from runner.cli.output import Output, OutputFormat
+from runner.cli.terminal import duration_text, mark, size_text, styled
+from runner.core.progress import Progress
+
+ROWS = [
+    {"name": "a", "score": 0.123456789, "ok": True, "note": None, "more": {"x": 1}},
+    {"name": "longer", "score": 12.0, "ok": False, "note": "tab\there\nand", "more": []},
+]
+
+
+def test_table_is_aligned_with_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().rows(ROWS, ("name", "score", "ok", "note"))
+    head, first, _second, *_ = capsys.readouterr().out.splitlines()
+    assert head == "NAME       SCORE  OK   NOTE"
+    assert first == "a       0.123457  yes  -"
+
+
+def test_json_holds_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(OutputFormat.JSON).rows(ROWS, ("name",))
+    assert json.loads(capsys.readouterr().out) == ROWS
+
+
+def test_tsv_is_one_line_a_row_whatever_the_values_hold(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Output(OutputFormat.TSV).rows(ROWS, ("name", "note", "more"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["name\tnote\tmore", 'a\t\t{"x": 1}', "longer\ttab\\there\\nand\t[]"]
+
+
+@pytest.mark.parametrize(
+    ("fmt", "out", "err"),
+    [
+        (OutputFormat.TABLE, "", "no runs\n"),
+        (OutputFormat.JSON, "[]\n", ""),
+        (OutputFormat.TSV, "name\n", ""),
+    ],
+)
+def test_nothing_to_list_keeps_stdout_clean(
+    capsys: pytest.CaptureFixture[str], fmt: OutputFormat, out: str, err: str
+) -> None:
+    Output(fmt).rows([], ("name",), empty="no runs")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == (out, err)
+
+
+def test_record_and_panel_go_to_their_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output()
+    out.record({"state": "running", "pid": 7}, title="batch")
+    out.panel("done", {"accuracy": "0.99"}, commands=["runner show @last"])
+    shown = capsys.readouterr()
+    assert shown.out == "batch\nstate  running\npid    7\n"
+    assert "accuracy  0.99" in shown.err
+    assert "runner show @last" in shown.err
+
+
+def test_stages_are_plain_lines_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Output().stages() as view:
+        view.on_progress(Progress("upload", "start", "3 files", 0, 2_000_000, "bytes"))
+        view.on_progress(Progress("upload", "progress", "3 files", 1_000_000, 2_000_000, "bytes"))
+        view.on_progress(Progress("upload", "end", "3 files", 2_000_000, 2_000_000, "bytes"))
+        view.log("epoch 1")
+        view.log("warned", error=True)
+        view.on_progress(Progress("boot", "failed", "no node"))
+    shown = capsys.readouterr()
+    assert shown.out == "epoch 1\n"
+    assert "\x1b" not in shown.err
+    lines = shown.err.splitlines()
+    assert [line for line in lines if line.startswith(("✓ upload", "+ upload"))]
+    assert "2.0 MB" in shown.err
+    assert "warned" in lines
+    assert lines[-1].endswith("no node")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_log_lines_pass_through_the_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with Output().stages() as view:
+        view.on_progress(Progress("command", "start", "training"))
+        view.log("loss [red] 0.5")  # not markup
+        view.on_progress(Progress("command", "end", "trained"))
+    text = screen.getvalue()
+    assert "loss [red] 0.5" in text
+    assert "trained" in text
+    assert text.index("loss") < text.index("trained")
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert styled("x", "bold red", Terminal()) == "\x1b[1;31mx\x1b[0m"
+    assert styled("x", "bold", io.StringIO()) == "x"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert styled("x", "bold", Terminal()) == "x"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert styled("x", "bold", Terminal()) == "x"
+
+
+def test_symbols_have_an_ascii_form() -> None:
+    ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    assert mark("✓", "+", ascii_stream) == "+"
+    assert mark("✓", "+", Terminal()) == "✓"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.44, "0.4 s"),
+        (59.2, "59 s"),
+        (60, "1 min 00 s"),
+        (3599.6, "1 h 00 min"),
+        (7500, "2 h 05 min"),
+    ],
+)
+def test_durations_read_well(seconds: float, text: str) -> None:
+    assert duration_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e13, "25.0 TB")]
+)
+def test_sizes_are_decimal(size: float, text: str) -> None:
+    assert size_text(size) == text
+
+
+def test_confirm_without_a_terminal_is_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert Output().confirm("sure?") is False
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert Output().confirm("sure?") is True
