@@ -66,12 +66,13 @@ def _key(given: str | None) -> str | None:
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A socket that is bound and not yet listening; port 0 takes a free one. Raises OSError."""
+    """A listening socket; port 0 takes a free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen(1024)  # who connects from now on is answered as soon as we serve
     except OSError:
         listener.close()
         raise

@@ -6,7 +6,7 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from tests.contract.server import Things, body_of, code_of, values_of
+from tests.contract.server import Things, body_of, code_of, values_of, wire
 
 
 def fault_of(caught: pytest.ExceptionInfo[HttpResponseError]) -> tuple[int | None, str]:
@@ -32,7 +32,7 @@ def test_id_that_is_none_is_refused(things: Things, pool_id: str) -> None:
 
 def test_missing_property_is_named(client: BatchClient, things: Things) -> None:
     with pytest.raises(HttpResponseError) as caught:
-        client.create_pool({"id": things.id()})  # type: ignore[arg-type]
+        client.create_pool(wire(id=things.id()))
     assert fault_of(caught) == (400, "MissingRequiredProperty")
     values = values_of(caught.value)
     assert values == {"PropertyName": "vmSize"}
@@ -41,16 +41,14 @@ def test_missing_property_is_named(client: BatchClient, things: Things) -> None:
 def test_numbers_may_come_as_text(client: BatchClient, things: Things) -> None:
     pool_id = things.id("text")
     client.create_pool(  # as `az batch` sends them
-        {"id": pool_id, "vmSize": "small", "targetDedicatedNodes": "1"}  # type: ignore[arg-type]
+        wire(id=pool_id, vmSize="small", targetDedicatedNodes="1")
     )
     assert client.get_pool(pool_id).target_dedicated_nodes == 1
 
 
 def test_wrong_type_is_refused(client: BatchClient, things: Things) -> None:
     with pytest.raises(HttpResponseError) as caught:
-        client.create_pool(
-            {"id": things.id(), "vmSize": "small", "targetDedicatedNodes": "many"}  # type: ignore[arg-type]
-        )
+        client.create_pool(wire(id=things.id(), vmSize="small", targetDedicatedNodes="many"))
     assert fault_of(caught) == (400, "InvalidPropertyValue")
 
 

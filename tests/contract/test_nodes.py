@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from tests.contract.server import Running, Things, code_of, eventually
+from tests.contract.server import POLL_S, Running, Things, code_of, eventually, wire
 
 
-def start_task(command: str, **options: object) -> models.BatchStartTask:
+def start_task(command: str, **options: Any) -> models.BatchStartTask:
     return models.BatchStartTask(command_line=command, **options)
 
 
@@ -62,7 +64,7 @@ def test_reboot_runs_the_start_task_again_and_keeps_the_disk(
     task = start_task("/bin/sh -c 'echo x >> $AZ_BATCH_NODE_SHARED_DIR/boots'")
     pool_id = things.pool(target_dedicated_nodes=1, start_task=task)
     [node] = things.wait_nodes(pool_id, 1)
-    client.begin_reboot_node(pool_id, node.id, {"nodeRebootOption": "requeue"})
+    client.begin_reboot_node(pool_id, node.id, wire(nodeRebootOption="requeue"))
     eventually(
         lambda: b"".join(client.download_node_file(pool_id, node.id, "shared/boots")) == b"x\nx\n"
     )
@@ -83,7 +85,7 @@ def test_reboot_requeues_the_running_task(client: BatchClient, things: Things) -
         lambda: any(f.name == "shared/again" for f in client.list_node_files(
             pool_id, node.id, recursive=True))
     )  # fmt: skip
-    client.begin_reboot_node(pool_id, node.id, {"nodeRebootOption": "requeue"})
+    client.begin_reboot_node(pool_id, node.id, wire(nodeRebootOption="requeue"))
     task = things.wait_task(job_id, task_id)
     assert task.execution_info is not None
     assert (task.execution_info.exit_code, task.execution_info.requeue_count) == (0, 1)
@@ -114,7 +116,7 @@ def test_node_lost_with_the_pool_gives_its_task_back(client: BatchClient, things
     job_id = things.job(pool_id)
     task_id = things.task(job_id, "sleep 600")
     things.wait_task(job_id, task_id, "running")
-    client.begin_delete_pool(pool_id, polling_interval=0.05).wait()
+    client.begin_delete_pool(pool_id, polling_interval=POLL_S).wait()
     task = client.get_task(job_id, task_id)
     assert task.state == "active"
     assert task.execution_info is not None

@@ -9,7 +9,7 @@ from azure.batch import BatchClient, models
 from azure.core import MatchConditions
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 
-from tests.contract.server import Things, code_of, eventually, serving
+from tests.contract.server import POLL_S, Things, code_of, eventually, serving
 
 
 def test_new_pool_is_resized_to_its_targets(client: BatchClient, things: Things) -> None:
@@ -83,7 +83,7 @@ def test_resize_adds_and_removes_nodes(client: BatchClient, things: Things) -> N
         client.begin_resize_pool(
             pool_id,
             models.BatchPoolResizeOptions(target_dedicated_nodes=count),
-            polling_interval=0.05,
+            polling_interval=POLL_S,
         ).wait()
         assert client.get_pool(pool_id).allocation_state == "steady"
         assert len(things.wait_nodes(pool_id, count)) == count
@@ -99,7 +99,7 @@ def test_resize_during_resize_is_refused(tmp_path: Path) -> None:
                 pool_id, models.BatchPoolResizeOptions(target_dedicated_nodes=2)
             )
         assert code_of(caught.value) == "PoolBeingResized"
-        client.begin_stop_pool_resize(pool_id, polling_interval=0.05).wait()
+        client.begin_stop_pool_resize(pool_id, polling_interval=POLL_S).wait()
         pool = client.get_pool(pool_id)
         assert pool.allocation_state == "steady"
         assert pool.resize_errors is not None
@@ -121,7 +121,7 @@ def test_core_quota_leaves_nodes_out_and_says_so(tmp_path: Path) -> None:
 def test_deleted_pool_is_gone_with_its_nodes(client: BatchClient, things: Things) -> None:
     pool_id = things.pool(target_dedicated_nodes=2)
     things.wait_nodes(pool_id, 2)
-    client.begin_delete_pool(pool_id, polling_interval=0.05).wait()
+    client.begin_delete_pool(pool_id, polling_interval=POLL_S).wait()
     with pytest.raises(ResourceNotFoundError) as caught:
         client.get_pool(pool_id)
     assert code_of(caught.value) == "PoolNotFound"

@@ -1,0 +1,285 @@
+"""Jobs through the official SDK."""
+
+from __future__ import annotations
+
+import datetime
+from itertools import pairwise
+
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
+
+from tests.contract.server import POLL_S, Things, code_of, eventually, wire
+
+
+def start_of(task: models.BatchTask) -> datetime.datetime:
+    assert task.execution_info is not None
+    assert task.execution_info.start_time is not None
+    return task.execution_info.start_time
+
+
+def disable(client: BatchClient, job_id: str, kind: str) -> None:
+    client.begin_disable_job(
+        job_id, models.BatchJobDisableOptions(disable_tasks=kind), polling_interval=POLL_S
+    ).wait()
+
+
+def test_new_job_is_active_with_the_defaults_of_the_service(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool, display_name="a job")
+    job = client.get_job(job_id)
+    assert (job.state, job.priority, job.max_parallel_tasks) == ("active", 0, -1)
+    assert (job.all_tasks_complete_mode, job.task_failure_mode) == ("noaction", "noaction")
+    assert job.pool_info is not None
+    assert (job.pool_info.pool_id, job.display_name) == (pool, "a job")
+
+
+def test_second_job_of_the_same_id_is_refused(things: Things, pool: str) -> None:
+    job_id = things.job(pool)
+    with pytest.raises(ResourceExistsError) as caught:
+        things.job(pool, id=job_id.upper())
+    assert code_of(caught.value) == "JobExists"
+
+
+def test_patch_keeps_and_put_clears(client: BatchClient, things: Things, pool: str) -> None:
+    job_id = things.job(pool, priority=7, max_parallel_tasks=2)
+    client.update_job(job_id, models.BatchJobUpdateOptions(priority=9))
+    job = client.get_job(job_id)
+    assert (job.priority, job.max_parallel_tasks) == (9, 2)
+    replaced = models.BatchJob(pool_info=models.BatchPoolInfo(pool_id=pool))
+    client.replace_job(job_id, replaced)
+    job = client.get_job(job_id)
+    assert (job.priority, job.max_parallel_tasks) == (0, -1)
+
+
+def test_modified_job_has_another_etag(client: BatchClient, things: Things, pool: str) -> None:
+    job_id = things.job(pool)
+    before = client.get_job(job_id)
+    client.update_job(job_id, models.BatchJobUpdateOptions(priority=1))
+    after = client.get_job(job_id)
+    assert before.etag != after.etag
+    assert before.etag.startswith("0x")
+
+
+def test_terminate_ends_running_tasks_and_leaves_active_ones(
+    client: BatchClient, things: Things
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(pool_id, 1)
+    job_id = things.job(pool_id)
+    running = things.task(job_id, "sleep 600")
+    things.wait_task(job_id, running, "running")
+    waiting = things.task(job_id)
+    client.begin_terminate_job(
+        job_id,
+        options=wire(terminateReason="enough"),
+        polling_interval=POLL_S,
+    ).wait()
+    job = things.wait_job(job_id)
+    assert job.execution_info is not None
+    assert job.execution_info.termination_reason == "enough"
+    ended = client.get_task(job_id, running)
+    assert ended.state == "completed"
+    assert ended.execution_info is not None
+    assert ended.execution_info.failure_info is not None
+    assert ended.execution_info.failure_info.code == "TaskEnded"
+    assert client.get_task(job_id, waiting).state == "active"
+    with pytest.raises(HttpResponseError) as caught:
+        things.task(job_id)
+    assert code_of(caught.value) == "JobCompleted"
+
+
+def test_disabled_job_runs_nothing_until_it_is_enabled(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool)
+    disable(client, job_id, "requeue")
+    assert client.get_job(job_id).state == "disabled"
+    task_id = things.task(job_id)
+    assert client.get_task(job_id, task_id).state == "active"
+    client.begin_enable_job(job_id, polling_interval=POLL_S).wait()
+    things.wait_task(job_id, task_id)
+
+
+@pytest.mark.parametrize(("kind", "state"), [("requeue", "active"), ("terminate", "completed")])
+def test_disable_does_to_running_tasks_what_was_asked(
+    client: BatchClient, things: Things, pool: str, kind: str, state: str
+) -> None:
+    job_id = things.job(pool)
+    task_id = things.task(job_id, "sleep 600")
+    things.wait_task(job_id, task_id, "running")
+    disable(client, job_id, kind)
+    task = client.get_task(job_id, task_id)
+    assert task.state == state
+    assert task.execution_info is not None
+    assert task.execution_info.requeue_count == int(kind == "requeue")
+    client.begin_delete_job(job_id, polling_interval=POLL_S).wait()
+
+
+def test_disable_can_wait_for_running_tasks(client: BatchClient, things: Things, pool: str) -> None:
+    job_id = things.job(pool)
+    command = "/bin/sh -c 'until [ -e $AZ_BATCH_NODE_SHARED_DIR/go ]; do sleep 0.02; done'"
+    task_id = things.task(job_id, command)
+    things.wait_task(job_id, task_id, "running")
+    client.begin_disable_job(
+        job_id, models.BatchJobDisableOptions(disable_tasks="wait"), polling_interval=POLL_S
+    )
+    assert client.get_job(job_id).state == "disabling"
+    other = things.job(pool)
+    things.wait_task(other, things.task(other, "/bin/sh -c 'touch $AZ_BATCH_NODE_SHARED_DIR/go'"))
+    things.wait_job(job_id, "disabled")
+    assert client.get_task(job_id, task_id).state == "completed"
+
+
+def test_empty_job_that_ends_with_its_tasks_completes_at_once(things: Things, pool: str) -> None:
+    job_id = things.job(pool, all_tasks_complete_mode="terminatejob")
+    job = things.wait_job(job_id)
+    assert job.execution_info is not None
+    assert job.execution_info.termination_reason == "AllTasksComplete"
+
+
+def test_job_completes_after_its_last_task(client: BatchClient, things: Things, pool: str) -> None:
+    job_id = things.job(pool)
+    for _ in range(3):
+        things.task(job_id)
+    client.update_job(job_id, models.BatchJobUpdateOptions(all_tasks_complete_mode="terminatejob"))
+    things.wait_job(job_id)
+    counts = client.get_job_task_counts(job_id).task_counts
+    assert (counts.completed, counts.succeeded) == (3, 3)
+
+
+def test_failed_task_terminates_its_job_when_asked_to(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool, task_failure_mode="performexitoptionsjobaction")
+    conditions = models.ExitConditions(
+        exit_codes=[
+            models.ExitCodeMapping(code=3, exit_options=models.ExitOptions(job_action="terminate"))
+        ],
+        default=models.ExitOptions(job_action="none"),
+    )
+    harmless = things.task(job_id, "/bin/sh -c 'exit 4'", exit_conditions=conditions)
+    things.wait_task(job_id, harmless)
+    assert client.get_job(job_id).state == "active"
+    things.task(job_id, "/bin/sh -c 'exit 3'", exit_conditions=conditions)
+    job = things.wait_job(job_id)
+    assert job.execution_info is not None
+    assert job.execution_info.termination_reason == "TaskFailed"
+
+
+def test_job_ends_when_its_time_is_over(things: Things, pool: str) -> None:
+    limit = models.BatchJobConstraints(max_wall_clock_time=datetime.timedelta(seconds=0.3))
+    job_id = things.job(pool, constraints=limit)
+    things.task(job_id, "sleep 600")
+    job = things.wait_job(job_id)
+    assert job.execution_info is not None
+    assert job.execution_info.termination_reason == "MaxWallClockTimeExpiry"
+
+
+def test_deleted_job_is_gone_with_its_tasks_and_files(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool)
+    things.wait_task(job_id, things.task(job_id))
+    running = things.task(job_id, "sleep 600")
+    things.wait_task(job_id, running, "running")
+    client.begin_delete_job(job_id, polling_interval=POLL_S).wait()
+    with pytest.raises(ResourceNotFoundError) as caught:
+        client.get_job(job_id)
+    assert code_of(caught.value) == "JobNotFound"
+    [node] = list(client.list_nodes(pool))
+    names = [file.name for file in client.list_node_files(pool, node.id, recursive=True)]
+    assert not [name for name in names if job_id in str(name)]
+    things.job(pool, id=job_id)
+    assert client.get_job_task_counts(job_id).task_counts.completed == 0
+
+
+def test_higher_priority_goes_first(client: BatchClient, things: Things) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(pool_id, 1)
+    blocker = things.job(pool_id)
+    held = things.task(blocker, "sleep 600")
+    things.wait_task(blocker, held, "running")
+    low, high = things.job(pool_id, priority=-5), things.job(pool_id, priority=5)
+    tasks = {job_id: things.task(job_id) for job_id in (low, high)}
+    client.terminate_task(blocker, held)
+    done = {job_id: things.wait_task(job_id, task_id) for job_id, task_id in tasks.items()}
+    starts = {job_id: start_of(task) for job_id, task in done.items()}
+    assert starts[high] < starts[low]
+
+
+def test_parallel_limit_of_a_job_holds(client: BatchClient, things: Things, pool: str) -> None:
+    job_id = things.job(pool, max_parallel_tasks=1)
+    ids = [things.task(job_id, "/bin/sleep 0.05") for _ in range(4)]
+    spans = []
+    for task_id in ids:
+        info = things.wait_task(job_id, task_id).execution_info
+        assert info is not None
+        spans.append((info.start_time, info.end_time))
+    spans.sort()
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
+
+
+def test_preparation_runs_once_per_node_before_the_tasks_and_release_after_them(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(
+        pool,
+        job_preparation_task=models.BatchJobPreparationTask(command_line="/bin/echo prepared"),
+        job_release_task=models.BatchJobReleaseTask(
+            command_line="/bin/sh -c 'echo bye > $AZ_BATCH_NODE_SHARED_DIR/bye'"
+        ),
+    )
+    ids = [
+        things.task(job_id, "/bin/sh -c 'cat $AZ_BATCH_JOB_PREP_DIR/stdout.txt'") for _ in range(3)
+    ]
+    for task_id in ids:
+        things.wait_task(job_id, task_id)
+        assert things.text(job_id, task_id) == "prepared\n"
+    client.begin_terminate_job(
+        job_id, options={"terminateReason": "done"}, polling_interval=POLL_S
+    ).wait()
+    things.wait_job(job_id)
+    [status] = list(client.list_job_preparation_and_release_task_status(job_id))
+    prepared = status.job_preparation_task_execution_info
+    released = status.job_release_task_execution_info
+    assert prepared is not None
+    assert released is not None
+    assert (prepared.state, prepared.exit_code, prepared.retry_count) == ("completed", 0, 0)
+    assert (released.state, released.exit_code) == ("completed", 0)
+    [node] = list(client.list_nodes(pool))
+    assert b"".join(client.download_node_file(pool, node.id, "shared/bye")) == b"bye\n"
+
+
+def test_failed_preparation_keeps_the_job_off_the_node(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(
+        pool,
+        job_preparation_task=models.BatchJobPreparationTask(
+            command_line="/bin/sh -c 'exit 9'",
+            constraints=models.BatchTaskConstraints(max_task_retry_count=1),
+        ),
+    )
+    task_id = things.task(job_id)
+
+    def failed() -> bool:
+        found = list(client.list_job_preparation_and_release_task_status(job_id))
+        info = found[0].job_preparation_task_execution_info if found else None
+        return info is not None and info.state == "completed" and info.exit_code == 9
+
+    eventually(failed)
+    [status] = list(client.list_job_preparation_and_release_task_status(job_id))
+    assert status.job_preparation_task_execution_info is not None
+    assert status.job_preparation_task_execution_info.retry_count == 1
+    assert client.get_task(job_id, task_id).state == "active"
+
+
+def test_status_of_preparation_needs_a_preparation_task(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool)
+    with pytest.raises(HttpResponseError) as caught:
+        list(client.list_job_preparation_and_release_task_status(job_id))
+    assert code_of(caught.value) == "JobPreparationTaskNotSpecified"

@@ -1,0 +1,184 @@
+"""The emulator process is killed and started again: nothing that was answered is lost."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import pytest
+from azure.batch import BatchClient
+
+from tests.contract.server import ACCOUNT, KEY, Things, client_for, eventually
+
+
+def command(data_dir: Path, *options: str) -> list[str]:
+    return [
+        sys.executable, "-m", "batch_emulator", "--account", ACCOUNT, "--data-dir", str(data_dir),
+        "--boot-seconds", "0.05", *options,
+    ]  # fmt: skip
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "BATCH_EMULATOR_KEY": KEY}
+
+
+def refused(data_dir: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command(data_dir, *options),
+        check=False,
+        capture_output=True,
+        text=True,
+        env=environment(),
+        timeout=60,
+    )
+
+
+@contextmanager
+def process(data_dir: Path, *options: str) -> Generator[tuple[subprocess.Popen[str], BatchClient]]:
+    """An emulator process and a client; killed at the end, without a goodbye."""
+    started = subprocess.Popen(
+        command(data_dir, *options), stdout=subprocess.PIPE, text=True, env=environment()
+    )
+    try:
+        assert started.stdout is not None
+        line = started.stdout.readline()
+        assert line.startswith("listening on ")
+        yield started, client_for(line.split()[2])
+    finally:
+        started.kill()
+        started.wait(10)
+        if started.stdout is not None:
+            started.stdout.close()
+
+
+def alive(pid: int) -> bool:
+    """A zombie is dead: nobody collects orphans in a container."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_everything_is_as_before_after_kill_9(tmp_path: Path) -> None:
+    with process(tmp_path / "data") as (_, client):
+        things = Things(client)
+        pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=2)
+        [node] = things.wait_nodes(pool_id, 1)
+        job_id = things.job(pool_id, priority=3)
+        done = things.task(job_id, "/bin/echo kept", id="done")
+        failed = things.task(job_id, "/bin/false", id="failed")
+        for task_id in (done, failed):
+            things.wait_task(job_id, task_id)
+        before = [task.as_dict() for task in client.list_tasks(job_id)]
+        disabled = things.job(pool_id, id="later")
+        things.task(disabled, required_slots=2, id="wide")
+    with process(tmp_path / "data") as (_, client):
+        things = Things(client)
+        [same] = things.wait_nodes(pool_id, 1)
+        assert (same.id, same.total_tasks_run) == (node.id, same.total_tasks_run)
+        job = client.get_job(job_id)
+        assert (job.state, job.priority) == ("active", 3)
+        after = [task.as_dict() for task in client.list_tasks(job_id)]
+        for task in (*before, *after):  # the port is another
+            task.pop("url")
+            task["nodeInfo"] = task["nodeInfo"]["nodeId"]
+        assert after == before
+        counts = client.get_job_task_counts(job_id).task_counts
+        assert (counts.completed, counts.succeeded, counts.failed) == (2, 1, 1)
+        assert things.text(job_id, "done") == "kept\n"
+        things.wait_task("later", "wide")
+
+
+def test_running_task_is_killed_and_runs_again(tmp_path: Path) -> None:
+    with process(tmp_path / "data") as (_, client):
+        things = Things(client)
+        pool_id = things.pool(target_dedicated_nodes=1)
+        things.wait_nodes(pool_id, 1)
+        job_id = things.job(pool_id)
+        flag = "$AZ_BATCH_NODE_SHARED_DIR/first"
+        shell = f"echo $$; test -e {flag} || {{ touch {flag}; exec sleep 600; }}"
+        task_id = things.task(job_id, f"/bin/sh -c '{shell}'")
+        things.wait_task(job_id, task_id, "running")
+        pid = int(eventually(lambda: things.text(job_id, task_id).strip()))
+        eventually(lambda: psutil.Process(pid).name() == "sleep")
+    assert alive(pid)
+    with process(tmp_path / "data") as (_, client):
+        task = Things(client).wait_task(job_id, task_id)
+        assert not alive(pid)
+        assert task.execution_info is not None
+        info = task.execution_info
+        assert (info.exit_code, info.retry_count, info.requeue_count) == (0, 0, 0)
+
+
+def test_what_was_answered_is_on_disk(tmp_path: Path) -> None:
+    with process(tmp_path / "data") as (started, client):
+        things = Things(client)
+        pool_id = things.pool()
+        job_id = things.job(pool_id)
+        ids = [things.task(job_id) for _ in range(20)]
+        started.kill()
+    with process(tmp_path / "data") as (_, client):
+        assert sorted(task.id for task in client.list_tasks(job_id)) == sorted(ids)
+        assert client.get_job_task_counts(job_id).task_counts.active == 20
+
+
+def test_second_emulator_on_the_same_data_dir_is_refused(tmp_path: Path) -> None:
+    with process(tmp_path / "data"):
+        second = refused(tmp_path / "data")
+    assert second.returncode == 1
+    assert "another emulator is running" in second.stderr
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (("--host", "0.0.0.0"), "not a loopback address"),
+        (("--host", "example.org"), "not a loopback address"),
+        (("--key", "not base64!"), "no account key"),
+    ],
+)
+def test_unsafe_options_are_refused(
+    tmp_path: Path, options: tuple[str, str], expected: str
+) -> None:
+    attempt = refused(tmp_path / "data", *options)
+    assert attempt.returncode == 2
+    assert expected in attempt.stderr
+
+
+def test_port_in_use_is_an_error(tmp_path: Path) -> None:
+    with process(tmp_path / "data") as (started, _):
+        [used] = [c for c in psutil.Process(started.pid).net_connections() if c.status == "LISTEN"]
+        second = refused(tmp_path / "other", "--port", str(used.laddr.port))
+    assert second.returncode == 1
+    assert "cannot listen" in second.stderr
+
+
+def test_tasks_inherit_only_what_is_named(tmp_path: Path) -> None:
+    hidden = {**environment(), "PASSED_ONE": "1", "HIDDEN_ONE": "2"}
+    started = subprocess.Popen(
+        command(tmp_path / "data", "--pass-env", "PASSED_*"),
+        stdout=subprocess.PIPE,
+        text=True,
+        env=hidden,
+    )
+    try:
+        assert started.stdout is not None
+        client = client_for(started.stdout.readline().split()[2])
+        things = Things(client)
+        pool_id = things.pool(target_dedicated_nodes=1)
+        job_id = things.job(pool_id)
+        task_id = things.task(job_id, "/usr/bin/env")
+        things.wait_task(job_id, task_id)
+        names = {line.partition("=")[0] for line in things.text(job_id, task_id).splitlines()}
+    finally:
+        started.terminate()
+        started.wait(10)
+        if started.stdout is not None:
+            started.stdout.close()
+    assert {"PATH", "PASSED_ONE", "AZ_BATCH_TASK_ID"} <= names
+    assert not {"HIDDEN_ONE", "BATCH_EMULATOR_KEY"} & names
