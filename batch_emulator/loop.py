@@ -85,7 +85,9 @@ class Loop:
                 case CreateNodeFolder(pool_id, node_id):
                     self.launches.layout(pool_id, node_id).create()
                 case DeleteNodeFolder(pool_id, node_id):
-                    self._remove(self.launches.node_dir(pool_id, node_id))
+                    folder = self.launches.node_dir(pool_id, node_id)
+                    Executor.kill_leftovers(folder)  # daemons live as long as their node
+                    self._remove(folder)
                 case DeleteTaskFolder(pool_id, node_id, job_id, task_id):
                     layout = self.launches.layout(pool_id, node_id)
                     job_dir = layout.workitems / job_id

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import psutil
+
 from batch_emulator.executor.environment import NodeFacts, TaskKind, task_environment
 from batch_emulator.executor.launch import Launch, Outcome
 from batch_emulator.executor.layout import NodeLayout
@@ -97,7 +99,6 @@ async def eventually(condition: Callable[[], bool], what: str, limit_s: float = 
 def running(pid: int) -> bool:
     """True while a process exists and is no zombie."""
     try:
-        status = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
         return False
-    return status.rpartition(")")[2].split()[0] != "Z"
