@@ -1,0 +1,112 @@
+"""`runner local` as a person and other people's clients see it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+from azure.batch import BatchClient
+from azure.core.credentials import AzureNamedKeyCredential
+from azure.storage.blob import BlobServiceClient
+
+from tests.e2e.conftest import Cli, until
+
+
+def _exports(cli: Cli) -> dict[str, str]:
+    lines = cli.ok("local", "env").splitlines()
+    words = [shlex.split(line) for line in lines]
+    assert all(word[0] == "export" and len(word) == 2 for word in words)
+    return dict(word[1].split("=", 1) for word in words)
+
+
+def _batch(exports: dict[str, str]) -> BatchClient:
+    credential: Any = AzureNamedKeyCredential(
+        exports["AZURE_BATCH_ACCOUNT"], exports["AZURE_BATCH_ACCESS_KEY"]
+    )
+    return BatchClient(exports["AZURE_BATCH_ENDPOINT"], credential)
+
+
+def _blob(exports: dict[str, str]) -> BlobServiceClient:
+    return BlobServiceClient.from_connection_string(exports["AZURE_STORAGE_CONNECTION_STRING"])
+
+
+def test_ports_keys_and_data_outlive_down_and_up(own_cli: Cli) -> None:
+    own_cli.ok("local", "up")
+    before = _exports(own_cli)
+    _blob(before).get_blob_client("models", "kept").upload_blob(b"yes")
+    own_cli.ok("local", "down")
+    assert own_cli.json("local", "status")["batch"]["state"] == "stopped"
+    assert own_cli.run("local", "env").returncode == 3
+    own_cli.ok("local", "up")
+    assert _exports(own_cli) == before
+    assert _blob(before).get_blob_client("models", "kept").download_blob().readall() == b"yes"
+    assert [pool.id for pool in _batch(before).list_pools()] == ["local"]
+
+
+def test_sizes_change_on_running_services_and_are_kept(own_cli: Cli) -> None:
+    own_cli.ok("local", "up", "--nodes", "1", "--slots", "1")
+    pids = [own_cli.json("local", "status")[name]["pid"] for name in ("batch", "blob")]
+    client = _batch(_exports(own_cli))
+
+    def sizes() -> tuple[int | None, int | None]:
+        pool = client.get_pool("local")
+        return pool.current_low_priority_nodes, pool.task_slots_per_node
+
+    until(lambda: sizes() == (1, 1))
+    own_cli.ok("local", "up", "--nodes", "2")
+    until(lambda: sizes() == (2, 1))
+    own_cli.ok("local", "up", "--slots", "3")
+    until(lambda: sizes() == (2, 3))
+    status = own_cli.json("local", "status")
+    assert (status["nodes"], status["slots"]) == (2, 3)
+    assert [status[name]["pid"] for name in ("batch", "blob")] == pids
+
+
+def test_reset_deletes_the_account_and_keeps_the_downloads(own_cli: Cli) -> None:
+    own_cli.ok("local", "up")
+    before = _exports(own_cli)
+    refused = own_cli.run("local", "reset")
+    assert refused.returncode == 2
+    assert own_cli.json("local", "status")["running"] is True
+    own_cli.ok("local", "reset", "--yes")
+    assert not (own_cli.home / "local").exists()
+    assert (own_cli.home / "azurite").exists()
+    assert own_cli.json("local", "status")["running"] is False
+    own_cli.ok("local", "up")
+    after = _exports(own_cli)
+    assert after["AZURE_BATCH_ACCESS_KEY"] != before["AZURE_BATCH_ACCESS_KEY"]
+
+
+def test_two_ups_at_once_are_one_set(own_cli: Cli) -> None:
+    both = [own_cli.start("local", "up", "-o", "json") for _ in range(2)]
+    seen = [json.loads(process.communicate(timeout=120)[0]) for process in both]
+    assert seen[0]["batch"]["pid"] == seen[1]["batch"]["pid"]
+    assert seen[0]["blob"]["pid"] == seen[1]["blob"]["pid"]
+
+
+def test_a_proxy_in_the_environment_is_not_asked_for_local_services(
+    own_cli: Cli, tmp_path: Path
+) -> None:
+    script = tmp_path / "hello.py"
+    script.write_text("print('hello past the proxy')\n")
+    dead = "http://127.0.0.1:9"
+    proxies = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "ALL_PROXY"), dead)
+    done = own_cli.run("train", script, env={**proxies, "NO_PROXY": "", "no_proxy": ""})
+    assert done.returncode == 0, done.stderr
+    assert "hello past the proxy" in done.stdout
+
+
+def test_services_forgotten_by_the_state_are_adopted_not_doubled(own_cli: Cli) -> None:
+    own_cli.ok("local", "up")
+    before = own_cli.json("local", "status")
+    state = own_cli.home / "local" / "state.json"
+    raw = json.loads(state.read_text())
+    state.write_text(json.dumps({**raw, "batch": None, "blob": {"pid": 1, "created": 0.0}}))
+    assert own_cli.json("local", "status")["blob"]["state"] == "died"
+    own_cli.ok("local", "up")
+    after = own_cli.json("local", "status")
+    assert [after[n]["pid"] for n in ("batch", "blob")] == [
+        before[n]["pid"] for n in ("batch", "blob")
+    ]
