@@ -10,7 +10,7 @@ from runner.cli.terminal import duration_text, is_terminal, mark, shows_colour, 
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
-    from rich.progress import TaskID
+    from rich.progress import ProgressColumn, Task, TaskID
 
     from runner.core.progress import Progress
 
@@ -61,6 +61,7 @@ class StageView:
         self._said.pop(progress.stage, None)
         if self._live is not None and progress.stage in self._tasks:
             self._live.remove_task(self._tasks.pop(progress.stage))
+            self._live.refresh()  # or the line below would be drawn above a stale display
         failed = progress.state == "failed"
         symbol = mark("✗", "x") if failed else mark("✓", "+")
         took = duration_text(seconds) if seconds >= _SHOWN_FROM_S else ""
@@ -79,27 +80,20 @@ class StageView:
 
     def _draw(self, progress: Progress) -> None:
         live = self._live or self._open()
-        if progress.stage not in self._tasks:
-            self._tasks[progress.stage] = live.add_task("", total=None)
         description = f"{progress.stage:<{_LABEL_WIDTH}} {_text(progress)}".rstrip()
-        live.update(
-            self._tasks[progress.stage],
-            description=description,
-            total=progress.total,
-            completed=progress.done or 0,
-            bar=progress.total is not None,
-        )
+        if progress.stage not in self._tasks:
+            self._tasks[progress.stage] = live.add_task(description, total=progress.total)
+        task = self._tasks[progress.stage]
+        done = progress.done or 0
+        live.update(task, description=description, total=progress.total, completed=done)
 
     def _open(self) -> RichProgress:
         from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress
 
         console = Console(stderr=True, highlight=False, no_color=not shows_colour(sys.stderr))
         self._live = Progress(
-            SpinnerColumn(),
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=24),
-            TimeElapsedColumn(),
+            *_columns(),
             console=console,
             transient=True,
             redirect_stdout=False,
@@ -107,6 +101,25 @@ class StageView:
         )
         self._live.start()
         return self._live
+
+
+def _columns() -> list[ProgressColumn]:
+    from rich.progress import ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress_bar import ProgressBar
+    from rich.table import Column
+
+    class Bar(ProgressColumn):
+        """A bar where it is known how much there is, and nothing elsewhere."""
+
+        def render(self, task: Task) -> ProgressBar | str:
+            if task.total is None:
+                return ""
+            return ProgressBar(total=task.total, completed=task.completed, width=24)
+
+    text = TextColumn(
+        "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
+    )
+    return [SpinnerColumn(), text, Bar(), TimeElapsedColumn()]
 
 
 def _text(progress: Progress) -> str:
