@@ -238,7 +238,7 @@ def test_preparation_runs_once_per_node_before_the_tasks_and_release_after_them(
         things.wait_task(job_id, task_id)
         assert things.text(job_id, task_id) == "prepared\n"
     client.begin_terminate_job(
-        job_id, options={"terminateReason": "done"}, polling_interval=POLL_S
+        job_id, options=wire(terminateReason="done"), polling_interval=POLL_S
     ).wait()
     things.wait_job(job_id)
     [status] = list(client.list_job_preparation_and_release_task_status(job_id))

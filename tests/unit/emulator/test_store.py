@@ -1,0 +1,135 @@
+"""The store: what is written comes back, in a process of its own or in the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_emulator import restart
+from batch_emulator.account import Account
+from batch_emulator.model import JobState, NodeState, TaskState
+from batch_emulator.store import Store, StoreFormatError, StoreInUseError
+from batch_emulator.transitions import jobs, tasks
+from tests.unit.emulator.world import World, failed
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[Store]:
+    store = Store(tmp_path / "data")
+    yield store
+    store.close()
+
+
+def reopened(store: Store, tmp_path: Path, world: World) -> tuple[Store, Account]:
+    """Another account from the same data dir, as after a restart."""
+    store.close()
+    again = Store(tmp_path / "data")
+    account = Account("unit", world.account.limits)
+    restart.load(account, again, world.clock.now())
+    again.write(account.take_journal())
+    return again, account
+
+
+def test_state_comes_back(tmp_path: Path) -> None:
+    store, world = Store(tmp_path / "data"), World()
+    pool = world.pool(taskSlotsPerNode=2, metadata=[{"name": "a", "value": "b"}])
+    job = world.job(priority=4, constraints={"maxWallClockTime": "PT1H"})
+    good, bad = world.task(job, "good"), world.task(job, "bad", requiredSlots=2)
+    world.end(good)
+    world.end(bad, failed(3))
+    world.task(job, "Running", requiredSlots=2)
+    waiting = world.task(job, "waiting")
+    store.write(world.account.take_journal())
+    again, account = reopened(store, tmp_path, world)
+    same_pool, same_job = account.pools["pool"], account.jobs["job"]
+    assert (same_pool.spec, same_pool.etag) == (pool.spec, pool.etag)
+    assert [node.id for node in same_pool.nodes.values()] == [world.node(pool).id]
+    assert [node.state for node in same_pool.nodes.values()] == [NodeState.IDLE]
+    assert (same_job.priority, same_job.deadline) == (4, job.deadline)
+    assert (same_job.tasks.succeeded, same_job.tasks.failed, same_job.slots.failed) == (1, 1, 2)
+    assert same_job.tasks.active == 2
+    assert list(same_job.live) == ["running", "waiting"]
+    interrupted = same_job.live["running"]
+    assert (interrupted.state, interrupted.requeue_count) == (TaskState.ACTIVE, 0)
+    assert same_job.live["waiting"].created == waiting.created
+    row = again.task(same_job, "bad")
+    assert row is not None
+    assert row.record["executionInfo"]["exitCode"] == 3
+    again.close()
+
+
+def test_job_on_its_way_arrives_after_a_restart(tmp_path: Path) -> None:
+    store, world = Store(tmp_path / "data"), World()
+    world.pool()
+    job = world.job()
+    world.task(job, "a")
+    jobs.terminate(world.account, job, "stop", world.clock.now())  # and no settling
+    store.write(world.account.take_journal())
+    again, account = reopened(store, tmp_path, world)
+    world.account = account
+    world.settle()
+    assert account.jobs["job"].state is JobState.COMPLETED
+    again.close()
+
+
+def test_deleted_things_stay_deleted(tmp_path: Path) -> None:
+    store, world = Store(tmp_path / "data"), World()
+    world.pool()
+    job, other = world.job(), world.job("other")
+    task = world.task(job, "a")
+    world.task(other, "b")
+    store.write(world.account.take_journal())
+    tasks.delete(world.account, task)
+    jobs.delete(world.account, other, world.clock.now())
+    world.settle()
+    store.write(world.account.take_journal())
+    again, account = reopened(store, tmp_path, world)
+    assert list(account.jobs) == ["job"]
+    assert again.task(account.jobs["job"], "a") is None
+    assert again.task(other, "b") is None
+    again.close()
+
+
+def test_tasks_are_read_in_pages_by_key(store: Store) -> None:
+    world = World()
+    world.pool(targetDedicatedNodes=0)
+    job = world.job()
+    for number in range(25):
+        world.task(job, f"T{number:02}", settle=False)
+    store.write(world.account.take_journal())
+    found: list[str] = []
+    after = ""
+    while page := store.tasks_after(job, after, 10):
+        found += [row.id for row in page]
+        after = page[-1].id.lower()
+    assert found == [f"T{number:02}" for number in range(25)]
+    assert store.has_tasks(job, ["t00", "t99"]) == {"t00"}
+
+
+def test_commits_are_shared_and_awaited(store: Store) -> None:
+    async def scenario() -> None:
+        world = World()
+        world.pool()
+        store.write(world.account.take_journal())
+        await asyncio.gather(*(store.committed() for _ in range(10)))
+        await store.committed()
+
+    asyncio.run(scenario())
+
+
+def test_second_store_on_the_folder_is_refused(store: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreInUseError, match="another emulator"):
+        Store(tmp_path / "data")
+
+
+def test_newer_format_is_refused(tmp_path: Path) -> None:
+    Store(tmp_path / "data").close()
+    with sqlite3.connect(tmp_path / "data" / "state.sqlite") as database:
+        database.execute("PRAGMA user_version=99")
+    database.close()
+    with pytest.raises(StoreFormatError, match="99"):
+        Store(tmp_path / "data")

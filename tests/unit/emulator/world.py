@@ -1,0 +1,111 @@
+"""An account driven by hand: a pushed clock, no server, no processes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from batch_emulator.account import Account, Effect, Kill, Limits, Start
+from batch_emulator.clock import ManualClock
+from batch_emulator.executor.launch import Failure, Outcome
+from batch_emulator.model import Execution, Job, Json, Kind, Node, NodeState, Pool, Task
+from batch_emulator.scheduler import apply, decide
+from batch_emulator.transitions import executions, jobs, pools, tasks
+
+OK = Outcome(exit_code=0, failure=None, retryable=False)
+
+
+def failed(code: int) -> Outcome:
+    """A command that exited with another code than 0."""
+    failure = Failure("usererror", "FailureExitCode", "exit")
+    return Outcome(exit_code=code, failure=failure, retryable=True)
+
+
+class World:
+    """Settles after every change; processes start when asked to and end when the test says so."""
+
+    def __init__(self, *, boot_s: float = 10.0, **limits: int) -> None:
+        self.clock = ManualClock()
+        self.account = Account("unit", Limits(boot_s=boot_s, **limits))
+        self.effects: list[Effect] = []
+        self.bodies: dict[str, Json] = {}
+        self.processes: dict[str, Execution] = {}
+
+    def settle(self) -> None:
+        """What the loop does, without doing anything outside."""
+        account, now = self.account, self.clock.now()
+        for _ in range(1000):
+            actions = decide(account, now)
+            account.forget_due(now)
+            account.dirty_jobs.clear()
+            account.dirty_pools.clear()
+            for action in actions:
+                apply(account, action, now)
+            effects = account.take_effects()
+            self.effects += effects
+            for effect in effects:
+                self._do(effect)
+            if not (account.dirty_jobs or account.dirty_pools or account.effects):
+                return
+        raise AssertionError("the scheduler does not come to rest")
+
+    def _do(self, effect: Effect) -> None:
+        if isinstance(effect, Start) and effect.execution.stop is None:
+            execution = effect.execution
+            if execution.task is not None:
+                execution.body = self.bodies[f"{execution.task.job.key}/{execution.task.key}"]
+            self.processes[execution.key] = execution
+            executions.begun(self.account, execution, self.clock.now())
+        elif isinstance(effect, Kill):
+            self.processes.pop(effect.execution.key, None)
+            killed = Outcome(exit_code=-9, failure=None, retryable=False)
+            executions.ended(self.account, effect.execution, killed, self.clock.now())
+
+    def push(self, seconds: float) -> None:
+        self.clock.push(seconds)
+        self.settle()
+
+    def pool(self, pool_id: str = "pool", *, boot: bool = True, **body: Any) -> Pool:
+        spec = {"id": pool_id, "vmSize": "standard_d2s_v3", "targetDedicatedNodes": 1, **body}
+        pool = pools.add(self.account, spec, self.clock.now())
+        self.settle()
+        if boot:
+            self.push(5)
+            self.push(5)
+        return pool
+
+    def job(self, job_id: str = "job", pool: str = "pool", **body: Any) -> Job:
+        spec = {"id": job_id, "poolInfo": {"poolId": pool}, **body}
+        job = jobs.add(self.account, spec, self.clock.now())
+        self.settle()
+        return job
+
+    def task(self, job: Job, task_id: str, *, settle: bool = True, **body: Any) -> Task:
+        spec = {"id": task_id, "commandLine": "x", **body}
+        self.bodies[f"{job.key}/{task_id.lower()}"] = spec
+        task = tasks.add(self.account, job, spec, self.clock.now())
+        if settle:
+            self.settle()
+        return task
+
+    def end(self, task: Task, outcome: Outcome = OK) -> None:
+        """The process of a task ends by itself."""
+        assert task.execution is not None
+        self.finish(task.execution, outcome)
+
+    def finish(self, execution: Execution, outcome: Outcome = OK) -> None:
+        del self.processes[execution.key]
+        executions.ended(self.account, execution, outcome, self.clock.now())
+        self.settle()
+
+    def only(self, kind: Kind) -> Execution:
+        """The one running process of a kind."""
+        [found] = [e for e in self.processes.values() if e.kind is kind]
+        return found
+
+    def node(self, pool: Pool) -> Node:
+        [node] = pool.nodes.values()
+        return node
+
+
+def states(pool: Pool) -> list[NodeState]:
+    return [node.state for node in pool.nodes.values()]
