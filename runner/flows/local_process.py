@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 _PORTS = range(20000, 30000)
 _LOG_KEPT_BYTES = 8 << 20
 _SAME_START_S = 1.0
+_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,18 +93,33 @@ def stop(processes: Sequence[psutil.Process], *, grace_s: float = 10.0) -> None:
     """Ask to end, then insist. Returns when all are gone."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
-    for process in processes:
-        try:
-            process.terminate()
-        except psutil.NoSuchProcess:
-            continue
-    _, alive = psutil.wait_procs(list(processes), timeout=grace_s)
-    for process in alive:
-        try:
-            process.kill()
-        except psutil.NoSuchProcess:
-            continue
-    psutil.wait_procs(alive, timeout=grace_s)
+    alive = list(processes)
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in alive:
+            try:
+                end(process)
+            except psutil.NoSuchProcess:
+                continue
+        alive = _wait_gone(alive, grace_s)
+
+
+def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that still run in the end. psutil's own wait takes a second for what takes 0.2 s."""
+    deadline = time.monotonic() + timeout_s
+    alive = [process for process in processes if _runs(process)]
+    while alive and time.monotonic() < deadline:
+        time.sleep(_POLL_S)
+        alive = [process for process in alive if _runs(process)]
+    return alive
+
+
+def _runs(process: psutil.Process) -> bool:
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def port_is_free(port: int) -> bool:
