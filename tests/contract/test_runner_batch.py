@@ -1,0 +1,187 @@
+"""The runner's own Batch adapter against the emulator: its guards around the SDK."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.credentials import AzureNamedKeyCredential
+
+from runner.azure.batch import (
+    add_task,
+    add_tasks,
+    count_nodes,
+    ensure_job,
+    get_task,
+    read_task_file,
+    terminate_task,
+)
+from runner.azure.credentials import Connection
+from runner.core.errors import RunnerError
+from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually
+from tests.unit.runner.recipe_maker import outputs
+
+
+@pytest.fixture
+def connection(running: Running) -> Connection:
+    stack = replace(outputs(), batch_account=ACCOUNT, batch_endpoint=running.url)
+    return Connection(stack, {"batch": KEY, "storage": KEY})
+
+
+def task(task_id: str, command: str = "/bin/true", **options: Any) -> models.BatchTaskCreateOptions:
+    return models.BatchTaskCreateOptions(id=task_id, command_line=command, **options)
+
+
+def test_job_is_made_once_and_found_again(
+    connection: Connection, things: Things, pool: str
+) -> None:
+    wanted = things.id("job")
+    assert ensure_job(connection, wanted, pool) == wanted
+    assert ensure_job(connection, wanted, pool) == wanted
+
+
+def test_closed_job_is_followed_by_a_numbered_one(
+    connection: Connection, things: Things, client: BatchClient, pool: str
+) -> None:
+    wanted = ensure_job(connection, things.id("job"), pool)
+    reason = models.BatchJobTerminateOptions(termination_reason="a test")
+    client.begin_terminate_job(wanted, reason, polling_interval=0).result()
+    assert ensure_job(connection, wanted, pool) == f"{wanted}-2"
+    assert ensure_job(connection, wanted, pool) == f"{wanted}-2"
+
+
+def test_job_of_another_pool_is_not_used(connection: Connection, things: Things, pool: str) -> None:
+    wanted = ensure_job(connection, things.id("job"), pool)
+    other = things.pool(target_dedicated_nodes=0)
+    assert ensure_job(connection, wanted, other) == f"{wanted}-2"
+
+
+def test_disabled_job_is_refused_with_the_way_out(
+    connection: Connection, things: Things, client: BatchClient, pool: str
+) -> None:
+    wanted = ensure_job(connection, things.id("job"), pool)
+    client.begin_disable_job(
+        wanted,
+        models.BatchJobDisableOptions(disable_tasks=models.DisableBatchJobOption.WAIT),
+        polling_interval=0,
+    ).result()
+    with pytest.raises(RunnerError) as caught:
+        ensure_job(connection, wanted, pool)
+    assert caught.value.code == "R-JOB-DISABLED"
+    assert wanted in caught.value.fix
+
+
+def test_missing_pool_is_named(connection: Connection, things: Things) -> None:
+    with pytest.raises(RunnerError):
+        ensure_job(connection, things.id("job"), "no-such-pool")
+
+
+def test_a_task_is_added_once(connection: Connection, things: Things, pool: str) -> None:
+    job_id = ensure_job(connection, things.id("job"), pool)
+    assert add_task(connection, job_id, task("one")) is True
+    assert add_task(connection, job_id, task("one")) is False
+
+
+def test_task_view_tells_how_it_ended_and_its_files_can_be_read(
+    connection: Connection, things: Things, pool: str
+) -> None:
+    job_id = ensure_job(connection, things.id("job"), pool)
+    add_task(connection, job_id, task("three", "/bin/sh -c 'echo said; exit 3'"))
+
+    def ended() -> Any:
+        view = get_task(connection, job_id, "three")
+        return view if view and view.phase == "completed" else None
+
+    view = eventually(ended)
+    assert (view.exit_code, view.failure_code) == (3, "FailureExitCode")
+    assert view.node
+    assert read_task_file(connection, job_id, "three", "stdout.txt") == b"said\n"
+    assert read_task_file(connection, job_id, "three", "nothing.txt") is None
+    assert terminate_task(connection, job_id, "three") is False
+
+
+def test_what_is_gone_is_none_and_not_an_error(connection: Connection, things: Things) -> None:
+    assert get_task(connection, things.id("job"), "task") is None
+    assert read_task_file(connection, things.id("job"), "task", "stdout.txt") is None
+    assert terminate_task(connection, things.id("job"), "task") is False
+
+
+def test_waiting_task_can_be_terminated(connection: Connection, things: Things) -> None:
+    empty = things.pool(target_dedicated_nodes=0)
+    job_id = ensure_job(connection, things.id("job"), empty)
+    add_task(connection, job_id, task("waits"))
+    assert terminate_task(connection, job_id, "waits") is True
+    view = get_task(connection, job_id, "waits")
+    assert view is not None
+    assert view.phase == "completed"
+
+
+def test_nodes_are_counted_by_state(connection: Connection, pool: str) -> None:
+    counts = eventually(lambda: count_nodes(connection, pool))
+    assert sum(counts.values()) == 1
+    assert set(counts) <= {"idle", "running"}
+
+
+def test_many_tasks_are_added_in_chunks_and_a_repetition_adds_none(
+    connection: Connection, things: Things
+) -> None:
+    job_id = ensure_job(connection, things.id("job"), things.pool(target_dedicated_nodes=0))
+    tasks = [task(f"t{n}") for n in range(250)]
+    first = add_tasks(connection.batch_client(), job_id, tasks)
+    assert sorted(first.added) == sorted(t.id for t in tasks)
+    again = add_tasks(connection.batch_client(), job_id, [*tasks, task("new")])
+    assert (again.added, len(again.existed)) == (["new"], 250)
+
+
+def test_refused_task_is_named_and_the_others_are_added(
+    connection: Connection, things: Things
+) -> None:
+    job_id = ensure_job(connection, things.id("job"), things.pool(target_dedicated_nodes=0))
+    with pytest.raises(RunnerError) as caught:
+        add_tasks(connection.batch_client(), job_id, [task("good"), task("bad id!")])
+    assert caught.value.code == "R-TASKS-REFUSED"
+    assert "bad id!" in caught.value.why
+    assert get_task(connection, job_id, "good") is not None
+
+
+class _BrokenService(BaseHTTPRequestHandler):
+    """Answers every addtaskcollection with a server error for every task."""
+
+    requests = 0
+
+    def do_POST(self) -> None:
+        type(self).requests += 1
+        self.rfile.read(int(self.headers["Content-Length"]))
+        body = b'{"value": [{"status": "servererror", "taskId": "t", "error": {"code": "x"}}]}'
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *args: object) -> None:
+        return
+
+
+def test_permanent_server_error_ends_after_a_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The SDK's own create_tasks would ask for ever."""
+    monkeypatch.setattr("runner.azure.task_collections._PAUSE_S", 0.0)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _BrokenService)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{server.server_port}"
+        broken = BatchClient(url, AzureNamedKeyCredential(ACCOUNT, KEY))
+        with pytest.raises(RunnerError) as caught:
+            add_tasks(broken, "job", [task("t")])
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert caught.value.code == "R-TASKS-REFUSED"
+    assert "ServerError" in caught.value.why
+    assert 1 < _BrokenService.requests < 10

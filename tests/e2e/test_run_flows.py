@@ -1,0 +1,286 @@
+"""Submit, watch, fetch, list and cancel as a program calls them, against real services."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.azure.blobs import BlobContainer
+from runner.azure.credentials import Connection, connect
+from runner.core.errors import RunnerError
+from runner.core.progress import Progress, ignore_progress
+from runner.core.recipe import load_recipe
+from runner.core.run_ids import make_run_id
+from runner.core.run_paths import RunPaths
+from runner.core.run_record import RunRecord, parse_run
+from runner.core.settings import Settings, load_settings
+from runner.core.states import RunState
+from runner.flows.cancel import cancel_run
+from runner.flows.cursors import LineCursor, TextCursor, tail_offset
+from runner.flows.fetch import fetch_outputs
+from runner.flows.history import list_runs
+from runner.flows.logs import read_log
+from runner.flows.prepare import PreparedRun, TrainOptions, prepare_run
+from runner.flows.run_documents import find_run
+from runner.flows.run_view import load_view
+from runner.flows.submit import submit_run
+from runner.flows.watch import watch_run
+from runner.flows.watch_events import LogText, RunEnded, StageReported
+from tests.e2e.conftest import until
+
+Write = Callable[..., Path]
+
+SCRIPT = """
+import os, pathlib
+out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+(out / "sub").mkdir()
+(out / "sub" / "model.bin").write_bytes(bytes(range(256)) * 1000)
+(out / "notes.txt").write_text("notes")
+for n in range(300):
+    print("line", n, "\\u00e9\\u4e16")
+"""
+
+
+@pytest.fixture
+def settings(session_home: Path, tmp_path: Path) -> Settings:
+    return load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(session_home), "HOME": "/"})
+
+
+@pytest.fixture
+def connection(settings: Settings) -> Connection:
+    return connect(settings)
+
+
+@pytest.fixture
+def runs(connection: Connection) -> BlobContainer:
+    return BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+
+
+@pytest.fixture
+def prepared(connection: Connection, settings: Settings, script: Write) -> PreparedRun:
+    recipe = load_recipe(str(script(SCRIPT)), cwd=Path.cwd())
+    options = TrainOptions()
+    return prepare_run(recipe, settings, connection.outputs, options, ignore_progress)
+
+
+def ended(connection: Connection, record: RunRecord) -> RunEnded:
+    *_, last = watch_run(connection, record)
+    assert isinstance(last, RunEnded)
+    return last
+
+
+def test_submitting_a_plan_twice_makes_one_task_and_uploads_once(
+    connection: Connection, prepared: PreparedRun
+) -> None:
+    seen: list[Progress] = []
+    first = submit_run(connection, prepared, seen.append)
+    sent = [p for p in seen if p.stage == "upload" and p.state == "progress"]
+    assert sent, "the code is new"
+    seen.clear()
+    again = submit_run(connection, prepared, seen.append)
+    assert again == first
+    assert [p.message for p in seen if p.stage == "upload" and p.state == "end"] == [
+        "nothing changed"
+    ]
+    tasks = connection.batch_client().list_tasks(first.job_id)
+    assert [t.id for t in tasks if t.id == first.run_id] == [first.run_id]
+    assert ended(connection, first).status.state is RunState.SUCCEEDED
+    assert len(load_view(connection, first).attempts) == 1
+
+
+def test_refused_submission_leaves_no_run_behind(
+    connection: Connection, prepared: PreparedRun, runs: BlobContainer
+) -> None:
+    missing = replace(prepared.plan.pool, id="no-such-pool")
+    plan = replace(prepared.plan, pool=missing, job_id=f"x_{prepared.plan.run_id[-4:]}")
+    with pytest.raises(RunnerError):
+        submit_run(connection, replace(prepared, plan=plan), ignore_progress)
+    assert runs.read(RunPaths(plan.run_id).run) is None
+
+
+def test_watching_late_shows_the_same_as_watching_from_the_start(
+    connection: Connection, prepared: PreparedRun
+) -> None:
+    record = submit_run(connection, prepared, ignore_progress)
+    live = list(watch_run(connection, record))
+    late = list(watch_run(connection, record))
+    texts = ["".join(e.text for e in events if isinstance(e, LogText)) for events in (live, late)]
+    assert texts[0] == texts[1] == "".join(f"line {n} é世\n" for n in range(300))
+    stages = [[e.event for e in events if isinstance(e, StageReported)] for events in (live, late)]
+    assert stages[0] == stages[1]
+    assert [e.stage for e in stages[0] if e.state == "end"] == [
+        "code",
+        "environment",
+        "command",
+        "export",
+    ]
+    assert live[-1] == late[-1]
+
+
+def test_outputs_are_fetched_once_and_repaired_when_damaged(
+    connection: Connection, prepared: PreparedRun, tmp_path: Path
+) -> None:
+    record = submit_run(connection, prepared, ignore_progress)
+    ended(connection, record)
+    target = tmp_path / "models"
+    first = fetch_outputs(connection, record, target, ignore_progress)
+    assert first.downloaded == 2
+    model = first.folder / "sub" / "model.bin"
+    assert model.read_bytes() == bytes(range(256)) * 1000
+    assert fetch_outputs(connection, record, target, ignore_progress).downloaded == 0
+    model.write_bytes(b"damaged")
+    assert fetch_outputs(connection, record, target, ignore_progress, ["sub"]).downloaded == 1
+    assert model.read_bytes() == bytes(range(256)) * 1000
+    assert not list(target.rglob("*.part"))
+    with pytest.raises(RunnerError) as caught:
+        fetch_outputs(connection, record, target, ignore_progress, ["modle.bin"])
+    assert caught.value.code == "R-FILE-UNKNOWN"
+
+
+def foreign_run(
+    runs: BlobContainer, prepared: PreparedRun, suffix: str, **changes: Any
+) -> RunRecord:
+    """A run as some other client might have left it."""
+    from runner.core.run_document import run_document
+
+    run_id = make_run_id("foreign", datetime.now(UTC), suffix)
+    plan = replace(prepared.plan, run_id=run_id)
+    document = run_document(plan, plan.job_id)
+    runs.create(RunPaths(run_id).run, document)
+    result = {"format": 1, "run_id": run_id, "status": "succeeded", **changes}
+    runs.create(RunPaths(run_id).result, result)
+    return parse_run(json.dumps(document).encode(), run_id)
+
+
+def test_changed_output_is_refused_and_nothing_is_written(
+    connection: Connection, prepared: PreparedRun, runs: BlobContainer, tmp_path: Path
+) -> None:
+    wrong = hashlib.sha256(b"something else").hexdigest()
+    listed = [{"path": "model.bin", "size_bytes": 4, "sha256": wrong}]
+    record = foreign_run(runs, prepared, "aaab", outputs=listed)
+    runs.create_bytes(f"{RunPaths(record.run_id).output}model.bin", b"data", "x/y")
+    with pytest.raises(RunnerError) as caught:
+        fetch_outputs(connection, record, tmp_path / "o", ignore_progress)
+    assert caught.value.code == "R-OUTPUT-HASH"
+    assert [p for p in (tmp_path / "o").rglob("*") if p.is_file()] == []
+
+
+def test_hostile_output_path_and_link_are_refused(
+    connection: Connection, prepared: PreparedRun, runs: BlobContainer, tmp_path: Path
+) -> None:
+    hostile = [{"path": "../../outside.txt", "size_bytes": 4, "sha256": "x"}]
+    record = foreign_run(runs, prepared, "aaac", outputs=hostile)
+    with pytest.raises(RunnerError):
+        fetch_outputs(connection, record, tmp_path / "o", ignore_progress)
+    linked = [{"path": "link/outside.txt", "size_bytes": 4, "sha256": "x"}]
+    record = foreign_run(runs, prepared, "aaad", outputs=linked)
+    folder = tmp_path / "o" / record.run_id
+    folder.mkdir(parents=True)
+    (folder / "link").symlink_to(tmp_path)
+    with pytest.raises(RunnerError) as caught:
+        fetch_outputs(connection, record, tmp_path / "o", ignore_progress)
+    assert caught.value.code == "R-OUTPUT-PATH"
+    assert not (tmp_path / "outside.txt").exists()
+
+
+def test_history_is_newest_first_and_survives_a_damaged_run(
+    connection: Connection, prepared: PreparedRun, runs: BlobContainer
+) -> None:
+    damaged = make_run_id("damaged", datetime.now(UTC), "zzzz")
+    runs.create_bytes(RunPaths(damaged).run, b"{not json", "application/json")
+    record = submit_run(connection, prepared, ignore_progress)
+    ended(connection, record)
+    rows = {row.run_id: row for row in list_runs(connection, limit=None, experiment=None).rows}
+    assert "R-" not in rows[damaged].problem
+    assert rows[damaged].problem
+    status = rows[record.run_id].status
+    assert status is not None
+    assert status.state is RunState.SUCCEEDED
+    listed = list(rows)
+    stamps = [run_id[-20:-5] for run_id in listed]
+    assert stamps == sorted(stamps, reverse=True)
+    newest = list_runs(connection, limit=1, experiment=None)
+    assert [row.run_id for row in newest.rows] == listed[:1]
+    assert newest.older == len(listed) - 1
+    runs.delete(RunPaths(damaged).run)
+
+
+def test_run_is_found_by_a_unique_prefix_only(
+    connection: Connection, prepared: PreparedRun, runs: BlobContainer
+) -> None:
+    records = [foreign_run(runs, prepared, suffix) for suffix in ("bbba", "bbbc")]
+    assert find_run(connection, records[0].run_id).run_id == records[0].run_id
+    with pytest.raises(RunnerError) as caught:
+        find_run(connection, "foreign")
+    assert caught.value.code == "R-RUN-AMBIGUOUS"
+
+
+def test_cancel_decides_once(connection: Connection, settings: Settings, script: Write) -> None:
+    folder = script("import time\nprint('begun', flush=True)\ntime.sleep(60)")
+    recipe = load_recipe(str(folder), cwd=Path.cwd())
+    options = TrainOptions()
+    waiting = prepare_run(recipe, settings, connection.outputs, options, ignore_progress)
+    record = submit_run(connection, waiting, ignore_progress)
+    until(lambda: "begun" in "".join(read_log(connection, record, "stdout")))
+    assert cancel_run(connection, record).changed is True
+    again = cancel_run(connection, record)
+    assert again.state is RunState.CANCELLED
+    assert again.changed is False
+    last = ended(connection, record)
+    assert last.result is not None
+    assert (last.result.status, last.result.code) == ("cancelled", "Cancelled")
+
+
+def test_cancelling_a_finished_run_changes_nothing(
+    connection: Connection, prepared: PreparedRun
+) -> None:
+    record = submit_run(connection, prepared, ignore_progress)
+    ended(connection, record)
+    cancelled = cancel_run(connection, record)
+    assert (cancelled.state, cancelled.changed) == (RunState.SUCCEEDED, False)
+
+
+def test_growing_blob_is_read_by_offset_without_torn_characters_or_lines(
+    runs: BlobContainer, tmp_path: Path
+) -> None:
+    name = f"{tmp_path.name}/log"
+    blob: Any = runs._client.get_blob_client(name)
+    blob.create_append_blob()
+    text, lines = TextCursor(runs, name), LineCursor(runs, name)
+    assert (text.read(), lines.read()) == ("", [])
+    data = "é世\nsecond".encode()
+    blob.append_block(data[:1])
+    assert (text.read(), lines.read()) == ("", [])
+    blob.append_block(data[1:])
+    assert text.read() == "é世\nsecond"
+    assert lines.read() == ["é世"]
+    blob.append_block(b" line\n")
+    assert (text.read(), lines.read()) == (" line\n", ["second line"])
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "expected"),
+    [
+        (b"", 3, b""),
+        (b"a\nb\nc\n", 2, b"b\nc\n"),
+        (b"a\nb\nc", 2, b"b\nc"),
+        (b"a\nb\nc\n", 9, b"a\nb\nc\n"),
+        (b"a\nb\nc\n", 0, b""),
+        (b"\n\n\n", 2, b"\n\n"),
+        (b"x" * 200_000 + b"\nlast\n", 2, b"x" * 200_000 + b"\nlast\n"),
+        (b"first\n" + b"x" * 200_000 + b"\nlast\n", 2, b"x" * 200_000 + b"\nlast\n"),
+    ],
+)
+def test_tail_counts_lines_from_the_end(
+    runs: BlobContainer, tmp_path: Path, content: bytes, lines: int, expected: bytes
+) -> None:
+    name = f"{tmp_path.name}/tail"
+    runs.create_bytes(name, content, "text/plain")
+    assert runs.read_range(name, tail_offset(runs, name, lines), None) == expected
