@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import base64
 import binascii
+import contextlib
 import ipaddress
 import logging
 import os
@@ -131,7 +132,8 @@ def _serve(options: argparse.Namespace, key: str, listener: socket.socket) -> in
         App(emulator), http="httptools", access_log=False, log_level="warning", lifespan="on"
     )
     _say(f"listening on {url} account {settings.account}")
-    uvicorn.Server(config).run(sockets=[listener])
+    with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when it has stopped
+        uvicorn.Server(config).run(sockets=[listener])
     return 0
 
 

@@ -85,6 +85,8 @@ class App:
         facts: tuple[str, str, datetime],
     ) -> Reply:
         request_id, base_url, now = facts
+        if not self.emulator.healthy:
+            raise Fault("InternalError", {"Reason": "the state cannot be kept; see the log"})
         method = scope["method"]
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")

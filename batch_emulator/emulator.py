@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import logging
 import os
 import shutil
 from collections.abc import Mapping
@@ -19,6 +19,8 @@ from batch_emulator.executor.runner import Executor
 from batch_emulator.launches import Launches
 from batch_emulator.loop import Loop
 from batch_emulator.store import Store
+
+log = logging.getLogger(__name__)
 
 _ALWAYS_PASSED = ("PATH", "LANG")
 
@@ -75,20 +77,26 @@ class Emulator:
     def start(self) -> None:
         """Begin the background work; needs a running event loop."""
         self._background = asyncio.get_running_loop().create_task(self.loop.run())
+        self._background.add_done_callback(_report)
 
     @property
     def healthy(self) -> bool:
         """Whether the background work goes on."""
-        return self._background is not None and not self._background.done()
+        running = self._background is not None and not self._background.done()
+        return running and not self.store.failed
 
     async def close(self) -> None:
         """Stop everything that runs; the state on disk says it was interrupted."""
         if self._background is not None:
             self._background.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._background
+            await asyncio.wait({self._background})
         await self.loop.close()
         self.store.close()
+
+
+def _report(background: asyncio.Task[None]) -> None:
+    if not background.cancelled() and background.exception() is not None:
+        log.critical("the background work failed", exc_info=background.exception())
 
 
 def passed(environment: Mapping[str, str], patterns: tuple[str, ...]) -> dict[str, str]:

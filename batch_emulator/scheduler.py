@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import heapq
 import re
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
 
 from batch_emulator.account import Account
 from batch_emulator.model import (
@@ -295,26 +293,19 @@ def _place_job(job: Job, free: _Free) -> Iterator[Action]:
     Tasks that fit nowhere hold up only those that need as many slots [S].
     """
     left = job.max_parallel - job.tasks.running if job.max_parallel > 0 else 1_000_000_000
-    taken: Counter[int] = Counter()
-    open_sizes = set(job.queues)
-    while left > 0 and open_sizes and not free.empty:
-        heads = [(_peek(job, slots, taken[slots]), slots) for slots in open_sizes]
-        task, slots = min(
-            ((t, s) for t, s in heads if t is not None), key=lambda h: h[0].order, default=(None, 0)
-        )
-        if task is None:
-            return
+    rest = {slots: iter(queue.values()) for slots, queue in job.queues.items()}
+    heads = {slots: next(tasks) for slots, tasks in rest.items()}
+    while left > 0 and heads and not free.empty:
+        slots, task = min(heads.items(), key=lambda head: head[1].order)
         node = free.take(slots, job)
-        if node is None:
-            open_sizes.discard(slots)
-            continue
-        taken[slots] += 1
-        left -= 1
-        yield Place(task, node)
-
-
-def _peek(job: Job, slots: int, position: int) -> Task | None:
-    return next(islice(job.queues[slots].values(), position, None), None)
+        following = None if node is None else next(rest[slots], None)
+        if node is not None:
+            left -= 1
+            yield Place(task, node)
+        if following is None:
+            del heads[slots]
+        else:
+            heads[slots] = following
 
 
 def _still_fits(task: Task, node: Node) -> bool:

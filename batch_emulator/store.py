@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import json
+import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ from batch_emulator.records import (
     task_from,
     task_record,
 )
+
+log = logging.getLogger(__name__)
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS pools (pool TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
@@ -81,6 +84,7 @@ class Store:
         self._db.execute("PRAGMA wal_autocheckpoint=4000")
         self._prepare()
         self._committed: asyncio.Future[None] | None = None
+        self.failed = False
 
     def _prepare(self) -> None:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
@@ -178,6 +182,9 @@ class Store:
             if self._db.in_transaction:
                 self._db.execute("COMMIT")
         except sqlite3.Error as err:
+            # memory is ahead of the disk now: the emulator answers nothing more
+            self.failed = True
+            log.critical("cannot write the state: %s", err)
             error = err
         if waiting is None or waiting.done():
             return
@@ -185,6 +192,7 @@ class Store:
             waiting.set_result(None)
         else:
             waiting.set_exception(error)
+            waiting.exception()  # nobody may be waiting
 
     # -- reading
 

@@ -73,7 +73,8 @@ def put(call: Call) -> Reply:
 def _change(call: Call, job: Job, spec: Json) -> Reply:
     spec["id"] = job.id
     entities.check_job(spec)
-    _require_pool(call, spec)
+    if spec["poolInfo"]["poolId"].lower() != job.pool_id.lower():
+        _require_pool(call, spec)
     jobs.update(call.emulator.account, job, spec, call.now)
     return Reply(200, None, entity_headers(job.etag, job.modified) | call.data_service_id())
 
