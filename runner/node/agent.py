@@ -108,7 +108,11 @@ def run_task(agent: Agent, inherited: Mapping[str, str]) -> int:
 def _run_attempt(
     agent: Agent, spec: RunSpec, number: int, started: str, inherited: Mapping[str, str]
 ) -> int:
-    dirs = make_dirs(agent.node.work_dir)
+    try:
+        dirs = make_dirs(agent.node.work_dir)
+    except OSError as err:
+        failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
+        return _Conclusion(agent, number, started).failed(failure, spec.retries)
     streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns)
     events = EventLog(streams.events)
     conclusion = _Conclusion(agent, number, started, streams, events)
@@ -131,6 +135,10 @@ def _run_attempt(
     return conclusion.succeeded(outputs)
 
 
+def _no_folders(err: OSError) -> StageFailedError:
+    return StageFailedError("code", "AgentFailed", f"cannot make the task's folders: {err}")
+
+
 def _stages(
     agent: Agent, attempt: Attempt, events: EventLog, inherited: Mapping[str, str]
 ) -> list[OutputFile]:
@@ -138,12 +146,18 @@ def _stages(
         prepared = attempt.prepare(agent.data)
         attempt.run(inherited, prepared)
         return attempt.export(agent.runs, agent.blobs.output)
-    except OSError as err:
-        if is_disk_full(err):
+    except (StageFailedError, TerminatedError):
+        raise
+    except StorageError as err:
+        agent.termination.check()  # then it is only the hurry that made it fail
+        raise StageFailedError(events.current, "StorageFailed", str(err)) from err
+    except Exception as err:
+        # Whatever it is, the run must get an outcome: somebody waits for it.
+        if isinstance(err, OSError) and is_disk_full(err):
             raise disk_full(events.current, err) from err
-        raise StageFailedError(
-            events.current, "AgentFailed", f"{type(err).__name__}: {err}"
-        ) from err
+        logger.exception("the agent failed")
+        message = f"the node agent failed: {type(err).__name__}: {err}"
+        raise StageFailedError(events.current, "AgentFailed", message) from err
 
 
 class _Conclusion:
@@ -184,15 +198,20 @@ class _Conclusion:
         logger.info("terminated by Batch during %s", step)
         try:
             self._end("terminated", None, step)
-            self._flush(timeout_s=1.5)
-        except (StorageError, OSError) as err:
-            logger.warning("could not write everything: %s", err)
+        except StorageError as err:
+            logger.warning("could not say why the attempt ended: %s", err)
+        self._flush(timeout_s=1.0)
         return TERMINATED_EXIT_CODE
 
     def _flush(self, timeout_s: float | None = None) -> None:
-        if self._streams is not None:
-            self._streams.finish_script(timeout_s)
-            self._streams.finish_events(timeout_s)
+        if self._streams is None:
+            return
+        for finish in (self._streams.finish_script, self._streams.finish_events):
+            try:
+                finish(timeout_s)
+            except (StorageError, OSError, ValueError) as err:
+                # The outcome counts more than a log that could not be written to its end.
+                logger.warning("not everything was written: %s", err)
 
     def _end(self, why: str, exit_code: int | None, step: str | None) -> None:
         agent = self._agent

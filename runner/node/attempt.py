@@ -16,7 +16,7 @@ from runner.node.data import DataCache
 from runner.node.environment import EnvironmentBuilder
 from runner.node.events import EventLog
 from runner.node.export import OutputFile, check_promised, export_outputs
-from runner.node.failures import StageFailedError
+from runner.node.failures import StageFailedError, full_disk_text
 from runner.node.patience import Patience
 from runner.node.run_spec import RunSpec
 from runner.node.settings import NodeSettings
@@ -145,19 +145,24 @@ class Attempt:
             how = f"{shown} was ended by signal {ended.exit_code - 128}"
         else:
             how = f"{shown} exited with code {ended.exit_code}"
-        if ended.exit_code:
-            raise StageFailedError(command.STEP, "CommandFailed", how, ended.exit_code)
+        if not ended.exit_code:
+            return
+        # On a full disk the script's own complaint may have found no room either.
+        if full := full_disk_text(self._dirs.output):
+            raise StageFailedError(command.STEP, "DiskFull", f"{how}: {full}", ended.exit_code)
+        raise StageFailedError(command.STEP, "CommandFailed", how, ended.exit_code)
 
     def _script_environment(
         self, inherited: Mapping[str, str], prepared: Mapping[str, str]
     ) -> dict[str, str]:
         self._dirs.params.write_text(json.dumps(self._spec.params), encoding="utf-8")
+        path = self._spec.env.get("PATH") or inherited.get("PATH", os.defpath)
         bin_dir = Path(prepared["VIRTUAL_ENV"]) / "bin"
         return {
             **inherited,
             **self._spec.env,
             **prepared,
-            "PATH": f"{bin_dir}{os.pathsep}{inherited.get('PATH', os.defpath)}",
+            "PATH": f"{bin_dir}{os.pathsep}{path}",
             "RUNNER_RUN_ID": self._spec.run_id,
             "RUNNER_ATTEMPT": str(self._number),
             "RUNNER_OUTPUT_DIR": str(self._dirs.output),

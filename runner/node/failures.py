@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import shutil
+from pathlib import Path
 
 DISK_FULL_ERRNOS = frozenset({errno.ENOSPC, errno.EDQUOT})
 DISK_FULL_TEXT = "No space left on device"
+
+FULL_BELOW_BYTES = 1 << 20
 
 
 class StageFailedError(Exception):
@@ -32,3 +36,11 @@ def disk_full(step: str, err: OSError) -> StageFailedError:
     """The failure of a stage that found no room."""
     where = f" at {err.filename}" if err.filename else ""
     return StageFailedError(step, "DiskFull", f"the node's disk is full{where}")
+
+
+def full_disk_text(folder: Path) -> str | None:
+    """A sentence when next to nothing is free where the folder lies."""
+    usage = shutil.disk_usage(folder)
+    if usage.free >= FULL_BELOW_BYTES:
+        return None
+    return f"the node's disk is full ({usage.used >> 20} of {usage.total >> 20} MiB used)"

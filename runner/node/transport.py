@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import io
+import logging
 import threading
 import time
 import urllib.parse
@@ -15,6 +16,8 @@ from xml.etree import ElementTree
 from runner.node.identity import Credential
 from runner.node.patience import Patience
 
+logger = logging.getLogger(__name__)
+
 # The newest version the client relies on: append position headers, 4,000 MiB blocks.
 STORAGE_VERSION = "2021-12-02"
 TIMEOUT_S = 30.0
@@ -23,6 +26,9 @@ TIMEOUT_S = 30.0
 IDLE_S = 4.0
 # Worth another try: timeouts, throttling, server trouble (REST docs, "Status and error codes").
 PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504})
+
+# Short trouble is nobody's business.
+TRIES_BEFORE_NOTICE = 4
 
 Body = bytes | Callable[[], BinaryIO]
 
@@ -103,6 +109,8 @@ class Transport:
         tries = 0
         for _ in self._patience.delays():
             tries += 1
+            if tries == TRIES_BEFORE_NOTICE:
+                logger.warning("%s: no proper answer yet (%s), trying on", what, last)
             try:
                 response = self._start(method, name, query or {}, headers or {}, body, size=size)
                 answer = Answer(response.status, _lowered(response), response.read(), tries)

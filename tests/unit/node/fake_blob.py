@@ -40,6 +40,7 @@ class FakeBlobs:
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     faults: deque[int | str] = field(default_factory=deque)
     away: threading.Event = field(default_factory=threading.Event)
+    refuse_append: str = ""  # the name of a blob that is no append blob
     lose_every: int = 0  # the answer of every n-th request is lost; 0 is none
     connections: int = 0
     page_size: int = 5000
@@ -134,6 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
         blob = self.service.blobs.get(name)
         if blob is None:
             self._answer(404, code="BlobNotFound")
+        elif name == self.service.refuse_append:
+            self._answer(409, code="InvalidBlobType")
         elif int(self.headers["x-ms-blob-condition-appendpos"]) != len(blob.data):
             self._answer(412, code="AppendPositionConditionNotMet")
         else:

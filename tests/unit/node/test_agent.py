@@ -64,7 +64,7 @@ class Task:
 
     def start(self) -> subprocess.Popen[str]:
         work_dir = self.folder / f"task-{len(self.processes)}" / "wd"
-        work_dir.mkdir(parents=True)
+        work_dir.mkdir(parents=True, exist_ok=True)
         (work_dir / "runner-agent.pyz").write_bytes(build_agent())
         (work_dir / "code.tar.gz").write_bytes(self.code)
         place = {"url": self.service.url, "sas": "sv=1&sig=secret-signature"}
@@ -332,6 +332,25 @@ def test_answers_lost_all_along_change_nothing(task: Task) -> None:
     assert task.text("logs/stdout.txt") == "once\n"
     assert task.json("result.json")["status"] == "succeeded"
     assert not task.has("attempts/2/start.json")
+
+
+def test_log_that_cannot_be_written_does_not_cost_the_result(task: Task) -> None:
+    task.submit("print('lost')\n" + WRITE_MODEL)
+    # Somebody put a block blob there: every append is refused.
+    task.service.put(f"{RUN}/logs/stdout.txt", b"foreign")
+    task.service.refuse_append = f"{RUN}/logs/stdout.txt"
+    assert task.run() == 0, task.output
+    assert task.json("result.json")["status"] == "succeeded"
+    assert "logs/stdout.txt: 409 InvalidBlobType" in task.output
+
+
+def test_folder_that_cannot_be_made_gives_the_run_an_outcome(task: Task) -> None:
+    task.submit("")
+    process_folder = task.folder / "task-0" / "wd"
+    process_folder.mkdir(parents=True)
+    (process_folder / "code").write_text("a file where a folder must be")
+    assert task.run() == 1
+    assert task.json("result.json")["code"] == "AgentFailed"
 
 
 def test_refused_storage_is_told_and_fails_the_task(task: Task) -> None:
