@@ -22,7 +22,7 @@ from runner.azure.batch import (
 )
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
-from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually
+from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, wire
 from tests.unit.runner.recipe_maker import outputs
 
 
@@ -48,8 +48,7 @@ def test_closed_job_is_followed_by_a_numbered_one(
     connection: Connection, things: Things, client: BatchClient, pool: str
 ) -> None:
     wanted = ensure_job(connection, things.id("job"), pool)
-    reason = models.BatchJobTerminateOptions(termination_reason="a test")
-    client.begin_terminate_job(wanted, reason, polling_interval=0).result()
+    client.begin_terminate_job(wanted, wire(terminateReason="a test"), polling_interval=0).result()
     assert ensure_job(connection, wanted, pool) == f"{wanted}-2"
     assert ensure_job(connection, wanted, pool) == f"{wanted}-2"
 
@@ -163,7 +162,7 @@ class _BrokenService(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, *args: object) -> None:
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         return
 
 
