@@ -95,22 +95,26 @@ class Store:
         self._db.execute(f"PRAGMA user_version={FORMAT}")
 
     def close(self) -> None:
-        """Commit and let go of the data dir."""
+        """Commit, unless writing failed half-way, and let go of the data dir."""
         if self._db.in_transaction:
-            self._db.execute("COMMIT")
+            self._db.execute("ROLLBACK" if self.failed else "COMMIT")
         self._db.close()
         self._lock.close()
 
     # -- writing
 
     def write(self, journal: Journal) -> None:
-        """Write changes into the open transaction."""
+        """Write changes into the open transaction. After an sqlite3.Error all is over."""
         if journal.empty:
             return
-        if not self._db.in_transaction:
-            self._db.execute("BEGIN")
-        self._write_entities(journal)
-        self._write_tasks(journal)
+        try:
+            if not self._db.in_transaction:
+                self._db.execute("BEGIN")
+            self._write_entities(journal)
+            self._write_tasks(journal)
+        except sqlite3.Error as err:
+            self._fail(err)
+            raise
 
     def _write_entities(self, journal: Journal) -> None:
         run = self._db.execute
@@ -182,9 +186,7 @@ class Store:
             if self._db.in_transaction:
                 self._db.execute("COMMIT")
         except sqlite3.Error as err:
-            # memory is ahead of the disk now: the emulator answers nothing more
-            self.failed = True
-            log.critical("cannot write the state: %s", err)
+            self._fail(err)
             error = err
         if waiting is None or waiting.done():
             return
@@ -193,6 +195,11 @@ class Store:
         else:
             waiting.set_exception(error)
             waiting.exception()  # nobody may be waiting
+
+    def _fail(self, err: sqlite3.Error) -> None:
+        """Memory is ahead of the disk now: the emulator answers nothing more."""
+        self.failed = True
+        log.critical("cannot write the state: %s", err)
 
     # -- reading
 
