@@ -11,7 +11,7 @@ StageState = Literal["start", "progress", "end", "failed"]
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step forward in a named stage; `done` and `total` are in `unit` (bytes, files, packages …)."""
+    """One step forward in a named stage; `done` and `total` are in `unit` (bytes, files …)."""
 
     stage: str
     state: StageState

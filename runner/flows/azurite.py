@@ -29,6 +29,8 @@ _NPM_CI = (
     "--loglevel=error",
 )
 
+_NPM_DETAILS = frozenset({"code", "syscall", "errno", "address", "port", "path", "type"})
+
 
 @dataclass(frozen=True, slots=True)
 class AzuriteProgram:
@@ -100,10 +102,11 @@ def _run_npm(folder: Path, runtime: NodeRuntime) -> subprocess.CompletedProcess[
 
 
 def _npm_reason(text: str) -> str:
-    """npm ends with where its log is; the reason is the first line of its errors."""
-    errors = [line for line in text.splitlines() if line.startswith("npm error")]
-    telling = [line.removeprefix("npm error").strip() for line in errors if " code " not in line]
-    return telling[0][:300] if telling and telling[0] else last_line(text)
+    """npm says it in the first line of its errors that is no `name value` detail."""
+    marked = [line for line in text.splitlines() if line.startswith("npm error")]
+    errors = [line.removeprefix("npm error").strip() for line in marked]
+    telling = [line for line in errors if line and line.split()[0] not in _NPM_DETAILS]
+    return telling[0][:300] if telling else last_line(text)
 
 
 def _failed(why: str) -> RunnerError:

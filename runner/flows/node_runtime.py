@@ -44,8 +44,9 @@ def find_uv() -> str | None:
 
 
 def last_line(text: str) -> str:
-    """The last line with something in it: where tools say what went wrong."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    """The last line that is no hint: where tools say what went wrong."""
+    stripped = [line.strip() for line in text.splitlines()]
+    lines = [line for line in stripped if line and not line.startswith("hint:")]
     return lines[-1][:300] if lines else "it printed nothing"
 
 

@@ -306,7 +306,9 @@ def test_failed_installation_leaves_nothing_and_says_why(
     good = runtime[0]
     runtime[0] = _npm(
         tmp_path,
-        "mkdir node_modules\necho 'npm error code ENOTFOUND\nnpm error no net' >&2\nexit 1",
+        "mkdir node_modules\n"
+        "echo 'npm error code ENOTFOUND\nnpm error syscall connect\nnpm error no net' >&2\n"
+        "exit 1",
     )
     steps: list[Progress] = []
     with pytest.raises(RunnerError) as caught:
