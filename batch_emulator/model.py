@@ -104,7 +104,7 @@ class Stop(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class Execution:
-    """One process (to be) on a node. `parked` means it waits for the job preparation task."""
+    """One process on a node, running, about to, or waiting for the job preparation task."""
 
     key: str
     kind: Kind
@@ -113,7 +113,6 @@ class Execution:
     task: Task | None = None
     body: Json = field(default_factory=dict[str, Any])
     slots: int = 0
-    parked: bool = False
     stop: Stop | None = None
 
 
@@ -188,7 +187,6 @@ class Job:
     previous_time: datetime | None = None
     ended: datetime | None = None
     terminate_reason: str | None = None
-    disable_option: str | None = None
     pool_id: str = ""
     priority: int = 0
     max_parallel: int = -1

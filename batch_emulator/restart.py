@@ -52,7 +52,8 @@ def _revive(account: Account, node: Node, now: datetime) -> None:
     if node.state is NodeState.LEAVING_POOL:
         gone(account, node)
         return
-    if node.state in _BOOTING:
+    if node.state in _BOOTING or node.reboot_when_drained:
+        node.reboot_when_drained = False
         node.state = NodeState.STARTING
         node.due = now + timedelta(seconds=account.limits.boot_s / 2)
         account.at(node.due, node)

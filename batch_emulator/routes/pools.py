@@ -49,7 +49,8 @@ def patch(call: Call) -> Reply:
     pool = call.pool()
     call.check(pool.etag, pool.modified)
     body = call.json()
-    return Reply(200, None, _change(call, pool, {**pool.spec, **body}))
+    headers = _change(call, pool, {**pool.spec, **body})
+    return Reply(200, None, headers | call.data_service_id())
 
 
 def update_properties(call: Call) -> Reply:
@@ -58,7 +59,8 @@ def update_properties(call: Call) -> Reply:
     call.check(pool.etag, pool.modified)
     body = call.json()
     kept = {name: value for name, value in pool.spec.items() if name not in _REPLACED}
-    return Reply(204, None, _change(call, pool, {**kept, **body}))
+    headers = _change(call, pool, {**kept, **body})
+    return Reply(204, None, headers | call.data_service_id())
 
 
 def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
@@ -89,7 +91,7 @@ def resize(call: Call) -> Reply:
     if "targetDedicatedNodes" not in body and "targetLowPriorityNodes" not in body:
         raise Fault("MissingRequiredProperty", {"PropertyName": "targetDedicatedNodes"})
     pools.resize(call.emulator.account, pool, body, call.now)
-    return Reply(202, None, entity_headers(pool.etag, pool.modified))
+    return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
 
 
 def stop_resize(call: Call) -> Reply:
@@ -97,7 +99,7 @@ def stop_resize(call: Call) -> Reply:
     pool = call.pool()
     call.check(pool.etag, pool.modified)
     pools.stop_resize(call.emulator.account, pool, call.now)
-    return Reply(202, None, entity_headers(pool.etag, pool.modified))
+    return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
 
 
 def node_counts(call: Call) -> Reply:

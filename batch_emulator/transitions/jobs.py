@@ -85,7 +85,6 @@ def disable(account: Account, job: Job, option: str, now: datetime) -> None:
     stop = {"requeue": Stop.REQUEUE, "terminate": Stop.TERMINATE, "wait": None}
     if option not in stop:
         raise bad_property("disableTasks", option, "one of requeue, terminate, wait")
-    job.disable_option = option
     if job.state is not JobState.DISABLED:
         set_job(account, job, JobState.DISABLING, now)
     why = stop[option]
@@ -98,7 +97,6 @@ def enable(account: Account, job: Job, now: datetime) -> None:
     if job.state not in (JobState.ACTIVE, JobState.DISABLED, JobState.DISABLING, JobState.ENABLING):
         raise_state(job)
     if job.state in (JobState.DISABLED, JobState.DISABLING):
-        job.disable_option = None
         set_job(account, job, JobState.ENABLING, now)
 
 

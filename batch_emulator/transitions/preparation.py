@@ -55,7 +55,6 @@ def enter(account: Account, execution: Execution, now: datetime) -> None:
     if visit.state == "ready":
         account.effects.append(Start(execution))
         return
-    execution.parked = True
     set_task(account, task, TaskState.PREPARING, now)
     visit.waiting.append(execution)
     if visit.state == "none":
@@ -135,7 +134,6 @@ def _close(info: Json | None, outcome: Outcome | None, now: datetime) -> None:
 def _let_in(account: Account, waiting: list[Execution]) -> None:
     for execution in waiting:
         if execution.stop is None:
-            execution.parked = False
             account.effects.append(Start(execution))
 
 
