@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from azure.batch import models
-from azure.core.exceptions import AzureError, HttpResponseError, ResourceNotFoundError
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from runner.azure.faults import error_code, service_errors, to_runner_error
+from runner.azure.faults import error_code, service_errors
 from runner.azure.task_collections import add_tasks
 from runner.azure.translate import to_job, to_task_view, wire_text
 from runner.core.errors import ExitCode, RunnerError
@@ -112,17 +112,21 @@ def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
 
 
 def read_task_file(connection: Connection, job_id: str, task_id: str, path: str) -> bytes | None:
-    """A file of the task's directory on its node, or None where it, or the node, is gone."""
-    try:
-        chunks: Any = connection.batch_client().download_task_file(job_id, task_id, path)
-        return b"".join(chunks)
-    except HttpResponseError as err:
-        # 404 no such file or task, 409 the node or its files are gone (TaskFilesUnavailable)
-        if err.status_code in (404, 409):
-            return None
-        raise to_runner_error(err, f"reading {path} of task {task_id}") from err
-    except AzureError as err:
-        raise to_runner_error(err, f"reading {path} of task {task_id}") from err
+    """A file at the top of a task's directory, or None where it, the task or the node is gone.
+
+    Listed first: the SDK cannot read the error body of a streamed download, and logs a trace.
+    """
+    client = connection.batch_client()
+    with service_errors(f"reading {path} of task {task_id}"):
+        try:
+            if path not in {file.name for file in client.list_task_files(job_id, task_id)}:
+                return None
+            return b"".join(client.download_task_file(job_id, task_id, path))
+        except HttpResponseError as err:
+            # 404 no such task, 409 the node or its files are gone (TaskFilesUnavailable)
+            if err.status_code in {404, 409}:
+                return None
+            raise
 
 
 def count_nodes(connection: Connection, pool_id: str) -> dict[str, int]:
