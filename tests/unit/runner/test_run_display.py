@@ -1,0 +1,152 @@
+"""What a watched run looks like where the output is no terminal."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.cli.output import StageView
+from runner.cli.run_display import RunDisplay
+from runner.cli.run_text import duration, size, where_time_went
+from runner.core.exit_codes import describe_exit
+from runner.core.metrics import MetricPoint
+from runner.core.run_record import StageEvent
+from runner.core.states import RunState, RunStatus
+from runner.flows.watch_events import (
+    ContactLost,
+    LogSkipped,
+    LogStream,
+    LogText,
+    MetricSeen,
+    RunEnded,
+    StageReported,
+    StatusChanged,
+)
+
+Capture = pytest.CaptureFixture[str]
+ENDED = RunEnded(RunStatus(RunState.SUCCEEDED), None)
+
+
+@pytest.fixture
+def display() -> RunDisplay:
+    return RunDisplay(StageView(), "run-1")
+
+
+def stage(name: str, state: str, message: str = "", attempt: int = 1) -> StageReported:
+    return StageReported(
+        StageEvent(attempt, "t", name, state, message, None, None, None)  # type: ignore[arg-type]
+    )
+
+
+def test_pieces_become_whole_lines_on_the_stream_they_came_from(
+    display: RunDisplay, capsys: Capture
+) -> None:
+    pieces: list[tuple[LogStream, str]] = [
+        ("stdout", "epoch 1\nepo"),
+        ("stderr", "warn"),
+        ("stdout", "ch 2\n"),
+        ("stderr", "ing\n"),
+    ]
+    for stream, text in pieces:
+        display.show(LogText(stream, text))
+    captured = capsys.readouterr()
+    assert captured.out == "epoch 1\nepoch 2\n"
+    assert captured.err == "warning\n"
+
+
+def test_unfinished_last_line_is_shown_at_the_end(display: RunDisplay, capsys: Capture) -> None:
+    display.show(LogText("stdout", "no newline"))
+    assert capsys.readouterr().out == ""
+    assert display.show(ENDED) is ENDED
+    assert capsys.readouterr().out == "no newline\n"
+
+
+def test_redrawn_progress_bar_shows_what_stayed_on_the_screen(
+    display: RunDisplay, capsys: Capture
+) -> None:
+    for text in ("  1%\r", " 50%\r", "100%", "\r", "done\n", "windows line\r\n"):
+        display.show(LogText("stdout", text))
+    assert capsys.readouterr().out == "done\nwindows line\n"
+
+
+def test_script_output_leaves_stdout_alone_when_it_is_for_a_document(capsys: Capture) -> None:
+    display = RunDisplay(StageView(), "run-1", log_to_stderr=True)
+    display.show(LogText("stdout", "hello\n"))
+    captured = capsys.readouterr()
+    assert (captured.out, captured.err) == ("", "hello\n")
+
+
+def test_boot_lasts_from_the_queue_to_the_first_stage(display: RunDisplay, capsys: Capture) -> None:
+    display.show(StatusChanged(RunStatus(RunState.QUEUED, "waiting for a node"), 0))
+    display.show(stage("code", "start", "unpacking"))
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == ["boot", "boot", "code"]
+    assert "waiting for a node" in lines[0]
+
+
+def test_a_late_metric_does_not_reopen_the_command_stage(
+    display: RunDisplay, capsys: Capture
+) -> None:
+    display.show(stage("command", "start", "python train.py"))
+    display.show(stage("command", "end"))
+    capsys.readouterr()
+    display.show(MetricSeen(MetricPoint("t", 1, 3, "loss", 0.5)))
+    assert capsys.readouterr().err == ""
+
+
+def test_another_attempt_is_announced(display: RunDisplay, capsys: Capture) -> None:
+    display.show(stage("code", "start", "unpacking", attempt=2))
+    assert "attempt 2" in capsys.readouterr().err
+
+
+def test_lost_contact_and_skipped_output_say_what_it_means(
+    display: RunDisplay, capsys: Capture
+) -> None:
+    display.show(ContactLost("connection refused"))
+    display.show(LogSkipped("stderr", 2_000_000))
+    text = capsys.readouterr().err
+    assert "connection refused" in text
+    assert "not affected" in text
+    assert "2.0 MB of older stderr left out: runner logs run-1 --stderr" in text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0.04, "0.0 s"),
+        (9.94, "9.9 s"),
+        (61, "61 s"),
+        (99.6, "1 min 40 s"),
+        (723, "12 min 03 s"),
+        (7500, "2 h 05 min"),
+    ],
+)
+def test_durations(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("size_bytes", "text"),
+    [(0, "0 B"), (812, "812 B"), (999.7, "1.0 kB"), (4100, "4.1 kB"), (11_400_000, "11 MB"),
+     (3.2e12, "3200 GB")],
+)  # fmt: skip
+def test_sizes(size_bytes: float, text: str) -> None:
+    assert size(size_bytes) == text
+
+
+def test_stages_too_short_to_matter_are_left_out() -> None:
+    assert where_time_went({"code": 0.01, "environment": 2.34, "command": 61.0}) == (
+        "environment 2.3 s, command 61 s"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (3, "exit code 3"),
+        (137, "exit code 137, SIGKILL"),
+        (-15, "exit code -15, SIGTERM"),
+        (255, "exit code 255"),
+    ],
+)
+def test_signals_are_named(code: int, text: str) -> None:
+    assert describe_exit(code) == text
