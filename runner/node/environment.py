@@ -49,7 +49,9 @@ class EnvironmentBuilder:
             return target
         # The lock lies in the cache: nodes that share one build an environment once.
         with node_lock(self._cache / "locks" / target.name, self._while_waiting):
-            if not target.is_dir() and not self._store.take(target.name, target):
+            if target.is_dir() or self._store.take(target.name, target):
+                self._report("environment is cached")
+            else:
                 self._build(uv, interpreter, requirements, code_dir, target)
                 self._store.keep(target.name, target)
         return target

@@ -94,6 +94,7 @@ class Training:
             f"{count} training, {len(self.validation[0])} validation, {len(self.test[0])} test "
             f"images; {model.count_params()} parameters; {steps} steps an epoch"
         )
+        print("compiling the network with the first step: a few seconds", flush=True)
         model.fit(
             shifted_batches(*self.train, batch_size, self.arguments.shift, self.arguments.seed),
             epochs=self.arguments.epochs,
