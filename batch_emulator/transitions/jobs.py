@@ -8,7 +8,6 @@ from batch_emulator.account import Account, DeleteTaskFolder
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Execution, Job, JobState, Json, Kind, Stop, part
 from batch_emulator.transitions.states import (
-    dequeue,
     refresh_queue,
     set_job,
     stop_execution,
@@ -114,8 +113,6 @@ def delete(account: Account, job: Job, now: datetime) -> None:
     if job.state is JobState.DELETING:
         raise Fault("JobBeingDeleted")
     set_job(account, job, JobState.DELETING, now)
-    for task in list(job.live.values()):
-        dequeue(account, task)
     _stop_tasks(account, job, Stop.DISCARD)
 
 

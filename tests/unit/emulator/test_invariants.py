@@ -1,0 +1,197 @@
+"""Whatever is asked for in whatever order: slots, queues and counts stay consistent."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_emulator import restart
+from batch_emulator.account import Account
+from batch_emulator.faults import Fault
+from batch_emulator.model import Job, JobState, Kind, Task, TaskState
+from batch_emulator.store import Store
+from batch_emulator.transitions import jobs, nodes, pools, tasks
+from tests.unit.emulator.world import OK, World, failed
+
+OPTIONS = ["requeue", "terminate", "taskcompletion"]
+
+
+class Chaos:
+    """A world in which something random is asked for at every step."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.world = World(boot_s=4.0)
+        self.pool = self.world.pool(
+            targetDedicatedNodes=2, targetLowPriorityNodes=1, taskSlotsPerNode=3
+        )
+        self.count = 0
+        self.finished: list[Task] = []
+        self.steps: list[Callable[[], None]] = [
+            *[self.add_task] * 6,
+            *[self.end_process] * 8,
+            *[self.add_job] * 3,
+            self.terminate_task,
+            self.delete_task,
+            self.reactivate,
+            self.disable,
+            self.enable,
+            self.end_job,
+            self.resize,
+            self.reboot,
+            *[self.wait] * 3,
+        ]
+
+    def step(self) -> None:
+        with contextlib.suppress(Fault):  # refused is fine, half-done is not
+            self.random.choice(self.steps)()
+        self.world.settle()
+
+    def job(self) -> Job | None:
+        found = list(self.world.account.jobs.values())
+        return self.random.choice(found) if found else None
+
+    def task(self) -> Task | None:
+        job = self.job()
+        return self.random.choice(list(job.live.values())) if job and job.live else None
+
+    def add_job(self) -> None:
+        self.count += 1
+        body: dict[str, Any] = {"priority": self.random.randint(-2, 2)}
+        if self.random.random() < 0.5:
+            body["jobPreparationTask"] = {"commandLine": "x"}
+            body["jobReleaseTask"] = {"commandLine": "y"}
+        if self.random.random() < 0.3:
+            body["maxParallelTasks"] = 2
+        if len(self.world.account.jobs) < 4:
+            self.world.job(f"job{self.count}", **body)
+
+    def add_task(self) -> None:
+        job = self.job()
+        if job is not None:
+            tasks.require_open_job(job)
+            self.count += 1
+            slots, tries = self.random.randint(1, 4), self.random.randint(0, 2)
+            self.world.task(
+                job,
+                f"t{self.count}",
+                requiredSlots=slots,
+                constraints={"maxTaskRetryCount": tries},
+            )
+
+    def end_process(self) -> None:
+        if self.world.processes:
+            execution = self.random.choice(list(self.world.processes.values()))
+            outcome = self.random.choice([OK, OK, failed(1)])
+            if execution.task is not None:
+                self.finished.append(execution.task)
+            self.world.finish(execution, outcome)
+
+    def terminate_task(self) -> None:
+        if (task := self.task()) is not None:
+            tasks.terminate(self.world.account, task, self.world.clock.now())
+
+    def delete_task(self) -> None:
+        if (task := self.task()) is not None:
+            tasks.delete(self.world.account, task)
+
+    def reactivate(self) -> None:
+        known = [t for t in self.finished if self.world.account.jobs.get(t.job.key) is t.job]
+        if known:
+            task = self.random.choice(known)
+            tasks.reactivate(self.world.account, task, self.world.clock.now())
+
+    def disable(self) -> None:
+        if (job := self.job()) is not None:
+            option = self.random.choice(["requeue", "terminate", "wait"])
+            jobs.disable(self.world.account, job, option, self.world.clock.now())
+
+    def enable(self) -> None:
+        if (job := self.job()) is not None:
+            jobs.enable(self.world.account, job, self.world.clock.now())
+
+    def end_job(self) -> None:
+        if (job := self.job()) is not None and self.random.random() < 0.4:
+            end = self.random.choice([jobs.terminate, None])
+            if end is None:
+                jobs.delete(self.world.account, job, self.world.clock.now())
+            else:
+                end(self.world.account, job, "chaos", self.world.clock.now())
+
+    def resize(self) -> None:
+        body = {
+            "targetDedicatedNodes": self.random.randint(0, 3),
+            "nodeDeallocationOption": self.random.choice(
+                ["requeue", "terminate", "taskcompletion"]
+            ),
+        }
+        pools.resize(self.world.account, self.pool, body, self.world.clock.now())
+
+    def reboot(self) -> None:
+        if self.pool.nodes:
+            node = self.random.choice(list(self.pool.nodes.values()))
+            option = self.random.choice(OPTIONS)
+            nodes.reboot(self.world.account, node, option, self.world.clock.now())
+
+    def wait(self) -> None:
+        self.world.push(self.random.choice([0.5, 2.0, 5.0]))
+
+
+def check_slots(chaos: Chaos) -> None:
+    pool = chaos.pool
+    for node in pool.nodes.values():
+        held = [e for e in node.executions.values() if e.kind is Kind.TASK]
+        assert node.used_slots == sum(e.slots for e in held) <= pool.slots_per_node
+        assert (node.key in pool.available) == (node.open and node.free_slots > 0)
+        assert all(chaos.world.account.executions[e.key] is e for e in held)
+
+
+def check_jobs(account: Account) -> None:
+    for job in account.jobs.values():
+        by_state = [task.state for task in job.live.values()]
+        active = by_state.count(TaskState.ACTIVE)
+        assert job.tasks.active == active
+        assert job.tasks.running == len(by_state) - active
+        assert TaskState.COMPLETED not in by_state
+        queued = {key for queue in job.queues.values() for key in queue}
+        assert queued == {k for k, t in job.live.items() if t.state is TaskState.ACTIVE}
+        if job.state is not JobState.DELETING:
+            for task in job.live.values():
+                assert (task.execution is None) == (task.state is TaskState.ACTIVE)
+        pool = account.pool_of(job)
+        assert pool is not None
+        assert (job.key in pool.waiting) == (job.state is JobState.ACTIVE and bool(queued))
+        if job.state is JobState.COMPLETED:
+            assert not job.executions
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_nothing_is_lost_or_counted_twice(seed: int, tmp_path: Path) -> None:
+    chaos = Chaos(seed)
+    store = Store(tmp_path / "data")
+    for _ in range(250):
+        chaos.step()
+        check_slots(chaos)
+        check_jobs(chaos.world.account)
+        store.write(chaos.world.account.take_journal())
+    before = {key: (j.tasks, j.slots) for key, j in chaos.world.account.jobs.items()}
+    store.close()
+    again = Store(tmp_path / "data")
+    account = Account("unit")
+    restart.load(account, again, chaos.world.clock.now())
+    again.close()
+    check_jobs(account)
+    assert set(account.jobs) == set(before)
+    for key, job in account.jobs.items():
+        tasks_before, slots_before = before[key]
+        assert (job.tasks.succeeded, job.tasks.failed) == (
+            tasks_before.succeeded,
+            tasks_before.failed,
+        )
+        assert job.tasks.active == tasks_before.active + tasks_before.running
+        assert job.slots.active == slots_before.active + slots_before.running
