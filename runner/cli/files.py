@@ -52,7 +52,7 @@ def get(
     run: RunArgument = "@last",
     patterns: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[PATTERN]...", help="Only these files.", show_default=False),
+        typer.Argument(metavar="PATTERN", help="Only these files.", show_default=False),
     ] = None,
     output_dir: OutputDirOption = None,
     target: TargetOption = None,

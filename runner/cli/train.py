@@ -27,7 +27,7 @@ def train(
     ],
     script_args: Annotated[
         list[str] | None,
-        typer.Argument(metavar="[-- ARGS]", help="Passed to the script.", show_default=False),
+        typer.Argument(metavar="-- ARGS", help="Passed to the script.", show_default=False),
     ] = None,
     set_: Annotated[
         list[str] | None,
