@@ -17,7 +17,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows import local_services as services
 from runner.flows.file_lock import file_lock
-from runner.flows.local_process import find, stop
+from runner.flows.local_process import find, find_leftovers, stop
 from runner.flows.local_state import (
     ACCOUNT,
     LocalState,
@@ -29,7 +29,6 @@ from runner.flows.local_state import (
 _STAGE = "services"
 _LOCKED_FOR_S = 1200.0  # a first start installs Azurite over a slow line
 _NEEDED = ("httptools", "httpx", "psutil", "starlette", "uv", "uvicorn")
-_STATE_FOLDERS = ("batch", "blob", "logs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +115,7 @@ def reset(settings: Settings, on_event: OnProgress) -> None:
     if not paths.local.exists():
         return
     with _locked(settings, on_event):
-        _stop_all(paths, on_event)
-        for name in _STATE_FOLDERS:
-            shutil.rmtree(paths.local / name, ignore_errors=True)
+        _stop_for_good(paths, on_event)
         try:
             shutil.rmtree(paths.local)
         except OSError as err:
@@ -193,6 +190,16 @@ def _stop_all(paths: HomePaths, on_event: OnProgress) -> bool:
         on_event(Progress(_STAGE, "end", "local services stopped"))
     save_state(paths, dataclasses.replace(state, batch=None, blob=None))
     return bool(processes)
+
+
+def _stop_for_good(paths: HomePaths, on_event: OnProgress) -> None:
+    """Stop also what a damaged state file does not tell of."""
+    try:
+        _stop_all(paths, on_event)
+    except RunnerError as err:
+        on_event(Progress(_STAGE, "progress", err.what))
+    for name in (services.BATCH, services.BLOB):
+        stop(find_leftovers(services.marker(paths, name)))
 
 
 def _locked(settings: Settings, on_event: OnProgress) -> AbstractContextManager[None]:

@@ -89,6 +89,17 @@ def find_orphan(port: int, marker: str) -> ProcessRecord | None:
     return None
 
 
+def find_leftovers(marker: str) -> list[psutil.Process]:
+    """Services of ours that no state file knows of any more."""
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if marker in (process.info["cmdline"] or ())
+    ]
+
+
 def stop(processes: Sequence[psutil.Process], *, grace_s: float = 10.0) -> None:
     """Ask to end, then insist. Returns when all are gone."""
     import psutil  # noqa: PLC0415  in the [local] extra
@@ -104,7 +115,7 @@ def stop(processes: Sequence[psutil.Process], *, grace_s: float = 10.0) -> None:
 
 
 def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Those that still run in the end. psutil's own wait takes a second for what takes 0.2 s."""
+    """Those that still run in the end; a zombie is gone, though psutil's own wait waits for it."""
     deadline = time.monotonic() + timeout_s
     alive = [process for process in processes if _runs(process)]
     while alive and time.monotonic() < deadline:

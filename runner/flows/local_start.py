@@ -18,6 +18,7 @@ from runner.flows.local_process import (
     Launch,
     choose_port,
     find,
+    find_leftovers,
     find_orphan,
     port_is_free,
     port_owner,
@@ -132,10 +133,10 @@ def _started(paths: HomePaths, state: LocalState, launch: Launch, port: int) -> 
     """Start the service unless it runs. The pid is on disk before anything else can go wrong."""
     if _record(state, launch.name) is not None:
         return state
-    record = None
-    if not port_is_free(port):
-        record = find_orphan(port, launch.marker)
-        if record is None:
+    record = find_orphan(port, launch.marker)
+    if record is None:
+        stop(find_leftovers(launch.marker))  # two on the same data would damage it
+        if not port_is_free(port):
             raise _occupied(launch.name, port)
     state = _with_record(state, launch.name, record or spawn(launch))
     save_state(paths, state)

@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import psutil
 from azure.batch import BatchClient
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.storage.blob import BlobServiceClient
@@ -110,3 +111,32 @@ def test_services_forgotten_by_the_state_are_adopted_not_doubled(own_cli: Cli) -
     assert [after[n]["pid"] for n in ("batch", "blob")] == [
         before[n]["pid"] for n in ("batch", "blob")
     ]
+
+
+def test_lost_or_damaged_state_leaves_no_second_set_behind(own_cli: Cli) -> None:
+    state = own_cli.home / "local" / "state.json"
+    own_cli.ok("local", "up")
+    first = _pids(own_cli)
+    state.unlink()
+    own_cli.ok("local", "up")
+    assert not any(_lives(pid) for pid in first)
+    second = _pids(own_cli)
+    state.write_text("{")
+    refused = own_cli.run("local", "status")
+    assert refused.returncode == 3
+    assert "state.json" in refused.stderr
+    own_cli.ok("local", "reset", "--yes")
+    assert not any(_lives(pid) for pid in second)
+
+
+def _pids(cli: Cli) -> list[int]:
+    status = cli.json("local", "status")
+    return [status[name]["pid"] for name in ("batch", "blob")]
+
+
+def _lives(pid: int) -> bool:
+    """A zombie that the machine's first process has not collected yet is dead."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
