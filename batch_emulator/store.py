@@ -231,12 +231,14 @@ class Store:
         ).fetchone()
         return None if row is None else _task_row(row)
 
-    def tasks_after(self, job: Job, key: str, limit: int) -> list[TaskRow]:
-        """Up to `limit` tasks in the order of their keys, from behind `key`."""
+    def tasks_after(
+        self, job: Job, key: str, limit: int, state: str | None = None
+    ) -> list[TaskRow]:
+        """Up to `limit` tasks (in a state) in the order of their keys, from behind `key`."""
         rows = self._db.execute(
             "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task>?"
-            " ORDER BY task LIMIT ?",
-            (job.key, key, limit),
+            " AND (? IS NULL OR state=?) ORDER BY task LIMIT ?",
+            (job.key, key, state, state, limit),
         ).fetchall()
         return [_task_row(row) for row in rows]
 

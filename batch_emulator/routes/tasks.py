@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from batch_emulator import odata
@@ -11,8 +12,9 @@ from batch_emulator.model import Job, Json, Task, key_of
 from batch_emulator.store import restore_task
 from batch_emulator.transitions import tasks
 from batch_emulator.values import etag_text, time_text
-from batch_emulator.wire import entities, render
+from batch_emulator.wire import entities, paging, render
 
+_STATE_FILTER = re.compile(r"\s*state\s+eq\s+'(\w+)'\s*")
 MAX_TASKS_IN_COLLECTION = 100  # docs: addtaskcollection
 
 
@@ -81,9 +83,13 @@ def _add_one(call: Call, job: Job, body: Json, taken: set[str]) -> Json:
 def list_all(call: Call) -> Reply:
     """Task_List, in the order of ids."""
     job = call.job()
+    asked = paging.parse(call.query, odata.TASK_FIELDS)
+    only = _STATE_FILTER.fullmatch(asked.filter)
+    # the one filter that clients poll with is left to the database
+    state = only.group(1).lower() if only else None
 
     def fetch(after: str, limit: int) -> list[tuple[str, Json]]:
-        rows = call.emulator.store.tasks_after(job, after, limit)
+        rows = call.emulator.store.tasks_after(job, after, limit, state)
         return [(key_of(row.id), render.task(job, row, call.base_url)) for row in rows]
 
     return call.listing(odata.TASK_FIELDS, fetch)

@@ -265,3 +265,17 @@ def test_job_action_needs_a_job_that_acts_on_failure(things: Things, pool: str) 
     with pytest.raises(HttpResponseError) as caught:
         things.task(things.job(pool), exit_conditions=conditions)
     assert code_of(caught.value) == "InvalidPropertyValue"
+
+
+def test_state_filter_pages_over_the_tasks_in_that_state(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool)
+    client.create_tasks(job_id, many(5))
+    waiting = [things.task(job_id, id=f"wait{n}", required_slots=5) for n in range(3)]
+    for number in range(5):
+        things.wait_task(job_id, f"t{number:03}")
+    pages = client.list_tasks(job_id, filter="state eq 'Active'", max_results=2).by_page()
+    assert [[task.id for task in page] for page in pages] == [waiting[:2], waiting[2:]]
+    done = list(client.list_tasks(job_id, filter="state eq 'completed'"))
+    assert [task.id for task in done] == [f"t{n:03}" for n in range(5)]
