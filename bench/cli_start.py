@@ -8,10 +8,12 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from bench.report import Ratio
 from bench.services import local_services
+from runner.cli.main import VERBS
 
 ROUNDS = 9
 
@@ -21,7 +23,7 @@ def measure() -> list[Ratio]:
     runner = str(Path(sys.executable).with_name("runner"))
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder, "bare.py")
-        bare.write_text(_bare_app(_command_names()))
+        bare.write_text(_bare_app(VERBS))
         bare_app = [sys.executable, str(bare), "--help"]
         ours, peer = _race([runner, "--help"], bare_app, dict(os.environ))
     help_ratio = Ratio(
@@ -50,19 +52,7 @@ def _race(ours: list[str], peer: list[str], env: dict[str, str]) -> tuple[float,
     return statistics.median(times[0]), statistics.median(times[1])
 
 
-def _command_names() -> list[str]:
-    """The top-level commands of the real CLI, read from its own Click tree."""
-    code = (
-        "import typer.main, runner.cli.main as m;"
-        "print('\\n'.join(typer.main.get_command(m.app).commands))"
-    )
-    listing = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True
-    )
-    return listing.stdout.split()
-
-
-def _bare_app(names: list[str]) -> str:
+def _bare_app(names: Iterable[str]) -> str:
     commands = "\n".join(
         f"@app.command({name!r})\ndef command_{n}() -> None:\n    'Do what {name} does.'\n"
         for n, name in enumerate(names)

@@ -1,11 +1,11 @@
-"""StackOutputs: what `infra` exports and `runner` reads. The only file the two share; stdlib only."""
+"""StackOutputs: what `infra` exports and `runner` reads; the only file the two share."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 CONTRACT_VERSION = 1
 
@@ -28,7 +28,7 @@ class PoolOutput:
 
 @dataclass(frozen=True, slots=True)
 class StackOutputs:
-    """Everything `runner` must know of an environment. Endpoints are URLs without a trailing slash."""
+    """Everything `runner` must know of an environment; endpoints have no trailing slash."""
 
     location: str
     resource_group: str
@@ -60,19 +60,19 @@ def parse_stack_outputs(text: str) -> StackOutputs:
         raise ContractError(f"not JSON: {err}") from err
     if not isinstance(raw, dict):
         raise ContractError("expected a JSON object")
-    fields = _checked(StackOutputs, raw, "")  # pyright: ignore[reportUnknownArgumentType]
-    if fields["contract_version"] != CONTRACT_VERSION:
-        raise ContractError(
-            f"contract_version is {fields['contract_version']}, this runner reads {CONTRACT_VERSION}"
+    fields = _checked(StackOutputs, cast("dict[str, Any]", raw), "")
+    version = fields["contract_version"]
+    if version != CONTRACT_VERSION:
+        raise ContractError(f"contract_version is {version}, this runner reads {CONTRACT_VERSION}")
+    pools: list[PoolOutput] = []
+    for number, pool in enumerate(fields["pools"]):
+        if not isinstance(pool, dict):
+            raise ContractError(f"pools[{number}]: expected an object, got {pool!r}")
+        pools.append(
+            PoolOutput(**_checked(PoolOutput, cast("dict[str, Any]", pool), f"pools[{number}]."))
         )
-    pools: Any = fields["pools"]
-    if not isinstance(pools, list) or not all(isinstance(p, dict) for p in pools):  # pyright: ignore[reportUnknownVariableType]
-        raise ContractError("pools: expected a list of objects")
-    parsed = tuple(
-        PoolOutput(**_checked(PoolOutput, pool, f"pools[{n}]."))  # pyright: ignore[reportUnknownArgumentType]
-        for n, pool in enumerate(pools)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    )
-    return StackOutputs(**{**fields, "pools": parsed})
+    fields["pools"] = tuple(pools)
+    return StackOutputs(**fields)
 
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -96,4 +96,4 @@ def _checked(cls: type[Any], raw: dict[str, Any], where: str) -> dict[str, Any]:
         value = raw[name]
         if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
             raise ContractError(f"{where}{name}: expected {field.type}, got {value!r}")
-    return raw
+    return dict(raw)

@@ -19,7 +19,7 @@ class ExitCode(IntEnum):
 
 
 class RunnerError(Exception):
-    """An expected failure. `code` looks like `R-RECIPE-UNKNOWN`; `fix` is the next thing to type or do."""
+    """An expected failure; `code` looks like `R-RECIPE-UNKNOWN`, `fix` is the next thing to do."""
 
     def __init__(
         self,

@@ -58,7 +58,8 @@ def test_a_single_script_trains(cli: Cli, script: Write) -> None:
 
 def test_dry_run_prints_the_plan_and_starts_nothing(cli: Cli, script: Write) -> None:
     before = cli.json("ps", "-a")
-    plan = cli.json("train", script(PLAIN), "--dry-run", "--", "--lr", "1")
+    out = cli.ok("train", script(PLAIN), "--dry-run", "-o", "json", "--", "--lr", "1")
+    plan = json.loads(out)
     assert plan["command"] == ["python", "train.py", "--lr", "1"]
     assert cli.json("ps", "-a") == before
 

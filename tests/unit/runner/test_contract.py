@@ -1,0 +1,62 @@
+"""The document that the stack exports and the runner reads."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from runner.contract import ContractError, PoolOutput, StackOutputs, parse_stack_outputs
+
+OUTPUTS = StackOutputs(
+    location="westeurope",
+    resource_group="rg",
+    batch_account="acct",
+    batch_endpoint="https://acct.westeurope.batch.azure.com",
+    storage_account="store",
+    blob_endpoint="https://store.blob.core.windows.net",
+    file_endpoint=None,
+    container_runs="runs",
+    container_models="models",
+    container_data="data",
+    file_share=None,
+    identity_client_id="00000000-0000-0000-0000-000000000000",
+    identity_resource_id="/subscriptions/x",
+    pools=(PoolOutput("t4", "Standard_NC4as_T4_v3", 1, 4, True, 8),),
+    image_definition=None,
+)
+
+
+def test_what_is_written_is_read_back() -> None:
+    assert parse_stack_outputs(OUTPUTS.to_json()) == OUTPUTS
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"location": None}, "location"),
+        ({"extra": 1}, "extra"),
+        ({"contract_version": 2}, "contract_version"),
+        ({"pools": {}}, "pools"),
+        ({"pools": ["t4"]}, r"pools\[0\]"),
+        ({"pools": [{"id": "t4"}]}, r"pools\[0\]\.vm_size"),
+    ],
+)
+def test_a_wrong_field_is_named(change: dict[str, Any], named: str) -> None:
+    document = {**json.loads(OUTPUTS.to_json()), **change}
+    with pytest.raises(ContractError, match=named):
+        parse_stack_outputs(json.dumps(document))
+
+
+def test_a_number_is_no_flag_and_a_flag_is_no_number() -> None:
+    document = json.loads(OUTPUTS.to_json())
+    document["pools"][0]["gpus"] = True
+    with pytest.raises(ContractError, match="gpus"):
+        parse_stack_outputs(json.dumps(document))
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{"])
+def test_what_is_no_object_is_refused(text: str) -> None:
+    with pytest.raises(ContractError):
+        parse_stack_outputs(text)
