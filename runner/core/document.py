@@ -84,9 +84,14 @@ def field_error(
     fix: str = "",
 ) -> RunnerError:
     """An error about one field of the file."""
-    where = f"{document.path}:{document.line(location)}"
+    line = document.line(location)
     name = ".".join(str(part) for part in location)
-    return RunnerError(f"{code}-FIELD", f"{where}: {name}: {problem}", why=why, fix=fix)
+    return RunnerError(
+        f"{code}-FIELD",
+        f"{document.path}:{line}: {name}: {problem}",
+        why=why,
+        fix=fix or f"correct line {line} of {document.path.name}",
+    )
 
 
 def _text(path: Path, code: str) -> str:
@@ -163,7 +168,12 @@ def _explain(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str
     kind = error["type"]
     if kind == "extra_forbidden":
         known = sorted(_keys(model, error["loc"][:-1]))
-        return "unknown key", f"allowed: {', '.join(known)}", near(str(error["loc"][-1]), known)
+        name = str(error["loc"][-1])
+        return (
+            "unknown key",
+            f"allowed: {', '.join(known)}",
+            near(name, known) or f"remove {name}, or correct its name",
+        )
     if kind == "missing":
         return "missing", "the key is required", "add it"
     if kind == "literal_error":
