@@ -1,0 +1,56 @@
+"""Generated pages are what their command makes, and the README's commands exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from runner.cli.main import build_app
+from tools import cli_reference
+
+ROOT = Path(__file__).parents[2]
+PAGES = ["README.md", *(str(p.relative_to(ROOT)) for p in (ROOT / "docs" / "guides").glob("*.md"))]
+SHELL_BLOCK = re.compile(r"```sh\n(.*?)```", re.DOTALL)
+
+
+def commands_in(page: str) -> list[list[str]]:
+    blocks = SHELL_BLOCK.findall((ROOT / page).read_text(encoding="utf-8"))
+    lines = [line for block in blocks for line in block.splitlines()]
+    return [shlex.split(line, comments=True) for line in lines if line.startswith("runner ")]
+
+
+def test_cli_reference_is_what_make_schema_writes() -> None:
+    assert cli_reference.TARGET.read_text(encoding="utf-8") == cli_reference.reference()
+
+
+def test_the_pages_show_commands() -> None:
+    assert len(commands_in("README.md")) > 8
+
+
+@pytest.mark.parametrize("words", [w for page in PAGES for w in commands_in(page)], ids=shlex.join)
+def test_commands_of_the_pages_parse(words: list[str]) -> None:
+    app = get_command(build_app())
+    own = words[1 : words.index("--")] if "--" in words else words[1:]
+    verb = app.commands[own[0]]  # pyright: ignore[reportAttributeAccessIssue]
+    rest = own[1:]
+    if rest and rest[0] in getattr(verb, "commands", {}):
+        verb, rest = verb.commands[rest[0]], rest[1:]
+    verb.make_context(" ".join(words), rest)
+
+
+def test_make_help_lists_every_target() -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.*)$", makefile, re.MULTILINE)
+    assert phony is not None
+    described = set(re.findall(r"^([a-z-]+):.*## ", makefile, re.MULTILINE))
+    assert set(phony.group(1).split()) == described
+
+
+def test_the_set_up_script_is_sound_shell() -> None:
+    for script in ("tools/setup.sh", ".ci/run"):
+        subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
