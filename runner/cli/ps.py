@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.run_options import StackOption, TargetOption, open_connection
+from runner.cli.run_options import StackOption, TargetOption, open_settings
 
 if TYPE_CHECKING:
     from runner.flows.history import RunRow
@@ -28,11 +28,14 @@ def ps(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List runs, newest first."""
+    from runner.azure.credentials import connect
     from runner.flows.history import list_runs
 
     out = Output(output)
-    connection = open_connection(target, stack)
-    history = list_runs(connection, limit=None if all_ else limit, experiment=experiment)
+    settings = open_settings(target, stack)
+    history = list_runs(
+        connect(settings), settings.home, limit=None if all_ else limit, experiment=experiment
+    )
     as_text = output is OutputFormat.TABLE
     rows = [_text_row(row) if as_text else _row(row) for row in history.rows]
     out.rows(rows, _TEXT_COLUMNS if as_text else _COLUMNS, empty="no runs yet: runner train mnist")

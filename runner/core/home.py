@@ -63,6 +63,11 @@ class HomePaths:
         """Cache of the nodes (environments' packages); outlives them."""
         return self.home / "cache"
 
+    @property
+    def history(self) -> Path:
+        """What is kept of finished runs; may be deleted at any time."""
+        return self.home / "history"
+
     def stack_outputs(self, stack: str) -> Path:
         """The cached export of one Pulumi stack."""
         if not _STACK_NAME.fullmatch(stack):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 
 from runner.azure.blobs import in_parallel
 from runner.azure.credentials import Connection
@@ -11,6 +12,7 @@ from runner.core.errors import RunnerError
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord, RunResult, parse_run
 from runner.core.states import RunState, RunStatus
+from runner.flows.run_cache import RunCache
 from runner.flows.run_documents import list_run_ids, load_result, runs_container
 
 
@@ -38,17 +40,18 @@ class History:
     older: int
 
 
-def list_runs(connection: Connection, *, limit: int | None, experiment: str | None) -> History:
+def list_runs(
+    connection: Connection, home: Path, *, limit: int | None, experiment: str | None
+) -> History:
     """The newest runs, of one experiment if it is named; `limit` None means all."""
-    container = runs_container(connection)
-    ids = list_run_ids(container)
+    ids = list_run_ids(runs_container(connection))
+    cache = RunCache(home, connection)
+    cache.prune(ids)
     rows: list[RunRow] = []
     position = 0
     step = limit or len(ids) or 1
     while position < len(ids) and (limit is None or len(rows) < limit):
-        batch = ids[position : position + step]
-        found = in_parallel(lambda run_id: _row(connection, run_id), batch)
-        for row in found:
+        for row in _rows(connection, cache, ids[position : position + step]):
             position += 1
             if row is not None and _belongs(row, experiment):
                 rows.append(row)
@@ -61,6 +64,21 @@ def _belongs(row: RunRow, experiment: str | None) -> bool:
     return experiment is None or (row.record is not None and row.record.experiment == experiment)
 
 
+def _rows(connection: Connection, cache: RunCache, ids: list[str]) -> list[RunRow | None]:
+    """One row an id, in order; only what is not kept here is asked for."""
+    kept = {run_id: _finished(*found) for run_id in ids if (found := cache.get(run_id))}
+    asked = [run_id for run_id in ids if run_id not in kept]
+    rows = in_parallel(lambda run_id: _row(connection, run_id), asked)
+    cache.add((row.record, row.result) for row in rows if row and row.record and row.result)
+    found = {**kept, **dict(zip(asked, rows, strict=True))}
+    return [found[run_id] for run_id in ids]
+
+
+def _finished(record: RunRecord, result: RunResult) -> RunRow:
+    status = RunStatus(RunState(result.status), result.message or "")
+    return RunRow(record.run_id, record, status, result)
+
+
 def _row(connection: Connection, run_id: str) -> RunRow | None:
     """One run, or None where it was deleted, or never came into being."""
     container = runs_container(connection)
@@ -71,8 +89,7 @@ def _row(connection: Connection, run_id: str) -> RunRow | None:
         record = parse_run(content, run_id)
         result = load_result(container, run_id)
         if result is not None:
-            status = RunStatus(RunState(result.status), result.message or "")
-            return RunRow(run_id, record, status, result)
+            return _finished(record, result)
     except RunnerError as err:
         if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
             raise

@@ -165,7 +165,7 @@ def test_changed_output_is_refused_and_nothing_is_written(
     wrong = hashlib.sha256(b"something else").hexdigest()
     listed = [{"path": "model.bin", "size_bytes": 4, "sha256": wrong}]
     record = foreign_run(runs, prepared, "aaab", outputs=listed)
-    runs.create_bytes(f"{RunPaths(record.run_id).output}model.bin", b"data", "x/y")
+    runs.create_bytes(f"{RunPaths(record.run_id).output(1)}model.bin", b"data", "x/y")
     with pytest.raises(RunnerError) as caught:
         fetch_outputs(connection, record, tmp_path / "o", ignore_progress)
     assert caught.value.code == "R-OUTPUT-HASH"
@@ -191,13 +191,14 @@ def test_hostile_output_path_and_link_are_refused(
 
 
 def test_history_is_newest_first_and_survives_a_damaged_run(
-    connection: Connection, prepared: PreparedRun, runs: BlobContainer
+    connection: Connection, prepared: PreparedRun, runs: BlobContainer, tmp_path: Path
 ) -> None:
     damaged = make_run_id("damaged", datetime.now(UTC), "zzzz")
     runs.create_bytes(RunPaths(damaged).run, b"{not json", "application/json")
     record = submit_run(connection, prepared, ignore_progress)
     ended(connection, record)
-    rows = {row.run_id: row for row in list_runs(connection, limit=None, experiment=None).rows}
+    everything = list_runs(connection, tmp_path, limit=None, experiment=None)
+    rows = {row.run_id: row for row in everything.rows}
     assert "R-" not in rows[damaged].problem
     assert rows[damaged].problem
     status = rows[record.run_id].status
@@ -206,7 +207,7 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
     listed = list(rows)
     stamps = [run_id[-20:-5] for run_id in listed]
     assert stamps == sorted(stamps, reverse=True)
-    newest = list_runs(connection, limit=1, experiment=None)
+    newest = list_runs(connection, tmp_path, limit=1, experiment=None)
     assert [row.run_id for row in newest.rows] == listed[:1]
     assert newest.older == len(listed) - 1
     runs.delete(RunPaths(damaged).run)
