@@ -11,31 +11,36 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from azure.storage.blob import BlobServiceClient
+
 from bench.report import Ratio
-from bench.services import local_services
+from bench.services import RUNNER, local_services, storage_connection_string
 from runner.cli.main import VERBS
 
 ROUNDS = 9
+RUNS = 200
+SCRIPT = Path(__file__).with_name("nothing.py")
 
 
 def measure() -> list[Ratio]:
     """Medians of interleaved runs, so that a noisy moment hits both sides."""
-    runner = str(Path(sys.executable).with_name("runner"))
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder, "bare.py")
         bare.write_text(_bare_app(VERBS))
         bare_app = [sys.executable, str(bare), "--help"]
-        ours, peer = _race([runner, "--help"], bare_app, dict(os.environ))
+        ours, peer = _race([RUNNER, "--help"], bare_app, dict(os.environ))
     help_ratio = Ratio(
         "runner --help", "s", ours, "bare Typer app, as many commands", peer,
         "<= 1.3x", ours <= 1.3 * peer,
     )  # fmt: skip
     imports = [sys.executable, "-c", "import typer, azure.batch, azure.storage.blob"]
     with local_services() as env:
-        ours, peer = _race([runner, "ps"], imports, env)
+        _finished_runs(env, RUNS)
+        ours, peer = _race([RUNNER, "ps"], imports, env)
     ps_ratio = Ratio(
-        "runner ps", "s", ours, "importing Typer and its SDKs", peer, "<= 1.5x", ours <= 1.5 * peer
-    )
+        f"runner ps, {RUNS} runs", "s", ours, "importing Typer and its SDKs", peer,
+        "<= 1.5x", ours <= 1.5 * peer,
+    )  # fmt: skip
     return [help_ratio, ps_ratio]
 
 
@@ -50,6 +55,23 @@ def _race(ours: list[str], peer: list[str], env: dict[str, str]) -> tuple[float,
             if round_number:  # the first round only warms the page cache
                 into.append(time.perf_counter() - start)
     return statistics.median(times[0]), statistics.median(times[1])
+
+
+def _finished_runs(env: dict[str, str], count: int) -> None:
+    """One real run, and copies of its records under other ids."""
+    train = [RUNNER, "train", str(SCRIPT), "--no-download"]
+    subprocess.run(train, env=env, check=True, capture_output=True)
+    service = BlobServiceClient.from_connection_string(storage_connection_string(env))
+    runs = service.get_container_client("runs")
+    records = [
+        name for name in runs.list_blob_names() if name.endswith(("run.json", "result.json"))
+    ]
+    run_id = records[0].split("/")[0]
+    texts = {name: runs.download_blob(name).readall().decode() for name in records}
+    for number in range(count - 1):
+        copy = f"{run_id[:-4]}{number:04d}"
+        for name, text in texts.items():
+            runs.upload_blob(name.replace(run_id, copy), text.replace(run_id, copy))
 
 
 def _bare_app(names: Iterable[str]) -> str:

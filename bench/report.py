@@ -8,6 +8,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 
+class PeerMissingError(Exception):
+    """The program to compare with is not installed; the text says how to get it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Ratio:
     """`ours` against `peer` in `unit`; `bound` is what it must reach, as a sentence.

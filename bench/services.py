@@ -6,6 +6,7 @@ import base64
 import contextlib
 import os
 import secrets
+import shlex
 import socket
 import subprocess
 import sys
@@ -35,12 +36,24 @@ def local_services(*, nodes: int = 1, slots: int = 1) -> Generator[dict[str, str
             Path(folder, name).symlink_to(kept / name)
         subprocess.run(
             [RUNNER, "local", "up", "--nodes", str(nodes), "--slots", str(slots)],
-            env=env, check=True, stdout=subprocess.DEVNULL,
+            env=env, check=True, capture_output=True,
         )  # fmt: skip
         try:
             yield env
         finally:
             subprocess.run([RUNNER, "local", "down"], env=env, check=True, capture_output=True)
+
+
+def storage_connection_string(env: dict[str, str]) -> str:
+    """What `runner local env` tells other clients of the blob service."""
+    exports = subprocess.run(
+        [RUNNER, "local", "env"], env=env, check=True, capture_output=True, text=True
+    ).stdout
+    for words in map(shlex.split, exports.splitlines()):
+        name, _, value = words[-1].partition("=")
+        if name == "AZURE_STORAGE_CONNECTION_STRING":
+            return value
+    raise RuntimeError("runner local env prints no connection string")
 
 
 @dataclass(frozen=True, slots=True)

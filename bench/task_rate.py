@@ -10,7 +10,7 @@ from collections.abc import Callable
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
-from bench.report import Ratio
+from bench.report import PeerMissingError, Ratio
 from bench.services import Emulator, emulator
 
 TASKS = 1000
@@ -21,7 +21,7 @@ DEADLINE_S = 120.0
 def measure() -> list[Ratio]:
     """Tasks per second, from the first submission to the last completion."""
     if shutil.which("parallel") is None:
-        raise SystemExit("GNU parallel is the peer here: sudo apt-get install parallel")
+        raise PeerMissingError("GNU parallel is the peer: sudo apt-get install parallel")
     with emulator() as service:
         ours = TASKS / _seconds_through_the_emulator(service)
     start = time.perf_counter()

@@ -56,5 +56,5 @@ def _bare(python: Path, data: str, folder: str) -> float:
 
 def _timed(command: list[str], env: dict[str, str], cwd: str) -> float:
     start = time.perf_counter()
-    subprocess.run(command, env=env, cwd=cwd, check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, env=env, cwd=cwd, check=True, capture_output=True)
     return time.perf_counter() - start

@@ -1,0 +1,1 @@
+"""A script that trains nothing: what is measured is everything around it."""
