@@ -46,10 +46,9 @@ class RunPaths:
         """Append blob: one JSON object a line."""
         return f"{self.run_id}/metrics.jsonl"
 
-    @property
-    def output(self) -> str:
-        """Prefix of the exported files, with the closing slash."""
-        return f"{self.run_id}/output/"
+    def output(self, attempt: int) -> str:
+        """Prefix of what one attempt (counted from 1) exports, with the closing slash."""
+        return f"{self.root}output/" if attempt == 1 else f"{self.attempt(attempt)}output/"
 
     @property
     def attempts(self) -> str:

@@ -38,7 +38,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """One exported file; `path` is relative to the run's `output/` and never leaves it."""
+    """One exported file; `path` is relative to the output folder and never leaves it."""
 
     path: str
     size_bytes: int
@@ -61,6 +61,7 @@ class RunResult:
     metrics: Mapping[str, float]
     outputs: tuple[OutputFile, ...]
     raw: Mapping[str, Any]
+    output: str = "output/"  # the folder of the outputs, below the run's; ends with a slash
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ def parse_result(data: bytes, run_id: str) -> RunResult:
             metrics={name: float(v) for name, v in _part(raw, "metrics").items()},
             outputs=tuple(_output(entry) for entry in raw.get("outputs") or ()),
             raw=raw,
+            output=check_output_path(str(raw.get("output") or "output/")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as err:
         raise _broken(run_id, "result.json", err) from err

@@ -16,7 +16,7 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress, Progress
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import OutputFile, RunRecord, check_output_path
-from runner.flows.run_documents import load_result, runs_container
+from runner.flows.run_documents import load_attempts, load_result, runs_container
 
 _HASH_BYTES = 1024**2
 
@@ -32,12 +32,19 @@ class Fetched:
 
 def list_outputs(connection: Connection, record: RunRecord) -> tuple[OutputFile, ...]:
     """What a run exported; before its result, what has been uploaded so far (without hashes)."""
+    return _find_outputs(connection, record)[1]
+
+
+def _find_outputs(connection: Connection, record: RunRecord) -> tuple[str, tuple[OutputFile, ...]]:
+    """The prefix of a run's outputs, and what lies there."""
     container = runs_container(connection)
+    paths = RunPaths(record.run_id)
     result = load_result(container, record.run_id)
     if result is not None:
-        return result.outputs
-    prefix = RunPaths(record.run_id).output
-    return tuple(
+        return paths.root + result.output, result.outputs
+    attempts = load_attempts(container, record.run_id)
+    prefix = paths.output(attempts[-1].attempt if attempts else 1)
+    return prefix, tuple(
         OutputFile(blob.name.removeprefix(prefix), blob.size_bytes, "")
         for blob in container.list(prefix)
     )
@@ -54,19 +61,20 @@ def fetch_outputs(
 
     Raises RunnerError for a pattern that matches nothing, a wrong hash, or an unwritable folder.
     """
-    files = _matching(list_outputs(connection, record), tuple(patterns), record.run_id)
+    prefix, found = _find_outputs(connection, record)
+    files = _matching(found, tuple(patterns), record.run_id)
     folder = output_dir / record.run_id
     try:
         wanted = [file for file in files if not _is_there(_target(folder, file.path), file)]
-        _download(connection, record, folder, wanted, on_progress)
+        _download(runs_container(connection), prefix, folder, wanted, on_progress)
     except OSError as err:
         raise _unwritable(folder, err) from err
     return Fetched(folder, files, len(wanted))
 
 
 def _download(
-    connection: Connection,
-    record: RunRecord,
+    container: BlobContainer,
+    prefix: str,
     folder: Path,
     wanted: list[OutputFile],
     on_progress: OnProgress,
@@ -75,21 +83,20 @@ def _download(
         return
     total = sum(file.size_bytes for file in wanted)
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
-    container = runs_container(connection)
     on_bytes = _byte_counter(total, on_progress)
-    in_parallel(partial(_fetch_one, container, record.run_id, folder, on_bytes), wanted)
+    in_parallel(partial(_fetch_one, container, prefix, folder, on_bytes), wanted)
     on_progress(Progress("download", "end", _files(len(wanted)), total, total, "bytes"))
 
 
 def _fetch_one(
     container: BlobContainer,
-    run_id: str,
+    prefix: str,
     folder: Path,
     on_bytes: Callable[[int], None],
     file: OutputFile,
 ) -> None:
     target = _target(folder, file.path)
-    container.download(RunPaths(run_id).output + file.path, target, on_bytes, partial(_check, file))
+    container.download(prefix + file.path, target, on_bytes, partial(_check, file))
 
 
 def _check(file: OutputFile, part: Path) -> None:

@@ -9,6 +9,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -126,13 +127,13 @@ def _run_attempt(
         termination=agent.termination,
     )
     try:
-        outputs = _stages(agent, attempt, events, inherited)
+        outputs = _stages(agent, attempt, events, inherited, number)
     except TerminatedError:
         return conclusion.terminated(events.current)
     except StageFailedError as err:
         _log_failure(err, dirs)
         return conclusion.failed(err, spec.retries)
-    return conclusion.succeeded(outputs)
+    return conclusion.succeeded(attempt, outputs)
 
 
 def _no_folders(err: OSError) -> StageFailedError:
@@ -140,12 +141,12 @@ def _no_folders(err: OSError) -> StageFailedError:
 
 
 def _stages(
-    agent: Agent, attempt: Attempt, events: EventLog, inherited: Mapping[str, str]
+    agent: Agent, attempt: Attempt, events: EventLog, inherited: Mapping[str, str], number: int
 ) -> list[OutputFile]:
     try:
         prepared = attempt.prepare(agent.data)
         attempt.run(inherited, prepared)
-        return attempt.export(agent.runs, agent.blobs.output)
+        return attempt.export(agent.runs, agent.blobs.output(number))
     except (StageFailedError, TerminatedError):
         raise
     except StorageError as err:
@@ -177,9 +178,16 @@ class _Conclusion:
         self._streams = streams
         self._events = events
 
-    def succeeded(self, outputs: list[OutputFile]) -> int:
+    def succeeded(self, attempt: Attempt, outputs: list[OutputFile]) -> int:
         self._flush()
         self._end("succeeded", 0, None)
+        runs, prefix = self._agent.runs, self._agent.blobs.output(self._number)
+        try:
+            outputs = attempt.restore(runs, prefix, outputs)
+        except StageFailedError as err:
+            return self._commit([], err)
+        except StorageError as err:
+            logger.warning("the outputs could not be looked over: %s", err)
         return self._commit(outputs, None)
 
     def failed(self, failure: StageFailedError, retries: int) -> int:
@@ -196,10 +204,7 @@ class _Conclusion:
     def terminated(self, step: str) -> int:
         """Say so and go: the run continues elsewhere, or the client decided its outcome."""
         logger.info("terminated by Batch during %s", step)
-        try:
-            self._end("terminated", None, step)
-        except StorageError as err:
-            logger.warning("could not say why the attempt ended: %s", err)
+        self._end("terminated", None, step)
         self._flush(timeout_s=1.0)
         return TERMINATED_EXIT_CODE
 
@@ -215,7 +220,11 @@ class _Conclusion:
 
     def _end(self, why: str, exit_code: int | None, step: str | None) -> None:
         agent = self._agent
-        write_end(agent.runs, agent.blobs, self._number, why, exit_code, step)
+        try:
+            write_end(agent.runs, agent.blobs, self._number, why, exit_code, step)
+        except StorageError as err:
+            # The run's outcome counts more than this attempt's.
+            logger.warning("could not say why the attempt ended: %s", err)
 
     def _commit(self, outputs: list[OutputFile], failure: StageFailedError | None) -> int:
         agent = self._agent
@@ -267,6 +276,7 @@ def _tail(path: Path) -> str:
 
 def exit_now(code: int) -> None:
     """End the process without waiting for threads: one may sit on a dead connection."""
-    logging.shutdown()
-    sys.stdout.flush()
+    with suppress(OSError, ValueError):  # the log has no room: that is not the run's outcome
+        logging.shutdown()
+        sys.stdout.flush()
     os._exit(code)

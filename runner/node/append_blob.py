@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from runner.node.blobs import Container
+from runner.node.transport import StorageError
 
 # Largest block of the API version in use, and the most blocks an append blob takes
 # (storage REST docs, "Append Block").
@@ -31,6 +32,14 @@ def append_interval_s(blocks: int) -> float:
     return STEADY_S * 2 ** ((blocks - STEADY_BLOCKS) / BLOCKS_PER_DOUBLING)
 
 
+class BlobShrankError(Exception):
+    """Storage lost bytes that it had acknowledged: they are to be sent again."""
+
+    def __init__(self, name: str, lost_bytes: int) -> None:
+        super().__init__(f"storage lost the last {lost_bytes} bytes of {name}")
+        self.lost_bytes = lost_bytes
+
+
 class AppendBlob:
     """Appends bytes behind what is there. Not for concurrent use by several threads."""
 
@@ -51,19 +60,23 @@ class AppendBlob:
         return self.blocks >= MAX_BLOCKS - RESERVED_BLOCKS
 
     def append(self, data: bytes) -> None:
-        """Append at most 4 MiB, exactly once. Raises StorageError."""
+        """Append at most 4 MiB, exactly once. Raises StorageError, BlobShrankError."""
         if len(data) > MAX_APPEND_BYTES:
             raise ValueError(f"{len(data)} bytes do not fit into one block")
-        while True:
-            answer = self._container.append(self.name, data, self.position)
-            if answer.status != 412:
-                self.position += len(data)
-                self.blocks += 1
-                return
+        while not self._container.append(self.name, data, self.position):
             before = self.position
-            self._refresh()
+            self.check()
             if self._already_there(before, data):
                 return
+        self.position += len(data)
+        self.blocks += 1
+
+    def check(self) -> None:
+        """Raise BlobShrankError when less is there than was written."""
+        before = self.position
+        self._refresh()
+        if self.position < before:
+            raise BlobShrankError(self.name, before - self.position)
 
     def _already_there(self, before: int, data: bytes) -> bool:
         """Whether a try whose answer was lost did write the data at `before`."""
@@ -76,4 +89,6 @@ class AppendBlob:
         if found is None:
             self._container.create_append(self.name)
             found = self._container.head(self.name)
-        self.position, self.blocks = (found.size_bytes, found.blocks) if found else (0, 0)
+        if found is None:
+            raise StorageError(404, "BlobNotFound", f"append {self.name}: it cannot be created")
+        self.position, self.blocks = found.size_bytes, found.blocks

@@ -15,7 +15,7 @@ from runner.node.blobs import Container
 from runner.node.data import DataCache
 from runner.node.environment import EnvironmentBuilder
 from runner.node.events import EventLog
-from runner.node.export import OutputFile, check_promised, export_outputs
+from runner.node.export import OutputFile, check_promised, export_outputs, restore_outputs
 from runner.node.failures import StageFailedError, full_disk_text
 from runner.node.patience import Patience
 from runner.node.run_spec import RunSpec
@@ -131,6 +131,10 @@ class Attempt:
         with self._events.stage("export", "exporting the outputs") as report:
             check_promised(self._dirs.output, self._spec.outputs)
             return export_outputs(runs, prefix, self._dirs.output, report, self._termination.check)
+
+    def restore(self, runs: Container, prefix: str, outputs: list[OutputFile]) -> list[OutputFile]:
+        """What was exported, and is still there when the outcome is about to be written."""
+        return restore_outputs(runs, prefix, self._dirs.output, outputs)
 
     def _check_end(self, ended: command.Ended) -> None:
         shown = shlex.join(self._spec.command[:2])

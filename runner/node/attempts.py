@@ -19,12 +19,19 @@ class RunBlobs:
         self.stdout = f"{run_id}/logs/stdout.txt"
         self.stderr = f"{run_id}/logs/stderr.txt"
         self.metrics = f"{run_id}/metrics.jsonl"
-        self.output = f"{run_id}/output/"
+        self.root = f"{run_id}/"
         self.attempts = f"{run_id}/attempts/"
 
     def attempt(self, number: int, file: str) -> str:
         """One file of one attempt."""
         return f"{self.attempts}{number}/{file}"
+
+    def output(self, number: int) -> str:
+        """Prefix of what one attempt exports.
+
+        Two attempts may run at once when a node only seemed to be lost: they share no output.
+        """
+        return f"{self.root}output/" if number == 1 else self.attempt(number, "output/")
 
 
 def claim_attempt(

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import mimetypes
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 from xml.etree import ElementTree
 
 from runner.node.transport import Answer, StorageError, Transport
 
-# Above this a file travels as staged blocks: a lost connection then costs one block, not the file.
-SINGLE_PUT_BYTES = 64 * 1024 * 1024
-STAGED_BLOCK_BYTES = 32 * 1024 * 1024
+# A larger file travels as staged blocks: a lost connection then costs one block, not the file.
+STAGED_BLOCK_BYTES = 16 * 1024 * 1024
 CONTENT_TYPES = {
     ".txt": "text/plain; charset=utf-8",
     ".json": "application/json",
@@ -72,24 +73,29 @@ class Container:
         # A try whose answer was lost may have been ours: then what lies there is what we sent.
         return answer.tries > 1 and self.get(name) == body
 
-    def put_file(self, name: str, path: Path, size: int) -> None:
-        """Upload a file of `size` bytes; staged blocks above 64 MiB."""
-        if size > SINGLE_PUT_BYTES:
-            self._put_staged(name, path)
-            return
-        answer = self.transport.send(
-            "PUT", name, headers=_block_blob(name), body=lambda: path.open("rb"), size=size
-        )
-        _expect(answer, "PUT", name)
+    def put_file(self, name: str, path: Path) -> tuple[int, str]:
+        """Upload a file; returns size and SHA-256 of what was sent, whoever writes to the file.
 
-    def _put_staged(self, name: str, path: Path) -> None:
-        ids: list[str] = []
+        Above 16 MiB it travels as staged blocks.
+        """
         with path.open("rb") as source:
-            while block := source.read(STAGED_BLOCK_BYTES):
-                # Ids of one blob must have one length (Put Block docs).
-                ids.append(base64.b64encode(b"%08d" % len(ids)).decode())
-                query = {"comp": "block", "blockid": ids[-1]}
-                _expect(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
+            first = source.read(STAGED_BLOCK_BYTES)
+            if len(first) == STAGED_BLOCK_BYTES:
+                return self._put_staged(name, first, source)
+        self.put(name, first)
+        return len(first), hashlib.sha256(first).hexdigest()
+
+    def _put_staged(self, name: str, first: bytes, source: BinaryIO) -> tuple[int, str]:
+        ids: list[str] = []
+        size, digest, block = 0, hashlib.sha256(), first
+        while block:
+            digest.update(block)
+            size += len(block)
+            # Ids of one blob must have one length (Put Block docs).
+            ids.append(base64.b64encode(b"%08d" % len(ids)).decode())
+            query = {"comp": "block", "blockid": ids[-1]}
+            _expect(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
+            block = source.read(STAGED_BLOCK_BYTES)
         latest = "".join(f"<Latest>{block_id}</Latest>" for block_id in ids)
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
         headers = {"x-ms-blob-content-type": content_type(name)}
@@ -97,6 +103,7 @@ class Container:
             "PUT", name, query={"comp": "blocklist"}, headers=headers, body=body
         )
         _expect(answer, "PUT", name)
+        return size, digest.hexdigest()
 
     def create_append(self, name: str) -> bool:
         """Create an empty append blob; False when it is there already."""
@@ -111,13 +118,16 @@ class Container:
         _expect(answer, "PUT", name)
         return True
 
-    def append(self, name: str, data: bytes, position: int) -> Answer:
-        """Append one block if the blob is `position` bytes long; 412 is left to the caller."""
+    def append(self, name: str, data: bytes, position: int) -> bool:
+        """Append one block; False when the blob is not there or not `position` bytes long."""
         headers = {"x-ms-blob-condition-appendpos": str(position)}
         answer = self.transport.send(
             "PUT", name, query={"comp": "appendblock"}, headers=headers, body=data
         )
-        return answer if answer.status == 412 else _expect(answer, "append", name)
+        if answer.status == 412 or answer.code == "BlobNotFound":
+            return False
+        _expect(answer, "append", name)
+        return True
 
     def list_names(self, prefix: str) -> list[str]:
         """The names of all blobs that start with `prefix`."""

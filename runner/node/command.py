@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.node.failures import StageFailedError
+from runner.node.orphans import adopt_orphans, children, dies_with_parent, kill_children
 
 STEP = "command"
 POLL_S = 0.02
@@ -22,7 +21,6 @@ TERMINATION_GRACE_S = 3.0
 TIMEOUT_GRACE_S = 10.0
 TIMEOUT_EXIT_CODE = 124  # as coreutils' timeout
 NOT_FOUND_EXIT_CODE = 127  # as a shell
-PR_SET_PDEATHSIG = 1
 
 
 @dataclass(frozen=True)
@@ -45,9 +43,11 @@ def run_command(
 ) -> Ended:
     """Run to the end. When `terminated` turns true, the group gets SIGTERM and then SIGKILL.
 
-    Processes the script left behind in its group are killed when it exits, so that nothing writes
-    to the outputs any more. Raises StageFailedError (CommandNotFound).
+    Processes the script left behind, daemons included, are killed when it exits, so that nothing
+    writes to the outputs any more. Raises StageFailedError (CommandNotFound).
     """
+    adopt_orphans()
+    ours = children()
     process = _start(command, cwd, environment, stdout, stderr)
     try:
         timed_out = _wait(process, timeout_s, terminated)
@@ -55,6 +55,7 @@ def run_command(
         # Not collected yet, so the group's id cannot belong to anybody else.
         _signal_group(process, signal.SIGKILL)
         process.wait()
+        kill_children(but=ours)
     code = process.returncode
     return Ended(128 - code if code < 0 else code, timed_out)
 
@@ -84,13 +85,11 @@ def _start(
 
 def _child_setup() -> Callable[[], None]:
     """Own group; on Linux the script dies with the agent instead of holding the GPU for ever."""
-    if not sys.platform.startswith("linux"):
-        return os.setpgrp
-    prctl = ctypes.CDLL(None).prctl
+    die_with_parent = dies_with_parent()
 
     def setup() -> None:
         os.setpgrp()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        die_with_parent()
 
     return setup
 

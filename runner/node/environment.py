@@ -9,10 +9,11 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 
-from runner.node.environment_store import EnvironmentStore
+from runner.node.environment_store import EnvironmentStore, is_whole, remove_tree
 from runner.node.events import Report
 from runner.node.failures import StageFailedError
 from runner.node.node_lock import node_lock
@@ -44,12 +45,16 @@ class EnvironmentBuilder:
         uv = find_uv(self._shared_dir)
         interpreter = Path(sys.executable) if python is None else self._find_python(uv, python)
         target = self._envs / _environment_hash(requirements, interpreter, python, code_sha256)
-        if target.is_dir():
+        if is_whole(target):
             self._report("environment is cached")
             return target
         # The lock lies in the cache: nodes that share one build an environment once.
         with node_lock(self._cache / "locks" / target.name, self._while_waiting):
-            if target.is_dir() or self._store.take(target.name, target):
+            if is_whole(target):
+                self._report("environment is cached")
+                return target
+            remove_tree(target)
+            if self._store.take(target.name, target):
                 self._report("environment is cached")
             else:
                 self._build(uv, interpreter, requirements, code_dir, target)
@@ -68,10 +73,12 @@ class EnvironmentBuilder:
         code_dir: Path,
         target: Path,
     ) -> None:
-        # Under the lock nobody else builds this one: what lies there is from a killed task.
-        building = target.with_suffix(".building")
+        # Under the lock nobody else builds this one: what lies there is from a killed task, and
+        # its uv may still be writing into it.
         self._envs.mkdir(parents=True, exist_ok=True)
-        shutil.rmtree(building, ignore_errors=True)
+        for left in self._envs.glob(f"{target.name}.building*"):
+            shutil.rmtree(left, ignore_errors=True)
+        building = target.with_name(f"{target.name}.building-{uuid.uuid4().hex}")
         environment = uv_environment(self._cache / "uv")
         try:
             # Relocatable: scripts must not name the folder that is about to be renamed.

@@ -23,9 +23,12 @@ class EnvironmentStore:
 
     def take(self, name: str, target: Path) -> bool:
         """Make `target` a copy of the environment `name`; False when there is none to be had."""
-        if self._folder is None or not (self._folder / name).is_dir():
+        if self._folder is None:
             return False
         kept = self._folder / name
+        if not is_whole(kept):
+            remove_tree(kept)  # `keep` then takes the new one
+            return False
         with suppress(OSError):
             os.utime(kept)  # used just now
         return _link_tree(kept, target)
@@ -44,9 +47,20 @@ class EnvironmentStore:
         kept = [path for path in self._folder.iterdir() if path.is_dir() and "." not in path.name]
         for path in sorted(kept, key=lambda p: p.stat().st_mtime, reverse=True)[KEEP:]:
             # Whoever is copying it right now fails, and builds instead.
-            gone = path.with_name(f"{path.name}.old-{uuid.uuid4().hex}")
-            path.rename(gone)
-            shutil.rmtree(gone, ignore_errors=True)
+            remove_tree(path)
+
+
+def is_whole(environment: Path) -> bool:
+    """Whether it is there, and its interpreter too: that one may have been removed or upgraded."""
+    return (environment / "bin" / "python").exists()
+
+
+def remove_tree(path: Path) -> None:
+    """Take a folder out of use at once, then remove it."""
+    with suppress(OSError):
+        gone = path.with_name(f"{path.name}.old-{uuid.uuid4().hex}")
+        path.rename(gone)
+        shutil.rmtree(gone, ignore_errors=True)
 
 
 def _link_tree(source: Path, target: Path) -> bool:

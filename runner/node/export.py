@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import concurrent.futures
-import hashlib
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -17,9 +16,9 @@ from runner.node.failures import StageFailedError
 logger = logging.getLogger(__name__)
 
 STEP = "export"
-THREADS = 4
+# Small files cost a round trip each, not bandwidth.
+THREADS = 8
 POLL_S = 0.2
-CHUNK_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,8 @@ def check_promised(output_dir: Path, promised: Sequence[str]) -> None:
     """Raise StageFailedError (OutputMissing) naming every glob that matches no file."""
     missing = [pattern for pattern in promised if not _matches(output_dir, pattern)]
     if missing:
-        found = sorted(path.name for path in output_dir.iterdir()) or ["nothing"]
+        there = output_dir.iterdir() if output_dir.is_dir() else ()
+        found = sorted(path.name for path in there) or ["nothing"]
         raise StageFailedError(
             STEP,
             "OutputMissing",
@@ -56,16 +56,17 @@ def export_outputs(
     check: Callable[[], None],
 ) -> list[OutputFile]:
     """Upload every file below `output_dir`; `check` may raise to stop. Sorted by path."""
-    paths = sorted(_files(output_dir))
-    total = sum(path.stat().st_size for path in paths)
+    names = sorted(path.relative_to(output_dir).as_posix() for path in _files(output_dir))
+    total = sum((output_dir / name).stat().st_size for name in names)
     done = 0
     outputs: list[OutputFile] = []
     pool = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="export")
     try:
-        waiting = {pool.submit(_upload, container, prefix, output_dir, path) for path in paths}
+        waiting = {pool.submit(_upload, container, prefix, output_dir, name) for name in names}
         while waiting:
+            # Not for each one that completes: each wait looks at all of them.
             finished, waiting = concurrent.futures.wait(
-                waiting, POLL_S, concurrent.futures.FIRST_COMPLETED
+                waiting, POLL_S, concurrent.futures.FIRST_EXCEPTION
             )
             for future in finished:
                 outputs.append(future.result())
@@ -77,20 +78,41 @@ def export_outputs(
     return sorted(outputs, key=lambda output: output.path)
 
 
-def _upload(container: Container, prefix: str, output_dir: Path, path: Path) -> OutputFile:
-    digest = hashlib.sha256()
-    size = 0
-    with path.open("rb") as source:
-        while chunk := source.read(CHUNK_BYTES):
-            digest.update(chunk)
-            size += len(chunk)
-    name = path.relative_to(output_dir).as_posix()
-    container.put_file(prefix + name, path, size)
-    return OutputFile(name, size, digest.hexdigest())
+def restore_outputs(
+    container: Container, prefix: str, output_dir: Path, outputs: Sequence[OutputFile]
+) -> list[OutputFile]:
+    """Upload once more what storage lost since: one that was killed forgets its last seconds."""
+    if not outputs:
+        return []
+    there = set(container.list_names(prefix))
+    return [
+        file if prefix + file.path in there else _upload(container, prefix, output_dir, file.path)
+        for file in outputs
+    ]
+
+
+def _upload(container: Container, prefix: str, output_dir: Path, name: str) -> OutputFile:
+    try:
+        size, sha256 = container.put_file(prefix + name, output_dir / name)
+    except UnicodeEncodeError as err:
+        raise _unreadable(name, "its name is not UTF-8") from err
+    except OSError as err:
+        raise _unreadable(name, err.strerror or str(err)) from err
+    return OutputFile(name, size, sha256)
+
+
+def _unreadable(name: str, why: str) -> StageFailedError:
+    return StageFailedError(STEP, "OutputUnreadable", f"cannot export {name!r}: {why}")
+
+
+def _raise_unreadable(err: OSError) -> None:
+    raise _unreadable(str(err.filename), err.strerror or str(err)) from err
 
 
 def _files(output_dir: Path) -> Iterator[Path]:
-    for folder, folders, names in os.walk(output_dir):
+    if not output_dir.is_dir():
+        return
+    for folder, folders, names in os.walk(output_dir, onerror=_raise_unreadable):
         for name in folders:
             if (Path(folder) / name).is_symlink():
                 logger.warning("not exported: %s is a link to a folder", Path(folder, name))

@@ -40,7 +40,10 @@ def disk_full(step: str, err: OSError) -> StageFailedError:
 
 def full_disk_text(folder: Path) -> str | None:
     """A sentence when next to nothing is free where the folder lies."""
-    usage = shutil.disk_usage(folder)
+    try:
+        usage = shutil.disk_usage(folder)
+    except OSError:
+        return None  # the script removed the folder
     if usage.free >= FULL_BELOW_BYTES:
         return None
     return f"the node's disk is full ({usage.used >> 20} of {usage.total >> 20} MiB used)"

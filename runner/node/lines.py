@@ -12,6 +12,8 @@ from runner.node.append_blob import MAX_APPEND_BYTES
 
 # Producers wait beyond this, so that an unreachable storage cannot eat the node's memory.
 MAX_PENDING_BYTES = 16 * 1024 * 1024
+# Lines that arrived are kept so far back: storage that crashes may lose its last seconds.
+KEPT_BYTES = 4 * 1024 * 1024
 
 
 class FileSource:
@@ -22,6 +24,13 @@ class FileSource:
         self._on_bytes = on_bytes
         self._file: BinaryIO | None = None
         self._pending = b""
+        self._arrived = 0  # bytes of the file that were shipped
+        self._seen = 0  # bytes that `on_bytes` got
+        self._end: int | None = None
+
+    def freeze(self) -> None:
+        """Follow the file no further than to its present end."""
+        self._end = self._path.stat().st_size if self._path.exists() else 0
 
     def peek(self) -> bytes:
         """The next block, the same one until `advance`; empty when nothing is new."""
@@ -30,14 +39,28 @@ class FileSource:
                 if not self._path.exists():
                     return b""
                 self._file = self._path.open("rb", buffering=0)
-            self._pending = self._file.read(MAX_APPEND_BYTES)
-            if self._pending and self._on_bytes:
-                self._on_bytes(self._pending)
+            size = MAX_APPEND_BYTES if self._end is None else self._end - self._arrived
+            self._pending = self._file.read(max(min(size, MAX_APPEND_BYTES), 0))
+            self._show_new()
         return self._pending
+
+    def _show_new(self) -> None:
+        new = self._pending[max(self._seen - self._arrived, 0) :]
+        if new and self._on_bytes:
+            self._on_bytes(new)
+        self._seen = max(self._seen, self._arrived + len(self._pending))
 
     def advance(self) -> None:
         """The block that `peek` returned arrived."""
+        self._arrived += len(self._pending)
         self._pending = b""
+
+    def rewind(self, size: int) -> None:
+        """The last `size` bytes that arrived are to be read again."""
+        self._arrived = max(self._arrived - size, 0)
+        self._pending = b""
+        if self._file is not None:
+            self._file.seek(self._arrived)
 
     def close(self) -> None:
         """Close the file."""
@@ -52,6 +75,8 @@ class LineQueue:
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._taken: list[bytes] = []
+        self._arrived: deque[bytes] = deque()
+        self._arrived_size = 0
         self._changed = threading.Condition()
         self._closed = False
 
@@ -84,9 +109,26 @@ class LineQueue:
     def advance(self) -> None:
         """The block that `peek` returned arrived."""
         with self._changed:
-            self._size -= sum(map(len, self._taken))
+            size = sum(map(len, self._taken))
+            self._size -= size
+            self._arrived_size += size
+            self._arrived.extend(self._taken)
             self._taken = []
+            while self._arrived_size > KEPT_BYTES:
+                self._arrived_size -= len(self._arrived.popleft())
             self._changed.notify_all()
+
+    def rewind(self, size: int) -> None:
+        """The last lines that arrived, `size` bytes or as many as are kept, are to go again."""
+        with self._changed:
+            self._lines.extendleft(reversed(self._taken))
+            self._taken = []
+            while size > 0 and self._arrived:
+                line = self._arrived.pop()
+                self._lines.appendleft(line)
+                self._arrived_size -= len(line)
+                self._size += len(line)
+                size -= len(line)
 
     def close(self) -> None:
         """Hold nobody back any more."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 import re
+import stat
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -74,12 +76,8 @@ class MetricsFile:
 
     def poll(self, final: bool = False) -> None:
         """Take over the lines added since the last call; at the end also one without a newline."""
-        if self._file is None:
-            if not self._path.is_file():
-                return
-            self._file = self._path.open("rb", buffering=0)
         while not self._log.is_crowded:
-            chunk = self._file.read(READ_BYTES)
+            chunk = self._read()
             if not chunk:
                 if final:
                     self._take(self._rest)
@@ -94,12 +92,34 @@ class MetricsFile:
         if self._file is not None:
             self._file.close()
 
+    def _read(self) -> bytes:
+        """The next bytes; from the beginning where the script wrote the file anew."""
+        chunk = self._file.read(READ_BYTES) if self._file and not self._file.closed else b""
+        if chunk:
+            return chunk
+        try:
+            now = self._path.stat()
+            if not stat.S_ISREG(now.st_mode) or self._is_read_to(now):
+                return b""
+            self.close()
+            self._rest = b""
+            self._file = self._path.open("rb", buffering=0)
+            return self._file.read(READ_BYTES)
+        except OSError:
+            return b""  # not there, or not any more
+
+    def _is_read_to(self, now: os.stat_result) -> bool:
+        if self._file is None or self._file.closed:
+            return False
+        same = os.path.samestat(os.fstat(self._file.fileno()), now)
+        return same and now.st_size >= self._file.tell()
+
     def _take(self, line: bytes) -> None:
         if not line.strip():
             return
         try:
             found = parse_metrics(json.loads(line))
-        except (ValueError, TypeError) as err:
+        except (ValueError, TypeError, OverflowError, RecursionError) as err:
             if not self._complained:
                 logger.warning("a line of the metrics file is not a metric: %s", err)
                 self._complained = True
@@ -155,7 +175,7 @@ class MetricPatterns:
 def parse_metrics(raw: Any) -> list[tuple[str, float, int | None]]:
     """The metrics of one line: `{"name", "value", "step"}`, or `{"step", "loss": ..., ...}`.
 
-    Raises ValueError saying what is wrong.
+    In the second form what is no number is left out. Raises ValueError where nothing is a metric.
     """
     if not isinstance(raw, dict):
         raise ValueError("expected a JSON object")
@@ -165,11 +185,17 @@ def parse_metrics(raw: Any) -> list[tuple[str, float, int | None]]:
         step = int(step)
     if "name" in fields and "value" in fields:
         return [(str(fields["name"]), _number(fields["value"], "value"), step)]
-    return [
-        (name, _number(value, name), step)
-        for name, value in fields.items()
-        if name not in ("step", "time", "attempt")
-    ]
+    found: list[tuple[str, float, int | None]] = []
+    problem: Exception | None = None
+    for name, value in fields.items():
+        if name not in ("step", "time", "attempt"):
+            try:
+                found.append((name, _number(value, name), step))
+            except (ValueError, OverflowError) as err:
+                problem = err
+    if problem is not None and not found:
+        raise problem
+    return found
 
 
 def _number(value: Any, name: str) -> float:

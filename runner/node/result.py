@@ -57,6 +57,7 @@ def commit_result(  # noqa: PLR0913 - one argument per thing the format names
         "ended": now_text(),
         "stages_s": dict(stages_s),
         "metrics": dict(metrics),
+        "output": blobs.output(attempt).removeprefix(blobs.root),
         "outputs": [output.to_json() for output in outputs],
     }
     return runs.create(blobs.result, json.dumps(result, indent=2).encode())

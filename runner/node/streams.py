@@ -29,10 +29,9 @@ class Streams:
         self.metrics = MetricLog(attempt, metric_lines)
         self._patterns = MetricPatterns(patterns, self.metrics)
         self._metrics_file = MetricsFile(dirs.metrics, self.metrics)
-        self._stdout = Shipper(
-            FileSource(dirs.stdout, self._patterns.feed), AppendBlob(runs, blobs.stdout)
-        )
-        self._stderr = Shipper(FileSource(dirs.stderr), AppendBlob(runs, blobs.stderr))
+        self._logs = (FileSource(dirs.stdout, self._patterns.feed), FileSource(dirs.stderr))
+        self._stdout = Shipper(self._logs[0], AppendBlob(runs, blobs.stdout))
+        self._stderr = Shipper(self._logs[1], AppendBlob(runs, blobs.stderr))
         self._metrics = Shipper(
             metric_lines, AppendBlob(runs, blobs.metrics), self._metrics_file.poll
         )
@@ -44,6 +43,8 @@ class Streams:
 
     def finish_script(self, timeout_s: float | None = None) -> None:
         """Ship the rest of logs and metrics. Raises what stopped a stream."""
+        for log in self._logs:
+            log.freeze()  # a process that outlived the script must not hold the run
         try:
             finish_all([self._stdout, self._stderr], timeout_s)
         finally:

@@ -7,7 +7,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from runner.node.append_blob import MAX_APPEND_BYTES, AppendBlob, append_interval_s
+from runner.node.append_blob import (
+    MAX_APPEND_BYTES,
+    AppendBlob,
+    BlobShrankError,
+    append_interval_s,
+)
 from runner.node.lines import Source
 from runner.node.transport import StorageError, StorageUnreachableError
 
@@ -74,12 +79,11 @@ class Shipper(threading.Thread):
         if not block or self._blob.is_full:
             return
         try:
-            self._blob.append(block)
+            self._append(block)
         except StorageUnreachableError as err:
             logger.warning("%s", err)
             self._ending.wait(AFTER_OUTAGE_S)
             return
-        self._source.advance()
         if len(block) < MAX_APPEND_BYTES:
             # A full block means a backlog: go on at once. Otherwise collect for a while.
             self._ending.wait(append_interval_s(self._blob.blocks))
@@ -89,10 +93,31 @@ class Shipper(threading.Thread):
             if self._before_poll:
                 self._before_poll(True)
             block = self._source.peek()
-            if not block:
+            if block:
+                self._append(block)
+            elif self._is_all_there():
                 return
+
+    def _append(self, block: bytes) -> None:
+        try:
             self._blob.append(block)
+        except BlobShrankError as err:
+            self._send_again(err)
+        else:
             self._source.advance()
+
+    def _is_all_there(self) -> bool:
+        """Whether storage kept all: one that was killed wakes up without its last seconds."""
+        try:
+            self._blob.check()
+        except BlobShrankError as err:
+            self._send_again(err)
+            return False
+        return True
+
+    def _send_again(self, err: BlobShrankError) -> None:
+        logger.warning("%s: sending them again", err)
+        self._source.rewind(err.lost_bytes)
 
 
 def finish_all(shippers: list[Shipper], timeout_s: float | None = None) -> None:

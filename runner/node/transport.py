@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import http.client
-import io
 import logging
 import threading
 import time
 import urllib.parse
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import BinaryIO
 from xml.etree import ElementTree
 
 from runner.node.identity import Credential
@@ -29,8 +27,6 @@ PASSING_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
 # Short trouble is nobody's business.
 TRIES_BEFORE_NOTICE = 4
-
-Body = bytes | Callable[[], BinaryIO]
 
 
 class StorageError(Exception):
@@ -96,12 +92,10 @@ class Transport:
         *,
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
-        body: Body = b"",
-        size: int | None = None,
+        body: bytes = b"",
     ) -> Answer:
         """Send until the answer is not a passing failure.
 
-        A `body` that is a callable is opened anew for every try; it then needs `size`.
         Raises StorageUnreachableError when patience ends.
         """
         what = f"{method} {name or 'container'}"
@@ -112,7 +106,7 @@ class Transport:
             if tries == TRIES_BEFORE_NOTICE:
                 logger.warning("%s: no proper answer yet (%s), trying on", what, last)
             try:
-                response = self._start(method, name, query or {}, headers or {}, body, size=size)
+                response = self._start(method, name, query or {}, headers or {}, body)
                 answer = Answer(response.status, _lowered(response), response.read(), tries)
             except (OSError, http.client.HTTPException) as err:
                 last = err
@@ -153,28 +147,18 @@ class Transport:
         name: str,
         query: Mapping[str, str],
         headers: Mapping[str, str],
-        body: Body = b"",
-        *,
-        size: int | None = None,
+        body: bytes = b"",
     ) -> http.client.HTTPResponse:
         connection = self._connection()
-        stream = io.BytesIO(body) if isinstance(body, bytes) else body()
-        length = len(body) if isinstance(body, bytes) else size
         sent = {
             "x-ms-version": STORAGE_VERSION,
             **self._credential.headers(),
             **headers,
         }
         if method == "PUT":
-            sent["Content-Length"] = str(length)
-        with stream:
-            connection.request(
-                method,
-                self._target(name, query),
-                body=stream if method == "PUT" else None,
-                headers=sent,
-            )
-            return connection.getresponse()
+            sent["Content-Length"] = str(len(body))
+        connection.request(method, self._target(name, query), body=body or None, headers=sent)
+        return connection.getresponse()
 
     def _target(self, name: str, query: Mapping[str, str]) -> str:
         path = f"{self._path}/{urllib.parse.quote(name)}" if name else self._path

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from runner.node.events import Report
 from runner.node.failures import DISK_FULL_TEXT, StageFailedError
+from runner.node.orphans import dies_with_parent
 
 STEP = "environment"
 TAIL_LINES = 15
@@ -74,6 +75,7 @@ def run_uv(
         text=True,
         errors="replace",
         start_new_session=True,
+        preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one system call, no locks, no imports
     )
     tail: deque[str] = deque(maxlen=TAIL_LINES)
     reader = threading.Thread(target=_follow, args=(process, tail, report), daemon=True)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from runner.node.blobs import Container
 from runner.node.identity import SasCredential
 from runner.node.patience import Patience
 from runner.node.transport import Transport
+from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
 
 
@@ -43,3 +45,12 @@ def until() -> Callable[[Callable[[], object]], None]:
             time.sleep(0.005)
 
     return wait
+
+
+@pytest.fixture
+def task(tmp_path: Path, service: FakeBlobs) -> Iterator[Task]:
+    made = Task(tmp_path, service)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.communicate()

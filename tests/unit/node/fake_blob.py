@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import random
 import re
 import threading
+import time
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -41,8 +43,12 @@ class FakeBlobs:
     faults: deque[int | str] = field(default_factory=deque)
     away: threading.Event = field(default_factory=threading.Event)
     refuse_append: str = ""  # the name of a blob that is no append blob
+    refuse_put: str = ""  # the name of a blob that nobody may write
+    forget_at: tuple[str, str] | None = None  # with the first blob written, the second vanishes
+    delays: random.Random | None = None  # requests take up to 20 ms, in an order of chance
     lose_every: int = 0  # the answer of every n-th request is lost; 0 is none
     connections: int = 0
+    gone: bool = False  # the container is
     page_size: int = 5000
     cut_after: int | None = None  # bytes of a GET's body after which the connection is cut, once
     url: str = ""
@@ -81,6 +87,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         self.service.requests.append((self.command, self.path, dict(self.headers)))
+        if self.service.delays is not None:
+            time.sleep(self.service.delays.random() * 0.02)
         fault = self.service.faults.popleft() if self.service.faults else None
         if self.service.away.is_set() or fault == "drop":
             self._cut()
@@ -103,6 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
             token = f"token-{len(self.service.requests)}"
             self._answer(200, f'{{"access_token": "{token}", "expires_in": "3600"}}'.encode())
             return
+        if self.service.gone:
+            self._answer(404, code="ContainerNotFound")
+            return
         name = unquote(parts.path.removeprefix(CONTAINER)).removeprefix("/")
         if self.command == "PUT":
             self._put(name, query, body)
@@ -113,6 +124,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _put(self, name: str, query: dict[str, str], body: bytes) -> None:
         blobs = self.service.blobs
+        if name == self.service.refuse_put:
+            self._answer(403, code="AuthorizationFailure")
+            return
+        if self.service.forget_at and name == self.service.forget_at[0]:
+            del blobs[self.service.forget_at[1]]
         if query.get("comp") == "appendblock":
             self._append(name, body)
         elif query.get("comp") == "block":

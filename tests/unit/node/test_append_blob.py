@@ -7,9 +7,11 @@ from runner.node.append_blob import (
     MAX_BLOCKS,
     RESERVED_BLOCKS,
     AppendBlob,
+    BlobShrankError,
     append_interval_s,
 )
 from runner.node.blobs import Container
+from runner.node.transport import StorageError
 from tests.unit.node.fake_blob import FakeBlobs
 
 
@@ -49,11 +51,29 @@ def test_append_goes_behind_what_another_writer_added(blob: AppendBlob, service:
     assert service.text("r/logs/stdout.txt") == "a lost node's line\nours\n"
 
 
-def test_blob_that_shrank_is_continued_from_its_end(blob: AppendBlob, service: FakeBlobs) -> None:
+@pytest.mark.parametrize("left", [b"one\n", b"", None])
+def test_bytes_that_storage_lost_are_told(
+    blob: AppendBlob, service: FakeBlobs, left: bytes | None
+) -> None:
     blob.append(b"one\n")
-    service.put("r/logs/stdout.txt", b"")
     blob.append(b"two\n")
-    assert service.text("r/logs/stdout.txt") == "two\n"
+    if left is None:
+        del service.blobs["r/logs/stdout.txt"]
+    else:
+        service.blobs["r/logs/stdout.txt"].data[:] = left
+    with pytest.raises(BlobShrankError) as caught:
+        blob.append(b"three\n")
+    assert caught.value.lost_bytes == 8 - len(left or b"")
+    blob.append(b"three\n")  # behind what is there now
+    assert service.data("r/logs/stdout.txt") == (left or b"") + b"three\n"
+
+
+def test_lost_container_is_an_error(
+    blob: AppendBlob, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service.gone = True
+    with pytest.raises(StorageError, match="ContainerNotFound"):
+        blob.append(b"text\n")
 
 
 def test_more_than_a_block_is_refused(blob: AppendBlob) -> None:

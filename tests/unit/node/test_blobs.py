@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 
 import pytest
@@ -89,12 +90,12 @@ def test_listing_follows_markers(container: Container, service: FakeBlobs) -> No
 def test_large_file_is_staged_in_blocks(
     container: Container, service: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blobs_module, "SINGLE_PUT_BYTES", 1000)
     monkeypatch.setattr(blobs_module, "STAGED_BLOCK_BYTES", 400)
     data = bytes(range(256)) * 5
     (tmp_path / "m").write_bytes(data)
     service.faults.extend([503, "drop"])
-    container.put_file("r/output/m", tmp_path / "m", len(data))
+    sent = container.put_file("r/output/m", tmp_path / "m")
+    assert sent == (len(data), hashlib.sha256(data).hexdigest())
     assert service.data("r/output/m") == data
     assert len(service.staged) == 4
 
@@ -104,7 +105,7 @@ def test_file_upload_starts_over_after_a_cut(
 ) -> None:
     (tmp_path / "m").write_bytes(b"model" * 100)
     service.faults.append("drop")
-    container.put_file("r/output/m.json", tmp_path / "m", 500)
+    container.put_file("r/output/m.json", tmp_path / "m")
     assert service.data("r/output/m.json") == b"model" * 100
     assert service.blobs["r/output/m.json"].content_type == "application/json"
 

@@ -205,6 +205,8 @@ def test_store_keeps_the_environments_used_last(tmp_path: Path) -> None:
         source = tmp_path / f"e{number}"
         source.mkdir()
         (source / "f").touch()
+        (source / "bin").mkdir()
+        (source / "bin/python").symlink_to(sys.executable)
         os.utime(source, (number, number))
         store.keep(source.name, source)
     assert not store.take("e0", tmp_path / "t0")
@@ -248,3 +250,106 @@ def test_python_version_is_found_by_uv(tmp_path: Path, code: Path) -> None:
         [environment / "bin/python", "-V"], capture_output=True, text=True, check=True
     )
     assert f"Python {wanted}." in found.stdout
+
+
+def break_interpreter(environment: Path) -> None:
+    python = environment / "bin/python"
+    python.unlink()
+    python.symlink_to(environment / "gone")
+
+
+def test_environment_whose_interpreter_is_gone_is_built_again(
+    builder: EnvironmentBuilder, shared: Path, code: Path
+) -> None:
+    ready = builder.ensure(code, "requirements.txt", None, "c0de")
+    break_interpreter(ready)
+    assert builder.ensure(code, "requirements.txt", None, "c0de") == ready
+    assert (ready / "bin/python").exists()
+    assert [path.name for path in (shared / "runner/envs").iterdir()] == [ready.name]
+
+
+def test_lasting_cache_gives_no_environment_without_interpreter(tmp_path: Path, code: Path) -> None:
+    (tmp_path / "lasting").mkdir()
+    for name in ("node-1", "node-2"):
+        shared = tmp_path / name
+        install_fake_uv(shared)
+        (shared / "runner/cache").symlink_to(tmp_path / "lasting")
+        builder = EnvironmentBuilder(shared, lambda *_: None, lambda: None)
+        environment = builder.ensure(code, "requirements.txt", None, "c0de")
+        assert (environment / "bin/python").exists()
+        kept = tmp_path / "lasting/envs" / environment.name
+        assert (kept / "bin/python").exists()
+        break_interpreter(kept)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses prctl")
+def test_killed_agent_leaves_no_uv_writing(
+    tmp_path: Path, code: Path, until: Callable[[Callable[[], object]], None]
+) -> None:
+    shared = tmp_path / "shared"
+    uv = install_fake_uv(shared)
+    uv.write_text(uv.read_text().replace("out.write(", "out.write(f'{os.getpid()} ' + "))
+    (shared / "runner/bin/uv.slow").touch()
+    text = (
+        "from pathlib import Path; from runner.node.environment import EnvironmentBuilder\n"
+        f"shared, code = Path({str(shared)!r}), Path({str(code)!r})\n"
+        "EnvironmentBuilder(shared, lambda *_: None, lambda: None).ensure(code, None, None, '')\n"
+    )
+    agent = subprocess.Popen([sys.executable, "-c", text])
+    until(lambda: calls(shared))
+    agent.kill()
+    agent.wait()
+    stat = Path("/proc", calls(shared)[0].split()[0], "stat")
+    until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-rbase.txt\n",
+        "-r base.txt  # what all need\n",
+        "-r\tbase.txt\r\n",
+        "--requirement = base.txt\n",
+        "\ufeff-r base.txt\n",
+        '-r "base.txt"\n',
+        "keras \\\n  --hash=sha256:00 \\\n  --hash=sha256:11\n-cbase.txt\n",
+        "-r \\\n  base.txt\n",
+    ],
+)
+def test_include_is_followed_however_it_is_written(code: Path, text: str) -> None:
+    (code / "requirements.txt").write_text(text, encoding="utf-8")
+    (code / "base.txt").write_text("café-utils\n", encoding="utf-8")
+    requirements = Requirements(code / "requirements.txt", code)
+    assert list(requirements.texts) == ["requirements.txt", "base.txt"]
+    assert not requirements.local
+
+
+@pytest.mark.parametrize(
+    ("line", "local"),
+    [
+        ("./lib[all]", True),
+        ("lib/", True),
+        ("wheels/a-1.0-py3-none-any.whl", True),
+        ("a-1.0-py3-none-any.whl ; python_version > '3'", True),
+        ("a @ file:lib", True),
+        ("a @ ./lib", True),
+        ("--find-links=wheels", True),
+        ("-f wheels", True),
+        ("keras[jax]>=3  # with a/slash", False),
+        ("a @ git+https://example.org/a.git@v1", False),
+        ("https://example.org/a-1.0-py3-none-any.whl", False),
+        ("-r https://example.org/base.txt", False),
+        ("--find-links https://example.org/wheels/", False),
+        ("--index-url https://example.org/simple/", False),
+        ("# ./lib", False),
+    ],
+)
+def test_what_comes_out_of_the_code_is_recognized(code: Path, line: str, local: bool) -> None:
+    (code / "requirements.txt").write_text(line + "\n")
+    assert Requirements(code / "requirements.txt", code).local is local
+
+
+def test_requirements_in_utf16_are_explained(code: Path) -> None:
+    (code / "requirements.txt").write_text("keras\n", encoding="utf-16")
+    with pytest.raises(StageFailedError, match="save it as UTF-8"):
+        Requirements(code / "requirements.txt", code)

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.node.blobs import Container
 from runner.node.export import OutputFile, check_promised, export_outputs
 from runner.node.failures import StageFailedError, TerminatedError
-from runner.node.transport import StorageError
+from runner.node.transport import Answer, StorageError
 from tests.unit.node.fake_blob import FakeBlobs
 
 
@@ -83,3 +84,37 @@ def test_termination_stops_an_export(output: Path, container: Container) -> None
 
     with pytest.raises(TerminatedError):
         export_outputs(container, "r/output/", output, lambda *_: None, check)
+
+
+def test_hash_is_of_what_was_sent_though_the_file_grows(
+    output: Path, container: Container, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send = container.transport.send
+
+    def grow_and_send(method: str, name: str, **options: Any) -> Answer:
+        with (output / "model.keras").open("ab") as out:
+            out.write(b"more")
+        return send(method, name, **options)
+
+    monkeypatch.setattr(container.transport, "send", grow_and_send)
+    for file in export_outputs(container, "r/output/", output, lambda *_: None, lambda: None):
+        data = service.data(f"r/output/{file.path}")
+        assert (file.size_bytes, file.sha256) == (len(data), sha256(data))
+
+
+def test_many_small_files_go_in_parallel(
+    tmp_path: Path, container: Container, service: FakeBlobs
+) -> None:
+    for number in range(300):
+        (tmp_path / f"{number}.txt").write_text(str(number))
+    reports: list[tuple[Any, ...]] = []
+    report = lambda *words: reports.append(words)  # noqa: E731
+    exported = export_outputs(container, "r/output/", tmp_path, report, lambda: None)
+    assert len(exported) == 300
+    assert reports[-1][1] == reports[-1][2]
+    assert 2 <= service.connections <= 8
+
+
+def test_folder_that_is_gone_has_no_outputs(tmp_path: Path, container: Container) -> None:
+    gone = tmp_path / "gone"
+    assert export_outputs(container, "r/output/", gone, lambda *_: None, lambda: None) == []

@@ -141,3 +141,42 @@ def test_endless_line_does_not_grow_memory(log: MetricLog) -> None:
 def test_what_is_no_metric_is_an_error(raw: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         parse_metrics(raw)
+
+
+@pytest.mark.parametrize("anew", ["truncated", "replaced", "removed first"])
+def test_metrics_file_written_anew_is_read_from_its_beginning(
+    log: MetricLog, tmp_path: Path, anew: str
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    reader = MetricsFile(path, log)
+    path.write_text('{"loss": 0.5, "step": 1}\n{"loss": 0.25, "step": 2}\n{"los')
+    reader.poll()
+    assert log.last() == {"loss": 0.25}
+    if anew == "replaced":
+        (tmp_path / "new").write_text('{"loss": 0.125}\n')
+        (tmp_path / "new").rename(path)
+    else:
+        if anew == "removed first":
+            path.unlink()
+            reader.poll()
+        path.write_text('{"loss": 0.125}\n')
+    reader.poll()
+    assert log.last() == {"loss": 0.125}
+    reader.close()
+
+
+@pytest.mark.parametrize(
+    "line", ['{"step": 1e400, "loss": 1}', '{"loss": 1' + "0" * 400 + "}", "[" * 100_000]
+)
+def test_number_out_of_range_does_not_end_the_metrics(
+    queue: LineQueue, log: MetricLog, tmp_path: Path, line: str
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text(line + '\n{"loss": 2}\n')
+    MetricsFile(path, log).poll()
+    assert triples(queue) == [("loss", 2.0, None)]
+
+
+def test_text_among_the_numbers_costs_no_number() -> None:
+    raw = {"step": 1, "loss": 0.5, "optimizer": "adam", "val_loss": None}
+    assert parse_metrics(raw) == [("loss", 0.5, 1)]

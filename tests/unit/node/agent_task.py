@@ -1,0 +1,101 @@
+"""One run, and its task: the packed agent as Batch starts it."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any, TextIO
+
+from runner.node.pack import build_agent
+from tests.unit.node.fake_blob import FakeBlobs
+from tests.unit.node.fake_uv import install_fake_uv
+
+RUN = "mnist-1"
+
+
+class Task:
+    """One run and the task that executes it."""
+
+    def __init__(self, folder: Path, service: FakeBlobs) -> None:
+        self.folder = folder
+        self.service = service
+        self.shared = folder / "shared"
+        self.processes: list[subprocess.Popen[str]] = []
+        install_fake_uv(self.shared)
+
+    def submit(self, script: str, **changes: Any) -> None:
+        code = io.BytesIO()
+        with tarfile.open(fileobj=code, mode="w:gz") as tar:
+            info = tarfile.TarInfo("train.py")
+            info.size = len(script.encode())
+            tar.addfile(info, io.BytesIO(script.encode()))
+        self.code = code.getvalue()
+        run: dict[str, Any] = {
+            "format": 1,
+            "run_id": RUN,
+            "code": {"sha256": hashlib.sha256(self.code).hexdigest()},
+            "command": ["python", "train.py"],
+            "params": {"epochs": 5},
+            "env": {"MY_SETTING": "1"},
+            "requirements": None,
+            "python": None,
+            "data": None,
+            "outputs": [],
+            "metrics": {"patterns": {"loss": "loss=([0-9.]+)"}},
+            "timeout_s": None,
+            "retries": 0,
+            "a field of a later version": True,
+        }
+        self.service.put(f"{RUN}/run.json", json.dumps({**run, **changes}).encode())
+
+    def start(self, stdout: int | TextIO = subprocess.PIPE) -> subprocess.Popen[str]:
+        work_dir = self.folder / f"task-{len(self.processes)}" / "wd"
+        work_dir.mkdir(parents=True, exist_ok=True)
+        (work_dir / "runner-agent.pyz").write_bytes(build_agent())
+        (work_dir / "code.tar.gz").write_bytes(self.code)
+        place = {"url": self.service.url, "sas": "sv=1&sig=secret-signature"}
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(work_dir),
+            "RUNNER_RUN_ID": RUN,
+            "RUNNER_STORAGE": json.dumps({"runs": place, "data": place}),
+            "AZ_BATCH_NODE_SHARED_DIR": str(self.shared),
+            "AZ_BATCH_TASK_WORKING_DIR": str(work_dir),
+            "AZ_BATCH_NODE_ID": "tvm-1",
+            "AZ_BATCH_POOL_ID": "local",
+            "AZ_BATCH_NODE_IS_DEDICATED": "false",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        process = subprocess.Popen(
+            [sys.executable, "runner-agent.pyz"],
+            cwd=work_dir,
+            env=environment,
+            stdout=stdout,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self) -> int:
+        process = self.start()
+        self.output, _ = process.communicate(timeout=60)
+        return process.returncode
+
+    def json(self, name: str) -> dict[str, Any]:
+        return json.loads(self.service.data(f"{RUN}/{name}"))
+
+    def has(self, name: str) -> bool:
+        return f"{RUN}/{name}" in self.service.blobs
+
+    def text(self, name: str) -> str:
+        return self.service.text(f"{RUN}/{name}") if self.has(name) else ""
+
+    def lines(self, name: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.text(name).splitlines()]

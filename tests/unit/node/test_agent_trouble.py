@@ -1,0 +1,183 @@
+"""The packed agent when storage, scripts and other attempts misbehave."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.node.agent_task import RUN, Task
+from tests.unit.node.fake_blob import FakeBlobs
+
+Until = Callable[[Callable[[], object]], None]
+GROWING = ("logs/stdout.txt", "metrics.jsonl", "attempts/1/events.jsonl")
+WAIT = "while not os.path.exists('../../go'): time.sleep(0.01)\n"
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+
+
+def go(task: Task, number: int = 0) -> None:
+    (task.folder / f"task-{number}" / "go").touch()
+
+
+def assert_outputs_are_as_promised(task: Task) -> None:
+    result = task.json("result.json")
+    assert result["outputs"]
+    for file in result["outputs"]:
+        data = task.service.data(f"{RUN}/{result['output']}{file['path']}")
+        assert hashlib.sha256(data).hexdigest() == file["sha256"]
+        assert len(data) == file["size_bytes"]
+
+
+def forget_last_seconds(service: FakeBlobs, name: str, chance: random.Random) -> None:
+    """What a killed Azurite does: an append blob is shorter, or was never there."""
+    blob = service.blobs.get(name)
+    if blob is None:
+        return
+    if chance.random() < 0.3:
+        del service.blobs[name]
+        return
+    # Lines are what the agent appends: a block is lost whole.
+    ends = [0, *(n + 1 for n, byte in enumerate(bytes(blob.data)) if byte == ord("\n"))]
+    del blob.data[chance.choice(ends) :]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_lost_when_storage_forgets(task: Task, until: Until, seed: int) -> None:
+    task.submit(
+        "import json, os, time\n"
+        "for n in range(200):\n"
+        " while n % 50 == 0 and not os.path.exists(f'../../go{n}'): time.sleep(0.01)\n"
+        " print('line', n, f'loss={n}.5')\n"
+        " open(os.environ['RUNNER_METRICS_FILE'], 'a').write(json.dumps({'m': n}) + '\\n')\n" + WAIT
+    )
+    process = task.start()
+    chance = random.Random(seed)
+    for first in range(0, 200, 50):
+        (task.folder / "task-0" / f"go{first}").touch()
+        until(lambda n=first: f"line {n + 20}" in task.text("logs/stdout.txt"))
+        for name in GROWING:
+            forget_last_seconds(task.service, f"{RUN}/{name}", chance)
+    go(task)
+    assert process.wait(30) == 0
+    lines = [f"line {n} loss={n}.5" for n in range(200)]
+    assert task.text("logs/stdout.txt").splitlines() == lines
+    seen = [(m["name"], m["value"]) for m in task.lines("metrics.jsonl")]
+    assert sorted(seen) == sorted(
+        [("loss", n + 0.5) for n in range(200)] + [("m", float(n)) for n in range(200)]
+    )
+    events = [(e["stage"], e["state"]) for e in task.lines("attempts/1/events.jsonl")]
+    stages = ["code", "environment", "command", "export"]
+    assert [e for e in events if e[1] != "progress"] == [
+        (stage, state) for stage in stages for state in ("start", "end")
+    ]
+
+
+def test_log_lost_after_its_last_line_is_written_again(task: Task, until: Until) -> None:
+    task.submit("import os, time\nprint('early')\n" + WAIT)
+    process = task.start()
+    until(lambda: task.text("logs/stdout.txt"))
+    del task.service.blobs[f"{RUN}/logs/stdout.txt"]
+    go(task)
+    assert process.wait(30) == 0
+    assert task.text("logs/stdout.txt") == "early\n"
+
+
+def test_outputs_lost_before_the_outcome_are_uploaded_again(task: Task) -> None:
+    task.submit(
+        "import os\nfor n in range(3):\n"
+        " open(os.environ['RUNNER_OUTPUT_DIR'] + f'/{n}', 'w').write(str(n))\n"
+    )
+    task.service.forget_at = (f"{RUN}/attempts/1/end.json", f"{RUN}/output/1")
+    assert task.run() == 0
+    assert_outputs_are_as_promised(task)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_attempts_at_the_same_time_leave_one_whole_result(
+    task: Task, until: Until, seed: int
+) -> None:
+    task.submit(
+        "import os, time\n" + WAIT + "for n in range(30):\n"
+        " with open(os.environ['RUNNER_OUTPUT_DIR'] + f'/{n}', 'w') as out:\n"
+        "  out.write(os.environ['RUNNER_ATTEMPT'] * (n + 1))\n"
+    )
+    task.service.delays = random.Random(seed)
+    processes = []
+    for number in (1, 2, 3):
+        processes.append(task.start())
+        until(lambda n=number: task.has(f"attempts/{n}/start.json"))
+    for number in range(3):
+        go(task, number)
+    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert_outputs_are_as_promised(task)
+    assert len(task.json("result.json")["outputs"]) == 30
+
+
+@linux
+def test_daemon_of_the_script_ends_with_it(task: Task) -> None:
+    task.submit(
+        "import os, time\n"
+        "if os.fork() == 0:\n os.setsid()\n"
+        " if os.fork() == 0:\n"
+        "  while True: os.write(1, b'y' * 65536)\n"
+        " os._exit(0)\n"
+        "time.sleep(0.2)\n"
+        "open(os.environ['RUNNER_OUTPUT_DIR'] + '/pid', 'w').write('x')\n"
+    )
+    started = time.monotonic()
+    assert task.run() == 0, task.output
+    assert time.monotonic() - started < 30
+    folder = str(task.folder)
+    for entry in Path("/proc").glob("[0-9]*/cwd"):
+        try:
+            assert not str(entry.readlink()).startswith(folder)
+        except OSError:
+            continue
+
+
+def test_script_that_removes_its_folders_fails_with_its_own_code(task: Task) -> None:
+    remove = "import os, shutil, sys\nshutil.rmtree(os.environ['RUNNER_OUTPUT_DIR'])\n"
+    task.submit(remove + "shutil.rmtree(os.getcwd())\nsys.exit(7)\n")
+    assert task.run() == 7, task.output
+    assert task.json("result.json")["code"] == "CommandFailed"
+
+
+def test_promise_is_broken_by_removing_the_output_folder(task: Task) -> None:
+    task.submit(
+        "import os, shutil\nshutil.rmtree(os.environ['RUNNER_OUTPUT_DIR'])\n",
+        outputs=["model.bin"],
+    )
+    assert task.run() == 1
+    result = task.json("result.json")
+    assert (result["step"], result["code"]) == ("export", "OutputMissing")
+
+
+def test_output_whose_name_no_blob_can_have_is_named(task: Task) -> None:
+    task.submit(
+        "import os\nopen(os.environb[b'RUNNER_OUTPUT_DIR'] + b'/caf\\xe9.bin', 'w').write('x')\n"
+    )
+    assert task.run() == 1
+    result = task.json("result.json")
+    assert (result["step"], result["code"]) == ("export", "OutputUnreadable")
+    assert "not UTF-8" in result["message"]
+
+
+def test_attempt_that_cannot_say_its_end_still_gives_the_outcome(task: Task) -> None:
+    task.submit("print('x')")
+    task.service.refuse_put = f"{RUN}/attempts/1/end.json"
+    assert task.run() == 0, task.output
+    assert task.json("result.json")["status"] == "succeeded"
+
+
+@linux
+def test_task_log_without_room_does_not_change_the_exit_code(task: Task) -> None:
+    task.submit("print('x')")
+    with Path("/dev/full").open("w", encoding="utf-8") as full:
+        assert task.start(stdout=full).wait(60) == 0
+    assert json.loads(task.service.data(f"{RUN}/result.json"))["status"] == "succeeded"
