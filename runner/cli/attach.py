@@ -89,9 +89,14 @@ def follow(
         except RunnerError as err:
             return Followed(ended, display, problem=err)
     except KeyboardInterrupt:
-        view.log(f"detached; the run goes on. Come back: runner attach {record.run_id}", error=True)
-        view.log(f"                           End it: runner cancel {record.run_id}", error=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise detached(view, record.run_id) from None
+
+
+def detached(view: StageView, run_id: str) -> typer.Exit:
+    """Say how to come back to a run that goes on; raise what is returned."""
+    view.log(f"detached; the run goes on. Come back: runner attach {run_id}", error=True)
+    view.log(f"                           End it: runner cancel {run_id}", error=True)
+    return typer.Exit(INTERRUPTED)
 
 
 def report(out: Output, connection: Connection, record: RunRecord, followed: Followed) -> None:

@@ -23,7 +23,8 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from runner.cli.output import show_error, show_trace
+from runner.cli.output import show_error, show_trace, start_output
+from runner.cli.usage import as_meant, usage_error, wants_json, without_debug
 from runner.core.errors import ExitCode, RunnerError
 
 VERBS: Mapping[str, str] = {
@@ -42,7 +43,6 @@ VERBS: Mapping[str, str] = {
 }
 
 _COMPLETE = "_RUNNER_COMPLETE"
-_DEBUG = "--debug"
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
 _GC_OBJECTS = 50_000  # importing the SDKs makes that many that stay: fewer looks save 0.1 s
@@ -78,9 +78,11 @@ def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     gc.set_threshold(_GC_OBJECTS, 20, 100)
-    words, debug = _without_debug(sys.argv[1:] if arguments is None else arguments)
+    start_output()
+    words, debug = without_debug(sys.argv[1:] if arguments is None else arguments)
+    words = as_meant(words)
     try:
-        code = _run(words or ["--help"])
+        code = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader went away; what is still buffered must not fail again when Python exits.
@@ -89,7 +91,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return _INTERRUPTED
     except Exception as err:  # noqa: BLE001  the last line of defence: text and a code, no trace
-        return _report(err, debug=debug)
+        return _report(err, words, debug=debug)
     return code
 
 
@@ -110,37 +112,17 @@ def _root() -> None:
     """
 
 
-def _without_debug(words: Sequence[str]) -> tuple[list[str], bool]:
-    """`--debug` may stand anywhere before `--`; what follows `--` belongs to the script."""
-    end = words.index("--") if "--" in words else len(words)
-    own = [word for word in words[:end] if word != _DEBUG]
-    asked = len(own) < end or os.environ.get("RUNNER_DEBUG", "") not in {"", "0"}
-    return [*own, *words[end:]], asked
-
-
-def _report(err: Exception, *, debug: bool) -> int:
+def _report(err: Exception, words: Sequence[str], *, debug: bool) -> int:
     if debug:
         import traceback
 
         show_trace("".join(traceback.format_exception(err)))
     if isinstance(err, typer.Abort):
         return _INTERRUPTED
-    expected = err if isinstance(err, RunnerError) else _usage(err) or _bug(err)
+    expected = err if isinstance(err, RunnerError) else usage_error(err, words) or _bug(err)
     if expected.what:
-        show_error(expected)
+        show_error(expected, as_json=wants_json(words))
     return expected.exit_code
-
-
-def _usage(err: Any) -> RunnerError | None:
-    """Typer's own errors, in our form."""
-    if not hasattr(err, "format_message"):
-        return None
-    message = str(err.format_message())
-    context = getattr(err, "ctx", None)
-    command = context.command_path if context else "runner"
-    if type(err).__name__ == "NoArgsIsHelpError":  # the help text was printed on the way
-        return RunnerError("R-USAGE", message)
-    return RunnerError("R-USAGE", message.rstrip("."), fix=f"{command} --help")
 
 
 def _bug(err: Exception) -> RunnerError:

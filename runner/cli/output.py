@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import sys
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -17,7 +19,15 @@ from runner.cli.terminal import is_terminal, styled
 if TYPE_CHECKING:
     from runner.core.errors import RunnerError
 
-__all__ = ["Output", "OutputFormat", "OutputOption", "StageView", "show_error", "show_trace"]
+__all__ = [
+    "Output",
+    "OutputFormat",
+    "OutputOption",
+    "StageView",
+    "show_error",
+    "show_trace",
+    "start_output",
+]
 
 
 class OutputFormat(StrEnum):
@@ -36,8 +46,11 @@ OutputOption = Annotated[
 class Output:
     """Prints for one command: `Output(fmt)`; `columns` are keys of the rows, in order."""
 
+    has_printed = False  # data, by any command of this process
+
     def __init__(self, fmt: OutputFormat = OutputFormat.TABLE) -> None:
         self.format = fmt
+        self._view: StageView | None = None
 
     def rows(
         self,
@@ -48,7 +61,7 @@ class Output:
     ) -> None:
         """A list on stdout: a table, a JSON array of whole rows, or TSV; `empty` goes to stderr."""
         if self.format is OutputFormat.JSON:
-            self.text(json.dumps(list(rows), indent=2, default=str, ensure_ascii=False))
+            self.text(_json(list(rows)))
         elif self.format is OutputFormat.TSV:
             self.text("\t".join(columns))
             for row in rows:
@@ -61,7 +74,7 @@ class Output:
     def record(self, record: Mapping[str, Any], *, title: str = "") -> None:
         """One thing on stdout: name and value lines, a JSON object, or TSV pairs."""
         if self.format is OutputFormat.JSON:
-            self.text(json.dumps(dict(record), indent=2, default=str, ensure_ascii=False))
+            self.text(_json(dict(record)))
             return
         if self.format is OutputFormat.TSV:
             for name, value in record.items():
@@ -76,12 +89,17 @@ class Output:
 
     def text(self, line: str = "") -> None:
         """A line of data on stdout, as it is."""
+        Output.has_printed = True
         sys.stdout.write(f"{line}\n")
 
     def note(self, line: str, *, style: str = "") -> None:
         """A line for people on stderr; `style` is `bold`, `dim`, or a colour."""
         sys.stdout.flush()
-        sys.stderr.write(f"{styled(line, style, sys.stderr)}\n")
+        text = styled(line, style, sys.stderr)
+        if self._view is not None:  # bars are being drawn: the line has to go above them
+            self._view.log(text, error=True)
+            return
+        sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
     def warning(self, line: str) -> None:
@@ -111,10 +129,11 @@ class Output:
     @contextmanager
     def stages(self) -> Generator[StageView]:
         """A live display on stderr while the block runs; plain lines when stderr is no terminal."""
-        view = StageView()
+        self._view = view = StageView()
         try:
             yield view
         finally:
+            self._view = None
             view.close()
 
     def _table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
@@ -127,8 +146,28 @@ class Output:
             self.text(_aligned(line, widths, right))
 
 
-def show_error(err: RunnerError) -> None:
-    """What, why and fix on stderr, a line each."""
+def start_output() -> None:
+    """Before a command: nothing was printed, and no character is one that a stream cannot show."""
+    Output.has_printed = False
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def show_error(err: RunnerError, *, as_json: bool = False) -> None:
+    """What, why and fix on stderr, a line each.
+
+    `as_json`: stdout was asked to be one JSON document. It is, also now, unless it has it already.
+    """
+    if as_json and not Output.has_printed:
+        document = {
+            "code": err.code,
+            "what": err.what,
+            "why": err.why,
+            "fix": err.fix,
+            "exit_code": int(err.exit_code),
+        }
+        Output().text(_json({"error": document}))
     _end_data()
     what, *details = str(err).split("\n")
     head, _, rest = what.partition(": ")
@@ -173,6 +212,21 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _scalar(value)
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), indent=2, default=str, ensure_ascii=False)
+
+
+def _finite(value: Any) -> Any:
+    """NaN and infinities as the strings of the run format: JSON has no numbers for them."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    if isinstance(value, Mapping):
+        return {name: _finite(item) for name, item in cast("Mapping[Any, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in cast("Sequence[Any]", value)]
+    return value
 
 
 def _tsv(value: Any) -> str:

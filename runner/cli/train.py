@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from runner.azure.credentials import Connection
     from runner.core.plan import RunPlan
     from runner.core.recipe import Recipe
-    from runner.core.run_record import RunRecord
     from runner.core.settings import Settings
     from runner.flows.prepare import PreparedRun, TrainOptions
 
@@ -154,15 +153,20 @@ def _train(
     download: bool,
 ) -> None:
     from runner.cli.attach import follow, report
+    from runner.flows.submit import submit_run
 
     _announce(out, recipe, settings)
     with out.stages() as view:
-        connection, record = _submit(view, recipe, settings, options)
-        followed = None
-        if not detach:
-            view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)
-            output_dir = settings.output_dir if download else None
-            followed = follow(out, view, connection, record, output_dir)
+        connection, prepared = _prepare(view, recipe, settings, options)
+        try:
+            record = submit_run(connection, prepared, view.on_progress)
+            followed = None
+            if not detach:
+                view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)
+                output_dir = settings.output_dir if download else None
+                followed = follow(out, view, connection, record, output_dir)
+        except KeyboardInterrupt:
+            raise _interrupted(view, connection, prepared) from None
     if followed:
         report(out, connection, record, followed)
         return
@@ -170,14 +174,12 @@ def _train(
     out.note(f"watch it: runner attach {record.run_id}")
 
 
-def _submit(
+def _prepare(
     view: StageView, recipe: Recipe, settings: Settings, options: TrainOptions
-) -> tuple[Connection, RunRecord]:
+) -> tuple[Connection, PreparedRun]:
     from runner.azure.credentials import connect
-    from runner.cli.attach import INTERRUPTED
     from runner.flows.local import ensure_running
     from runner.flows.prepare import prepare_run
-    from runner.flows.submit import submit_run
 
     try:
         if settings.target == "local":
@@ -185,10 +187,30 @@ def _submit(
         connection = connect(settings)
         prepared = prepare_run(recipe, settings, connection.outputs, options, view.on_progress)
         _warn(view, prepared)
-        return connection, submit_run(connection, prepared, view.on_progress)
     except KeyboardInterrupt:
-        view.log("interrupted before the run was submitted: nothing runs", error=True)
-        raise typer.Exit(INTERRUPTED) from None
+        raise _nothing_runs(view) from None
+    return connection, prepared
+
+
+def _interrupted(view: StageView, connection: Connection, prepared: PreparedRun) -> typer.Exit:
+    """Ctrl-C around the submission: blob knows whether there is a run."""
+    from runner.cli.attach import INTERRUPTED, detached
+    from runner.flows.submit import find_submitted
+
+    run_id = prepared.plan.run_id
+    try:
+        found = find_submitted(connection, run_id)
+    except (RunnerError, KeyboardInterrupt):
+        view.log(f"interrupted; whether {run_id} runs, tells: runner ps", error=True)
+        return typer.Exit(INTERRUPTED)
+    return detached(view, run_id) if found else _nothing_runs(view)
+
+
+def _nothing_runs(view: StageView) -> typer.Exit:
+    from runner.cli.attach import INTERRUPTED
+
+    view.log("interrupted before the run was submitted: nothing runs", error=True)
+    return typer.Exit(INTERRUPTED)
 
 
 def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:

@@ -52,12 +52,19 @@ def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnPro
     return record
 
 
+def find_submitted(connection: Connection, run_id: str) -> RunRecord | None:
+    """The run of a submission that was broken off, or None where it left nothing behind."""
+    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    found = runs.read(RunPaths(run_id).run)
+    return None if found is None else parse_run(found, run_id)
+
+
 def _submit_new(connection: Connection, plan: RunPlan, runs: BlobContainer) -> RunRecord:
     paths = RunPaths(plan.run_id)
     job_id = ensure_job(connection, plan.job_id, plan.pool.id)
     document = run_document(plan, job_id)
-    runs.create(paths.run, document)
     try:
+        runs.create(paths.run, document)
         _add_patiently(connection, plan, job_id)
     except RunnerError as err:
         if err.code != SERVICES_DOWN:  # refused for good: nothing is left half-done

@@ -1,0 +1,61 @@
+"""What was typed: the words that every command takes, and mistakes in them as our errors."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from runner.core.errors import RunnerError
+
+_DEBUG = "--debug"
+_SAID = {"--version": ["version"], "-V": ["version"]}
+
+
+def as_meant(words: Sequence[str]) -> list[str]:
+    """Spellings that other programs have taught: `runner --version`, `runner help train`."""
+    if not words:
+        return ["--help"]
+    if words[0] == "help":
+        return [*words[1:], "--help"]
+    return [*_SAID.get(words[0], words[:1]), *words[1:]]
+
+
+def without_debug(words: Sequence[str]) -> tuple[list[str], bool]:
+    """`--debug` may stand anywhere before `--`; what follows `--` belongs to the script."""
+    own = own_words(words)
+    kept = [word for word in own if word != _DEBUG]
+    asked = len(kept) < len(own) or os.environ.get("RUNNER_DEBUG", "") not in {"", "0"}
+    return [*kept, *words[len(own) :]], asked
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether stdout was asked to be JSON; read here since the mistake may be in the words."""
+    text = " ".join(own_words(words))
+    return re.search(r"(^|\s)(-o\s*=?|--output[ =])json(\s|$)", text) is not None
+
+
+def own_words(words: Sequence[str]) -> Sequence[str]:
+    """What is ours, before `--`."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
+    """Typer's own errors, in our form; None where it is none."""
+    if not hasattr(err, "format_message"):
+        return None
+    message = " ".join(str(err.format_message()).replace("Value error, ", "").split())
+    if type(err).__name__ == "NoArgsIsHelpError":  # the help text was printed on the way
+        return RunnerError("R-USAGE", message)
+    context = getattr(err, "ctx", None)
+    command = context.command_path if context else " ".join(["runner", *words[:1]])
+    option = str(getattr(err, "option_name", "") or "")
+    if command == "runner train" and type(err).__name__ == "NoSuchOption":
+        return RunnerError(
+            "R-USAGE",
+            f"No such option: {option}",
+            why="parameters of a recipe are set with --set; a script's own arguments follow --",
+            fix=f"--set {option.lstrip('-')}=VALUE, or runner train --help",
+        )
+    return RunnerError("R-USAGE", message.rstrip("."), fix=f"{command} --help")
