@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from pathlib import Path
 
 from runner.core.document import Document, check_document, field_error, near, read_document
@@ -179,5 +180,6 @@ def _typed(param: ParamFile, value: ParamValue) -> ParamValue:
 
 def _slug(name: str | None) -> str:
     """A recipe name from a folder or file name."""
-    cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", Path(name or "").stem).strip("-_")
+    plain = unicodedata.normalize("NFKD", Path(name or "").stem).encode("ascii", "ignore").decode()
+    cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")
     return cleaned[:40].strip("-_") or "recipe"

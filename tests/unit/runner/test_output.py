@@ -107,6 +107,32 @@ def test_log_lines_pass_through_the_live_display(monkeypatch: pytest.MonkeyPatch
     assert text.index("loss") < text.index("trained")
 
 
+def test_note_inside_stages_goes_above_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    out = Output()
+    with out.stages() as view:
+        view.on_progress(Progress("upload", "start", "sending"))
+        start = len(screen.getvalue())
+        out.note("take note")
+        drawn = screen.getvalue()[start:]
+        assert "sending" in drawn[drawn.index("take note") :], "the bar is drawn again below it"
+        assert drawn.index("\r") < drawn.index("take note"), "and was wiped away before"
+    out.note("later")
+    assert screen.getvalue().endswith("later\n")
+
+
+def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    values = {"metrics": {"loss": float("nan"), "all": [float("inf"), -float("inf"), 1.5]}}
+    Output(OutputFormat.JSON).record(values)
+    read = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert read == {"metrics": {"loss": "NaN", "all": ["Infinity", "-Infinity", 1.5]}}
+
+
 def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)

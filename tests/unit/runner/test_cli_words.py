@@ -1,0 +1,100 @@
+"""What newcomers and scripts type, and what they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli import main as cli
+from runner.cli.main import main
+from runner.cli.output import Output, OutputFormat
+from runner.cli.usage import wants_json
+from runner.core.errors import ExitCode, RunnerError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_version_is_found_where_other_programs_have_it(word: str, capsys: Capture) -> None:
+    assert main([word]) == 0
+    assert capsys.readouterr().out.startswith("runner ")
+
+
+def test_help_is_a_word_too(capsys: Capture) -> None:
+    assert main(["help", "train"]) == 0
+    assert "Usage: runner train" in capsys.readouterr().out
+    assert main(["help"]) == 0
+    assert "Usage: runner [OPTIONS]" in capsys.readouterr().out
+
+
+def test_parameter_typed_as_an_option_is_told_apart(capsys: Capture) -> None:
+    assert main(["train", "mnist", "--epochs", "3"]) == ExitCode.USAGE
+    assert "fix: --set epochs=VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["train", "nosuch", "-o", "json"], "R-RECIPE-UNKNOWN"),
+        (["ps", "--output=json"], "R-STACK-MISSING"),
+        (["ps", "-ojson", "--limit", "0"], "R-USAGE"),
+        (["show", "A", "--output", "json"], "R-STACK-MISSING"),
+    ],
+)
+def test_stdout_is_one_json_document_also_for_an_error(
+    words: list[str], code: str, capsys: Capture
+) -> None:
+    exit_code = main(words)
+    shown = capsys.readouterr()
+    error = json.loads(shown.out)["error"]
+    assert error["code"] == code
+    assert error["exit_code"] == exit_code != 0
+    assert shown.err.startswith(f"error[{code}]: ")
+
+
+def test_error_after_the_document_adds_no_second_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def fail_late(words: object) -> int:
+        Output(OutputFormat.JSON).record({"run_id": "r"})
+        raise RunnerError("R-LATE", "cannot download")
+
+    monkeypatch.setattr(cli, "_run", fail_late)
+    assert main(["train", "x", "-o", "json"]) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"run_id": "r"}
+    assert "R-LATE" in shown.err
+
+
+def test_script_arguments_ask_for_no_json(capsys: Capture) -> None:
+    assert not wants_json(["train", "x.py", "--", "-o", "json"])
+    assert not wants_json(["train", "x.py", "--output-dir", "json"])
+    assert main(["train", "nosuch", "--", "-o", "json"]) == ExitCode.USAGE
+    assert capsys.readouterr().out == ""
+
+
+def test_stream_that_cannot_show_a_character_is_no_bug(tmp_path: Path) -> None:
+    folder = tmp_path / "ünï"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "runner.cli.main", "recipe", "check", str(folder)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "uni" in done.stdout.splitlines()[0], "its name is readable"
+    assert "\\xfcn\\xef" in done.stdout
