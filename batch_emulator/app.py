@@ -11,7 +11,6 @@ import logging
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from urllib.parse import parse_qsl
 from uuid import uuid4
 
 from starlette.responses import JSONResponse, Response, StreamingResponse
@@ -92,7 +91,7 @@ class App:
         raw_query = scope["query_string"].decode("ascii", "replace")
         body = await _read(receive)
         self._authenticate(method, raw_path, raw_query, headers, now)
-        query = dict(parse_qsl(raw_query, keep_blank_values=True))
+        query = auth.query_of(raw_query)
         _check_version(query)
         route, params = self._matcher.find(method, raw_path)
         if route.handler is None:

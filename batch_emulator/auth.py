@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from functools import lru_cache
-from urllib.parse import parse_qs
+from urllib.parse import parse_qsl
 
 ALLOWED_SKEW = timedelta(minutes=15)
 
@@ -75,6 +75,14 @@ def verify(  # noqa: PLR0917 - a request is made of this much
     )
 
 
+def query_of(raw_query: str) -> dict[str, str]:
+    """The parameters of a query; of one that is repeated the first counts, which was signed."""
+    query: dict[str, str] = {}
+    for name, value in parse_qsl(raw_query, keep_blank_values=True):
+        query.setdefault(name, value)
+    return query
+
+
 def _authorization(headers: Mapping[str, str]) -> tuple[str, str]:
     value = headers.get("authorization", "")
     if not value:
@@ -120,7 +128,7 @@ def _strings_to_sign(
     else:
         lengths = [length, ""] if length == "0" else [length]
     ocp = "".join(f"{n}:{v}\n" for n, v in sorted(headers.items()) if n.startswith("ocp-") and v)
-    values = {name: found[0] for name, found in parse_qs(raw_query).items()}
+    values = {name: value for name, value in query_of(raw_query).items() if value}
     lowered = {name.lower(): value for name, value in values.items()}
     texts: list[str] = []
     for query in (values, lowered):

@@ -103,7 +103,7 @@ class Call:
             body = {name: value for name, value in body.items() if name in names}
         return Reply(200, self._with_metadata(body, "@Element"), headers)
 
-    def listing(
+    async def listing(
         self,
         fields: Mapping[str, FieldRule] | None,
         fetch: paging.Fetch,
@@ -113,7 +113,7 @@ class Call:
         """200 with one page of a list."""
         asked = paging.parse(self.query, fields, default=default)
         url, version = f"{self.base_url}{self.path}", self.query.get("api-version", "")
-        return Reply(200, self._with_metadata(paging.page(asked, fetch, url, version)))
+        return Reply(200, self._with_metadata(await paging.page(asked, fetch, url, version)))
 
     def _with_metadata(self, body: Json, suffix: str = "") -> Json:
         kind = self.path.strip("/").split("/")[-2 if suffix else -1]

@@ -18,7 +18,7 @@ from batch_emulator.clock import Clock, SystemClock
 from batch_emulator.executor.runner import Executor
 from batch_emulator.launches import Launches
 from batch_emulator.loop import Loop
-from batch_emulator.store import Store
+from batch_emulator.store import Store, StoreFormatError
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +39,7 @@ class Settings:
 
 
 class Emulator:
-    """Everything a request can reach. Raises StoreInUseError when the data dir is taken."""
+    """Everything a request can reach. Raises StoreInUseError or StoreFormatError."""
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -58,7 +58,11 @@ class Emulator:
 
     def _load(self) -> None:
         Executor.kill_leftovers(self.settings.data_dir / "nodes")
-        restart.load(self.account, self.store, self.clock.now())
+        try:
+            restart.load(self.account, self.store, self.clock.now())
+        except (LookupError, TypeError, ValueError, AttributeError) as err:
+            self.store.close()
+            raise StoreFormatError(f"its state cannot be read ({err!r})") from err
         self.store.write(self.account.take_journal())
         self._sweep()
 

@@ -83,7 +83,10 @@ class Loop:
                 case Kill(execution, hard):
                     self._kill(execution, hard=hard)
                 case CreateNodeFolder(pool_id, node_id):
-                    self.launches.layout(pool_id, node_id).create()
+                    try:
+                        self.launches.layout(pool_id, node_id).create()
+                    except OSError as err:  # what runs there will fail for the same reason
+                        log.error("node %s has no folders: %s", node_id, err)
                 case DeleteNodeFolder(pool_id, node_id):
                     folder = self.launches.node_dir(pool_id, node_id)
                     Executor.kill_leftovers(folder)  # daemons live as long as their node

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-_RANGE = re.compile(r"bytes=(\d+)-(\d*)", re.ASCII)
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})", re.ASCII)
 _NOT_FOUND = "The specified file does not exist."
 
 
@@ -88,8 +88,12 @@ def open_range(root: Path, name: str, ocp_range: str | None) -> FileRange:
     entry = properties(root, name)
     if entry.is_directory:
         raise FileFault(409, "OperationInvalidForCurrentState", "A directory cannot be read.")
+    path = _resolve(root, name)
+    if not path.is_file() or not os.access(path, os.R_OK):  # opening a pipe would wait for ever
+        message = "The file is a pipe, a socket or a device, or may not be read."
+        raise FileFault(409, "OperationInvalidForCurrentState", message)
     start, length = _range(ocp_range, entry.size_bytes)
-    return FileRange(entry, _resolve(root, name), start, length)
+    return FileRange(entry, path, start, length)
 
 
 def delete(root: Path, name: str, *, recursive: bool) -> None:
@@ -122,7 +126,7 @@ def _unresolved(root: Path, name: str) -> Path:
 def _resolve(root: Path, name: str) -> Path:
     """The real path of a name, which must lie below the real root and exist."""
     path = Path(os.path.realpath(_unresolved(root, name)))
-    if not path.is_relative_to(os.path.realpath(root)) or not path.exists():
+    if not path.is_relative_to(os.path.realpath(root)) or not os.path.exists(path):  # noqa: PTH110 - it never raises
         raise FileFault(404, "FileNotFound", _NOT_FOUND)
     return path
 

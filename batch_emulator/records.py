@@ -22,8 +22,8 @@ from batch_emulator.values import optional_time, time_of, time_text
 
 
 def dump(document: Json) -> str:
-    """Compact JSON."""
-    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    """Compact JSON, in ASCII: names of files may hold bytes that are no text."""
+    return json.dumps(document, separators=(",", ":"))
 
 
 def _times(**times: Any) -> Json:

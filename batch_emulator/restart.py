@@ -52,15 +52,15 @@ def _revive(account: Account, node: Node, now: datetime) -> None:
     if node.state is NodeState.LEAVING_POOL:
         gone(account, node)
         return
-    if node.state in _BOOTING or node.reboot_when_drained:
+    # a start task with waitForSuccess false runs beside tasks
+    starting = (node.start_info or {}).get("state") == "running"
+    if node.state in _BOOTING or node.reboot_when_drained or starting:
         node.reboot_when_drained = False
         node.state = NodeState.STARTING
         node.due = now + timedelta(seconds=account.limits.boot_s / 2)
         account.at(node.due, node)
     elif node.state is NodeState.RUNNING:
         node.state, node.state_time = NodeState.IDLE, now
-    if (node.start_info or {}).get("state") == "running" and node.state is NodeState.IDLE:
-        node.start_info = None  # waitForSuccess false: the start task ran beside tasks
     account.save_node(node)
 
 

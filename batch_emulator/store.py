@@ -41,7 +41,12 @@ CREATE TABLE IF NOT EXISTS tasks (
 CREATE INDEX IF NOT EXISTS live_tasks ON tasks (job, ord) WHERE state <> 'completed';
 CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
 """
+# Raised with every change of the tables above or of what records.py writes: no version reads the
+# state of another.
 FORMAT = 1
+_OTHER_VERSION = (
+    f"this emulator reads {FORMAT}: start the version that wrote it, or name an empty folder"
+)
 
 
 class StoreInUseError(Exception):
@@ -49,7 +54,7 @@ class StoreInUseError(Exception):
 
 
 class StoreFormatError(Exception):
-    """The data dir was written by a newer emulator."""
+    """The data dir was written by another version of the emulator."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +93,10 @@ class Store:
 
     def _prepare(self) -> None:
         version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
-        if version > FORMAT:
+        used = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+        if used and version != FORMAT:
             self.close()
-            raise StoreFormatError(f"state has format {version}, this emulator reads {FORMAT}")
+            raise StoreFormatError(f"its state has format {version}, {_OTHER_VERSION}")
         self._db.executescript(_SCHEMA)
         self._db.execute(f"PRAGMA user_version={FORMAT}")
 
@@ -112,7 +118,7 @@ class Store:
                 self._db.execute("BEGIN")
             self._write_entities(journal)
             self._write_tasks(journal)
-        except sqlite3.Error as err:
+        except Exception as err:
             self._fail(err)
             raise
 
@@ -196,7 +202,7 @@ class Store:
             waiting.set_exception(error)
             waiting.exception()  # nobody may be waiting
 
-    def _fail(self, err: sqlite3.Error) -> None:
+    def _fail(self, err: Exception) -> None:
         """Memory is ahead of the disk now: the emulator answers nothing more."""
         self.failed = True
         log.critical("cannot write the state: %s", err)

@@ -46,4 +46,5 @@ def parse_duration(text: object) -> timedelta | None:
     parts = {name: float(number) for name, number in match.groupdict().items() if number}
     if parts.get("days", 0) > _FOREVER.days:
         return None
-    return timedelta(**parts)
+    duration = timedelta(**parts)
+    return None if duration > _FOREVER else duration

@@ -32,22 +32,42 @@ def task_members(pid: int, task_dir: Path) -> set[int]:
     processes = _snapshot(_TASK_MARKER)
     wanted = str(task_dir)
     found = {p.pid for p in processes if p.session == pid or p.marker == wanted} | {pid}
-    while True:  # children of members are members, however they left
-        more = {p.pid for p in processes if p.parent in found} - found
-        if not more:
-            return found - {os.getpid()}
-        found |= more
+    return _with_descendants(found, processes) - {os.getpid()}
 
 
 def node_members(folder: Path) -> set[int]:
-    """Processes whose environment names a node root that is this folder or lies below it."""
+    """Processes of the nodes at or below a folder, with their descendants.
+
+    They are known by the node root in their environment, or, where a task cleaned that, by the
+    stdout.txt or stderr.txt that they write to.
+    """
     root, below = str(folder), f"{folder}/"
+    processes = _snapshot(_NODE_MARKER)
     found = {
         p.pid
-        for p in _snapshot(_NODE_MARKER)
-        if p.marker is not None and (p.marker == root or p.marker.startswith(below))
+        for p in processes
+        if (p.marker is not None and (p.marker == root or p.marker.startswith(below)))
+        or _writes_below(p.pid, below)
     }
-    return found - {os.getpid()}
+    return _with_descendants(found, processes) - {os.getpid()}
+
+
+def _writes_below(pid: int, below: str) -> bool:
+    for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
+        with suppress(OSError):
+            target = str(Path(f"{_PROC}/{pid}/fd/{number}").readlink()).removesuffix(" (deleted)")
+            if target.startswith(below) and target.endswith(f"/{name}"):
+                return True
+    return False
+
+
+def _with_descendants(found: set[int], processes: list[_Process]) -> set[int]:
+    """Children of members are members, however they left."""
+    while True:
+        more = {p.pid for p in processes if p.parent in found} - found
+        if not more:
+            return found
+        found |= more
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:

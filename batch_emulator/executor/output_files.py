@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import urlsplit
 
 from batch_emulator.executor import patterns
 from batch_emulator.executor.launch import SERVER_ERROR, USER_ERROR, Failure
-from batch_emulator.executor.storage import Storage, StorageError, blob_url, redact
+from batch_emulator.executor.storage import (
+    Storage,
+    StorageError,
+    blob_url,
+    is_http_url,
+    redact,
+)
 
 _CONDITIONS = ("tasksuccess", "taskfailure", "taskcompletion")
 _DEFAULT_CONDITION = "taskcompletion"
@@ -47,11 +53,9 @@ def validate_output_file(output: Mapping[str, Any]) -> str | None:
     container = _nested(_nested(output, "destination"), "container")
     if not container:
         return "destination.container is required"
-    if container.get("identityReference"):
-        return "identityReference is not supported: there is no managed identity here; use a SAS"
-    url = container.get("containerUrl")
-    if not isinstance(url, str) or urlsplit(url).scheme not in ("http", "https"):
-        return "destination.container.containerUrl must be an http or https URL"
+    problem = _container_problem(container)
+    if problem is not None:
+        return problem
     condition = _condition(output)
     if condition not in _CONDITIONS:
         return f"uploadCondition {condition!r} is none of {', '.join(_CONDITIONS)}"
@@ -74,6 +78,21 @@ async def upload(
         await _upload_one(storage, one, context, log)
     await asyncio.to_thread(log.save, context.task_dir)
     return log.failure
+
+
+def _container_problem(container: Mapping[str, Any]) -> str | None:
+    if container.get("identityReference"):
+        return "identityReference is not supported: there is no managed identity here; use a SAS"
+    if not is_http_url(container.get("containerUrl")):
+        return "destination.container.containerUrl must be an http or https URL"
+    headers: list[Any] = container.get("uploadHeaders") or []
+    if not isinstance(headers, list) or not all(_is_header(one) for one in headers):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from a client
+        return "uploadHeaders must be a list of objects with a name and a value"
+    return None
+
+
+def _is_header(header: Any) -> bool:
+    return isinstance(header, dict) and {"name", "value"} <= cast("dict[str, Any]", header).keys()
 
 
 def _condition(output: Mapping[str, Any]) -> str:
@@ -110,8 +129,11 @@ class _Log:
         self.failure = self.failure or failure
 
     def save(self, task_dir: Path) -> None:
-        (task_dir / "fileuploadout.txt").write_text("".join(self._out), encoding="utf-8")
-        (task_dir / "fileuploaderr.txt").write_text("".join(self._err), encoding="utf-8")
+        for name, lines in (("fileuploadout.txt", self._out), ("fileuploaderr.txt", self._err)):
+            with suppress(OSError):  # a full disk: the outcome says what failed
+                (task_dir / name).unlink(missing_ok=True)  # the task may have left a pipe there
+                text = "".join(lines)
+                (task_dir / name).write_text(text, encoding="utf-8", errors="replace")
 
 
 async def _upload_one(

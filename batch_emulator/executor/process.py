@@ -98,8 +98,10 @@ def _split(command_line: str) -> list[str]:
 
 
 def _create(path: Path) -> int:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
     try:
+        # what an earlier attempt left may be a pipe, which would block all of us, or a link
+        path.unlink(missing_ok=True)
         return os.open(path, flags, 0o644)
     except OSError as err:
         raise ExecutionError(failures.create_failure(str(path), err)) from err

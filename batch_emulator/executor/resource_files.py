@@ -8,7 +8,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
-from urllib.parse import urlsplit
 
 from batch_emulator.executor import failures
 from batch_emulator.executor.launch import SERVER_ERROR, USER_ERROR, ExecutionError, Failure
@@ -17,6 +16,7 @@ from batch_emulator.executor.storage import (
     Storage,
     StorageError,
     blob_url,
+    is_http_url,
     redact,
 )
 
@@ -56,13 +56,7 @@ def validate_resource_file(resource: Mapping[str, Any]) -> str | None:
 
 
 def _url_problem(name: str, url: object) -> str | None:
-    try:
-        parts = urlsplit(url) if isinstance(url, str) else None
-    except ValueError:
-        parts = None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        return f"{name} must be an http or https URL"
-    return None
+    return None if is_http_url(url) else f"{name} must be an http or https URL"
 
 
 def _target_problem(source: str, resource: Mapping[str, Any]) -> str | None:

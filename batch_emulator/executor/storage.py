@@ -54,10 +54,19 @@ def redact(url: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
 
 
+def is_http_url(url: object) -> bool:
+    """Whether a client can connect to it."""
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+    except ValueError:
+        return False
+    return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
 def blob_url(container_url: str, blob: str) -> str:
     """The URL of a blob in a container whose URL may carry a SAS."""
     parts = urlsplit(container_url)
-    path = f"{parts.path.rstrip('/')}/{quote(blob)}"
+    path = f"{parts.path.rstrip('/')}/{quote(os.fsencode(blob))}"
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 

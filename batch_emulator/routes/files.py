@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -56,10 +57,14 @@ async def _on_disk(work: Callable[[], _T]) -> _T:
         raise Fault(err.code, message=err.message, status=err.status) from err
 
 
+def _quoted(name: str) -> str:
+    return quote(os.fsencode(name))  # names are bytes, not always text
+
+
 def _render(entry: FileEntry, url: str) -> Json:
     body: Json = {
         "name": entry.name,
-        "url": f"{url}/{quote(entry.name)}",
+        "url": f"{url}/{_quoted(entry.name)}",
         "isDirectory": entry.is_directory,
     }
     if not entry.is_directory:
@@ -80,7 +85,7 @@ def list_of(root: Root) -> Handler:
         recursive = call.query.get("recursive", "false").lower() == "true"
         found = await _on_disk(lambda: node_files.list_files(folder, recursive=recursive))
         rendered = sorted(((e.name, _render(e, url)) for e in found), key=lambda e: e[0])
-        reply = call.listing(odata.FILE_FIELDS, paging.from_sorted(rendered))
+        reply = await call.listing(odata.FILE_FIELDS, paging.from_sorted(rendered))
         if recursive and reply.body is not None and "odata.nextLink" in reply.body:
             reply.body["odata.nextLink"] += "&recursive=true"  # clients follow the link as it is
         return reply
@@ -96,7 +101,7 @@ def _headers(call: Call, entry: FileEntry, url: str) -> dict[str, str]:
         "Last-Modified": http_date(entry.modified),
         "ocp-creation-time": http_date(entry.modified),
         "ocp-batch-file-isdirectory": "true" if entry.is_directory else "false",
-        "ocp-batch-file-url": f"{url}/{quote(entry.name)}",
+        "ocp-batch-file-url": f"{url}/{_quoted(entry.name)}",
         "ocp-batch-file-mode": entry.mode,
         "Content-Type": entry.content_type,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault
-from batch_emulator.model import Job, Json, key_of
+from batch_emulator.model import Job, JobState, Json, key_of
 from batch_emulator.transitions import jobs
 from batch_emulator.wire import bodies, entities, paging, render
 
@@ -26,8 +26,10 @@ def add(call: Call) -> Reply:
     body = call.json()
     entities.check_job(body)
     account = call.emulator.account
-    if key_of(body["id"]) in account.jobs:
-        raise Fault("JobExists")
+    existing = account.jobs.get(key_of(body["id"]))
+    if existing is not None:
+        deleting = existing.state is JobState.DELETING
+        raise Fault("JobBeingDeleted" if deleting else "JobExists")
     _require_pool(call, body)
     job = jobs.add(account, body, call.now)
     return call.created(f"{call.base_url}/jobs/{job.id}", job.etag, job.modified)
@@ -39,11 +41,11 @@ def _require_pool(call: Call, body: Json) -> None:
         raise Fault("PoolNotFound", {"PoolId": body["poolInfo"]["poolId"]})
 
 
-def list_all(call: Call) -> Reply:
+async def list_all(call: Call) -> Reply:
     """Job_List."""
     found = sorted(call.emulator.account.jobs.items())
     rendered = ((key, render.job(job, call.base_url)) for key, job in found)
-    return call.listing(odata.JOB_FIELDS, paging.from_sorted(rendered))
+    return await call.listing(odata.JOB_FIELDS, paging.from_sorted(rendered))
 
 
 def get(call: Call) -> Reply:
@@ -123,10 +125,10 @@ def task_counts(call: Call) -> Reply:
     return call.entity(render.task_counts(call.job()), {})
 
 
-def preparation_status(call: Call) -> Reply:
+async def preparation_status(call: Call) -> Reply:
     """Job_ListPreparationAndReleaseTaskStatus."""
     job = call.job()
     if "jobPreparationTask" not in job.spec:
         raise Fault("JobPreparationTaskNotSpecified")
     rendered = render.preparation_status(job, call.base_url)
-    return call.listing(odata.PREPARATION_FIELDS, paging.from_sorted(rendered))
+    return await call.listing(odata.PREPARATION_FIELDS, paging.from_sorted(rendered))

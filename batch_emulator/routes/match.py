@@ -49,5 +49,7 @@ def _parameters(pattern: list[str], segments: list[str]) -> dict[str, str] | Non
         name, _, tail = rest.partition("}")
         if not actual.startswith(head) or not actual.endswith(tail) or actual == head + tail:
             return None
-        params[name] = unquote(actual[len(head) : len(actual) - len(tail)])
+        value = actual[len(head) : len(actual) - len(tail)]
+        # a path is bytes and comes back as they were; in an id they are no letters
+        params[name] = unquote(value, errors="surrogateescape" if name == "filePath" else "replace")
     return params

@@ -19,11 +19,11 @@ def _render(call: Call, node: Node) -> Json:
     return render.node(node, call.base_url, recent)
 
 
-def list_all(call: Call) -> Reply:
+async def list_all(call: Call) -> Reply:
     """ComputeNode_List."""
     found = sorted(call.pool().nodes.items())
     rendered = ((key, _render(call, node)) for key, node in found)
-    return call.listing(odata.NODE_FIELDS, paging.from_sorted(rendered))
+    return await call.listing(odata.NODE_FIELDS, paging.from_sorted(rendered))
 
 
 def get(call: Call) -> Reply:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault
-from batch_emulator.model import Json, Pool, key_of
+from batch_emulator.model import Json, Pool, key_of, part
 from batch_emulator.transitions import pools
 from batch_emulator.wire import entities, paging, render
 
@@ -18,17 +18,19 @@ def add(call: Call) -> Reply:
     """Pool_Add."""
     body = call.json()
     entities.check_pool(body)
-    if key_of(body["id"]) in call.emulator.account.pools:
+    existing = call.emulator.account.pools.get(key_of(body["id"]))
+    if existing is not None:
+        pools.require_active(existing)
         raise Fault("PoolExists")
     pool = pools.add(call.emulator.account, body, call.now)
     return call.created(f"{call.base_url}/pools/{pool.id}", pool.etag, pool.modified)
 
 
-def list_all(call: Call) -> Reply:
+async def list_all(call: Call) -> Reply:
     """Pool_List."""
     found = sorted(call.emulator.account.pools.items())
     rendered = ((key, render.pool(pool, call.base_url)) for key, pool in found)
-    return call.listing(odata.POOL_FIELDS, paging.from_sorted(rendered))
+    return await call.listing(odata.POOL_FIELDS, paging.from_sorted(rendered))
 
 
 def get(call: Call) -> Reply:
@@ -70,6 +72,7 @@ def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
     spec |= {name: pool.spec[name] for name in fixed if name in pool.spec}
     entities.check_pool(spec)
     pool.spec = spec
+    pool.pack = part(spec, "taskSchedulingPolicy").get("nodeFillType") == "pack"
     pools.touch(call.emulator.account, pool, call.now)
     return entity_headers(pool.etag, pool.modified)
 
@@ -102,12 +105,12 @@ def stop_resize(call: Call) -> Reply:
     return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
 
 
-def node_counts(call: Call) -> Reply:
+async def node_counts(call: Call) -> Reply:
     """Account_ListPoolNodeCounts."""
     found = sorted(call.emulator.account.pools.items())
     rendered = ((key, render.node_counts(pool)) for key, pool in found)
     fetch = paging.from_sorted(rendered)
-    return call.listing(odata.NODE_COUNT_FIELDS, fetch, default=NODE_COUNTS_PAGE)
+    return await call.listing(odata.NODE_COUNT_FIELDS, fetch, default=NODE_COUNTS_PAGE)
 
 
 # Images that pools name most; every one runs on this machine all the same [S].
@@ -119,7 +122,7 @@ _IMAGES = (
 )
 
 
-def supported_images(call: Call) -> Reply:
+async def supported_images(call: Call) -> Reply:
     """Account_ListSupportedImages."""
     found: list[tuple[str, Json]] = []
     for publisher, offer, sku, agent, gpu in _IMAGES:
@@ -133,4 +136,6 @@ def supported_images(call: Call) -> Reply:
         if gpu:
             body["capabilities"] = ["NvidiaTeslaDriverInstalled"]
         found.append((f"{publisher}/{offer}/{sku}", body))
-    return call.listing(odata.IMAGE_FIELDS, paging.from_sorted(sorted(found, key=lambda i: i[0])))
+    return await call.listing(
+        odata.IMAGE_FIELDS, paging.from_sorted(sorted(found, key=lambda i: i[0]))
+    )

@@ -80,7 +80,7 @@ def _add_one(call: Call, job: Job, body: Json, taken: set[str]) -> Json:
     }
 
 
-def list_all(call: Call) -> Reply:
+async def list_all(call: Call) -> Reply:
     """Task_List, in the order of ids."""
     job = call.job()
     asked = paging.parse(call.query, odata.TASK_FIELDS)
@@ -92,7 +92,7 @@ def list_all(call: Call) -> Reply:
         rows = call.emulator.store.tasks_after(job, after, limit, state)
         return [(key_of(row.id), render.task(job, row, call.base_url)) for row in rows]
 
-    return call.listing(odata.TASK_FIELDS, fetch)
+    return await call.listing(odata.TASK_FIELDS, fetch)
 
 
 def get(call: Call) -> Reply:

@@ -174,7 +174,7 @@ def _finish(account: Account, task: Task, body: Json, outcome: Outcome, now: dat
     if failure is None or job.spec.get("onTaskFailure") != "performexitoptionsjobaction":
         return
     action = action or "terminate"  # the default for any end but exit code 0 (docs: ExitOptions)
-    if action == "terminate" and job.state in (JobState.ACTIVE, JobState.DISABLED):
+    if action == "terminate" and job.state in jobs.TERMINABLE:
         jobs.terminate(account, job, "TaskFailed", now)
     elif action == "disable" and job.state is JobState.ACTIVE:
         # what becomes of the other tasks is not documented [S]: they run to their end

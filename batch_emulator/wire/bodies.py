@@ -14,7 +14,8 @@ from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Json
 from batch_emulator.values import parse_duration
 
-ID_PATTERN = re.compile(r"^[A-Za-z0-9_-]{1,64}$")
+ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_MAX_DEPTH = 64  # of objects and lists in each other; a body of the service has some ten
 
 _INTEGERS = frozenset(
     [
@@ -80,6 +81,7 @@ _OBJECTS = frozenset(
         "virtualMachineConfiguration",
         "exitConditions",
         "exitOptions",
+        "default",
         "preProcessingError",
         "fileUploadError",
         "affinityInfo",
@@ -112,7 +114,8 @@ def parse(body: bytes, *, optional: bool = False) -> Json:
             return {}
         raise Fault("InvalidRequestBody", {"Reason": "a JSON object is expected"})
     try:
-        value = json.loads(body)
+        value = json.loads(body, parse_constant=_no_number)
+        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
     except (ValueError, RecursionError) as err:
         raise Fault("InvalidRequestBody", {"Reason": f"not JSON: {err}"}) from err
     if not isinstance(value, dict):
@@ -120,7 +123,13 @@ def parse(body: bytes, *, optional: bool = False) -> Json:
     return _object(cast("Json", value), "")
 
 
+def _no_number(text: str) -> None:
+    raise ValueError(f"{text} is not a number of JSON")
+
+
 def _object(value: Json, where: str) -> Json:
+    if where.count("/") > _MAX_DEPTH:
+        raise Fault("InvalidRequestBody", {"Reason": f"nested deeper than {_MAX_DEPTH}"})
     return {
         name: item if name in _FREE else _property(name, item, f"{where}{name}")
         for name, item in value.items()
@@ -210,7 +219,7 @@ def require(body: Json, *names: str) -> None:
 def require_id(body: Json) -> None:
     """Refuse an id that is not 1 to 64 of letters, digits, `-` and `_`. Raises Fault."""
     require(body, "id")
-    if not ID_PATTERN.match(body["id"]):
+    if not ID_PATTERN.fullmatch(body["id"]):
         reason = "1 to 64 characters out of letters, digits, hyphen and underscore"
         raise bad_property("id", body["id"], reason)
 

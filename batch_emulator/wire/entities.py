@@ -90,7 +90,7 @@ def check_job(body: Json) -> None:
         if name in body:
             task = body[name]
             check_start_task(task)
-            if "id" in task and not ID_PATTERN.match(task["id"]):
+            if "id" in task and not ID_PATTERN.fullmatch(task["id"]):
                 raise bad_property(f"{name}/id", task["id"], "not a valid id")
     require_choice(body, "onTaskFailure", "noaction", "performexitoptionsjobaction")
 
@@ -107,6 +107,7 @@ def check_job_properties(body: Json) -> None:
         require_range(body, "maxParallelTasks", 1, 2**31)
     require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
     require_choice(body, "onAllTasksComplete", "noaction", "terminatejob")
+    _check_settings(parts(body, "commonEnvironmentSettings"))
 
 
 def check_task(body: Json, job: Json) -> None:
@@ -165,5 +166,9 @@ def _check_files(task: Json) -> None:
         problem = validate_output_file(output)
         if problem is not None:
             raise bad_property("outputFiles", output.get("filePattern", ""), problem)
-    for setting in parts(task, "environmentSettings"):
+    _check_settings(parts(task, "environmentSettings"))
+
+
+def _check_settings(settings: list[Json]) -> None:
+    for setting in settings:
         require(setting, "name")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
@@ -15,7 +17,7 @@ from batch_emulator.odata import FieldRule, FilterError, Predicate, parse_filter
 
 MAX_RESULTS = 1000
 # Reads this many rows between looks at the filter, so that a page never holds the whole table.
-_BATCH = 1000
+_BATCH = 250
 
 Fetch = Callable[[str, int], Iterable[tuple[str, Json]]]
 
@@ -71,7 +73,7 @@ def selected(text: str) -> frozenset[str] | None:
 
 
 def _limit(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= MAX_RESULTS:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or not 1 <= int(text) <= MAX_RESULTS:
         raise bad_query("maxresults", text, f"1 to {MAX_RESULTS} is allowed")
     return int(text)
 
@@ -86,8 +88,11 @@ def _decode(text: str) -> Json:
     return cast("Json", value)
 
 
-def page(asked: ListQuery, fetch: Fetch, url: str, api_version: str) -> Json:
-    """One page of the list at `url`; `fetch(after, limit)` gives (key, entity) in order of keys."""
+async def page(asked: ListQuery, fetch: Fetch, url: str, api_version: str) -> Json:
+    """One page of the list at `url`; `fetch(after, limit)` gives (key, entity) in order of keys.
+
+    Between batches everybody else has a turn: a filter may have to look at a whole long list.
+    """
     found: list[Json] = []
     after = asked.after
     while len(found) < asked.limit:
@@ -101,6 +106,7 @@ def page(asked: ListQuery, fetch: Fetch, url: str, api_version: str) -> Json:
             after = key
         if len(batch) < limit:
             return {"value": found}
+        await asyncio.sleep(0)
     more = next(iter(fetch(after, 1)), None)
     return {"value": found} if more is None else _with_link(asked, found, after, url, api_version)
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
-from azure.batch import BatchClient
+from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
 from tests.contract.server import ACCOUNT, KEY, Things, client_for, eventually, serving
@@ -207,3 +208,75 @@ def test_tasks_inherit_only_what_is_named(tmp_path: Path) -> None:
             started.stdout.close()
     assert {"PATH", "PASSED_ONE", "AZ_BATCH_TASK_ID"} <= names
     assert not {"HIDDEN_ONE", "BATCH_EMULATOR_KEY"} & names
+
+
+def test_start_task_that_nobody_waits_for_runs_again(tmp_path: Path) -> None:
+    shell = "test -e $AZ_BATCH_NODE_SHARED_DIR/twice && exit 0; exec sleep 600"
+    start_task = models.BatchStartTask(command_line=f"/bin/sh -c '{shell}'", wait_for_success=False)
+    with process(tmp_path / "data") as (_, client):
+        things = Things(client)
+        pool_id = things.pool(target_dedicated_nodes=1, start_task=start_task)
+        things.wait_nodes(pool_id, 1)
+        job_id = things.job(pool_id)
+        task_id = things.task(job_id, "/bin/sh -c 'touch $AZ_BATCH_NODE_SHARED_DIR/twice'")
+        things.wait_task(job_id, task_id)
+    with process(tmp_path / "data") as (_, client):
+
+        def ended() -> bool:
+            [node] = client.list_nodes(pool_id)
+            info = node.start_task_info
+            return node.state == "idle" and info is not None and info.result == "success"
+
+        eventually(ended)
+
+
+LOCKED = (
+    # a second process of the same task at the same time finds the lock held and exits 99
+    "/bin/sh -c 'exec flock -n -E 99 {lock} sleep {seconds}'",
+    "/usr/bin/env -i /usr/bin/flock -n -E 99 {lock} /bin/sleep {seconds}",
+    "/bin/sh -c 'flock -n -E 99 {lock} sleep {seconds} || exit 99; test -e {lock}.ran && exit 0;"
+    + " touch {lock}.ran; exit 5'",
+)
+
+
+def test_no_task_is_lost_or_runs_twice_at_once_when_killed_at_random(tmp_path: Path) -> None:
+    rng = random.Random(7)
+    (tmp_path / "locks").mkdir()
+    retried = models.BatchTaskConstraints(max_task_retry_count=1)
+    bodies = [
+        models.BatchTaskCreateOptions(
+            id=f"t{number}",
+            command_line=rng.choice(LOCKED).format(
+                lock=tmp_path / "locks" / str(number), seconds=f"{rng.uniform(0, 0.5):.2f}"
+            ),
+            constraints=retried,
+        )
+        for number in range(60)
+    ]
+    for kill in range(4):
+        with process(tmp_path / "data") as (started, client):
+            if kill == 0:
+                things = Things(client)
+                things.pool(id="pool", target_dedicated_nodes=2, task_slots_per_node=6)
+                things.job("pool", id="job")
+                client.create_tasks("job", task_collection=bodies)
+            with suppress(subprocess.TimeoutExpired):  # load goes on until the kill
+                started.wait(rng.uniform(0.1, 0.8))
+    with process(tmp_path / "data") as (_, client):
+        eventually(lambda: client.get_job_task_counts("job").task_counts.completed == len(bodies))
+        found = {str(task.id): task for task in client.list_tasks("job")}
+        counts = client.get_job_task_counts("job").task_counts
+    assert set(found) == {str(body.id) for body in bodies}
+    codes = {
+        key: task.execution_info and task.execution_info.exit_code for key, task in found.items()
+    }
+    assert {key: code for key, code in codes.items() if code} == {}
+    assert (counts.active, counts.running, counts.succeeded) == (0, 0, len(bodies))
+    assert not [p for p in psutil.process_iter() if str(tmp_path / "locks") in _words(p)]
+
+
+def _words(process: psutil.Process) -> str:
+    try:
+        return " ".join(process.cmdline())
+    except psutil.Error:
+        return ""

@@ -329,3 +329,17 @@ def test_cancelling_run_kills_the_process(node: Node) -> None:
 
     in_executor(scenario)
     assert not running(pids[0])
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads what /proc says")
+def test_kill_leftovers_finds_processes_that_cleaned_their_environment(node: Node) -> None:
+    node.layout.create()
+    with (node.layout.startup / "stdout.txt").open("wb") as stdout:
+        bare = psutil.Popen(["/bin/sleep", "600"], env={}, stdout=stdout, cwd="/")
+    try:
+        assert Executor.kill_leftovers(node.layout.root) == 1
+        assert bare.wait(10) == -9
+    finally:
+        if bare.poll() is None:
+            bare.kill()
+            bare.wait()

@@ -187,3 +187,13 @@ def test_completion_leaves_nothing_of_a_task_in_memory() -> None:
     assert (job.live, job.queues, job.executions) == ({}, {}, {})
     assert job.tasks.succeeded == 10
     assert not world.account.executions
+
+
+def test_failure_of_a_job_that_is_being_disabled_still_ends_it() -> None:
+    world = World()
+    world.pool(taskSlotsPerNode=2)
+    job = world.job(onTaskFailure="performexitoptionsjobaction")
+    bad = world.task(job, "bad")
+    jobs.disable(world.account, job, "wait", world.clock.now())
+    world.end(bad, failed(4))
+    assert (job.state, job.terminate_reason) == (JobState.COMPLETED, "TaskFailed")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +13,10 @@ import pytest
 
 from batch_emulator import restart
 from batch_emulator.account import Account
+from batch_emulator.emulator import Emulator, Settings
 from batch_emulator.model import JobState, NodeState, TaskState
-from batch_emulator.store import Store, StoreFormatError, StoreInUseError
+from batch_emulator.records import job_record, node_record, pool_record, task_record
+from batch_emulator.store import FORMAT, Store, StoreFormatError, StoreInUseError
 from batch_emulator.transitions import jobs, tasks
 from tests.unit.emulator.world import World, failed
 
@@ -126,10 +130,36 @@ def test_second_store_on_the_folder_is_refused(store: Store, tmp_path: Path) -> 
         Store(tmp_path / "data")
 
 
-def test_newer_format_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("version", [0, FORMAT + 1])
+def test_state_of_another_version_is_refused_by_its_number(tmp_path: Path, version: int) -> None:
     Store(tmp_path / "data").close()
-    with sqlite3.connect(tmp_path / "data" / "state.sqlite") as database:
-        database.execute("PRAGMA user_version=99")
-    database.close()
-    with pytest.raises(StoreFormatError, match="99"):
+    change(tmp_path, f"PRAGMA user_version={version}")
+    with pytest.raises(StoreFormatError, match=f"format {version}, this emulator reads {FORMAT}"):
         Store(tmp_path / "data")
+
+
+def test_record_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
+    Store(tmp_path / "data").close()
+    change(tmp_path, "INSERT INTO pools VALUES ('p', '{}')")
+    with pytest.raises(StoreFormatError, match="cannot be read"):
+        Emulator(Settings(tmp_path / "data", "unit", "a2V5"))
+    Store(tmp_path / "data").close()  # and the folder is free again
+
+
+def change(tmp_path: Path, statement: str) -> None:
+    database = sqlite3.connect(tmp_path / "data" / "state.sqlite")
+    database.execute(statement)
+    database.commit()
+    database.close()
+
+
+def test_records_keep_their_form_while_the_format_keeps_its_number() -> None:
+    """Whoever changes a record sees this fail: raise FORMAT, then change the fingerprint."""
+    world = World()
+    pool = world.pool()
+    job = world.job(jobPreparationTask={"commandLine": "x"})
+    task = world.task(job, "task")
+    records = (pool_record(pool), node_record(world.node(pool)), job_record(job), task_record(task))
+    names = [sorted(record) for record in records]
+    digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
+    assert (FORMAT, digest) == (1, "a744691b8170")

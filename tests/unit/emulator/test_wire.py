@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Coroutine
 from datetime import timedelta
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
@@ -85,9 +86,8 @@ def walk(query: dict[str, str], count: int) -> list[list[dict[str, Any]]]:
     pages: list[list[dict[str, Any]]] = []
     while True:
         asked = paging.parse(query, odata.POOL_FIELDS)
-        page = paging.page(
-            asked, paging.from_sorted(entities(count)), "http://h/pools", "2024-02-01.19.0"
-        )
+        fetch = paging.from_sorted(entities(count))
+        page = asyncio.run(paging.page(asked, fetch, "http://h/pools", "2024-02-01.19.0"))
         pages.append(page["value"])
         if "odata.nextLink" not in page:
             return pages
@@ -105,6 +105,25 @@ def test_pages_cover_everything_once() -> None:
 
 def test_last_full_page_has_no_link() -> None:
     assert [len(page) for page in walk({"maxresults": "3"}, 6)] == [3, 3]
+
+
+async def turns_during(work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, int]:
+    """How often somebody else had a turn, and how many entities were found."""
+    task = asyncio.ensure_future(work)
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    return turns, len(task.result()["value"])
+
+
+def test_filter_over_a_long_list_lets_others_have_a_turn() -> None:
+    asked = paging.parse({"$filter": "id eq 'k04000'"}, odata.POOL_FIELDS)
+    found = [(f"k{n:05}", {"id": f"k{n:05}"}) for n in range(5000)]
+    work = paging.page(asked, paging.from_sorted(found), "http://h/pools", "2024-02-01.19.0")
+    turns, matches = asyncio.run(turns_during(work))
+    assert matches == 1
+    assert turns >= 10
 
 
 def test_links_carry_filter_and_select() -> None:
