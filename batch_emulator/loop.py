@@ -154,9 +154,9 @@ class Loop:
             folder.rename(doomed)
         except FileNotFoundError:
             return
-        except OSError:
-            log.exception("cannot move %s away", folder)
-            return
+        except OSError as err:  # a full disk, or a link to another: deleting is what helps now
+            log.warning("%s is deleted where it is: %s", folder, err)
+            doomed = folder
         self._spawn(_delete(doomed))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from azure.batch import models
 
-from tests.contract.server import Running, Things
+from tests.contract.server import Running, Things, eventually
 from tests.contract.signed import send
 
 
@@ -158,3 +159,19 @@ def test_attempt_that_leaves_a_pipe_for_the_next_holds_up_nobody(
     info = things.wait_task(job_id, task_id).execution_info
     assert info is not None
     assert (info.exit_code, info.retry_count) == (0, 1)
+
+
+def test_files_go_also_when_there_is_no_room_to_move_them(
+    running: Running, things: Things, pool: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = things.job(pool)
+    task_id = things.task(job_id)
+    node = things.wait_task(job_id, task_id).node_info
+    assert node is not None
+    launches = running.emulator.launches
+    folder = launches.layout(pool, str(node.node_id)).task_dir(job_id, task_id)
+    assert folder.is_dir()
+    (tmp_path / "full").touch()
+    monkeypatch.setattr(launches, "trash", tmp_path / "full" / "trash")
+    things.client.delete_task(job_id, task_id)
+    eventually(lambda: not folder.exists())

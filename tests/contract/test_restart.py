@@ -234,8 +234,10 @@ LOCKED = (
     # a second process of the same task at the same time finds the lock held and exits 99
     "/bin/sh -c 'exec flock -n -E 99 {lock} sleep {seconds}'",
     "/usr/bin/env -i /usr/bin/flock -n -E 99 {lock} /bin/sleep {seconds}",
-    "/bin/sh -c 'flock -n -E 99 {lock} sleep {seconds} || exit 99; test -e {lock}.ran && exit 0;"
-    + " touch {lock}.ran; exit 5'",
+    (
+        "/bin/sh -c 'flock -n -E 99 {lock} sleep {seconds} || exit 99; test -e {lock}.ran && exit 0;"
+        " touch {lock}.ran; exit 5'"
+    ),
 )
 
 
