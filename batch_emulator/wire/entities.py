@@ -26,13 +26,13 @@ from batch_emulator.wire.bodies import (
 MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quotas
 
-_NO_POOL = (
+NOT_IN_POOLS = (
     "applicationPackageReferences",
     "certificateReferences",
     "mountConfiguration",
     "cloudServiceConfiguration",
 )
-_NO_TASK = ("containerSettings", "applicationPackageReferences", "authenticationTokenSettings")
+NOT_IN_TASKS = ("containerSettings", "applicationPackageReferences", "authenticationTokenSettings")
 
 
 def _refuse(body: Json, names: tuple[str, ...], where: str) -> None:
@@ -45,7 +45,7 @@ def check_pool(body: Json) -> None:
     """Refuse what a pool cannot be. Raises Fault."""
     require_id(body)
     require(body, "vmSize")
-    _refuse(body, _NO_POOL, "pool")
+    _refuse(body, NOT_IN_POOLS, "pool")
     if body.get("enableAutoScale") or body.get("autoScaleFormula"):
         raise not_implemented("pool.enableAutoScale")
     machine = part(body, "virtualMachineConfiguration")
@@ -74,7 +74,7 @@ def check_targets(body: Json) -> None:
 def check_start_task(task: Json) -> None:
     """Refuse a start task that could not run. Raises Fault."""
     require(task, "commandLine")
-    _refuse(task, _NO_TASK, "startTask")
+    _refuse(task, NOT_IN_TASKS, "startTask")
     require_range(task, "maxTaskRetryCount", -1, 2**31)
     _check_files(task)
 
@@ -114,7 +114,7 @@ def check_task(body: Json, job: Json) -> None:
     """Refuse what a task of this job cannot be. Raises Fault."""
     require_id(body)
     require(body, "commandLine")
-    _refuse(body, (*_NO_TASK, "multiInstanceSettings"), "task")
+    _refuse(body, (*NOT_IN_TASKS, "multiInstanceSettings"), "task")
     require_range(body, "requiredSlots", 1, MAX_SLOTS)
     check_constraints(body)
     if body.get("dependsOn"):
