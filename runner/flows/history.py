@@ -84,7 +84,9 @@ def _row(connection: Connection, run_id: str) -> RunRow | None:
     container = runs_container(connection)
     content = container.read(RunPaths(run_id).run)
     if content is None:
-        return None
+        lost = container.size(RunPaths(run_id).result) is not None
+        problem = "run.json is gone: storage lost it, the outputs are there"
+        return RunRow(run_id, None, None, None, problem=problem) if lost else None
     try:
         record = parse_run(content, run_id)
         result = load_result(container, run_id)

@@ -55,8 +55,15 @@ class LocalStatus:
 
 def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
     """Outputs of the target; local services that do not run are started first."""
-    if settings.target == "local" and not _all_answer(settings):
-        up(settings, on_event)
+    if settings.target != "local":
+        return load_outputs(settings)
+    try:
+        if _all_answer(settings):
+            return load_outputs(settings)
+    except RunnerError as err:
+        if err.code != "R-STACK-OUTPUTS":
+            raise
+    up(settings, on_event)  # writes the outputs anew
     return load_outputs(settings)
 
 

@@ -74,7 +74,7 @@ def save_state(paths: HomePaths, state: LocalState) -> None:
 def ensure_keys(paths: HomePaths) -> dict[str, str]:
     """The account keys ("batch", "storage"): random, made once per installation, mode 0600."""
     try:
-        return cast("dict[str, str]", json.loads(paths.keys.read_text(encoding="utf-8")))
+        return _checked(json.loads(paths.keys.read_text(encoding="utf-8")))
     except FileNotFoundError:
         keys = {name: _new_key() for name in ("batch", "storage")}
         write_atomically(paths.keys, json.dumps(keys, indent=2))
@@ -87,6 +87,13 @@ def ensure_keys(paths: HomePaths) -> dict[str, str]:
             fix="start over with runner local reset",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
+
+
+def _checked(raw: Any) -> dict[str, str]:
+    keys = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+    if not all(isinstance(keys.get(name), str) for name in ("batch", "storage")):
+        raise ValueError("it has no keys 'batch' and 'storage'")
+    return keys
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -79,9 +79,14 @@ def watch_run(
     lost_since: float | None = None
     while not watcher.ended:
         try:
-            yield from watcher.look()
+            for event in watcher.look():
+                if lost_since is not None and isinstance(event, RunEnded):
+                    lost_since = None
+                    yield ContactRestored()
+                yield event
         except RunnerError as err:
             now = time.monotonic()
+            watcher.contact_was_lost = True
             if err.code != SERVICES_DOWN or (lost_since and now - lost_since > options.patience_s):
                 raise
             if lost_since is None:
@@ -92,7 +97,6 @@ def watch_run(
         if lost_since is not None:
             lost_since = None
             yield ContactRestored()
-            watcher.contact_was_lost = True
         if not watcher.ended:
             time.sleep(options.pace.tick)
 
@@ -148,7 +152,7 @@ class _Watcher:
     def look(self) -> Generator[WatchEvent]:
         """Look at everything that is due; at Batch last, since blob says most without it."""
         yield from self._open_logs()
-        self._check_logs()
+        self._after_lost_contact()
         pace = self._pace
         if self._due("events", pace.events if self._stage == "command" else pace.early_events):
             yield from self._retrying("events", self._look_at_events)
@@ -199,8 +203,10 @@ class _Watcher:
         self._logs = logs
         yield from skipped
 
-    def _check_logs(self) -> None:
+    def _after_lost_contact(self) -> None:
         if self.contact_was_lost:
+            # A service that was killed may have lost what it was given last: the run's description.
+            self._container.create(self._paths.run, self._record.raw)
             for log in self._logs or ():
                 log.cursor.stay_within()
             self.contact_was_lost = False

@@ -14,6 +14,7 @@ import pytest
 
 from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection, connect
+from runner.azure.faults import SERVICES_DOWN
 from runner.core.errors import RunnerError
 from runner.core.progress import Progress, ignore_progress
 from runner.core.recipe import load_recipe
@@ -285,3 +286,32 @@ def test_tail_counts_lines_from_the_end(
     name = f"{tmp_path.name}/tail"
     runs.create_bytes(name, content, "text/plain")
     assert runs.read_range(name, tail_offset(runs, name, lines), None) == expected
+
+
+def test_description_that_storage_lost_is_given_back_by_who_watches(
+    connection: Connection,
+    prepared: PreparedRun,
+    runs: BlobContainer,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    record = submit_run(connection, prepared, ignore_progress)
+    watching = watch_run(connection, record)
+    next(watching)
+    runs.delete(RunPaths(record.run_id).run)  # Azurite was killed before it had saved it
+
+    def refused(*args: object, **kwargs: object) -> None:
+        monkeypatch.undo()
+        raise RunnerError(SERVICES_DOWN, "down", why="killed")
+
+    monkeypatch.setattr(BlobContainer, "read_range", refused)
+    *_, last = watching
+    assert isinstance(last, RunEnded)
+    assert find_run(connection, record.run_id) == record
+    runs.delete(RunPaths(record.run_id).run)
+    (row,) = (
+        row
+        for row in list_runs(connection, tmp_path, limit=None, experiment=None).rows
+        if row.run_id == record.run_id
+    )
+    assert "run.json is gone" in row.problem, "what nobody watched is listed as it is"

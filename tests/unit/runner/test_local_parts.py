@@ -193,6 +193,15 @@ def test_sizes_and_ports_out_of_range_are_refused(
         wanted_state(None, nodes, slots, port, blob_port)
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"batch": 5, "storage": "x"}'])
+def test_damaged_keys_are_no_bug_of_ours(paths: HomePaths, text: str) -> None:
+    paths.local.mkdir(parents=True)
+    paths.keys.write_text(text)
+    with pytest.raises(RunnerError) as caught:
+        ensure_keys(paths)
+    assert caught.value.code == "R-LOCAL-KEYS"
+
+
 def test_keys_are_not_on_command_lines(paths: HomePaths, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NODE_OPTIONS", "--inspect")
     program = azurite.AzuriteProgram(Path("/node"), Path("/main.js"))
