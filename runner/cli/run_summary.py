@@ -14,10 +14,11 @@ if TYPE_CHECKING:
     from runner.flows.watch_events import RunEnded
 
 
-def output_url(connection: Connection, run_id: str) -> str:
+def output_url(connection: Connection, run_id: str, result: RunResult | None) -> str:
     """Where the outputs are in blob."""
     outputs = connection.outputs
-    return f"{outputs.blob_endpoint}/{outputs.container_runs}/{run_id}/output/"
+    folder = result.output if result else "output/"
+    return f"{outputs.blob_endpoint}/{outputs.container_runs}/{run_id}/{folder}"
 
 
 def result_document(
@@ -34,7 +35,7 @@ def result_document(
         "job_id": record.job_id,
         "pool": record.pool,
         "code_sha256": record.raw["code"]["sha256"],
-        "output_url": output_url(connection, record.run_id),
+        "output_url": output_url(connection, record.run_id, ended.result),
         "output_dir": str(folder) if folder else None,
     }
 
@@ -47,7 +48,7 @@ def print_summary(
     if ended.result:
         pairs |= _result_pairs(record, ended.result)
     if ended.result and ended.result.outputs:
-        pairs["in blob"] = output_url(connection, record.run_id)
+        pairs["in blob"] = output_url(connection, record.run_id, ended.result)
     if folder is not None:
         pairs["on disk"] = str(folder)
     if record.data_notice:

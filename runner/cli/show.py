@@ -47,7 +47,7 @@ def _document(
         "node": view.status.node,
         "metrics": [dataclasses.asdict(metric) for metric in metrics],
         "attempts": [dataclasses.asdict(attempt) for attempt in view.attempts],
-        "output_url": output_url(connection, view.record.run_id),
+        "output_url": output_url(connection, view.record.run_id, view.result),
         "run": view.record.raw,
         "result": view.result.raw if view.result else None,
     }
@@ -78,7 +78,7 @@ def _pairs(connection: Connection, view: RunView, metrics: list[MetricSummary]) 
         listed = [f"{file.path} ({size(file.size_bytes)})" for file in result.outputs[:10]]
         more = len(result.outputs) - len(listed)
         pairs["outputs"] = ", ".join(listed) + (f" and {more} more" if more else "")
-        pairs["in blob"] = output_url(connection, record.run_id)
+        pairs["in blob"] = output_url(connection, record.run_id, result)
     return {name: text for name, text in pairs.items() if text}
 
 

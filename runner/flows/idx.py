@@ -32,6 +32,8 @@ def read_idx(path: Path, magic: int) -> IdxFile:
     try:
         with gzip.open(path, "rb") as file:
             header = file.read(4 * (1 + dimensions))
+            if not header:
+                raise _refused(path, "it is empty")
             if len(header) < 4 * (1 + dimensions) or struct.unpack(">I", header[:4])[0] != magic:
                 raise _refused(path, f"its first bytes are {header[:4].hex()}, not {magic:08x}")
             shape = struct.unpack(f">{dimensions}I", header[4:])

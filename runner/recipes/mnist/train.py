@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -28,23 +29,36 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", type=Path, default=environment("RUNNER_DATA_DIR"))
     parser.add_argument("--output", type=Path, default=environment("RUNNER_OUTPUT_DIR", "output"))
     parser.add_argument("--metrics-file", type=Path, default=environment("RUNNER_METRICS_FILE"))
-    for name, kind, default, text in (
-        ("epochs", int, 8, "passes over the training images"),
-        ("batch_size", int, 128, "images per step"),
-        ("learning_rate", float, 0.004, "highest learning rate"),
-        ("weight_decay", float, 0.01, "of AdamW"),
-        ("dropout", float, 0.3, "share of the dense layer that is dropped"),
-        ("shift", int, 2, "move training images by up to so many pixels"),
-        ("subset", int, 0, "train on so many images only; 0 takes all"),
-        ("validation", int, 5000, "images held back, a tenth at most"),
-        ("seed", int, 0, "of weights, order and shifts"),
+    for name, kind, default, least, text in (
+        ("epochs", int, 8, 1, "passes over the training images"),
+        ("batch_size", int, 128, 1, "images per step"),
+        ("learning_rate", float, 0.004, 0, "highest learning rate"),
+        ("weight_decay", float, 0.01, 0, "of AdamW"),
+        ("dropout", float, 0.3, 0, "share of the dense layer that is dropped"),
+        ("shift", int, 2, 0, "move training images by up to so many pixels"),
+        ("subset", int, 0, 0, "train on so many images only; 0 takes all"),
+        ("validation", int, 5000, 1, "images held back, a tenth at most"),
+        ("seed", int, 0, 0, "of weights, order and shifts"),
     ):
         options = [f"--{name}"] + ([f"--{name.replace('_', '-')}"] if "_" in name else [])
-        parser.add_argument(*options, type=kind, default=default, help=text)
+        parser.add_argument(*options, type=at_least(least, kind), default=default, help=text)
     arguments = parser.parse_args()
     if arguments.data is None:
         parser.error("--data is missing: the folder with the four IDX files of MNIST")
     return arguments
+
+
+def at_least(least: int, kind: type):
+    """An argument type: a number of that kind, not below `least`."""
+
+    def number(text: str):
+        value = kind(text)
+        if not value >= least:
+            raise argparse.ArgumentTypeError(f"{text} is less than {least}")
+        return value
+
+    number.__name__ = kind.__name__  # argparse shows it for what is no number
+    return number
 
 
 def main() -> int:
@@ -228,6 +242,8 @@ def progress(arguments: argparse.Namespace):
                 epoch + 1,
                 **{name: float(value) for name, value in logs.items()},
             )
+            if math.isnan(logs["loss"]):
+                sys.exit("error: the loss is not a number any more: lower --learning_rate")
 
     return Progress()
 

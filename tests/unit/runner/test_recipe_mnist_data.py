@@ -140,6 +140,23 @@ def test_script_without_data_says_what_to_pass() -> None:
     assert "--data is missing" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("--batch-size -3", "-3 is less than 1"),  # hung: no epoch had an end
+        ("--epochs 0", "0 is less than 1"),
+        ("--shift -1", "-1 is less than 0"),
+        ("--learning_rate nan", "nan is less than 0"),
+        ("--seed x", "invalid int value: 'x'"),
+    ],
+)
+def test_parameter_that_cannot_work_is_refused_by_name(arguments: str, told: str) -> None:
+    done = run_script("--data", "x", *arguments.split())
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert arguments.split(maxsplit=1)[0] in done.stderr
+
+
 def test_script_with_bad_data_ends_before_anything_heavy_is_imported(tmp_path: Path) -> None:
     write_digits(tmp_path)
     (tmp_path / f"{LABELS}.gz").write_bytes(b"x")

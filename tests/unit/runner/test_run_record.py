@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from runner.core.errors import RunnerError
+from runner.core.run_paths import RunPaths
 from runner.core.run_record import (
     check_output_path,
     parse_attempt_start,
@@ -45,6 +46,14 @@ def test_result_is_read_and_unknown_fields_are_ignored() -> None:
     assert read.ended is not None
     assert (read.ended - read.started).total_seconds() == 61.5
     assert read.metrics["loss"] != read.metrics["loss"], "NaN is written as a string"
+
+
+def test_outputs_lie_where_the_result_says_and_inside_the_run() -> None:
+    assert parse_result(result(), "r").output == RunPaths("r").output(1).removeprefix("r/")
+    later = result(output="attempts/2/output/")
+    assert "r/" + parse_result(later, "r").output == RunPaths("r").output(2)
+    with pytest.raises(RunnerError):
+        parse_result(result(output="../other/output/"), "r")
 
 
 def test_newer_format_is_refused_with_the_way_out() -> None:
