@@ -297,7 +297,7 @@ def test_description_that_storage_lost_is_given_back_by_who_watches(
 ) -> None:
     record = submit_run(connection, prepared, ignore_progress)
     watching = watch_run(connection, record)
-    next(watching)
+    next(event for event in watching if isinstance(event, StageReported))  # the agent has read it
     runs.delete(RunPaths(record.run_id).run)  # Azurite was killed before it had saved it
 
     def refused(*args: object, **kwargs: object) -> None:
@@ -307,6 +307,7 @@ def test_description_that_storage_lost_is_given_back_by_who_watches(
     monkeypatch.setattr(BlobContainer, "read_range", refused)
     *_, last = watching
     assert isinstance(last, RunEnded)
+    assert last.result is not None
     assert find_run(connection, record.run_id) == record
     runs.delete(RunPaths(record.run_id).run)
     (row,) = (
