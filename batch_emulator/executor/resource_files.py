@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -87,6 +88,7 @@ def safe_parts(path: str) -> tuple[str, ...] | None:
 @dataclass(frozen=True, slots=True)
 class _Transfer:
     url: str
+    root: Path  # nothing is written outside
     target: Path
     mode: int
 
@@ -117,7 +119,7 @@ async def _plan(
     mode = int(resource.get("fileMode") or _DEFAULT_MODE, 8)
     path = str(resource.get("filePath") or "")
     if resource.get("httpUrl"):
-        return [_Transfer(str(resource["httpUrl"]), working_dir / path, mode)]
+        return [_Transfer(str(resource["httpUrl"]), working_dir, working_dir / path, mode)]
     container = str(resource["storageContainerUrl"])
     try:
         names = await storage.list_blobs(container, str(resource.get("blobPrefix") or ""))
@@ -130,13 +132,13 @@ async def _plan(
             raise ExecutionError(_other(name, "the blob name leaves the working directory"))
         if not name.endswith("/"):  # such names stand for empty folders
             target = working_dir.joinpath(path, *parts)
-            transfers.append(_Transfer(blob_url(container, name), target, mode))
+            transfers.append(_Transfer(blob_url(container, name), working_dir, target, mode))
     return transfers
 
 
 async def _fetch(storage: Storage, one: _Transfer) -> None:
     try:
-        await asyncio.to_thread(one.target.parent.mkdir, parents=True, exist_ok=True)
+        await asyncio.to_thread(_make_room, one)
     except OSError as err:
         raise ExecutionError(failures.directory_failure(str(one.target.parent), err)) from err
     try:
@@ -149,6 +151,16 @@ async def _fetch(storage: Storage, one: _Transfer) -> None:
         raise ExecutionError(made(str(one.target), err.cause)) from err
     except OSError as err:
         raise ExecutionError(failures.write_failure(str(one.target), err)) from err
+
+
+def _make_room(one: _Transfer) -> None:
+    """A folder for the file, wherever an earlier attempt may have put links and pipes."""
+    target = one.target
+    if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(one.root)):
+        raise ExecutionError(_other(str(target), "a link leads out of the working directory"))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_symlink() or (target.exists() and not (target.is_file() or target.is_dir())):
+        target.unlink()
 
 
 def _failure(url: str, target: Path, err: StorageError) -> Failure:

@@ -188,6 +188,8 @@ async def _wait_for_end(running: process.TaskProcess, found: set[int], grace_s: 
 def _make_directories(launch: Launch) -> None:
     for folder in (launch.working_dir, launch.task_dir / "certs"):
         try:
+            if folder.is_symlink():  # an earlier attempt put it there: files would go elsewhere
+                folder.unlink()
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as err:
             raise ExecutionError(failures.directory_failure(str(folder), err)) from err

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
@@ -117,6 +118,7 @@ class Storage:
         if self._client is None:
             import httpx  # noqa: PLC0415 - most tasks transfer nothing
 
+            logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs URLs, SAS included
             direct: dict[str, httpx.AsyncBaseTransport | None] = {
                 f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")
             }

@@ -235,8 +235,8 @@ LOCKED = (
     "/bin/sh -c 'exec flock -n -E 99 {lock} sleep {seconds}'",
     "/usr/bin/env -i /usr/bin/flock -n -E 99 {lock} /bin/sleep {seconds}",
     (
-        "/bin/sh -c 'flock -n -E 99 {lock} sleep {seconds} || exit 99; test -e {lock}.ran && exit 0;"
-        " touch {lock}.ran; exit 5'"
+        "/bin/sh -c 'flock -n -E 99 {lock} sleep {seconds} || exit 99;"
+        " test -e {lock}.ran && exit 0; touch {lock}.ran; exit 5'"
     ),
 )
 

@@ -8,6 +8,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -207,9 +208,15 @@ def test_full_disk_is_disk_full(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_disk_that_fills_during_the_download_is_disk_full(node: Node, blobs: BlobStore) -> None:
-    node.working_dir.mkdir(parents=True)
-    (node.working_dir / "a").symlink_to("/dev/full")
+def test_disk_that_fills_during_the_download_is_disk_full(
+    node: Node, blobs: BlobStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = Path.open
+
+    def on_full_disk(path: Path, *args: Any, **options: Any) -> Any:
+        return real(Path("/dev/full") if path.name == "a" else path, *args, **options)
+
+    monkeypatch.setattr(Path, "open", on_full_disk)
     url = blobs.blob_url("in", "a.txt")
     _, code, _ = failure_of(node, {"httpUrl": url, "filePath": "a"})
     assert code == "DiskFull"
@@ -265,3 +272,44 @@ def test_kill_during_a_download_ends_the_launch(node: Node) -> None:
 def test_validation(resource: dict[str, Any], problem: str | None) -> None:
     found = validate_resource_file(resource)
     assert found is None if problem is None else problem in str(found)
+
+
+@pytest.mark.parametrize("inside", ["d", "d/new"])
+def test_link_that_an_earlier_attempt_left_is_not_followed_out(
+    node: Node, blobs: BlobStore, tmp_path: Path, inside: str
+) -> None:
+    (tmp_path / "out").mkdir()
+    run(node, command=f"/bin/ln -s {tmp_path}/out d")
+    resource = {"httpUrl": blobs.blob_url("in", "a.txt"), "filePath": f"{inside}/a.txt"}
+    assert failure_of(node, resource)[:2] == ("usererror", "BlobDownloadMiscError")
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+def test_link_in_place_of_the_working_directory_is_replaced(
+    node: Node, blobs: BlobStore, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    run(node, command=f"/bin/sh -c 'rmdir $PWD; ln -s {tmp_path}/out $PWD'")
+    run(node, {"httpUrl": blobs.blob_url("in", "a.txt"), "filePath": "a.txt"})
+    assert (node.working_dir / "a.txt").read_bytes() == b"A"
+    assert list((tmp_path / "out").iterdir()) == []
+
+
+@pytest.mark.parametrize("make", ["mkfifo a.txt", "ln -s $AZ_BATCH_NODE_SHARED_DIR/x a.txt"])
+def test_pipe_or_link_in_place_of_a_file_is_replaced(
+    node: Node, blobs: BlobStore, make: str
+) -> None:
+    run(node, command=f"/bin/sh -c '{make}'")
+    run(node, {"httpUrl": blobs.blob_url("in", "a.txt"), "filePath": "a.txt"})
+    assert (node.working_dir / "a.txt").read_bytes() == b"A"
+    assert not (node.layout.shared / "x").exists()
+
+
+def test_sas_is_not_in_the_log(
+    node: Node, blobs: BlobStore, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    url = blobs.blob_url("in", "a.txt")
+    assert run(node, {"httpUrl": url, "filePath": "a"}).exit_code == 0
+    assert urlsplit(url).query
+    assert urlsplit(url).query not in caplog.text
