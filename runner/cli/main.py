@@ -18,6 +18,7 @@ import importlib
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import typer
@@ -100,9 +101,19 @@ def _run(words: Sequence[str]) -> int:
         from typer._completion_classes import completion_init  # pyright: ignore[reportPrivateImportUsage]
 
         completion_init()
+    _check_folder()
     verbs = (words[0],) if words[0] in VERBS and _COMPLETE not in os.environ else tuple(VERBS)
     code = build_app(verbs)(args=list(words), prog_name="runner", standalone_mode=False)
     return code if isinstance(code, int) else ExitCode.OK
+
+
+def _check_folder() -> None:
+    try:
+        Path.cwd()
+    except FileNotFoundError as err:
+        raise RunnerError(
+            "R-FOLDER-GONE", "the current folder was deleted", fix="cd to a folder that exists"
+        ) from err
 
 
 def _root() -> None:

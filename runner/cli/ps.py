@@ -38,9 +38,15 @@ def ps(
     )
     as_text = output is OutputFormat.TABLE
     rows = [_text_row(row) if as_text else _row(row) for row in history.rows]
-    out.rows(rows, _TEXT_COLUMNS if as_text else _COLUMNS, empty="no runs yet: runner train mnist")
+    columns = filled(rows) if as_text else _COLUMNS
+    out.rows(rows, columns, empty="no runs yet: runner train mnist")
     if history.older and as_text:
         out.note(f"{history.older} older runs: runner ps -a")
+
+
+def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
+    """Columns in which any run has something: a table of plain runs fits on 80 columns."""
+    return tuple(name for name in _TEXT_COLUMNS if any(row.get(name) for row in rows))
 
 
 def _row(row: RunRow) -> dict[str, Any]:

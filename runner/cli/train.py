@@ -215,6 +215,8 @@ def _nothing_runs(view: StageView) -> typer.Exit:
 
 def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
     out.note(f"{recipe.name}: {recipe.description}" if recipe.description else recipe.name)
+    if recipe.source == "builtin" and (Path.cwd() / recipe.name).is_dir():
+        out.note(f"the built-in recipe; the folder of that name: runner train ./{recipe.name}")
     where = "this machine" if settings.target == "local" else f"Azure, stack {settings.stack}"
     takes = f"; takes {recipe.estimate}" if recipe.estimate else ""
     out.note(f"runs on {where}{takes}")

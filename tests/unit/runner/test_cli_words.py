@@ -13,6 +13,7 @@ import pytest
 from runner.cli import main as cli
 from runner.cli.main import main
 from runner.cli.output import Output, OutputFormat
+from runner.cli.ps import filled
 from runner.cli.usage import wants_json
 from runner.core.errors import ExitCode, RunnerError
 
@@ -75,6 +76,23 @@ def test_error_after_the_document_adds_no_second_one(
     shown = capsys.readouterr()
     assert json.loads(shown.out) == {"run_id": "r"}
     assert "R-LATE" in shown.err
+
+
+def test_deleted_folder_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["ps"]) == ExitCode.USAGE
+    monkeypatch.chdir(tmp_path)
+    assert capsys.readouterr().err.startswith("error[R-FOLDER-GONE]")
+
+
+def test_columns_without_a_value_take_no_room() -> None:
+    row = {"run_id": "r", "state": "running", "metric": "", "took": "", "reason": None}
+    assert filled([row]) == ("run_id", "state")
+    assert filled([row, {**row, "took": "2 s"}]) == ("run_id", "state", "took")
 
 
 def test_script_arguments_ask_for_no_json(capsys: Capture) -> None:
