@@ -181,3 +181,26 @@ def test_task_log_without_room_does_not_change_the_exit_code(task: Task) -> None
     with Path("/dev/full").open("w", encoding="utf-8") as full:
         assert task.start(stdout=full).wait(60) == 0
     assert json.loads(task.service.data(f"{RUN}/result.json"))["status"] == "succeeded"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_agent_killed_at_any_point_is_continued_by_the_next_attempt(
+    task: Task, until: Until, seed: int
+) -> None:
+    task.submit(
+        "import os\nprint('attempt', os.environ['RUNNER_ATTEMPT'], flush=True)\n"
+        "for n in range(20):\n"
+        " open(os.environ['RUNNER_OUTPUT_DIR'] + f'/{n}', 'w').write(str(n) * 1000)\n"
+    )
+    chance = random.Random(seed)
+    for _ in range(4):
+        # A run of 20 outputs makes some 40 requests.
+        last = len(task.service.requests) + chance.randrange(1, 30)
+        process = task.start()
+        until(lambda n=last, p=process: len(task.service.requests) >= n or p.poll() is not None)
+        process.kill()
+        process.wait()
+    assert task.run() == 0, task.output
+    assert_outputs_are_as_promised(task)
+    assert len(task.json("result.json")["outputs"]) == 20
+    assert f"attempt {task.json('result.json')['attempt']}\n" in task.text("logs/stdout.txt")
