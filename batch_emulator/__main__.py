@@ -91,6 +91,7 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the server; returns the exit code."""
     options = _parser().parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs URLs with their SAS
     if not _is_loopback(options.host):
         return _say(
             f"error: {options.host} is not a loopback address\n"

@@ -64,7 +64,8 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
     data = str(paths.blob_data)
     address = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", data]
     # Storage SDKs send versions newer than Azurite knows; telemetry would leave this machine.
-    flags = ["--skipApiVersionCheck", "--disableTelemetry", "--disableProductStyleUrl"]
+    # Its access log would hold the signatures of every SAS.
+    flags = ["--skipApiVersionCheck", "--disableTelemetry", "--disableProductStyleUrl", "--silent"]
     environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
     return Launch(
         name=BLOB,

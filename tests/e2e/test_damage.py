@@ -1,7 +1,8 @@
-"""Files of the local services that a crash left half-written."""
+"""Files of the local services: what a crash left half-written, and what they must not hold."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,3 +20,14 @@ def test_damaged_outputs_are_written_anew_by_the_next_run(
     assert "fix: runner local up" in shown.stderr
     own_cli.ok("train", script("print(1)"), "--no-download")
     assert len(own_cli.json("ps")) == 1
+
+
+def test_logs_of_the_services_hold_no_secret(own_cli: Cli, script: Callable[[str], Path]) -> None:
+    own_cli.ok("train", script("print(1)"), "--no-download")
+    local = own_cli.home / "local"
+    keys = json.loads((local / "keys.json").read_text(encoding="utf-8")).values()
+    logs = sorted((local / "logs").iterdir())
+    assert len(logs) >= 2
+    for log in logs:
+        text = log.read_text(encoding="utf-8")
+        assert not [secret for secret in ("sig=", *keys) if secret in text], log
