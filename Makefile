@@ -46,6 +46,7 @@ bench: $(READY) ## ratios against peers measured in the same run
 schema: $(READY) ## rewrite the generated files (schemas, coverage page, CLI reference)
 	$(BIN)/python -m runner.core.schema
 	$(BIN)/python -m tools.cli_reference
+	$(BIN)/python -m batch_emulator.coverage > docs/emulator-coverage.md
 
 lock: $(READY) ## pin the newest allowed versions (rewrites requirements/dev.lock)
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \

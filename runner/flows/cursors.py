@@ -33,12 +33,15 @@ class TextCursor:
         self.offset += len(data)
         return self._decoder.decode(data)
 
-    def stay_within(self) -> None:
-        """Go back to the end of a blob that became shorter: its service lost what came last."""
-        size = self._container.size(self._blob)
-        if size is not None and size < self.offset:
-            self.offset = size
-            self._decoder.reset()
+    def lost_from(self) -> int | None:
+        """Where the blob ends now, if its service lost bytes that were read here before."""
+        size = self._container.size(self._blob) or 0
+        return size if size < self.offset else None
+
+    def go_back(self, offset: int) -> None:
+        """Read again from `offset`."""
+        self.offset = offset
+        self._decoder.reset()
 
 
 class LineCursor:

@@ -126,6 +126,20 @@ class _LogTail:
         self.cursor = cursor
         self.timer = _Timer()
         self.last_output = time.monotonic()
+        self.lost_from: int | None = None
+
+    def read(self) -> str:
+        """New text; what an attempt sends again after its service lost it is not new."""
+        text = self.cursor.read()
+        if text:
+            self.lost_from = None
+        return text
+
+    def begin_attempt(self) -> None:
+        """Another attempt writes where the blob ends, however far was read before."""
+        if self.lost_from is not None:
+            self.cursor.go_back(self.lost_from)
+            self.lost_from = None
 
 
 class _Watcher:
@@ -208,7 +222,7 @@ class _Watcher:
             # A service that was killed may have lost what it was given last: the run's description.
             self._container.create(self._paths.run, self._record.raw)
             for log in self._logs or ():
-                log.cursor.stay_within()
+                log.lost_from = log.cursor.lost_from()
             self.contact_was_lost = False
 
     def _look_at_logs(self) -> Generator[WatchEvent]:
@@ -216,14 +230,14 @@ class _Watcher:
             quiet = time.monotonic() - log.last_output > self._pace.quiet_after
             if not log.timer.due(self._pace.quiet_log if quiet else self._pace.log):
                 continue
-            if text := log.cursor.read():
+            if text := log.read():
                 log.last_output = time.monotonic()
                 log.timer.soon()  # more may be waiting
                 yield LogText(log.stream, text)
 
     def _drain_logs(self) -> Generator[WatchEvent]:
         for log in self._logs or ():
-            while text := log.cursor.read():
+            while text := log.read():
                 yield LogText(log.stream, text)
 
     def _look_at_metrics(self) -> Generator[WatchEvent]:
@@ -256,6 +270,8 @@ class _Watcher:
             self._attempt += 1
             self._events = LineCursor(self._container, self._paths.attempt_events(self._attempt))
             self._stage, self._leaving = None, False
+            for log in self._logs or ():
+                log.begin_attempt()
 
     def _look_at_nodes(self) -> Generator[WatchEvent]:
         yield NodesSeen(count_nodes(self._connection, self._record.pool))

@@ -229,6 +229,23 @@ def test_emulator_killed_mid_run_and_the_run_completes(own_cli: Cli, script: Wri
     assert len(run["attempts"]) == 2
 
 
+def test_storage_killed_mid_run_loses_no_line_and_repeats_none(own_cli: Cli, script: Write) -> None:
+    folder = script(
+        "import time\nfor n in range(150): print('tick', n, flush=True); time.sleep(0.1)\n"
+    )
+    own_cli.ok("local", "up")
+    process = own_cli.start("train", folder)
+    assert process.stdout is not None
+    seen = [process.stdout.readline() for _ in range(80)]  # Azurite has saved its containers by now
+    os.kill(own_cli.json("local", "status")["blob"]["pid"], signal.SIGKILL)
+    own_cli.ok("local", "up")
+    seen += process.stdout.readlines()
+    assert process.wait(timeout=30) == 0
+    printed = [line.strip() for line in seen if line.startswith("tick")]
+    assert printed == [f"tick {n}" for n in range(150)]
+    assert own_cli.ok("logs", "@last").splitlines() == printed
+
+
 def test_services_that_are_not_running_are_started_by_train(own_cli: Cli, script: Write) -> None:
     assert own_cli.json("local", "status")["running"] is False
     assert "hi" in own_cli.ok("train", script("print('hi')"))
