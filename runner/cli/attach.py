@@ -99,15 +99,21 @@ def detached(view: StageView, run_id: str) -> typer.Exit:
     return typer.Exit(INTERRUPTED)
 
 
-def report(out: Output, connection: Connection, record: RunRecord, followed: Followed) -> None:
-    """Say how the run ended; exits 1 when it did not succeed."""
+def report(
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    followed: Followed,
+    view: StageView | None = None,
+) -> None:
+    """Say how the run ended; exits 1 when it did not succeed. `view` saw all of it."""
     from runner.cli.run_summary import print_failure, print_summary, result_document
     from runner.core.states import RunState
 
     ended, folder = followed.ended, followed.folder
     if ended.status.state is RunState.FAILED:
         print_failure(out, connection, record, ended, followed.display)
-    print_summary(out, connection, record, ended, folder)
+    print_summary(out, connection, record, ended, folder, view)
     if out.format is not OutputFormat.TABLE:
         out.record(result_document(connection, record, ended, folder))
     if followed.problem:

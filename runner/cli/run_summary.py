@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.output import Output
+from runner.cli.output import Output, StageView
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
@@ -41,12 +42,19 @@ def result_document(
 
 
 def print_summary(
-    out: Output, connection: Connection, record: RunRecord, ended: RunEnded, folder: Path | None
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    ended: RunEnded,
+    folder: Path | None,
+    view: StageView | None = None,
 ) -> None:
-    """The closing panel on stderr."""
+    """The closing panel on stderr; `view` saw the run from the first key press."""
     pairs = {"status": _status_line(ended)}
     if ended.result:
         pairs |= _result_pairs(record, ended.result)
+        if view:
+            pairs |= _in_all(ended.result, view)
     if ended.result and ended.result.outputs:
         pairs["in blob"] = output_url(connection, record.run_id, ended.result)
     if folder is not None:
@@ -112,6 +120,16 @@ def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         pairs["outputs"] = f"{', '.join(names[:5])}{more} ({total})"
     return pairs
+
+
+def _in_all(result: RunResult, view: StageView) -> dict[str, str]:
+    """What this machine waited for beside the run itself: services, upload, boot, download."""
+    from runner.cli.run_text import duration, where_time_went
+
+    inside = {"azurite", *result.stages_s}  # Azurite's installation is part of the services' time
+    around = where_time_went({k: s for k, s in view.seconds.items() if k not in inside})
+    total = duration(time.monotonic() - view.began)
+    return {"in all": f"{total}, with {around}" if around else total}
 
 
 def _next_commands(record: RunRecord, ended: RunEnded, folder: Path | None) -> list[str]:

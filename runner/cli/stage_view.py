@@ -26,6 +26,8 @@ class StageView:
         self._tasks: dict[str, TaskID] = {}
         self._started: dict[str, float] = {}
         self._said: dict[str, str] = {}
+        self.began = time.monotonic()
+        self.seconds: dict[str, float] = {}  # how long each ended stage took
 
     def on_progress(self, progress: Progress) -> None:
         """Draw one step; pass this method wherever an OnProgress is asked for."""
@@ -58,6 +60,7 @@ class StageView:
 
     def _close(self, progress: Progress) -> None:
         seconds = time.monotonic() - self._started.pop(progress.stage)
+        self.seconds[progress.stage] = seconds
         self._said.pop(progress.stage, None)
         if self._live is not None and progress.stage in self._tasks:
             self._live.remove_task(self._tasks.pop(progress.stage))

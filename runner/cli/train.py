@@ -168,7 +168,7 @@ def _train(
         except KeyboardInterrupt:
             raise _interrupted(view, connection, prepared) from None
     if followed:
-        report(out, connection, record, followed)
+        report(out, connection, record, followed, view)
         return
     out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
     out.note(f"watch it: runner attach {record.run_id}")
