@@ -9,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from azure.storage.blob import BlobServiceClient
@@ -17,7 +18,7 @@ from bench.report import Ratio
 from bench.services import RUNNER, local_services, storage_connection_string
 from runner.cli.main import VERBS
 
-ROUNDS = 9
+ROUNDS = 21
 RUNS = 200
 SCRIPT = Path(__file__).with_name("nothing.py")
 
@@ -58,7 +59,7 @@ def _race(ours: list[str], peer: list[str], env: dict[str, str]) -> tuple[float,
 
 
 def _finished_runs(env: dict[str, str], count: int) -> None:
-    """One real run, and copies of its records under other ids."""
+    """One real run, and copies of its records under other ids, from the day before."""
     train = [RUNNER, "train", str(SCRIPT), "--no-download"]
     subprocess.run(train, env=env, check=True, capture_output=True)
     service = BlobServiceClient.from_connection_string(storage_connection_string(env))
@@ -68,6 +69,11 @@ def _finished_runs(env: dict[str, str], count: int) -> None:
     ]
     run_id = records[0].split("/")[0]
     texts = {name: runs.download_blob(name).readall().decode() for name in records}
+    today = datetime.now(UTC).date()
+    texts = {
+        name: text.replace(f"{today}T", f"{today - timedelta(days=1)}T")
+        for name, text in texts.items()
+    }
     for number in range(count - 1):
         copy = f"{run_id[:-4]}{number:04d}"
         for name, text in texts.items():
