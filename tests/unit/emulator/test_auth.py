@@ -29,6 +29,14 @@ def signed(
     return method, parts.path, parts.query, sent
 
 
+def accepted(request: tuple[str, str, str, Mapping[str, str]], **changes: object) -> bool:
+    try:
+        check(request, **changes)
+    except AuthFault:
+        return False
+    return True
+
+
 def check(request: tuple[str, str, str, Mapping[str, str]], **changes: object) -> None:
     method, path, query, headers = request
     arguments: dict[str, object] = {
@@ -69,17 +77,17 @@ def check(request: tuple[str, str, str, Mapping[str, str]], **changes: object) -
 def test_requests_signed_by_the_sdk_are_accepted(
     method: str, url: str, headers: dict[str, str]
 ) -> None:
-    check(signed(method, url, **headers))
+    assert accepted(signed(method, url, **headers))
 
 
 def test_delete_that_travels_with_content_length_zero_is_accepted() -> None:
     method, path, query, headers = signed("DELETE", "http://h/jobs/j?api-version=1")
-    check((method, path, query, {**headers, "content-length": "0"}))
+    assert accepted((method, path, query, {**headers, "content-length": "0"}))
 
 
 def test_query_names_may_be_signed_in_lower_case() -> None:
     method, path, _, headers = signed("GET", "http://h/jobs?api-version=1&maxresults=5&timeout=30")
-    check((method, path, "api-version=1&maxResults=5&timeOut=30", headers))
+    assert accepted((method, path, "api-version=1&maxResults=5&timeOut=30", headers))
 
 
 def test_wrong_key_is_refused_with_the_string_to_sign() -> None:
@@ -132,12 +140,14 @@ def test_a_date_more_than_fifteen_minutes_off_is_refused(minutes: int) -> None:
 
 @pytest.mark.parametrize("minutes", [-14, 14])
 def test_a_date_within_fifteen_minutes_is_accepted(minutes: int) -> None:
-    check(signed("GET", "http://h/pools"), now=datetime.now(UTC) + timedelta(minutes=minutes))
+    assert accepted(
+        signed("GET", "http://h/pools"), now=datetime.now(UTC) + timedelta(minutes=minutes)
+    )
 
 
 def test_ocp_date_counts_before_date() -> None:
     stale = format_datetime(datetime.now(UTC) - timedelta(days=1), usegmt=True)
-    check(signed("GET", "http://h/pools", Date=stale))
+    assert accepted(signed("GET", "http://h/pools", Date=stale))
 
 
 @pytest.mark.parametrize(

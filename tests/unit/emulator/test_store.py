@@ -114,15 +114,19 @@ def test_tasks_are_read_in_pages_by_key(store: Store) -> None:
     assert store.has_tasks(job, ["t00", "t99"]) == {"t00"}
 
 
-def test_commits_are_shared_and_awaited(store: Store) -> None:
+def test_commits_are_shared_and_awaited(tmp_path: Path) -> None:
+    store, world = Store(tmp_path / "data"), World()
+
     async def scenario() -> None:
-        world = World()
         world.pool()
         store.write(world.account.take_journal())
         await asyncio.gather(*(store.committed() for _ in range(10)))
         await store.committed()
 
     asyncio.run(scenario())
+    again, account = reopened(store, tmp_path, world)
+    assert list(account.pools) == list(world.account.pools)
+    again.close()
 
 
 def test_second_store_on_the_folder_is_refused(store: Store, tmp_path: Path) -> None:

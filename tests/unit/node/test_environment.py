@@ -340,7 +340,7 @@ def test_include_is_followed_however_it_is_written(code: Path, text: str) -> Non
         ("https://example.org/a-1.0-py3-none-any.whl", False),
         ("-r https://example.org/base.txt", False),
         ("--find-links https://example.org/wheels/", False),
-        ("--index-url https://example.org/simple/", False),
+        ("--index-url=https://example.org/simple/", False),
         ("# ./lib", False),
     ],
 )
