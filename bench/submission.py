@@ -7,11 +7,11 @@ import time
 
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
-from runner.azure.batch import add_tasks
 
 from bench.report import Ratio
 from bench.services import emulator
 from bench.task_rate import pool_of
+from runner.azure.batch import add_tasks
 
 TASKS = 1000
 ROUNDS = 3
