@@ -27,7 +27,11 @@ def load_outputs(settings: Settings) -> StackOutputs:
         raise _missing(settings, path) from err
     except (OSError, UnicodeDecodeError) as err:
         raise RunnerError(
-            "R-STACK-READ", f"cannot read {path}", why=str(err), exit_code=ExitCode.PREFLIGHT
+            "R-STACK-READ",
+            f"cannot read {path}",
+            why=str(err),
+            fix="RUNNER_HOME must be a folder you may read; see runner config show",
+            exit_code=ExitCode.PREFLIGHT,
         ) from err
     try:
         return parse_stack_outputs(text)

@@ -47,7 +47,7 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
         return None
     message = " ".join(str(err.format_message()).replace("Value error, ", "").split())
     if type(err).__name__ == "NoArgsIsHelpError":  # the help text was printed on the way
-        return RunnerError("R-USAGE", message)
+        return RunnerError("R-USAGE", message, fix="name one of the commands above")
     context = getattr(err, "ctx", None)
     command = context.command_path if context else " ".join(["runner", *words[:1]])
     option = str(getattr(err, "option_name", "") or "")

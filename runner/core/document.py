@@ -98,7 +98,12 @@ def _text(path: Path, code: str) -> str:
     try:
         raw = path.read_bytes()
     except OSError as err:
-        raise RunnerError(f"{code}-READ", f"cannot read {path}", why=str(err.strerror)) from err
+        raise RunnerError(
+            f"{code}-READ",
+            f"cannot read {path}",
+            why=str(err.strerror),
+            fix=f"make {path.name} a file that you may read",
+        ) from err
     if len(raw) > _MAX_BYTES:
         raise _syntax(code, str(path), "larger than 1 MiB")
     try:

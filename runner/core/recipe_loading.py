@@ -47,7 +47,12 @@ def _resolved(ref: str, cwd: Path) -> Path:
     try:
         return (cwd / Path(ref).expanduser()).resolve()
     except (OSError, RuntimeError) as err:  # a loop of links, or an unknown ~user
-        raise RunnerError(f"{_CODE}-PATH", f"cannot resolve {ref!r}", why=str(err)) from err
+        raise RunnerError(
+            f"{_CODE}-PATH",
+            f"cannot resolve {ref!r}",
+            why=str(err),
+            fix="give the path of a folder or of a script",
+        ) from err
 
 
 def _unknown(ref: str) -> RunnerError:

@@ -88,6 +88,7 @@ def describe(folder: Path, name: str) -> DataFile:
             "R-DATA-READ",
             f"cannot read {folder / name}",
             why=err.strerror or str(err),
+            fix="make it a file that you may read, or give another folder with --data",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     return DataFile(name, size_bytes, digest.hexdigest())

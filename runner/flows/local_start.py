@@ -54,7 +54,11 @@ def wanted_state(
     batch = port or (before.batch_port if before else choose_port((blob_port or 0,)))
     blob = blob_port or (before.blob_port if before else choose_port((batch,)))
     if batch == blob:
-        raise RunnerError("R-LOCAL-PORT", f"both services would listen on port {batch}")
+        raise RunnerError(
+            "R-LOCAL-PORT",
+            f"both services would listen on port {batch}",
+            fix="give --port and --blob-port different numbers",
+        )
     default_slots = max(1, (os.cpu_count() or 1) // 2)
     return LocalState(
         batch_port=batch,
@@ -166,7 +170,11 @@ def _make_folders(paths: HomePaths) -> None:
 
 def _check_range(option: str, value: int | None, low: int, high: int) -> None:
     if value is not None and not low <= value <= high:
-        raise RunnerError("R-LOCAL-SIZE", f"{option} {value} is not between {low} and {high}")
+        raise RunnerError(
+            "R-LOCAL-SIZE",
+            f"{option} {value} is out of range",
+            fix=f"choose {option} between {low} and {high}",
+        )
 
 
 def _record(state: LocalState, name: str) -> ProcessRecord | None:

@@ -20,6 +20,7 @@ def new_recipe(name: str, *, cwd: Path) -> Path:
             "R-RECIPE-NAME",
             f"{name!r} is not a recipe name",
             why="up to 40 letters, digits, '-' and '_'; it is made in the current folder",
+            fix="runner recipe new my_model",
         )
     target = cwd / name
     if target.exists():

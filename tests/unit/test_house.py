@@ -48,3 +48,15 @@ def test_no_file_names_a_package_registry() -> None:
         and REGISTRY_ADDRESS.search(path.read_text(encoding="utf-8", errors="replace"))
     ]
     assert guilty == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in SOURCES if "RunnerError(" in p.read_text(encoding="utf-8")],
+    ids=lambda p: str(p.relative_to(ROOT)),
+)
+def test_every_error_says_what_to_do_next(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RunnerError":
+            given = {keyword.arg for keyword in node.keywords}
+            assert given & {"fix", None}, f"line {node.lineno} has no fix"

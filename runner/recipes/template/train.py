@@ -20,7 +20,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--learning_rate", type=float, default=0.5)
     parser.add_argument("--samples", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.epochs < 1 or arguments.samples < 10:
+        parser.error("at least 1 epoch and 10 samples are needed")
+    return arguments
 
 
 def make_points(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
