@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import heapq
+import random
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from batch_emulator.events import Events
 from batch_emulator.model import Execution, Job, Json, Node, Pool, Task, key_of
 
 Timed = Node | Pool | Job
@@ -29,11 +31,13 @@ class Kill:
 
 
 @dataclass(frozen=True, slots=True)
-class CreateNodeFolder:
-    """Effect: a node is there, and so are its folders."""
+class SetUpNode:
+    """Effect: a node has booted; make its folders and what the pool wants on it.
 
-    pool_id: str
-    node_id: str
+    Answered by `transitions.nodes.set_up`, at once or when that work is done.
+    """
+
+    node: Node
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +58,7 @@ class DeleteTaskFolder:
     task_id: str | None
 
 
-Effect = Start | Kill | CreateNodeFolder | DeleteNodeFolder | DeleteTaskFolder
+Effect = Start | Kill | SetUpNode | DeleteNodeFolder | DeleteTaskFolder
 
 
 @dataclass(slots=True)
@@ -87,6 +91,7 @@ class Limits:
     dedicated_cores: int | None = None
     spot_cores: int | None = None
     boot_s: float = 1.0
+    seed: int | None = None
 
 
 class Account:
@@ -100,6 +105,8 @@ class Account:
         self.executions: dict[str, Execution] = {}
         self.journal = Journal()
         self.effects: list[Effect] = []
+        self.events = Events()
+        self.random = random.Random(self.limits.seed)  # noqa: S311 - ids and evictions, no secrets
         self.dirty_pools: dict[str, Pool] = {}
         self.dirty_jobs: dict[str, Job] = {}
         self.timers: list[tuple[datetime, int, Timed]] = []
@@ -110,6 +117,10 @@ class Account:
         """A number larger than all before, also across restarts once the store was read."""
         self._order += 1
         return self._order
+
+    def token(self) -> str:
+        """Twelve hexadecimal digits for an id; the same in the same order for the same seed."""
+        return f"{self.random.getrandbits(48):012x}"
 
     def seen(self, order: int, etag: int) -> None:
         """Account for numbers that were given out before a restart."""

@@ -6,21 +6,25 @@ An ASGI application. Any fault of any step becomes the service's error body here
 from __future__ import annotations
 
 import inspect
+import ipaddress
 import json
 import logging
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from urllib.parse import urlsplit
 from uuid import uuid4
 
-from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
-from batch_emulator import __version__, auth
-from batch_emulator.call import Call, NotModified, Reply
+from batch_emulator import auth
+from batch_emulator.call import Call, Handler, NotModified, Reply
 from batch_emulator.emulator import Emulator
 from batch_emulator.faults import Fault, error_body, not_implemented
+from batch_emulator.routes import admin
 from batch_emulator.routes.match import Matcher
+from batch_emulator.routes.table import ROUTES
 from batch_emulator.values import http_date
 
 log = logging.getLogger(__name__)
@@ -36,7 +40,8 @@ class App:
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
-        self._matcher = Matcher()
+        self._routes = Matcher(ROUTES)
+        self._admin = Matcher(admin.ADMIN_ROUTES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -54,9 +59,6 @@ class App:
         await send({"type": "lifespan.shutdown.complete"})
 
     async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/_emulator/health":
-            await self._health()(scope, receive, send)
-            return
         now = self.emulator.clock.now()
         headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
         request_id = str(uuid4())
@@ -84,26 +86,44 @@ class App:
         facts: tuple[str, str, datetime],
     ) -> Reply:
         request_id, base_url, now = facts
-        if not self.emulator.healthy:
-            raise Fault("InternalError", {"Reason": "the state cannot be kept; see the log"})
+        _refuse_web_pages(headers)
         method = scope["method"]
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
         body = await _read(receive)
-        self._authenticate(method, raw_path, raw_query, headers, now)
         query = auth.query_of(raw_query)
-        _check_version(query)
-        route, params = self._matcher.find(method, raw_path)
-        if route.handler is None:
-            raise not_implemented(route.operation)
+        if raw_path.startswith(f"{admin.PREFIX}/"):
+            handler, params = self._find_admin(method, raw_path, headers)
+        else:
+            self._authenticate(method, raw_path, raw_query, headers, now)
+            handler, params = self._find(method, raw_path, query)
         path = raw_path.rstrip("/")
         call = Call(
             self.emulator, method, path, params, query, headers, body, base_url, now, request_id
         )
-        result = route.handler(call)
+        result = handler(call)
         reply = await result if inspect.isawaitable(result) else result
         await self._commit(method)
         return reply
+
+    def _find(
+        self, method: str, path: str, query: Mapping[str, str]
+    ) -> tuple[Handler, Mapping[str, str]]:
+        if not self.emulator.healthy:
+            raise Fault("InternalError", {"Reason": "the state cannot be kept; see the log"})
+        _check_version(query)
+        route, params = self._routes.find(method, path)
+        if route.handler is None:
+            raise not_implemented(route.operation)
+        return route.handler, params
+
+    def _find_admin(
+        self, method: str, path: str, headers: Mapping[str, str]
+    ) -> tuple[Handler, Mapping[str, str]]:
+        route, params = self._admin.find(method, path)
+        if not route.open:
+            admin.authenticate(headers.get("authorization", ""), self.emulator.settings.key)
+        return route.handler, params
 
     async def _commit(self, method: str) -> None:
         """Nothing is answered before it is on disk."""
@@ -125,18 +145,23 @@ class App:
                 err.code, {"AuthenticationErrorDetail": err.detail}, message=err.message, status=403
             ) from err
 
-    def _health(self) -> Response:
-        emulator = self.emulator
-        status = 200 if emulator.healthy else 503
-        uptime_s = (emulator.clock.now() - emulator.started).total_seconds()
-        body = {
-            "version": __version__,
-            "account": emulator.settings.account,
-            "pools": len(emulator.account.pools),
-            "jobs": len(emulator.account.jobs),
-            "uptime": round(uptime_s, 3),
-        }
-        return JSONResponse(body, status)
+
+def _refuse_web_pages(headers: Mapping[str, str]) -> None:
+    """A page in a browser may not talk to us: it sends Origin, or (rebound) a name as Host."""
+    if "origin" in headers:
+        reason = "requests of web pages are refused"
+        raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
+    host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    if host not in ("", "localhost") and not _is_loopback(host):
+        reason = f"Host '{host[:64]}' is not a loopback address"
+        raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _check_version(query: Mapping[str, str]) -> None:

@@ -12,20 +12,20 @@ from uuid import uuid4
 
 from batch_emulator.account import (
     Account,
-    CreateNodeFolder,
     DeleteNodeFolder,
     DeleteTaskFolder,
     Kill,
+    SetUpNode,
     Start,
 )
 from batch_emulator.clock import Clock
 from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.executor.runner import Executor
 from batch_emulator.launches import Launches
-from batch_emulator.model import Execution, Kind, Stop
-from batch_emulator.scheduler import apply, decide
+from batch_emulator.model import Execution, Kind, Node, Stop
+from batch_emulator.scheduling.scheduler import apply, decide
 from batch_emulator.store import Store
-from batch_emulator.transitions import executions
+from batch_emulator.transitions import executions, nodes
 
 log = logging.getLogger(__name__)
 
@@ -82,11 +82,8 @@ class Loop:
                     self._start(execution)
                 case Kill(execution, hard):
                     self._kill(execution, hard=hard)
-                case CreateNodeFolder(pool_id, node_id):
-                    try:
-                        self.launches.layout(pool_id, node_id).create()
-                    except OSError as err:  # what runs there will fail for the same reason
-                        log.error("node %s has no folders: %s", node_id, err)
+                case SetUpNode(node):
+                    self._set_up(node)
                 case DeleteNodeFolder(pool_id, node_id):
                     folder = self.launches.node_dir(pool_id, node_id)
                     Executor.kill_leftovers(folder)  # daemons live as long as their node
@@ -95,6 +92,14 @@ class Loop:
                     layout = self.launches.layout(pool_id, node_id)
                     job_dir = layout.workitems / job_id
                     self._remove(layout.task_dir(job_id, task_id) if task_id else job_dir)
+
+    def _set_up(self, node: Node) -> None:
+        booted = node.booted or self.clock.now()
+        try:
+            self.launches.layout(node.pool.id, node.id).create()
+        except OSError as err:  # what runs there will fail for the same reason
+            log.error("node %s has no folders: %s", node.id, err)
+        nodes.set_up(self.account, node, booted, [], self.clock.now())
 
     def _start(self, execution: Execution) -> None:
         if execution.stop is not None:

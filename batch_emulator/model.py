@@ -227,6 +227,7 @@ class Node:
     tasks_succeeded: int = 0
     start_task: Json | None = None
     start_info: Json | None = None
+    errors: list[Json] = field(default_factory=list[Json])
     recent: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     executions: dict[str, Execution] = field(default_factory=dict[str, Execution])
 

@@ -150,6 +150,7 @@ def node_record(node: Node) -> Json:
         "tasks_succeeded": node.tasks_succeeded,
         "start_task": node.start_task,
         "start_info": node.start_info,
+        "errors": node.errors,
         "recent": node.recent,
         "reboot_when_drained": node.reboot_when_drained,
         **_times(
@@ -175,6 +176,7 @@ def node_from(pool: Pool, record: Json) -> Node:
         start_task=record["start_task"],
         start_info=record["start_info"],
         reboot_when_drained=record["reboot_when_drained"],
+        errors=record["errors"],
         recent=[(job, task) for job, task in record["recent"]],
         allocated=time_of(record["allocated"]),
         state_time=time_of(record["state_time"]),

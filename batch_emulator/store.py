@@ -43,7 +43,7 @@ CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
 """
 # Raised with every change of the tables above or of what records.py writes: no version reads the
 # state of another.
-FORMAT = 1
+FORMAT = 2
 _OTHER_VERSION = (
     f"this emulator reads {FORMAT}: start the version that wrote it, or name an empty folder"
 )

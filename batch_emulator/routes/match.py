@@ -5,23 +5,33 @@ A file path is one segment on the wire (`wd%2Fa.txt`); one with plain slashes is
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Generic, Protocol, TypeVar
 from urllib.parse import unquote
 
 from batch_emulator.faults import Fault
-from batch_emulator.routes.table import ROUTES, Route
 
 
-class Matcher:
-    """All routes, looked up by their number of segments."""
+class _Route(Protocol):
+    @property
+    def method(self) -> str: ...
+    @property
+    def path(self) -> str: ...
 
-    def __init__(self) -> None:
-        self._by_length: dict[int, list[tuple[list[str], Route]]] = {}
-        for route in ROUTES:
+
+_R = TypeVar("_R", bound=_Route)
+
+
+class Matcher(Generic[_R]):
+    """All routes of one API, looked up by their number of segments."""
+
+    def __init__(self, routes: Iterable[_R]) -> None:
+        self._by_length: dict[int, list[tuple[list[str], _R]]] = {}
+        for route in routes:
             pattern = route.path.strip("/").split("/")
             self._by_length.setdefault(len(pattern), []).append((pattern, route))
 
-    def find(self, method: str, raw_path: str) -> tuple[Route, Mapping[str, str]]:
+    def find(self, method: str, raw_path: str) -> tuple[_R, Mapping[str, str]]:
         """The route and the decoded parameters of the path. Raises Fault."""
         segments = raw_path.strip("/").split("/")
         if "files" in segments[4:5] and len(segments) > 6:

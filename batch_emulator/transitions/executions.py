@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from uuid import uuid4
 
 from batch_emulator.account import Account
 from batch_emulator.executor.launch import Outcome
@@ -17,7 +16,7 @@ RECENT_TASKS = 10
 def place(account: Account, task: Task, node: Node, now: datetime) -> Execution:
     """Give a task its slots on a node and let it in (or behind the job's preparation task)."""
     job = task.job
-    key = f"{job.key}/{task.key}/{uuid4().hex}"
+    key = f"{job.key}/{task.key}/{account.token()}"
     execution = Execution(key=key, kind=Kind.TASK, node=node, job=job, task=task, slots=task.slots)
     dequeue(account, task)
     task.execution = execution

@@ -31,6 +31,7 @@ def add(account: Account, body: Json, now: datetime) -> Job:
     )
     apply_spec(account, job, body)
     account.jobs[job.key] = job
+    account.events.add(now, "job.state", job.id, job.state.value)
     account.save_job(job)
     return job
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from uuid import uuid4
 
-from batch_emulator.account import Account, CreateNodeFolder, DeleteNodeFolder, Start
+from batch_emulator.account import Account, DeleteNodeFolder, SetUpNode, Start
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import (
     Execution,
+    Json,
     Kind,
     Node,
     NodeState,
@@ -27,7 +27,7 @@ def add(account: Account, pool: Pool, *, dedicated: bool, now: datetime) -> Node
     """Put a new node into the pool; it is created for half of the boot time, then starts."""
     number = 1 + max((node.number for node in pool.nodes.values()), default=0)
     node = Node(
-        id=f"tvm-{uuid4().hex[:12]}-{'d' if dedicated else 'p'}",
+        id=f"tvm-{account.token()}-{'d' if dedicated else 'p'}",
         pool=pool,
         dedicated=dedicated,
         number=number,
@@ -36,6 +36,7 @@ def add(account: Account, pool: Pool, *, dedicated: bool, now: datetime) -> Node
         state_time=now,
     )
     pool.nodes[node.key] = node
+    account.events.add(now, "node.state", f"{pool.id}/{node.id}", node.state.value)
     _after(account, node, now, account.limits.boot_s / 2)
     account.save_node(node)
     return node
@@ -54,14 +55,25 @@ def advance(account: Account, node: Node, now: datetime) -> None:
         _after(account, node, now, account.limits.boot_s / 2)
     elif node.state is NodeState.STARTING:
         node.booted = now
-        _booted(account, node, now)
+        node.errors = []
+        account.effects.append(SetUpNode(node))
     account.save_node(node)
 
 
-def _booted(account: Account, node: Node, now: datetime) -> None:
+def set_up(
+    account: Account, node: Node, booted: datetime, errors: list[Json], now: datetime
+) -> None:
+    """What the pool wants on its nodes is there, or not: run the start task, or be unusable.
+
+    `booted` tells this boot from an earlier one, whose answer nobody waits for any more.
+    """
+    if node.state is not NodeState.STARTING or node.booted != booted or _left(account, node):
+        return
+    if errors:
+        fail(account, node, errors, now)
+        return
     node.start_task = node.pool.spec.get("startTask")
     node.start_info = None
-    account.effects.append(CreateNodeFolder(node.pool.id, node.id))
     if node.start_task is None:
         _ready(account, node, now)
         return
@@ -71,6 +83,20 @@ def _booted(account: Account, node: Node, now: datetime) -> None:
     else:
         set_node(account, node, NodeState.WAITING_FOR_START_TASK, now)
     _run_start_task(account, node)
+    account.save_node(node)
+
+
+def fail(account: Account, node: Node, errors: list[Json], now: datetime) -> None:
+    """Make a node unusable, with `errors` as the wire shows them; its tasks run elsewhere."""
+    node.errors = errors
+    node.due = None
+    set_node(account, node, NodeState.UNUSABLE, now)
+    _stop_all(account, node, Stop.LOST)
+
+
+def _left(account: Account, node: Node) -> bool:
+    pool = account.pools.get(node.pool.key)
+    return pool is None or pool.nodes.get(node.key) is not node
 
 
 def _ready(account: Account, node: Node, now: datetime) -> None:
@@ -79,7 +105,7 @@ def _ready(account: Account, node: Node, now: datetime) -> None:
 
 
 def _run_start_task(account: Account, node: Node) -> None:
-    key = f"{node.key}/start/{uuid4().hex}"
+    key = f"{node.key}/start/{account.token()}"
     execution = Execution(key=key, kind=Kind.START, node=node, body=node.start_task or {})
     account.executions[key] = execution
     node.executions[key] = execution

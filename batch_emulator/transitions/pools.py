@@ -73,6 +73,7 @@ def set_allocation(account: Account, pool: Pool, state: AllocationState, now: da
     if pool.allocation is not state:
         pool.allocation = state
         pool.allocation_time = now
+        account.events.add(now, "pool.allocation", pool.id, state.value)
     account.save_pool(pool)
 
 

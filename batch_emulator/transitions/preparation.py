@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from datetime import datetime
-from uuid import uuid4
 
 from batch_emulator.account import Account, Start
 from batch_emulator.executor.launch import Outcome
@@ -74,7 +73,7 @@ def _info(job: Job, kind: Kind, now: datetime) -> Json:
 
 def start(account: Account, job: Job, node: Node, kind: Kind, spec: Json) -> None:
     """Start a preparation or release task; neither uses a slot."""
-    key = f"{job.key}/{kind.value}/{uuid4().hex}"
+    key = f"{job.key}/{kind.value}/{account.token()}"
     execution = Execution(key=key, kind=kind, node=node, job=job, body=spec)
     account.executions[key] = execution
     node.executions[key] = execution

@@ -24,6 +24,7 @@ def set_node(account: Account, node: Node, state: NodeState, now: datetime) -> N
     if node.state is not state:
         node.state = state
         node.state_time = now
+        account.events.add(now, "node.state", f"{node.pool.id}/{node.id}", state.value)
     account.save_node(node)
 
 
@@ -40,6 +41,7 @@ def set_job(account: Account, job: Job, state: JobState, now: datetime) -> None:
     if job.state is not state:
         job.previous, job.previous_time = job.state, job.state_time
         job.state, job.state_time = state, now
+        account.events.add(now, "job.state", job.id, state.value)
     touch_job(account, job, now)
     refresh_queue(account, job)
 
@@ -57,6 +59,7 @@ def set_task(account: Account, task: Task, state: TaskState, now: datetime) -> N
     if task.state is not state:
         task.previous, task.previous_time = task.state, task.state_time
         task.state, task.state_time = state, now
+        account.events.add(now, "task.state", f"{task.job.id}/{task.id}", state.value)
     _count(task, +1)
     touch_task(account, task, now)
     job = task.job

@@ -55,6 +55,7 @@ def add(account: Account, job: Job, body: Json, now: datetime) -> Task:
     count_new(task)
     enqueue(account, task)
     account.journal.new_tasks.append((task, body))
+    account.events.add(now, "task.state", f"{job.id}/{task.id}", task.state.value)
     return task
 
 

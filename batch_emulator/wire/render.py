@@ -87,6 +87,8 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
         body["startTask"] = _start_task(entity.start_task)
     if entity.start_info is not None:
         body["startTaskInfo"] = entity.start_info
+    if entity.errors:
+        body["errors"] = entity.errors
     return body
 
 

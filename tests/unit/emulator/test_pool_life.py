@@ -7,7 +7,8 @@ import pytest
 from batch_emulator.account import DeleteNodeFolder
 from batch_emulator.faults import Fault
 from batch_emulator.model import AllocationState, Kind, NodeState, TaskState
-from batch_emulator.scheduler import cores_of, decide
+from batch_emulator.scheduling.allocation import cores_of
+from batch_emulator.scheduling.scheduler import decide
 from batch_emulator.transitions import nodes, pools
 from tests.unit.emulator.world import OK, World, failed, states
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from batch_emulator.account import Account, Effect, Kill, Limits, Start
+from batch_emulator.account import Account, Effect, Kill, Limits, SetUpNode, Start
 from batch_emulator.clock import ManualClock
 from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.model import Execution, Job, Json, Kind, Node, NodeState, Pool, Task
-from batch_emulator.scheduler import apply, decide
-from batch_emulator.transitions import executions, jobs, pools, tasks
+from batch_emulator.scheduling.scheduler import apply, decide
+from batch_emulator.transitions import executions, jobs, nodes, pools, tasks
 
 OK = Outcome(exit_code=0, failure=None, retryable=False)
 
@@ -55,6 +55,9 @@ class World:
                 execution.body = self.bodies[f"{execution.task.job.key}/{execution.task.key}"]
             self.processes[execution.key] = execution
             executions.begun(self.account, execution, self.clock.now())
+        elif isinstance(effect, SetUpNode):
+            node, now = effect.node, self.clock.now()
+            nodes.set_up(self.account, node, node.booted or now, [], now)
         elif isinstance(effect, Kill):
             self.processes.pop(effect.execution.key, None)
             killed = Outcome(exit_code=-9, failure=None, retryable=False)

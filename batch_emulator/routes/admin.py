@@ -1,0 +1,64 @@
+"""The emulator's own API under `/_emulator`: what no Batch account has and a test bench needs.
+
+`GET /_emulator/health` is open. Everything else wants `Authorization: Bearer <account key>`, since
+it may end tasks; answers are plain JSON, errors the service's error body.
+"""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+
+from batch_emulator import __version__
+from batch_emulator.call import Call, Handler, Reply
+from batch_emulator.faults import Fault, bad_query
+
+PREFIX = "/_emulator"
+_PAGE = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRoute:
+    """One request of the admin API and who answers it; `open` ones need no key."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    open: bool = False
+
+
+def authenticate(authorization: str, key: str) -> None:
+    """Refuse who does not present the account key. Raises Fault."""
+    if not hmac.compare_digest(authorization.encode(), f"Bearer {key}".encode()):
+        reason = f"{PREFIX} wants 'Authorization: Bearer <account key>'"
+        raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
+
+
+def health(call: Call) -> Reply:
+    """Whether the emulator can keep its state."""
+    emulator = call.emulator
+    uptime_s = (call.now - emulator.started).total_seconds()
+    body = {
+        "version": __version__,
+        "account": emulator.settings.account,
+        "pools": len(emulator.account.pools),
+        "jobs": len(emulator.account.jobs),
+        "uptime": round(uptime_s, 3),
+    }
+    return Reply(200 if emulator.healthy else 503, body)
+
+
+def events(call: Call) -> Reply:
+    """Changes of state after a number, oldest first, 1000 at most."""
+    text = call.query.get("after", "0")
+    if not text.isdecimal():
+        raise bad_query("after", text, "the number of an event is expected")
+    found = [event.document() for event in call.emulator.account.events.after(int(text))]
+    return Reply(200, {"value": found[:_PAGE]})
+
+
+ADMIN_ROUTES: tuple[AdminRoute, ...] = (
+    AdminRoute("GET", f"{PREFIX}/health", "ready, and able to keep its state", health, open=True),
+    AdminRoute("GET", f"{PREFIX}/events", "changes of state, `?after=NUMBER`", events),
+)

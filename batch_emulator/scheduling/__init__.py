@@ -1,0 +1,1 @@
+"""What should happen next, as pure decisions over the account."""

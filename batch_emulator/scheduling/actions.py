@@ -1,0 +1,82 @@
+"""What the scheduler can decide to do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from batch_emulator.model import Job, Json, Node, Pool, Stop, Task
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """The time of a node's state is over."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class AddNodes:
+    """The pool wants more nodes of a price class."""
+
+    pool: Pool
+    dedicated: bool
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """The pool wants fewer nodes."""
+
+    node: Node
+    why: Stop | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndResize:
+    """The pool has what it wants, or gives up."""
+
+    pool: Pool
+    errors: tuple[Json, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetPool:
+    """The last node of a pool being deleted is gone."""
+
+    pool: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A task gets slots on a node."""
+
+    task: Task
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class TerminateJob:
+    """A job ends by itself."""
+
+    job: Job
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BeginRelease:
+    """A job that ends runs its release tasks."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class FinishJob:
+    """A job takes the last step into the state it was on its way to."""
+
+    job: Job
+
+
+Action = (
+    Advance | AddNodes | Leave | EndResize | ForgetPool | Place | TerminateJob | BeginRelease
+    | FinishJob
+)  # fmt: skip

@@ -1,0 +1,95 @@
+"""How a pool comes to the nodes that it wants."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime
+
+from batch_emulator.account import Account
+from batch_emulator.model import AllocationState, Json, Node, NodeState, Pool, PoolState
+from batch_emulator.scheduling.actions import Action, AddNodes, EndResize, ForgetPool, Leave
+from batch_emulator.transitions import nodes
+
+
+def resize_error(code: str, message: str) -> Json:
+    """One of a pool's `resizeErrors`."""
+    return {"code": code, "message": message, "values": []}
+
+
+def resize_expired(pool: Pool, now: datetime) -> bool:
+    """Whether a resize is going on that should be over by now."""
+    deadline = pool.resize_deadline
+    return (
+        pool.state is PoolState.ACTIVE
+        and pool.allocation is AllocationState.RESIZING
+        and deadline is not None
+        and deadline <= now
+    )
+
+
+def allocate(account: Account, pool: Pool) -> Iterator[Action]:
+    """The next steps of a pool that is being resized or deleted."""
+    moving = any(
+        node.state in (NodeState.CREATING, NodeState.LEAVING_POOL) for node in pool.nodes.values()
+    )
+    if pool.state is PoolState.DELETING:
+        if not pool.nodes:
+            yield ForgetPool(pool)
+        return
+    if pool.allocation is AllocationState.STOPPING:
+        yield EndResize(pool, (resize_error("ResizeStopped", "The resize was stopped"),))
+        return
+    errors: list[Json] = []
+    changes: list[Action] = []
+    for dedicated in (True, False):
+        staying = [
+            node for node in pool.nodes.values()
+            if node.dedicated is dedicated and node.state is not NodeState.LEAVING_POOL
+        ]  # fmt: skip
+        missing = pool.target(dedicated=dedicated) - len(staying)
+        count = min(missing, _room(account, pool, dedicated=dedicated))
+        if count > 0:
+            changes.append(AddNodes(pool, dedicated, count))
+        elif missing < 0:
+            why = nodes.stop_for(pool.deallocation, "nodeDeallocationOption")
+            changes += [Leave(node, why) for node in _least_useful(staying, -missing)]
+        if missing > max(count, 0):
+            errors.append(_quota_error(dedicated))
+    yield from changes
+    if not changes and not moving:
+        yield EndResize(pool, tuple(errors))
+
+
+def _quota_error(dedicated: bool) -> Json:
+    kind, which = ("AccountCoreQuotaReached", "dedicated") if dedicated else (
+        "AccountLowPriorityCoreQuotaReached", "low priority")  # fmt: skip
+    return resize_error(kind, f"The specified account has reached its {which} core quota")
+
+
+def cores_of(vm_size: str) -> int:
+    """Cores of a VM size by its name (Standard_NC6s_v3 has 6), 1 where it tells none [S]."""
+    match = re.search(r"standard_[a-z]+(\d+)", vm_size.lower())
+    return max(1, int(match.group(1))) if match else 1
+
+
+def _room(account: Account, pool: Pool, *, dedicated: bool) -> int:
+    limits = account.limits
+    quota = limits.dedicated_cores if dedicated else limits.spot_cores
+    if quota is None:
+        return 1_000_000
+    used = sum(
+        cores_of(other.spec["vmSize"])
+        for other in account.pools.values()
+        for node in other.nodes.values()
+        if node.dedicated is dedicated
+    )
+    return max(0, (quota - used) // cores_of(pool.spec["vmSize"]))
+
+
+def _least_useful(staying: list[Node], count: int) -> list[Node]:
+    """Nodes that lose least: not yet working, then with the fewest running tasks [S]."""
+    working = (NodeState.IDLE, NodeState.RUNNING)
+    return sorted(
+        staying, key=lambda node: (node.state in working, len(node.executions), -node.number)
+    )[:count]

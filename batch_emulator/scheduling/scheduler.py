@@ -1,0 +1,120 @@
+"""What should happen next: `decide` reads the account and changes nothing, `apply` carries it out.
+
+The work is proportional to the actions, not to the tasks: only pools and jobs that something
+happened to are looked at, and in them only the heads of queues and the nodes with free slots.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime
+
+from batch_emulator.account import Account
+from batch_emulator.model import AllocationState, Job, JobState, Node, Task
+from batch_emulator.scheduling.actions import (
+    Action,
+    AddNodes,
+    Advance,
+    BeginRelease,
+    EndResize,
+    FinishJob,
+    ForgetPool,
+    Leave,
+    Place,
+    TerminateJob,
+)
+from batch_emulator.scheduling.allocation import allocate, resize_error, resize_expired
+from batch_emulator.scheduling.placement import place
+from batch_emulator.transitions import executions, jobs, nodes, pools, preparation
+
+
+def decide(account: Account, now: datetime) -> list[Action]:
+    """Everything that can happen now; pure."""
+    actions: list[Action] = []
+    for entity in account.due(now):
+        if isinstance(entity, Node):
+            if entity.due is not None and entity.due <= now:
+                actions.append(Advance(entity))
+        elif isinstance(entity, Job):
+            actions += _job_deadline(account, entity, now)
+        elif resize_expired(entity, now):
+            errors = (resize_error("AllocationTimedout", "Desired number of nodes could not be "
+                                    "allocated as the resize timeout was reached"),)  # fmt: skip
+            actions.append(EndResize(entity, errors))
+    for job in account.dirty_jobs.values():
+        actions += _job(job)
+    for pool in account.dirty_pools.values():
+        if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
+            actions += allocate(account, pool)
+        actions += place(pool)
+    return actions
+
+
+# -- jobs
+
+
+def _job_deadline(account: Account, job: Job, now: datetime) -> Iterator[Action]:
+    passed = job.deadline is not None and job.deadline <= now
+    if account.jobs.get(job.key) is job and passed and job.state in jobs.TERMINABLE:
+        yield TerminateJob(job, "MaxWallClockTimeExpiry")
+
+
+def _job(job: Job) -> Iterator[Action]:
+    if job.state is JobState.ACTIVE:
+        done = not (job.tasks.active or job.tasks.running)
+        if done and job.spec.get("onAllTasksComplete") == "terminatejob":
+            # also an empty job, at once (docs: onAllTasksComplete)
+            yield TerminateJob(job, "AllTasksComplete")
+    elif job.state is JobState.ENABLING:
+        yield FinishJob(job)
+    elif job.state is JobState.DISABLING:
+        if not job.executions:
+            yield FinishJob(job)
+    elif job.state in (JobState.TERMINATING, JobState.DELETING) and not jobs.tasks_running(job):
+        if not job.released:
+            yield BeginRelease(job)
+        elif not job.executions:
+            yield FinishJob(job)
+
+
+def _still_fits(task: Task, node: Node) -> bool:
+    """Whether nothing decided in the same turn came in between."""
+    job = task.job
+    queued = task.key in job.queues.get(task.slots, ())
+    fits = node.open and node.free_slots >= task.slots
+    return job.state is JobState.ACTIVE and queued and fits
+
+
+def apply(account: Account, action: Action, now: datetime) -> None:
+    """Carry out one decision, unless another of the same turn made it void."""
+    match action:
+        case Advance(node):
+            if node.due is not None and node.due <= now:
+                nodes.advance(account, node, now)
+        case Place(task, node):
+            if _still_fits(task, node):
+                executions.place(account, task, node, now)
+        case TerminateJob(job, reason):
+            if job.state in jobs.TERMINABLE:
+                jobs.terminate(account, job, reason, now)
+        case BeginRelease(job):
+            preparation.begin_release(account, job, now)
+        case FinishJob(job):
+            jobs.finish(account, job, now)
+        case _:
+            _apply_to_pool(account, action, now)
+
+
+def _apply_to_pool(
+    account: Account, action: AddNodes | Leave | EndResize | ForgetPool, now: datetime
+) -> None:
+    match action:
+        case AddNodes(pool, dedicated, count):
+            for _ in range(count):
+                nodes.add(account, pool, dedicated=dedicated, now=now)
+        case Leave(node, why):
+            nodes.leave(account, node, why, now)
+        case EndResize(pool, errors):
+            pools.end_resize(account, pool, list(errors), now)
+        case ForgetPool(pool):
+            pools.forget(account, pool)
