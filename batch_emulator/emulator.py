@@ -15,6 +15,7 @@ from pathlib import Path
 from batch_emulator import restart
 from batch_emulator.account import Account, Limits
 from batch_emulator.clock import Clock, SystemClock
+from batch_emulator.executor.node_setup import NodeSetup
 from batch_emulator.executor.runner import Executor
 from batch_emulator.launches import Launches
 from batch_emulator.loop import Loop
@@ -51,7 +52,10 @@ class Emulator:
             settings.data_dir, settings.account, settings.url, environment.get("PATH")
         )
         self.executor = Executor(pass_environment=environment, kill_grace_s=settings.kill_grace_s)
-        self.loop = Loop(self.account, self.store, self.executor, self.clock, self.launches)
+        self.node_setup = NodeSetup()
+        self.loop = Loop(
+            self.account, self.store, self.executor, self.clock, self.launches, self.node_setup
+        )
         self.started: datetime = self.clock.now()
         self._background: asyncio.Task[None] | None = None
         self._load()

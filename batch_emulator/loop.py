@@ -20,9 +20,10 @@ from batch_emulator.account import (
 )
 from batch_emulator.clock import Clock
 from batch_emulator.executor.launch import Failure, Outcome
+from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.runner import Executor
 from batch_emulator.launches import Launches
-from batch_emulator.model import Execution, Kind, Node, Stop
+from batch_emulator.model import Execution, Json, Kind, Node, Stop
 from batch_emulator.scheduling.scheduler import apply, decide
 from batch_emulator.store import Store
 from batch_emulator.transitions import executions, nodes
@@ -34,13 +35,20 @@ class Loop:
     """Drives one account. Routes `poke` it after a change, as ends of processes do."""
 
     def __init__(
-        self, account: Account, store: Store, executor: Executor, clock: Clock, launches: Launches
+        self,
+        account: Account,
+        store: Store,
+        executor: Executor,
+        clock: Clock,
+        launches: Launches,
+        node_setup: NodeSetup,
     ) -> None:
         self.account = account
         self.store = store
         self.executor = executor
         self.clock = clock
         self.launches = launches
+        self.node_setup = node_setup
         self._wake = asyncio.Event()
         self._waiters: dict[str, asyncio.Event] = {}
         self._running: set[str] = set()
@@ -85,9 +93,7 @@ class Loop:
                 case SetUpNode(node):
                     self._set_up(node)
                 case DeleteNodeFolder(pool_id, node_id):
-                    folder = self.launches.node_dir(pool_id, node_id)
-                    Executor.kill_leftovers(folder)  # daemons live as long as their node
-                    self._remove(folder)
+                    self._delete_node(pool_id, node_id)
                 case DeleteTaskFolder(pool_id, node_id, job_id, task_id):
                     layout = self.launches.layout(pool_id, node_id)
                     job_dir = layout.workitems / job_id
@@ -95,11 +101,27 @@ class Loop:
 
     def _set_up(self, node: Node) -> None:
         booted = node.booted or self.clock.now()
+        layout = self.launches.layout(node.pool.id, node.id)
         try:
-            self.launches.layout(node.pool.id, node.id).create()
+            layout.create()
         except OSError as err:  # what runs there will fail for the same reason
             log.error("node %s has no folders: %s", node.id, err)
-        nodes.set_up(self.account, node, booted, [], self.clock.now())
+        fresh = Booted(node.pool.id, node.id, node.pool.spec, layout)
+        if self.node_setup.nothing_to_do(fresh):
+            nodes.set_up(self.account, node, booted, [], self.clock.now())
+            return
+
+        def ready(errors: list[Json]) -> None:
+            nodes.set_up(self.account, node, booted, errors, self.clock.now())
+            self.poke()
+
+        self.node_setup.begin(fresh, ready)
+
+    def _delete_node(self, pool_id: str, node_id: str) -> None:
+        folder = self.launches.node_dir(pool_id, node_id)
+        Executor.kill_leftovers(folder)  # daemons live as long as their node
+        root = self.launches.layout(pool_id, node_id).root
+        self.node_setup.give_up(root, lambda: self._remove(folder))
 
     def _start(self, execution: Execution) -> None:
         if execution.stop is not None:
@@ -174,6 +196,7 @@ class Loop:
         for task in self._work:
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
+        await self.node_setup.close()
         await self.executor.close()
 
 

@@ -40,8 +40,17 @@ class Running:
 
 
 @contextmanager
-def serving(data_dir: Path, *, boot_s: float = 0.05, **limits: int) -> Generator[Running]:
-    """An emulator on a free port; nodes boot in a twentieth of a second."""
+def serving(
+    data_dir: Path,
+    *,
+    boot_s: float = 0.05,
+    before: Callable[[Emulator], None] | None = None,
+    **limits: int,
+) -> Generator[Running]:
+    """An emulator on a free port; nodes boot in a twentieth of a second.
+
+    `before` changes it before it starts.
+    """
     listener = bind("127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.getsockname()[1]}"
     settings = Settings(
@@ -53,6 +62,8 @@ def serving(data_dir: Path, *, boot_s: float = 0.05, **limits: int) -> Generator
         kill_grace_s=0.5,
     )
     emulator = Emulator(settings)
+    if before is not None:
+        before(emulator)
     config = uvicorn.Config(App(emulator), http="httptools", log_level="warning", lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(
