@@ -20,6 +20,7 @@ from batch_emulator import __version__
 from batch_emulator.account import Limits
 from batch_emulator.app import App
 from batch_emulator.emulator import Emulator, Settings
+from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.store import StoreFormatError, StoreInUseError
 
 _USAGE_ERROR = 2
@@ -47,6 +48,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--dedicated-core-quota", type=int, help="cores over all dedicated nodes")
     parser.add_argument("--spot-core-quota", type=int, help="cores over all spot nodes")
     parser.add_argument("--kill-grace-seconds", type=float, default=5.0)
+    parser.add_argument(
+        "--storage-account",
+        metavar="NAME",
+        help="serve Azure Files for this account; its key comes from BATCH_EMULATOR_STORAGE_KEY",
+    )
     return parser
 
 
@@ -57,9 +63,9 @@ def _is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def _key(given: str | None) -> str | None:
+def _key(given: str | None, variable: str) -> str | None:
     """The key when it is base64 of something."""
-    key = given or os.environ.get("BATCH_EMULATOR_KEY", "")
+    key = given or os.environ.get(variable, "")
     try:
         return key if base64.b64decode(key, validate=True) else None
     except binascii.Error:
@@ -99,21 +105,35 @@ def main(arguments: list[str] | None = None) -> int:
             "  fix: use --host 127.0.0.1",
             _USAGE_ERROR,
         )
-    key = _key(options.key)
+    key = _key(options.key, "BATCH_EMULATOR_KEY")
     if key is None:
         return _say(
             "error: no account key\n  why: --key and BATCH_EMULATOR_KEY are empty or not base64\n"
             "  fix: BATCH_EMULATOR_KEY=$(head -c 64 /dev/urandom | base64 -w0)",
             _USAGE_ERROR,
         )
+    storage_key = _key(None, "BATCH_EMULATOR_STORAGE_KEY")
+    if options.storage_account and storage_key is None:
+        return _say(
+            "error: no key for the storage account\n"
+            "  why: BATCH_EMULATOR_STORAGE_KEY is empty or not base64\n"
+            "  fix: set it to the account's key, or leave --storage-account out",
+            _USAGE_ERROR,
+        )
+    storage = StorageAccount(options.storage_account, storage_key) if storage_key else None
     try:
         listener = bind(options.host, options.port)
     except OSError as err:
         return _say(f"error: cannot listen on {options.host}:{options.port}: {err}", _START_ERROR)
-    return _serve(options, key, listener)
+    return _serve(options, key, storage if options.storage_account else None, listener)
 
 
-def _serve(options: argparse.Namespace, key: str, listener: socket.socket) -> int:
+def _serve(
+    options: argparse.Namespace,
+    key: str,
+    storage: StorageAccount | None,
+    listener: socket.socket,
+) -> int:
     host = f"[{options.host}]" if ":" in options.host else options.host
     url = f"http://{host}:{listener.getsockname()[1]}"
     settings = Settings(
@@ -124,6 +144,7 @@ def _serve(options: argparse.Namespace, key: str, listener: socket.socket) -> in
         limits=Limits(options.dedicated_core_quota, options.spot_core_quota, options.boot_seconds),
         pass_env=tuple(options.pass_env),
         kill_grace_s=options.kill_grace_seconds,
+        storage=storage,
     )
     try:
         emulator = Emulator(settings)

@@ -17,6 +17,7 @@ from batch_emulator.account import Account, Limits
 from batch_emulator.clock import Clock, SystemClock
 from batch_emulator.executor.node_setup import NodeSetup
 from batch_emulator.executor.runner import Executor
+from batch_emulator.files_share.shares import Shares, StorageAccount
 from batch_emulator.launches import Launches
 from batch_emulator.loop import Loop
 from batch_emulator.store import Store, StoreFormatError
@@ -37,6 +38,7 @@ class Settings:
     limits: Limits = field(default_factory=Limits)
     pass_env: tuple[str, ...] = ()
     kill_grace_s: float = 5.0
+    storage: StorageAccount | None = None  # whose shares are served and mounted
 
 
 class Emulator:
@@ -46,6 +48,7 @@ class Emulator:
         self.settings = settings
         self.clock = clock or SystemClock()
         self.store = Store(settings.data_dir)
+        self.shares = Shares(settings.data_dir, settings.storage) if settings.storage else None
         self.account = Account(settings.account, settings.limits)
         environment = passed(os.environ, settings.pass_env)
         self.launches = Launches(
@@ -99,6 +102,8 @@ class Emulator:
             self._background.cancel()
             await asyncio.wait({self._background})
         await self.loop.close()
+        if self.shares is not None:
+            self.shares.close()
         self.store.close()
 
 
