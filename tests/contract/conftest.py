@@ -6,7 +6,16 @@ import pytest
 from azure.batch import BatchClient
 
 from tests.contract.emulation import Emulation, emulate
+from tests.contract.recording import take_violations
 from tests.contract.server import Running, Things, serving
+
+
+@pytest.fixture(autouse=True)
+def conforms() -> Generator[None]:
+    """Fails a test that received an answer which the service's description does not allow."""
+    take_violations()
+    yield
+    assert take_violations() == [], "answers that the service's description does not allow"
 
 
 @pytest.fixture(scope="session")

@@ -19,6 +19,8 @@ import httpx
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
+from tests.contract.recording import Judge
+
 POOL = "pool"
 _LIMIT_S = 60.0
 
@@ -35,7 +37,9 @@ class Emulation:
     def connect(self, *, key: str | None = None, **options: Any) -> BatchClient:
         """Another client, by default with the right key; failures are not tried again."""
         credential = AzureNamedKeyCredential(self.account, key or self.key)
-        return BatchClient(self.url, credential, retry_total=0, **options)
+        return BatchClient(
+            self.url, credential, retry_total=0, per_retry_policies=[Judge()], **options
+        )
 
     def node_id(self) -> str:
         """The node of the pool, once it takes tasks."""
@@ -102,7 +106,8 @@ def emulate(data_dir: Path) -> Generator[Emulation]:
         words = process.stdout.readline().split()
         assert words[:2] == ["listening", "on"], words
         _wait_until_ready(words[2])
-        client = BatchClient(words[2], AzureNamedKeyCredential("local", key), retry_total=0)
+        credential = AzureNamedKeyCredential("local", key)
+        client = BatchClient(words[2], credential, retry_total=0, per_retry_policies=[Judge()])
         emulation = Emulation(words[2], "local", key, client)
         _create_pool(client)
         yield emulation

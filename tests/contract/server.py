@@ -22,6 +22,7 @@ from batch_emulator.__main__ import bind
 from batch_emulator.account import Limits
 from batch_emulator.app import App
 from batch_emulator.emulator import Emulator, Settings
+from tests.contract.recording import Recorder
 
 ACCOUNT = "contract"
 KEY = base64.b64encode(b"a key for tests of 32 bytes only").decode()
@@ -64,7 +65,8 @@ def serving(
     emulator = Emulator(settings)
     if before is not None:
         before(emulator)
-    config = uvicorn.Config(App(emulator), http="httptools", log_level="warning", lifespan="on")
+    app = Recorder(App(emulator))
+    config = uvicorn.Config(app, http="httptools", log_level="warning", lifespan="on")
     server = uvicorn.Server(config)
     thread = threading.Thread(
         target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True

@@ -1,0 +1,196 @@
+"""Whether an answer is one that the service's description allows.
+
+The stable description judges; where it lacks an operation, the preview one. Words and properties
+that neither knows are allowed when the models of the installed azure-batch know them: they are
+newer than the description.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from enum import Enum
+from functools import cache
+from typing import Any, cast
+
+from azure.batch import models
+
+from batch_emulator.faults import Fault
+from tests.contract.description import FOLDER, PREVIEW, STABLE, Description, description
+
+Schema = Mapping[str, Any]
+
+# What we say although the description does not: by the end of the place, with the reason.
+ALLOWED = {
+    "value[].status=Success": "so spelt on the wire; the SDKs read it as they should",
+}
+_UNDECLARED = re.compile(r"odata\.[A-Za-z]+|.*@odata\.[A-Za-z]+")
+_STREAM = {"type": "object", "format": "file"}
+
+_FORMATS = {
+    "date-time": re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,7})?Z"),
+    "duration": re.compile(
+        r"-?P(?!$)(\d+Y)?(\d+M)?(\d+D)?(T(?!$)(\d+H)?(\d+M)?(\d+(\.\d{1,7})?S)?)?"
+    ),
+    "uuid": re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE),
+}
+
+
+def violations(method: str, path: str, status: int, content_type: str, body: bytes) -> list[str]:
+    """What is wrong with an answer; one line each. Empty where there is no description."""
+    if not FOLDER.is_dir():
+        return []
+    name, schema, judge = _expected(method, path, status)
+    found = _judged(method, status, content_type, body, schema, judge)
+    return [f"{name} {status}: {problem}" for problem in found]
+
+
+def _expected(method: str, path: str, status: int) -> tuple[str, Schema | None, Description]:
+    """The operation's name, the schema of the answer (None: it is not documented), its document."""
+    judge = description(STABLE)
+    for flavour in (STABLE, PREVIEW):
+        judge = description(flavour)
+        try:
+            operation, _ = judge.matcher.find(method, path)
+        except Fault:
+            continue
+        answer = operation.responses.get(str(status))
+        if answer is None and status >= 400:
+            answer = operation.responses["default"]
+        if status == 304 and method in ("GET", "HEAD"):
+            answer = {}
+        return operation.name, None if answer is None else answer.get("schema", {}), judge
+    default = {"$ref": "#/definitions/BatchError"} if status >= 400 else _ANYTHING
+    return f"{method} {path}", default, description(STABLE)
+
+
+_ANYTHING: Schema = {"anything": True}
+
+
+def _judged(
+    method: str,
+    status: int,
+    content_type: str,
+    body: bytes,
+    schema: Schema | None,
+    judge: Description,
+) -> Iterator[str]:
+    free = schema is _ANYTHING or schema == _STREAM or method == "HEAD"
+    if schema is None:
+        yield "this status is not documented"
+    elif free or (not schema and body == b""):
+        return
+    elif not schema:
+        yield f"a body of {len(body)} bytes where none is documented"
+    elif not content_type.startswith("application/json"):
+        yield f"JSON is documented, not {content_type!r}"
+    else:
+        yield from _compare(json.loads(body), schema, judge, "")
+
+
+def _compare(value: Any, schema: Schema, judge: Description, where: str) -> Iterator[str]:
+    schema = judge.definition(schema)
+    problem = _problem(value, schema)
+    if problem is not None and f"{_place(where)}={value}" not in ALLOWED:
+        yield f"{where or 'the body'}: {problem}"
+    elif isinstance(value, list):
+        for index, item in enumerate(cast("list[Any]", value)):
+            yield from _compare(item, schema["items"], judge, f"{where}[{index}]")
+    elif isinstance(value, dict):
+        yield from _properties(cast("dict[str, Any]", value), schema, judge, where)
+
+
+def _place(where: str) -> str:
+    return re.sub(r"\[\d+\]", "[]", where)
+
+
+def _properties(
+    value: Mapping[str, Any], schema: Schema, judge: Description, where: str
+) -> Iterator[str]:
+    known: Schema = schema.get("properties", {})
+    open_schema = schema.get("additionalProperties")
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield f"{where or 'the body'}: {name} is required and missing"
+    for name, item in value.items():
+        place = f"{where}.{name}" if where else name
+        if name in known:
+            yield from _compare(item, known[name], judge, place)
+        elif open_schema:
+            yield from _compare(item, open_schema, judge, place)
+        elif known and not _UNDECLARED.fullmatch(name) and name not in newer_properties():
+            yield f"{place}: no such property is documented"
+
+
+def _problem(value: Any, schema: Schema) -> str | None:
+    kind, form = schema.get("type", "object"), schema.get("format", "")
+    if not _is_of(value, kind, form):
+        return f"{value!r:.80} is no {form or kind}"
+    if form in _FORMATS and not _FORMATS[form].fullmatch(value):
+        return f"{value!r:.80} is no {form}"
+    if form == "int32" and not -(2**31) <= value < 2**31:
+        return f"{value} has more than 32 bits"
+    words = schema.get("enum")
+    if words is not None and value not in words and value not in newer_words():
+        return f"{value!r:.80} is none of {', '.join(words)}"
+    return None
+
+
+def _is_of(value: Any, kind: str, form: str) -> bool:
+    if form == "int64" and isinstance(value, str):  # OData writes 64 bits as text
+        return re.fullmatch(r"-?\d+", value) is not None
+    types: Mapping[str, tuple[type, ...]] = {
+        "string": (str,),
+        "integer": (int,),
+        "number": (int, float),
+        "boolean": (bool,),
+        "array": (list,),
+        "object": (dict,),
+    }
+    return isinstance(value, types[kind]) and (kind == "boolean" or not isinstance(value, bool))
+
+
+def _of_description(key: str) -> set[str]:
+    found: set[str] = set()
+
+    def walk(node: Any) -> None:
+        if isinstance(node, dict):
+            value: Any = cast("dict[str, Any]", node).get(key)
+            if isinstance(value, dict | list) and key != "properties":
+                found.update(str(word) for word in cast("Iterable[Any]", value))
+            elif isinstance(value, dict):
+                found.update(cast("dict[str, Any]", value))
+            for item in cast("dict[str, Any]", node).values():
+                walk(item)
+        elif isinstance(node, list):
+            for item in cast("list[Any]", node):
+                walk(item)
+
+    walk(description(STABLE).document["definitions"])
+    return found
+
+
+@cache
+def newer_properties() -> frozenset[str]:
+    """Names that the installed models know and the stable description nowhere has."""
+    fields = {
+        str(field._rest_name_input or attribute)
+        for model in vars(models).values()
+        if isinstance(model, type)
+        for attribute, field in vars(model).items()
+        if hasattr(field, "_rest_name_input")
+    }
+    return frozenset(fields - _of_description("properties"))
+
+
+@cache
+def newer_words() -> frozenset[str]:
+    """Values that the installed models know and no enumeration of the stable description has."""
+    words = {
+        str(word.value)
+        for kind in vars(models).values()
+        if isinstance(kind, type) and issubclass(kind, Enum)
+        for word in kind
+    }
+    return frozenset(words - _of_description("enum"))
