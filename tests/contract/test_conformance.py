@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.contract.conformance import violations
-from tests.contract.description import needed
+from tests.contract.description import STABLE, description, needed
 
 pytestmark = needed
 
@@ -72,14 +72,6 @@ def test_errors_are_held_against_the_error_schema() -> None:
 
 
 def test_what_the_installed_models_know_is_newer_than_the_description() -> None:
-    counts = {
-        "dedicated": {
-            **dict.fromkeys(
-                "creating idle offline preempted rebooting reimaging running starting "
-                "startTaskFailed leavingPool unknown unusable waitingForStartTask upgradingOS "
-                "total deallocated".split(),
-                0,
-            )
-        }
-    }
+    judged = description(STABLE).document["definitions"]["NodeCounts"]
+    counts = {"dedicated": dict.fromkeys([*judged["required"], "deallocated"], 0)}
     assert judge({"value": [{"poolId": "p", **counts}]}, "/nodecounts") == []
