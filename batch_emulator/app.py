@@ -20,8 +20,10 @@ from starlette.types import Receive, Scope, Send
 
 from batch_emulator import auth
 from batch_emulator.call import Call, Handler, NotModified, Reply
+from batch_emulator.clock import wall_now
 from batch_emulator.emulator import Emulator
 from batch_emulator.faults import Fault, error_body, not_implemented
+from batch_emulator.logs import FIELDS
 from batch_emulator.routes import admin
 from batch_emulator.routes.match import Matcher
 from batch_emulator.routes.table import ROUTES
@@ -76,6 +78,7 @@ class App:
             body = error_body(Fault("InternalError"), request_id, now, base_url)
             reply = Reply(500, body)
         common = _common_headers(headers, request_id, now)
+        _log_request(scope, reply, request_id, (self.emulator.clock.now() - now).total_seconds())
         await _response(reply, common)(scope, receive, send)
 
     async def _answer(
@@ -95,7 +98,7 @@ class App:
         if raw_path.startswith(f"{admin.PREFIX}/"):
             handler, params = self._find_admin(method, raw_path, headers)
         else:
-            self._authenticate(method, raw_path, raw_query, headers, now)
+            self._authenticate(method, raw_path, raw_query, headers)
             handler, params = self._find(method, raw_path, query)
         path = raw_path.rstrip("/")
         call = Call(
@@ -134,16 +137,28 @@ class App:
         emulator.loop.poke()
         await emulator.store.committed()
 
-    def _authenticate(
-        self, method: str, path: str, query: str, headers: Mapping[str, str], now: datetime
-    ) -> None:
+    def _authenticate(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
         settings = self.emulator.settings
         try:
-            auth.verify(method, path, query, headers, settings.account, settings.key, now)
+            auth.verify(method, path, query, headers, settings.account, settings.key, wall_now())
         except auth.AuthFault as err:
             raise Fault(
                 err.code, {"AuthenticationErrorDetail": err.detail}, message=err.message, status=403
             ) from err
+
+
+def _log_request(scope: Scope, reply: Reply, request_id: str, took_s: float) -> None:
+    """Without the query: it may be long, and a signature is nobody's business."""
+    if log.isEnabledFor(logging.DEBUG):
+        method, path, status = scope["method"], scope["path"], reply.status
+        fields = {
+            "method": method,
+            "path": path,
+            "status": status,
+            "request_id": request_id,
+            "took_ms": round(took_s * 1000, 1),
+        }
+        log.debug("%s %s %s", method, path, status, extra={FIELDS: fields})
 
 
 def _refuse_web_pages(headers: Mapping[str, str]) -> None:

@@ -1,18 +1,33 @@
-"""Time as the emulator sees it: the machine's, or one that tests push."""
+"""Time as the emulator sees it: the machine's, possibly faster, or one that tests push."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from datetime import UTC, datetime, timedelta
 from typing import Protocol
+
+_LONGEST_WAIT_S = 30 * 86400.0  # less than the event loop's own limit
+# counts the time a laptop sleeps, where the system has it
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
     """Where the emulator reads the time and waits for it to pass."""
 
+    scale: float
+
     def now(self) -> datetime:
         """The present, aware UTC."""
+        ...
+
+    def push(self, seconds: float) -> None:
+        """Let time pass at once, and wake who waits for it."""
+        ...
+
+    def resume(self, newest: datetime) -> None:
+        """Go on from `newest` when that is later than now: time never runs backwards."""
         ...
 
     async def wait(self, wake: asyncio.Event, until: datetime | None) -> None:
@@ -20,28 +35,60 @@ class Clock(Protocol):
         ...
 
 
+def wall_now() -> datetime:
+    """The machine's own time, aware UTC: what clients sign their requests with."""
+    return datetime.now(UTC)
+
+
 class SystemClock:
-    """The machine's clock."""
+    """The machine's time at the start, and what has passed since, `scale` times as fast.
+
+    Steps of the machine's clock (somebody sets it, a laptop is resumed) do not reach it.
+    """
+
+    def __init__(self, scale: float = 1.0) -> None:
+        self.scale = scale
+        self._start = wall_now()
+        self._started_s = time.clock_gettime(_BOOT_CLOCK)
+        self._pushed_s = 0.0
+        self._waiting: set[asyncio.Event] = set()
 
     def now(self) -> datetime:
         """The present, aware UTC."""
-        return datetime.now(UTC)
+        passed_s = (time.clock_gettime(_BOOT_CLOCK) - self._started_s) * self.scale
+        return self._start + timedelta(seconds=passed_s + self._pushed_s)
+
+    def push(self, seconds: float) -> None:
+        """Let time pass at once, and wake who waits for it."""
+        self._pushed_s += seconds
+        for wake in self._waiting:
+            wake.set()
+
+    def resume(self, newest: datetime) -> None:
+        """Go on from `newest` when that is later than now: time never runs backwards."""
+        ahead_s = (newest - self.now()).total_seconds()
+        if ahead_s > 0:
+            self._pushed_s += ahead_s
 
     async def wait(self, wake: asyncio.Event, until: datetime | None) -> None:
         """Sleep without waking up in between."""
-        if until is None:
-            await wake.wait()
-            return
-        left_s = (until - self.now()).total_seconds()
-        if left_s <= 0:
-            return
-        with contextlib.suppress(TimeoutError):
-            # a month is less than the event loop's own limit
-            await asyncio.wait_for(wake.wait(), min(left_s, 30 * 86400.0))
+        self._waiting.add(wake)
+        try:
+            if until is None:
+                await wake.wait()
+                return
+            left_s = (until - self.now()).total_seconds() / self.scale
+            if left_s > 0:
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(wake.wait(), min(left_s, _LONGEST_WAIT_S))
+        finally:
+            self._waiting.discard(wake)
 
 
 class ManualClock:
     """A clock that stands still until `push`, so that tests need no sleeps."""
+
+    scale = 1.0
 
     def __init__(self, start: datetime | None = None) -> None:
         self._now = start or datetime(2026, 1, 1, tzinfo=UTC)
@@ -56,6 +103,10 @@ class ManualClock:
         self._now += timedelta(seconds=seconds)
         for wake in self._waiting:
             wake.set()
+
+    def resume(self, newest: datetime) -> None:
+        """Go on from `newest` when that is later than now."""
+        self._now = max(self._now, newest)
 
     async def wait(self, wake: asyncio.Event, until: datetime | None) -> None:
         """Return when woken, or at once when `until` has passed."""

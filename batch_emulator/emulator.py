@@ -20,11 +20,14 @@ from batch_emulator.executor.runner import Executor
 from batch_emulator.files_share.shares import Shares, StorageAccount
 from batch_emulator.launches import Launches
 from batch_emulator.loop import Loop
+from batch_emulator.model import JobState, PoolState
 from batch_emulator.store import Store, StoreFormatError
+from batch_emulator.transitions import jobs, pools
 
 log = logging.getLogger(__name__)
 
 _ALWAYS_PASSED = ("PATH", "LANG")
+_RESET_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class Settings:
     pass_env: tuple[str, ...] = ()
     kill_grace_s: float = 5.0
     storage: StorageAccount | None = None  # whose shares are served and mounted
+    time_scale: float = 1.0
 
 
 class Emulator:
@@ -46,13 +50,17 @@ class Emulator:
 
     def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
         self.settings = settings
-        self.clock = clock or SystemClock()
+        self.clock = clock or SystemClock(settings.time_scale)
         self.store = Store(settings.data_dir)
         self.shares = Shares(settings.data_dir, settings.storage) if settings.storage else None
         self.account = Account(settings.account, settings.limits)
         environment = passed(os.environ, settings.pass_env)
         self.launches = Launches(
-            settings.data_dir, settings.account, settings.url, environment.get("PATH")
+            settings.data_dir,
+            settings.account,
+            settings.url,
+            environment.get("PATH"),
+            time_scale=self.clock.scale,
         )
         self.executor = Executor(pass_environment=environment, kill_grace_s=settings.kill_grace_s)
         self.node_setup = NodeSetup()
@@ -65,6 +73,9 @@ class Emulator:
 
     def _load(self) -> None:
         Executor.kill_leftovers(self.settings.data_dir / "nodes")
+        newest = self.store.newest()
+        if newest is not None:
+            self.clock.resume(newest)
         try:
             restart.load(self.account, self.store, self.clock.now())
         except (LookupError, TypeError, ValueError, AttributeError) as err:
@@ -95,6 +106,19 @@ class Emulator:
         """Whether the background work goes on."""
         running = self._background is not None and not self._background.done()
         return running and not self.store.failed
+
+    async def reset(self) -> None:
+        """End and forget all jobs and pools; returns when nothing of them is left."""
+        account, now = self.account, self.clock.now()
+        for job in list(account.jobs.values()):
+            if job.state is not JobState.DELETING:
+                jobs.delete(account, job, now)
+        for pool in list(account.pools.values()):
+            if pool.state is not PoolState.DELETING:
+                pools.delete(account, pool, now)
+        self.loop.poke()
+        while self.healthy and (account.jobs or account.pools):
+            await asyncio.sleep(_RESET_POLL_S)
 
     async def close(self) -> None:
         """Stop everything that runs; the state on disk says it was interrupted."""

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
+from batch_emulator.logs import FIELDS
 from batch_emulator.values import time_text
 
 log = logging.getLogger(__name__)
@@ -30,7 +31,7 @@ class Event:
         """The event as JSON shows it."""
         document: dict[str, object] = {
             "number": self.number,
-            "time": time_text(self.time),
+            "at": time_text(self.time),
             "kind": self.kind,
             "entity": self.entity,
             "value": self.value,
@@ -48,8 +49,10 @@ class Events:
     def add(self, now: datetime, kind: str, entity: str, value: str, why: str = "") -> None:
         """Note one event."""
         self._number += 1
-        self._kept.append(Event(self._number, now, kind, entity, value, why))
-        log.debug("%s %s %s %s", kind, entity, value, why)
+        event = Event(self._number, now, kind, entity, value, why)
+        self._kept.append(event)
+        if log.isEnabledFor(logging.DEBUG):
+            log.debug("%s %s %s %s", kind, entity, value, why, extra={FIELDS: event.document()})
 
     def after(self, number: int) -> Iterator[Event]:
         """Events with a higher number, oldest first."""

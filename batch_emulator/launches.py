@@ -25,8 +25,15 @@ class Launches:
     """Knows where nodes lie and what they are told about the account."""
 
     def __init__(
-        self, data_dir: Path, account_name: str, account_url: str, node_path: str | None = None
+        self,
+        data_dir: Path,
+        account_name: str,
+        account_url: str,
+        node_path: str | None = None,
+        *,
+        time_scale: float = 1.0,
     ) -> None:
+        self._time_scale = time_scale
         self._nodes = data_dir / "nodes"
         self.trash = data_dir / "trash"
         self._node_path = node_path or LINUX_PATH
@@ -55,7 +62,7 @@ class Launches:
             environment=self._environment(execution, layout, directory),
             resource_files=tuple(body.get("resourceFiles") or ()),
             output_files=tuple(body.get("outputFiles") or ()),
-            wall_clock_s=_wall_clock_s(execution),
+            wall_clock_s=self._wall_clock_s(execution),
         )
 
     def _task_dir(self, execution: Execution, layout: NodeLayout) -> Path:
@@ -63,6 +70,11 @@ class Launches:
         if job is None:
             return layout.startup
         return layout.task_dir(job.id, _own_id(execution))
+
+    def _wall_clock_s(self, execution: Execution) -> float | None:
+        """In seconds of the machine: on a faster clock the limit is sooner over."""
+        limit_s = _wall_clock_s(execution)
+        return None if limit_s is None else limit_s / self._time_scale
 
     def _environment(
         self, execution: Execution, layout: NodeLayout, directory: Path

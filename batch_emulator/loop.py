@@ -6,6 +6,7 @@ import asyncio
 import logging
 import shutil
 from collections.abc import Coroutine
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -65,6 +66,18 @@ class Loop:
             self.step()
             until = self.account.timers[0][0] if self.account.timers else None
             await self.clock.wait(self._wake, until)
+
+    async def push_clock(self, passed: timedelta) -> None:
+        """Let time pass, from one thing that is due to the next: each happens in its own time."""
+        target = self.clock.now() + passed
+        while True:
+            until = self.account.timers[0][0] if self.account.timers else target
+            left_s = (min(until, target) - self.clock.now()).total_seconds()
+            self.clock.push(max(0.0, left_s))
+            self.step()
+            if until >= target:
+                return
+            await asyncio.sleep(0)  # whoever else wants to may go on in between
 
     def step(self) -> None:
         """Apply decisions until there are none, and write what changed."""

@@ -13,6 +13,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from batch_emulator.records import (
     task_from,
     task_record,
 )
+from batch_emulator.values import time_of
 
 log = logging.getLogger(__name__)
 
@@ -41,6 +43,12 @@ CREATE TABLE IF NOT EXISTS tasks (
 CREATE INDEX IF NOT EXISTS live_tasks ON tasks (job, ord) WHERE state <> 'completed';
 CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
 """
+_NEWEST = (
+    "SELECT max(json_extract(record, '$.lastModified')) FROM tasks",
+    "SELECT max(json_extract(record, '$.modified')) FROM jobs",
+    "SELECT max(json_extract(record, '$.state_time')) FROM nodes",
+    "SELECT max(json_extract(record, '$.allocation_time')) FROM pools",
+)
 # Raised with every change of the tables above or of what records.py writes: no version reads the
 # state of another.
 FORMAT = 2
@@ -208,6 +216,14 @@ class Store:
         log.critical("cannot write the state: %s", err)
 
     # -- reading
+
+    def newest(self) -> datetime | None:
+        """The last time at which anything changed, None when there is nothing.
+
+        A clock that was faster than the machine's must not fall behind it.
+        """
+        times = [self._db.execute(query).fetchone()[0] for query in _NEWEST]
+        return max((time_of(text) for text in times if text is not None), default=None)
 
     def records(self, table: str) -> Iterator[tuple[str, Json]]:
         """Key of the owner (or own key) and record of every pool, node or job."""

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
+from datetime import timedelta
 
 from batch_emulator import __version__
 from batch_emulator.call import Call, Handler, Reply
-from batch_emulator.faults import Fault, bad_query
+from batch_emulator.faults import Fault, bad_property, bad_query
+from batch_emulator.values import parse_duration, time_text
 
 PREFIX = "/_emulator"
 _PAGE = 1000
+_LONGEST_PUSH = timedelta(days=366)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,37 @@ def events(call: Call) -> Reply:
     return Reply(200, {"value": found[:_PAGE]})
 
 
+def clock(call: Call) -> Reply:
+    """The emulator's time, and how fast it passes."""
+    return Reply(
+        200, {"now": time_text(call.emulator.clock.now()), "scale": call.emulator.clock.scale}
+    )
+
+
+async def push_clock(call: Call) -> Reply:
+    """Let time pass at once: nodes boot, formulas are evaluated, limits expire."""
+    text = call.json().get("push")
+    try:
+        passed = parse_duration(text) if isinstance(text, str) else None
+    except (ValueError, OverflowError):
+        passed = None
+    if passed is None or not timedelta() <= passed <= _LONGEST_PUSH:
+        reason = "an ISO 8601 duration of at most P366D is expected, such as PT15M"
+        raise bad_property("push", text, reason)
+    await call.emulator.loop.push_clock(passed)
+    return clock(call)
+
+
+async def reset(call: Call) -> Reply:
+    """End and forget all jobs and pools; answered when nothing of them is left."""
+    await call.emulator.reset()
+    return Reply(204)
+
+
 ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     AdminRoute("GET", f"{PREFIX}/health", "ready, and able to keep its state", health, open=True),
     AdminRoute("GET", f"{PREFIX}/events", "changes of state, `?after=NUMBER`", events),
+    AdminRoute("GET", f"{PREFIX}/clock", "the emulator's time", clock),
+    AdminRoute("POST", f"{PREFIX}/clock", '`{"push": "PT15M"}` lets time pass', push_clock),
+    AdminRoute("POST", f"{PREFIX}/reset", "forget all pools and jobs", reset),
 )

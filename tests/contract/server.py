@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-import threading
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -13,15 +11,16 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import uvicorn
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.exceptions import HttpResponseError
+from starlette.types import ASGIApp
 
-from batch_emulator.__main__ import bind
 from batch_emulator.account import Limits
 from batch_emulator.app import App
-from batch_emulator.emulator import Emulator, Settings
+from batch_emulator.clock import Clock
+from batch_emulator.emulator import Emulator
+from batch_emulator.server import Server
 from tests.contract.recording import Recorder
 
 ACCOUNT = "contract"
@@ -46,43 +45,34 @@ def serving(
     *,
     boot_s: float = 0.05,
     before: Callable[[Emulator], None] | None = None,
+    clock: Clock | None = None,
     **limits: int,
 ) -> Generator[Running]:
     """An emulator on a free port; nodes boot in a twentieth of a second.
 
     `before` changes it before it starts.
     """
-    listener = bind("127.0.0.1", 0)
-    url = f"http://127.0.0.1:{listener.getsockname()[1]}"
-    settings = Settings(
-        data_dir=data_dir,
-        account=ACCOUNT,
-        key=KEY,
-        url=url,
-        limits=Limits(boot_s=boot_s, **limits),
-        kill_grace_s=0.5,
-    )
-    emulator = Emulator(settings)
-    if before is not None:
-        before(emulator)
-    app = Recorder(App(emulator))
-    config = uvicorn.Config(app, http="httptools", log_level="warning", lifespan="on")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(
-        target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True
-    )
-    thread.start()
-    eventually(lambda: server.started)
-    try:
-        yield Running(url, emulator, client_for(url))
-    finally:
-        server.should_exit = True
-        thread.join(DEADLINE_S)
-        assert not thread.is_alive()
+    limited = Limits(boot_s=boot_s, **limits)
+    server = _Recorded(data_dir, account=ACCOUNT, key=KEY, limits=limited, clock=clock)
+    server.before = before
+    with server:
+        assert server.emulator is not None
+        yield Running(server.url, server.emulator, client_for(server.url))
 
 
-def client_for(url: str, key: str = KEY) -> BatchClient:
-    return BatchClient(url, AzureNamedKeyCredential(ACCOUNT, key), retry_total=0)
+class _Recorded(Server):
+    """Every answer is held against the service's description."""
+
+    before: Callable[[Emulator], None] | None = None
+
+    def application(self, emulator: Emulator) -> ASGIApp:
+        if self.before is not None:
+            self.before(emulator)
+        return Recorder(App(emulator))
+
+
+def client_for(url: str, key: str = KEY, account: str = ACCOUNT) -> BatchClient:
+    return BatchClient(url, AzureNamedKeyCredential(account, key), retry_total=0)
 
 
 def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:

@@ -1,0 +1,150 @@
+"""The command line: every option, checked, as the settings of an emulator."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import binascii
+import ipaddress
+import math
+import os
+from pathlib import Path
+
+from batch_emulator import __version__
+from batch_emulator.account import Limits
+from batch_emulator.emulator import Settings
+from batch_emulator.files_share.shares import StorageAccount
+
+
+class OptionError(Exception):
+    """An option cannot be used; what, why and how to put it right."""
+
+    def __init__(self, what: str, why: str, fix: str) -> None:
+        super().__init__(f"error: {what}\n  why: {why}\n  fix: {fix}")
+
+
+def parser() -> argparse.ArgumentParser:
+    """The parser of `python -m batch_emulator`."""
+    top = argparse.ArgumentParser(
+        prog="python -m batch_emulator", description="An emulator of the Azure Batch data plane."
+    )
+    top.add_argument("--version", action="version", version=__version__)
+    _add_server(top.add_argument_group("server"))
+    _add_account(top.add_argument_group("account"))
+    _add_nodes(top.add_argument_group("nodes and tasks"))
+    return top
+
+
+def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
+    group.add_argument("--host", default="127.0.0.1", help="a loopback address")
+    group.add_argument("--port", type=int, default=0, help="0 takes a free one and prints it")
+    group.add_argument("--data-dir", type=Path, required=True, help="where state and nodes lie")
+    group.add_argument("--log-format", choices=("text", "json"), default="text")
+    group.add_argument(
+        "--log-level",
+        choices=("debug", "info", "warning", "error"),
+        default="info",
+        help="debug adds every request and every change of state",
+    )
+    group.add_argument(
+        "--time-scale", type=_positive, default=1.0, metavar="N",
+        help="how many seconds of the emulator's clock pass in one",
+    )  # fmt: skip
+    group.add_argument("--seed", type=int, help="of ids and evictions; the same gives the same")
+
+
+def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
+    group.add_argument("--account", required=True, help="name of the Batch account")
+    group.add_argument("--key", help="its key, base64; better from BATCH_EMULATOR_KEY")
+    group.add_argument("--dedicated-core-quota", type=int, help="cores over all dedicated nodes")
+    group.add_argument("--spot-core-quota", type=int, help="cores over all spot nodes")
+    group.add_argument(
+        "--storage-account",
+        metavar="NAME",
+        help="serve Azure Files for this account; its key comes from BATCH_EMULATOR_STORAGE_KEY",
+    )
+
+
+def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
+    group.add_argument("--boot-seconds", type=float, default=1.0, help="how long a node boots")
+    group.add_argument(
+        "--pass-env",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="variables of this process that tasks inherit, beside PATH and LANG (repeatable)",
+    )
+    group.add_argument("--kill-grace-seconds", type=float, default=5.0)
+
+
+def _positive(text: str) -> float:
+    value = float(text)
+    if not (value > 0 and math.isfinite(value)):
+        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+    return value
+
+
+def settings_of(options: argparse.Namespace, url: str) -> Settings:
+    """What the options say, for an emulator that is reached at `url`. Raises OptionError."""
+    return Settings(
+        data_dir=options.data_dir.resolve(),
+        account=options.account,
+        key=_account_key(options.key),
+        url=url,
+        limits=Limits(
+            dedicated_cores=options.dedicated_core_quota,
+            spot_cores=options.spot_core_quota,
+            boot_s=options.boot_seconds,
+            seed=options.seed,
+        ),
+        pass_env=tuple(options.pass_env),
+        kill_grace_s=options.kill_grace_seconds,
+        time_scale=options.time_scale,
+        storage=_storage(options.storage_account),
+    )
+
+
+def check_host(host: str) -> None:
+    """Refuse an address that others can reach. Raises OptionError."""
+    try:
+        loopback = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        loopback = host == "localhost"
+    if not loopback:
+        raise OptionError(
+            f"{host} is not a loopback address",
+            "whoever reaches this port with the key can run commands on this machine",
+            "use --host 127.0.0.1",
+        )
+
+
+def _base64(text: str) -> str | None:
+    """The text when it is base64 of something."""
+    try:
+        return text if base64.b64decode(text, validate=True) else None
+    except binascii.Error:
+        return None
+
+
+def _account_key(given: str | None) -> str:
+    key = _base64(given or os.environ.get("BATCH_EMULATOR_KEY", ""))
+    if key is None:
+        raise OptionError(
+            "no account key",
+            "--key and BATCH_EMULATOR_KEY are empty or not base64",
+            "BATCH_EMULATOR_KEY=$(head -c 64 /dev/urandom | base64 -w0)",
+        )
+    return key
+
+
+def _storage(account: str | None) -> StorageAccount | None:
+    if account is None:
+        return None
+    key = _base64(os.environ.get("BATCH_EMULATOR_STORAGE_KEY", ""))
+    if key is None:
+        raise OptionError(
+            "no key for the storage account",
+            "BATCH_EMULATOR_STORAGE_KEY is empty or not base64",
+            "set it to the account's key, or leave --storage-account out",
+        )
+    return StorageAccount(account, key)

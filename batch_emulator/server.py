@@ -1,0 +1,129 @@
+"""The emulator as a server of this process: in a thread, for tests, or under `__main__`."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import secrets
+import socket
+import tempfile
+import threading
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from batch_emulator.account import Limits
+from batch_emulator.app import App
+from batch_emulator.clock import Clock
+from batch_emulator.emulator import Emulator, Settings
+
+_STOPS_WITHIN_S = 60.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0 takes a free one. Raises OSError."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+        listener.listen(1024)  # who connects from now on is answered as soon as we serve
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def url_of(listener: socket.socket) -> str:
+    """How clients reach a listening socket."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
+    """How every server of ours is served."""
+    return uvicorn.Config(
+        app,
+        http="httptools",
+        access_log=False,
+        log_config=None,
+        log_level="warning",
+        lifespan="on",
+    )
+
+
+class Server:
+    """An emulator on a free port of this machine, served by a thread until it is closed.
+
+        with Server() as server:
+            client = BatchClient(server.url, AzureNamedKeyCredential(server.account, server.key))
+
+    Without `data_dir` its state and its nodes lie in a temporary folder that goes with it. Nodes
+    boot in a twentieth of a second. `settings` are fields of `batch_emulator.emulator.Settings`.
+    Raises what Emulator raises.
+    """
+
+    def __init__(
+        self, data_dir: Path | None = None, *, clock: Clock | None = None, **settings: Any
+    ) -> None:
+        self._folder = None if data_dir else tempfile.TemporaryDirectory(prefix="batch-emulator-")
+        folder = data_dir or Path(self._folder.name if self._folder else "")
+        usual = Settings(
+            data_dir=folder,
+            account="test",
+            key=base64.b64encode(secrets.token_bytes(32)).decode(),
+            limits=Limits(boot_s=0.05),
+            kill_grace_s=0.5,
+        )
+        self._settings = replace(usual, **settings)
+        self.account, self.key = self._settings.account, self._settings.key
+        self.url = ""
+        self.emulator: Emulator | None = None
+        self._clock = clock
+        self._server: uvicorn.Server | None = None
+        self._thread: threading.Thread | None = None
+
+    def application(self, emulator: Emulator) -> ASGIApp:
+        """What answers the requests, before anything has started; for others to wrap."""
+        return App(emulator)
+
+    def start(self) -> Server:
+        """Serve; returns when requests are answered."""
+        listener = bind("127.0.0.1", 0)
+        self.url = url_of(listener)
+        try:
+            self.emulator = Emulator(replace(self._settings, url=self.url), self._clock)
+        except BaseException:
+            listener.close()
+            raise
+        server = self._server = uvicorn.Server(uvicorn_config(self.application(self.emulator)))
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True
+        )
+        self._thread.start()
+        return self
+
+    def close(self) -> None:
+        """End everything that runs on its nodes, then the server."""
+        if self._server is not None and self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(_STOPS_WITHIN_S)
+            if self._thread.is_alive():
+                raise RuntimeError(f"the emulator at {self.url} does not stop")
+        if self._folder is not None:
+            self._folder.cleanup()
+
+    def __enter__(self) -> Server:
+        return self.start()
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
