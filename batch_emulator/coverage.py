@@ -28,7 +28,7 @@ _REFUSED = (
     ("pool.startTask, job preparation and release tasks", NOT_IN_TASKS),
     ("job", ("jobManagerTask",)),
     ("job.poolInfo", ("autoPoolSpecification",)),
-    ("task", (*NOT_IN_TASKS, "multiInstanceSettings", "dependsOn")),
+    ("task", (*NOT_IN_TASKS, "multiInstanceSettings")),
     ("resize", ("nodeDeallocationOption: retaineddata",)),
 )
 
@@ -59,6 +59,14 @@ _NOTES = (
     ("our choice", "Nodes leave in the order of what is lost: not working yet, then least busy."),
     ("our choice", "An exit code listed in exitCodes outranks a range that contains it."),
     ("our choice", "jobAction `disable` lets the other running tasks end."),
+    ("our choice", "Ids that a task depends on and that no task has yet are waited for."),
+    (
+        "our choice",
+        "A deleted or reactivated parent is waited for anew; who was set free stays so.",
+    ),
+    ("our choice", "A task ended by request takes no job action; its dependency action counts."),
+    ("our choice", "The exit option `default` covers the end by request and by wall clock."),
+    ("our choice", "The ranges of one dependsOn may have 64,000 characters together."),
     ("our choice", "A pattern of an output file that matches nothing is no failure."),
     ("our choice", "A resize that fails keeps its targets; nodes still in creation are given up."),
     ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),

@@ -91,6 +91,14 @@ FAULTS: Mapping[str, tuple[int, str]] = {
         400,
         "usesTaskDependencies must be set to true on the job to use task dependencies.",
     ),
+    "TaskDependencyListTooLong": (
+        400,
+        "The list of tasks that the task depends on is too long to be stored.",
+    ),
+    "TaskDependencyRangesTooLong": (
+        400,
+        "The list of ranges that the task depends on is too long to be stored.",
+    ),
     "TaskIdSameAsJobPreparationTask": (
         409,
         "The specified task id is the same as that of the job's preparation task.",

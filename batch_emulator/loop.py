@@ -166,6 +166,8 @@ class Loop:
     def _kill(self, execution: Execution, *, hard: bool) -> None:
         key = execution.key
         if key not in self._running:
+            if execution.task is not None and execution.stop is Stop.TERMINATE:
+                self._load_body(execution)  # its exit conditions count
             self._ended(execution, None)
         elif hard:
             self._spawn(self.executor.kill_now(key))

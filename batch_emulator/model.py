@@ -11,6 +11,8 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from batch_emulator.dependencies import Dependencies
+
 Json = dict[str, Any]
 
 
@@ -142,6 +144,8 @@ class Task:
     result: str | None = None
     place: tuple[str, str] | None = None  # pool id, node id of the current or last attempt
     execution: Execution | None = None
+    blocked: bool = False  # waits for tasks that it depends on
+    satisfies: bool = False  # completed so that tasks that depend on it may run
 
     @property
     def key(self) -> str:
@@ -200,11 +204,17 @@ class Job:
     )
     executions: dict[str, Execution] = field(default_factory=dict[str, Execution])
     visits: dict[str, Visit] = field(default_factory=dict[str, Visit])
+    dependencies: Dependencies | None = None  # with usesTaskDependencies
 
     @property
     def key(self) -> str:
         """The form of the id that is compared."""
         return self.id.lower()
+
+    @property
+    def ready(self) -> int:
+        """Active tasks whose dependencies are satisfied: `$ActiveTasks` counts these (docs)."""
+        return self.tasks.active - (self.dependencies.waiting if self.dependencies else 0)
 
 
 @dataclass(slots=True, eq=False)

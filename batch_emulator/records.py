@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from batch_emulator.dependencies import Dependencies
 from batch_emulator.model import (
     AllocationState,
     Job,
@@ -28,6 +29,10 @@ def dump(document: Json) -> str:
 
 def _times(**times: Any) -> Json:
     return {name: time_text(when) for name, when in times.items() if when is not None}
+
+
+# what a task's record holds beyond what the wire shows
+PRIVATE = ("place", "blocked", "satisfies")
 
 
 def task_record(task: Task) -> Json:
@@ -57,6 +62,10 @@ def task_record(task: Task) -> Json:
         record |= _times(previousStateTransitionTime=task.previous_time)
     if task.place is not None:
         record["place"] = task.place
+    if task.blocked:
+        record["blocked"] = True
+    if task.satisfies:
+        record["satisfies"] = True
     return record
 
 
@@ -87,6 +96,8 @@ def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> T
         failure=info.get("failureInfo"),
         result=info.get("result"),
         place=(place[0], place[1]) if place else None,
+        blocked=record.get("blocked", False),
+        satisfies=record.get("satisfies", False),
     )
 
 
@@ -234,6 +245,8 @@ def job_from(record: Json) -> Job:
         ended=optional_time(record.get("ended")),
         deadline=optional_time(record.get("deadline")),
     )
+    if job.spec.get("usesTaskDependencies"):
+        job.dependencies = Dependencies()
     for pool_id, node_id, state, preparation, release in record["visits"]:
         job.visits[node_id.lower()] = Visit(pool_id, node_id, state, preparation, release)
     return job

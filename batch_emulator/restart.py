@@ -12,6 +12,7 @@ from batch_emulator.account import Account
 from batch_emulator.model import Job, JobState, Node, NodeState, Task, TaskState
 from batch_emulator.records import job_from, node_from, pool_from, task_from
 from batch_emulator.store import Store
+from batch_emulator.transitions import dependencies
 from batch_emulator.transitions.nodes import gone
 from batch_emulator.transitions.states import count_new, enqueue, refresh_queue
 from batch_emulator.transitions.tasks import requeue
@@ -69,11 +70,16 @@ def _load_tasks(account: Account, store: Store, job: Job, now: datetime) -> None
         name = "succeeded" if result == "success" else "failed"
         setattr(job.tasks, name, getattr(job.tasks, name) + tasks)
         setattr(job.slots, name, getattr(job.slots, name) + slots)
+    if job.dependencies is not None:
+        job.dependencies.restore(store.satisfying(job))
     interrupted: list[Task] = []
     for task_id, slots, order, record in store.live_tasks(job):
         task = task_from(job, task_id, slots, order, record)
         job.live[task.key] = task
         count_new(task)
+        if task.blocked:
+            row = store.task(job, task.key)
+            dependencies.admit(task, {} if row is None else row.body)
         if task.state is TaskState.ACTIVE:
             enqueue(account, task)
         else:

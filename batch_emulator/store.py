@@ -274,6 +274,15 @@ class Store:
         for task_id, slots, order, record in rows:
             yield task_id, slots, order, json.loads(record)
 
+    def satisfying(self, job: Job) -> list[str]:
+        """Keys of the completed tasks that satisfy who depends on them."""
+        rows = self._db.execute(
+            "SELECT task FROM tasks WHERE job=? AND state='completed'"
+            " AND json_extract(record, '$.satisfies')",
+            (job.key,),
+        )
+        return [row[0] for row in rows]
+
     def finished_counts(self, job: Job) -> Iterator[tuple[str, int, int]]:
         """Result, number of tasks and of their slots, for completed tasks."""
         return self._db.execute(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
-from batch_emulator.faults import Fault
+from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Job, JobState, Json, key_of
 from batch_emulator.transitions import jobs
 from batch_emulator.wire import bodies, entities, paging, render
@@ -19,6 +19,8 @@ _REPLACED = (
     "metadata",
     "onAllTasksComplete",
 )
+# what a job is created with and keeps (docs: none of them is a property of an update)
+_FIXED = ("usesTaskDependencies", "onTaskFailure")
 
 
 def add(call: Call) -> Reply:
@@ -74,11 +76,23 @@ def put(call: Call) -> Reply:
 
 def _change(call: Call, job: Job, spec: Json) -> Reply:
     spec["id"] = job.id
+    for name in _FIXED:
+        spec.pop(name, None)
+        spec |= {name: job.spec[name]} if name in job.spec else {}
     entities.check_job(spec)
     if spec["poolInfo"]["poolId"].lower() != job.pool_id.lower():
         _require_pool(call, spec)
+    _check_completion(job, spec)
     jobs.update(call.emulator.account, job, spec, call.now)
     return Reply(200, None, entity_headers(job.etag, job.modified) | call.data_service_id())
+
+
+def _check_completion(job: Job, spec: Json) -> None:
+    """Automatic termination cannot be turned off again (docs: onAllTasksComplete)."""
+    before, after = (s.get("onAllTasksComplete", "noaction") for s in (job.spec, spec))
+    if before == "terminatejob" and after != before:
+        reason = "a job's completion behavior may not be changed back"
+        raise bad_property("onAllTasksComplete", after, reason)
 
 
 def delete(call: Call) -> Reply:

@@ -10,7 +10,7 @@ from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault, bad_property, error_body
 from batch_emulator.model import Job, Json, Task, key_of
 from batch_emulator.store import restore_task
-from batch_emulator.transitions import tasks
+from batch_emulator.transitions import admission, tasks
 from batch_emulator.values import etag_text, time_text
 from batch_emulator.wire import entities, paging, render
 
@@ -33,11 +33,11 @@ def _find(call: Call, job: Job) -> Task:
 def add(call: Call) -> Reply:
     """Task_Add."""
     job, body = call.job(), call.json()
-    tasks.require_open_job(job)
+    admission.require_open_job(job)
     entities.check_task(body, job.spec)
     if call.emulator.store.has_tasks(job, [key_of(body["id"])]):
         raise Fault("TaskExists")
-    task = tasks.add(call.emulator.account, job, body, call.now)
+    task = admission.add(call.emulator.account, job, body, call.now)
     url = render.task_url(call.base_url, job.id, task.id)
     return call.created(url, task.etag, task.modified)
 
@@ -53,7 +53,7 @@ def add_collection(call: Call) -> Reply:
         raise bad_property("value", len(items), f"at most {MAX_TASKS_IN_COLLECTION} tasks")
     if not all(isinstance(item, dict) for item in items):
         raise bad_property("value", "", "a list of objects is expected")
-    tasks.require_open_job(job)
+    admission.require_open_job(job)
     named = [key_of(str(item.get("id", ""))) for item in items]
     taken = call.emulator.store.has_tasks(job, named)
     return call.entity({"value": [_add_one(call, job, item, taken) for item in items]}, {})
@@ -70,7 +70,7 @@ def _add_one(call: Call, job: Job, body: Json, taken: set[str]) -> Json:
         error.pop("odata.metadata")
         return {"status": "clienterror", "taskId": str(body.get("id", "")), "error": error}
     taken.add(key_of(body["id"]))
-    task = tasks.add(call.emulator.account, job, body, call.now)
+    task = admission.add(call.emulator.account, job, body, call.now)
     return {
         "status": "Success",
         "taskId": task.id,
@@ -140,7 +140,8 @@ def terminate(call: Call) -> Reply:
     """Task_Terminate."""
     task = _find(call, call.job())
     call.check(task.etag, task.modified)
-    tasks.terminate(call.emulator.account, task, call.now)
+    row = call.emulator.store.task(task.job, task.key)
+    tasks.terminate(call.emulator.account, task, call.now, None if row is None else row.body)
     return Reply(204, None, _headers(call, task))
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 from batch_emulator.account import Account, DeleteTaskFolder
+from batch_emulator.dependencies import Dependencies
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Execution, Job, JobState, Json, Kind, Stop, part
 from batch_emulator.transitions.states import (
@@ -45,6 +46,8 @@ def apply_spec(account: Account, job: Job, spec: Json) -> None:
     job.pool_id = spec["poolInfo"]["poolId"]
     job.priority = spec.get("priority") or 0
     job.max_parallel = spec.get("maxParallelTasks") or -1
+    if spec.get("usesTaskDependencies") and job.dependencies is None:
+        job.dependencies = Dependencies()
     job.deadline = _deadline(job)
     if job.deadline is not None:
         account.at(job.deadline, job)

@@ -104,6 +104,8 @@ def _bucket(task: Task) -> str:
 
 def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
     """Put an active task in its job's queue; one that comes back goes to the front [S]."""
+    if task.blocked:
+        return
     job = task.job
     queue = job.queues.setdefault(task.slots, OrderedDict())
     queue[task.key] = task

@@ -1,4 +1,4 @@
-"""Tasks: added, terminated, reactivated, deleted, and what becomes of them when they end."""
+"""Tasks: terminated, reactivated, deleted, and what becomes of them when they end."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from datetime import datetime
 from batch_emulator.account import Account, DeleteTaskFolder
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.faults import Fault
-from batch_emulator.model import Execution, Job, JobState, Json, Stop, Task, TaskState, part, parts
-from batch_emulator.transitions import jobs
+from batch_emulator.model import Execution, JobState, Json, Stop, Task, TaskState, part
+from batch_emulator.transitions import dependencies, exits, jobs
+from batch_emulator.transitions.admission import require_open_job
 from batch_emulator.transitions.states import (
     count_gone,
-    count_new,
     dequeue,
-    enqueue,
     set_task,
     stop_execution,
     touch_task,
@@ -28,45 +27,17 @@ _ENDED: Json = {
 }
 
 
-def require_open_job(job: Job) -> None:
-    """Tasks are added to a job only while it may still run them (docs). Raises Fault."""
-    code = {
-        JobState.COMPLETED: "JobCompleted",
-        JobState.TERMINATING: "JobBeingTerminated",
-        JobState.DELETING: "JobBeingDeleted",
-    }.get(job.state)
-    if code is not None:
-        raise Fault(code)
+def terminate(account: Account, task: Task, now: datetime, body: Json | None = None) -> None:
+    """End a task by request: at once when it is active, else when its process has gone.
 
-
-def add(account: Account, job: Job, body: Json, now: datetime) -> Task:
-    """Add a validated task whose id is free."""
-    task = Task(
-        job=job,
-        id=body["id"],
-        slots=body.get("requiredSlots") or 1,
-        created=now,
-        modified=now,
-        etag=account.next_etag(now),
-        order=account.next_order(),
-        state_time=now,
-    )
-    job.live[task.key] = task
-    count_new(task)
-    enqueue(account, task)
-    account.journal.new_tasks.append((task, body))
-    account.events.add(now, "task.state", f"{job.id}/{task.id}", task.state.value)
-    return task
-
-
-def terminate(account: Account, task: Task, now: datetime) -> None:
-    """End a task by request: at once when it is active, else when its process has gone."""
+    `body` is what a task that does not run was added with: its exit conditions count.
+    """
     if task.state is TaskState.COMPLETED:
         raise Fault("TaskCompleted")
     if task.execution is not None:
         stop_execution(account, task.execution, Stop.TERMINATE)
         return
-    _complete(account, task, now, exit_code=None, failure=_ENDED)
+    _complete(account, task, now, body, exit_code=None, failure=_ENDED)
 
 
 def reactivate(account: Account, task: Task, now: datetime) -> None:
@@ -77,6 +48,7 @@ def reactivate(account: Account, task: Task, now: datetime) -> None:
         raise Fault("TaskSucceeded")
     require_open_job(task.job)
     task.retry_count, task.last_retry = 0, None
+    dependencies.revoke(task)
     set_task(account, task, TaskState.ACTIVE, now)
     _forget_attempt(task)
 
@@ -84,6 +56,8 @@ def reactivate(account: Account, task: Task, now: datetime) -> None:
 def delete(account: Account, task: Task) -> None:
     """Remove a task, its process and its files."""
     dequeue(account, task)
+    dependencies.unblock(task)
+    dependencies.revoke(task)
     task.job.live.pop(task.key, None)
     count_gone(task)
     account.journal.tasks[(task.job.key, task.key)] = None
@@ -125,7 +99,7 @@ def ended(account: Account, execution: Execution, outcome: Outcome | None, now: 
         requeue(account, task, now, counted=stop is Stop.REQUEUE)
     elif stop is Stop.TERMINATE or outcome is None:
         exit_code = None if outcome is None else outcome.exit_code
-        _complete(account, task, now, exit_code=exit_code, failure=_ENDED)
+        _complete(account, task, now, execution.body, exit_code=exit_code, failure=_ENDED)
     elif outcome.retryable and _may_retry(task, execution.body):
         _retry(account, task, now)
     else:
@@ -168,13 +142,11 @@ def _may_retry(task: Task, body: Json) -> bool:
 
 
 def _finish(account: Account, task: Task, body: Json, outcome: Outcome, now: datetime) -> None:
-    failure = failure_info(outcome)
-    _complete(account, task, now, exit_code=outcome.exit_code, failure=failure)
-    job = task.job
-    action = exit_options(body, outcome).get("jobAction")
-    if failure is None or job.spec.get("onTaskFailure") != "performexitoptionsjobaction":
+    failure, job = failure_info(outcome), task.job
+    _complete(account, task, now, body, exit_code=outcome.exit_code, failure=failure)
+    if job.spec.get("onTaskFailure") != "performexitoptionsjobaction":
         return
-    action = action or "terminate"  # the default for any end but exit code 0 (docs: ExitOptions)
+    action = exits.job_action(body, outcome.exit_code, failure)
     if action == "terminate" and job.state in jobs.TERMINABLE:
         jobs.terminate(account, job, "TaskFailed", now)
     elif action == "disable" and job.state is JobState.ACTIVE:
@@ -183,12 +155,21 @@ def _finish(account: Account, task: Task, body: Json, outcome: Outcome, now: dat
 
 
 def _complete(
-    account: Account, task: Task, now: datetime, *, exit_code: int | None, failure: Json | None
+    account: Account,
+    task: Task,
+    now: datetime,
+    body: Json | None,
+    *,
+    exit_code: int | None,
+    failure: Json | None,
 ) -> None:
+    """An end by request takes no job action, but it may satisfy who depends on the task [S]."""
     task.end = now
     task.exit_code = exit_code
     task.failure = failure
     task.result = "success" if failure is None else "failure"
+    satisfied = exits.satisfies(body or {}, exit_code, failure)
+    dependencies.completed(account, task, satisfies=satisfied, now=now)
     set_task(account, task, TaskState.COMPLETED, now)
 
 
@@ -212,24 +193,3 @@ def failure_info(outcome: Outcome) -> Json | None:
         "message": "The task exited with an exit code representing a failure",
         "details": [{"name": "Message", "value": f"exit code {outcome.exit_code}"}],
     }
-
-
-def exit_options(body: Json, outcome: Outcome) -> Json:
-    """The ExitOptions that match an end: exit codes, then ranges, then the kinds of error.
-
-    An exit code that is listed beats a failed upload; `default` never covers exit code 0 (docs:
-    ExitConditions). Codes over overlapping ranges is our choice [S].
-    """
-    conditions = part(body, "exitConditions")
-    code = outcome.exit_code
-    for mapping in parts(conditions, "exitCodes"):
-        if code is not None and mapping["code"] == code:
-            return part(mapping, "exitOptions")
-    for span in parts(conditions, "exitCodeRanges"):
-        if code is not None and span["start"] <= code <= span["end"]:
-            return part(span, "exitOptions")
-    if outcome.failure is not None and code is None and "preProcessingError" in conditions:
-        return part(conditions, "preProcessingError")
-    if outcome.failure is not None and code is not None and "fileUploadError" in conditions:
-        return part(conditions, "fileUploadError")
-    return {} if code == 0 and outcome.failure is None else part(conditions, "default")

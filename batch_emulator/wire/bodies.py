@@ -88,6 +88,7 @@ _OBJECTS = frozenset(
         "userIdentity",
         "imageReference",
         "autoUser",
+        "dependsOn",
     ]
 )
 _LISTS = frozenset(
@@ -102,6 +103,7 @@ _LISTS = frozenset(
         "applicationPackageReferences",
         "userAccounts",
         "mountConfiguration",
+        "taskIdRanges",
     ]
 )
 _FREE = frozenset({"resourceTags"})  # names in it are the user's

@@ -22,6 +22,7 @@ from batch_emulator.wire.bodies import (
     require_id,
     require_range,
 )
+from batch_emulator.wire.dependencies import check_dependencies, check_dependency_action
 
 MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quotas
@@ -117,10 +118,7 @@ def check_task(body: Json, job: Json) -> None:
     _refuse(body, (*NOT_IN_TASKS, "multiInstanceSettings"), "task")
     require_range(body, "requiredSlots", 1, MAX_SLOTS)
     check_constraints(body)
-    if body.get("dependsOn"):
-        if not job.get("usesTaskDependencies"):
-            raise Fault("TaskDependenciesNotSpecifiedOnJob")
-        raise not_implemented("task.dependsOn")
+    check_dependencies(body, job)
     for name in ("jobPreparationTask", "jobReleaseTask"):
         reserved = str(part(job, name).get("id") or name[:-4].lower()).lower()
         if name in job and body["id"].lower() == reserved:
@@ -150,7 +148,7 @@ def _check_exit_conditions(body: Json, job: Json) -> None:
         if not isinstance(option, dict):
             continue
         require_choice(cast("Json", option), "jobAction", "none", "disable", "terminate")
-        require_choice(cast("Json", option), "dependencyAction", "satisfy", "block")
+        check_dependency_action(cast("Json", option), job)
         on_failure = job.get("onTaskFailure") or "noaction"
         if "jobAction" in option and on_failure == "noaction":
             reason = "the job's onTaskFailure is noaction"

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import Any
 
 from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskState, part
+from batch_emulator.records import PRIVATE
 from batch_emulator.store import TaskRow
 from batch_emulator.values import etag_text, time_text
 
@@ -169,7 +170,9 @@ def task(entity: Job, row: TaskRow, base_url: str) -> Json:
         **record,
         "eTag": etag_text(record["eTag"]),
     }
-    place: list[str] | None = body.pop("place", None)
+    place: list[str] | None = record.get("place")
+    for name in PRIVATE:
+        body.pop(name, None)
     if place is not None and record["state"] != TaskState.ACTIVE.value:
         pool_id, node_id = place
         body["nodeInfo"] = _node_info(

@@ -250,16 +250,6 @@ def test_files_of_a_task_that_waits_are_unavailable(
     assert code_of(caught.value) == "TaskFilesUnavailable"
 
 
-def test_dependencies_are_refused_and_not_ignored(things: Things, pool: str) -> None:
-    depends_on = models.BatchTaskDependencies(task_ids=["other"])
-    with pytest.raises(HttpResponseError) as caught:
-        things.task(things.job(pool), depends_on=depends_on)
-    assert code_of(caught.value) == "TaskDependenciesNotSpecifiedOnJob"
-    with pytest.raises(HttpResponseError) as caught:
-        things.task(things.job(pool, uses_task_dependencies=True), depends_on=depends_on)
-    assert code_of(caught.value) == "NotImplemented"
-
-
 def test_job_action_needs_a_job_that_acts_on_failure(things: Things, pool: str) -> None:
     conditions = models.ExitConditions(default=models.ExitOptions(job_action="terminate"))
     with pytest.raises(HttpResponseError) as caught:

@@ -15,7 +15,7 @@ from batch_emulator.account import Account
 from batch_emulator.faults import Fault
 from batch_emulator.model import Job, JobState, Kind, Task, TaskState
 from batch_emulator.store import Store
-from batch_emulator.transitions import jobs, nodes, pools, tasks
+from batch_emulator.transitions import admission, jobs, nodes, pools, tasks
 from tests.unit.emulator.world import OK, World, failed
 
 OPTIONS = ["requeue", "terminate", "taskcompletion"]
@@ -74,7 +74,7 @@ class Chaos:
     def add_task(self) -> None:
         job = self.job()
         if job is not None:
-            tasks.require_open_job(job)
+            admission.require_open_job(job)
             self.count += 1
             slots, tries = self.random.randint(1, 4), self.random.randint(0, 2)
             self.world.task(

@@ -9,7 +9,7 @@ from batch_emulator.clock import ManualClock
 from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.model import Execution, Job, Json, Kind, Node, NodeState, Pool, Task
 from batch_emulator.scheduling.scheduler import apply, decide
-from batch_emulator.transitions import executions, jobs, nodes, pools, tasks
+from batch_emulator.transitions import admission, executions, jobs, nodes, pools
 
 OK = Outcome(exit_code=0, failure=None, retryable=False)
 
@@ -85,7 +85,7 @@ class World:
     def task(self, job: Job, task_id: str, *, settle: bool = True, **body: Any) -> Task:
         spec = {"id": task_id, "commandLine": "x", **body}
         self.bodies[f"{job.key}/{task_id.lower()}"] = spec
-        task = tasks.add(self.account, job, spec, self.clock.now())
+        task = admission.add(self.account, job, spec, self.clock.now())
         if settle:
             self.settle()
         return task

@@ -1,0 +1,180 @@
+"""Who waits for whom in one job: tasks by the key of their id, without knowing more of them.
+
+A waiting task watches one parent that is not satisfied yet, picked at random among them. Only the
+end of that one has it looked at again, so a completion costs as much as it changes: a task that
+depends on N others is looked at some log N times. Ranges stay intervals, however long they are.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+_NUMBER = re.compile(r"-?[0-9]+")
+_LONGEST_ID = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a task depends on: keys of ids, and inclusive ranges of ids that are integers."""
+
+    ids: tuple[str, ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
+class Runs:
+    """A set of integers as sorted runs without gaps."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []  # inclusive
+
+    def __contains__(self, number: int) -> bool:
+        """Whether it is in the set."""
+        return self.next_missing(number) != number
+
+    def next_missing(self, number: int) -> int:
+        """The smallest integer from `number` on that is not in the set."""
+        index = bisect_right(self._starts, number) - 1
+        inside = index >= 0 and number <= self._ends[index]
+        return self._ends[index] + 1 if inside else number
+
+    def add(self, number: int) -> None:
+        """Put it in, joining its neighbours."""
+        if number in self:
+            return
+        index = bisect_left(self._starts, number)
+        before = index > 0 and self._ends[index - 1] == number - 1
+        after = index < len(self._starts) and self._starts[index] == number + 1
+        if before and after:
+            self._ends[index - 1] = self._ends.pop(index)
+            del self._starts[index]
+        elif before:
+            self._ends[index - 1] = number
+        elif after:
+            self._starts[index] = number
+        else:
+            self._starts.insert(index, number)
+            self._ends.insert(index, number)
+
+    def remove(self, number: int) -> None:
+        """Take it out, leaving what is on either side."""
+        if number not in self:
+            return
+        index = bisect_right(self._starts, number) - 1
+        start, end = self._starts[index], self._ends[index]
+        rest = [(a, b) for a, b in ((start, number - 1), (number + 1, end)) if a <= b]
+        self._starts[index : index + 1] = [a for a, _ in rest]
+        self._ends[index : index + 1] = [b for _, b in rest]
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """Tasks that need exactly the same."""
+
+    needs: Needs
+    tasks: dict[str, None] = field(default_factory=dict[str, None])
+
+
+class Dependencies:
+    """The tasks of a job that wait, and those that satisfy who depends on them."""
+
+    def __init__(self) -> None:
+        self._satisfied: set[str] = set()
+        self._numbers = Runs()
+        self._groups: dict[Needs, _Group] = {}
+        self._group_of: dict[str, _Group] = {}
+        self._watching: dict[str | int, list[_Group]] = {}
+        self._random = random.Random(0)  # noqa: S311 - what is picked first decides nothing
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self._group_of)
+
+    def add(self, task: str, needs: Needs) -> bool:
+        """A new task depends on others; whether it has to wait for one of them."""
+        group = self._groups.get(needs)
+        if group is None:
+            unmet = self._unmet(needs)
+            if unmet is None:
+                return False
+            group = self._groups[needs] = _Group(needs)
+            self._watching.setdefault(unmet, []).append(group)
+        group.tasks[task] = None
+        self._group_of[task] = group
+        return True
+
+    def forget(self, task: str) -> None:
+        """A waiting task is gone or ended."""
+        group = self._group_of.pop(task, None)
+        if group is not None:
+            del group.tasks[task]
+            if not group.tasks:
+                del self._groups[group.needs]
+
+    def satisfy(self, task: str) -> list[str]:
+        """A task completed so that those that depend on it may run: who need wait no more."""
+        number = _number(task)
+        self._satisfied.add(task)
+        groups = self._watching.pop(task, [])
+        if number is not None:
+            self._numbers.add(number)
+            groups += self._watching.pop(number, [])
+        freed: list[str] = []
+        for group in groups:
+            if not group.tasks:
+                continue
+            unmet = self._unmet(group.needs)
+            if unmet is not None:
+                self._watching.setdefault(unmet, []).append(group)
+                continue
+            del self._groups[group.needs]
+            for child in group.tasks:
+                del self._group_of[child]
+            freed += group.tasks
+        return freed
+
+    def revoke(self, task: str) -> None:
+        """The task runs again or is gone: whoever still waits needs it anew."""
+        if task not in self._satisfied:
+            return
+        self._satisfied.discard(task)
+        number = _number(task)
+        if number is not None and self._satisfied.isdisjoint(_spellings(number)):
+            self._numbers.remove(number)
+
+    def restore(self, satisfied: Iterable[str]) -> None:
+        """The satisfied tasks of a job that is read from disk, before anybody waits."""
+        for task in satisfied:
+            self.satisfy(task)
+
+    def _unmet(self, needs: Needs) -> str | int | None:
+        count = len(needs.ids)
+        first = self._random.randrange(count) if count else 0
+        for index in range(count):
+            task = needs.ids[(first + index) % count]
+            if task not in self._satisfied:
+                return task
+        for start, end in needs.ranges:
+            for number in (self._random.randint(start, end), start):
+                missing = self._numbers.next_missing(number)
+                if missing <= end:
+                    return missing
+        return None
+
+
+def _number(task: str) -> int | None:
+    """`4`, `04` and `004` are the same member of a range (docs: task id ranges)."""
+    return int(task) if _NUMBER.fullmatch(task) else None
+
+
+def _spellings(number: int) -> Iterable[str]:
+    signs = ("", "-") if number == 0 else ("-",) if number < 0 else ("",)
+    digits = str(abs(number))
+    for sign in signs:
+        for zeros in range(_LONGEST_ID - len(digits) - len(sign) + 1):
+            yield f"{sign}{'0' * zeros}{digits}"

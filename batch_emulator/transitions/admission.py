@@ -1,0 +1,43 @@
+"""How a task comes into its job."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batch_emulator.account import Account
+from batch_emulator.faults import Fault
+from batch_emulator.model import Job, JobState, Json, Task
+from batch_emulator.transitions import dependencies
+from batch_emulator.transitions.states import count_new, enqueue
+
+
+def require_open_job(job: Job) -> None:
+    """Tasks are added to a job only while it may still run them (docs). Raises Fault."""
+    code = {
+        JobState.COMPLETED: "JobCompleted",
+        JobState.TERMINATING: "JobBeingTerminated",
+        JobState.DELETING: "JobBeingDeleted",
+    }.get(job.state)
+    if code is not None:
+        raise Fault(code)
+
+
+def add(account: Account, job: Job, body: Json, now: datetime) -> Task:
+    """Add a validated task whose id is free."""
+    task = Task(
+        job=job,
+        id=body["id"],
+        slots=body.get("requiredSlots") or 1,
+        created=now,
+        modified=now,
+        etag=account.next_etag(now),
+        order=account.next_order(),
+        state_time=now,
+    )
+    job.live[task.key] = task
+    count_new(task)
+    dependencies.admit(task, body)
+    enqueue(account, task)
+    account.journal.new_tasks.append((task, body))
+    account.events.add(now, "task.state", f"{job.id}/{task.id}", task.state.value)
+    return task

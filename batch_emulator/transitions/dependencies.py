@@ -1,0 +1,60 @@
+"""Tasks that wait for other tasks of their job.
+
+Our choices [S]: an id that no task has yet is waited for; a task may run once all its parents are
+there and satisfied at the same moment, and stays free to run whatever becomes of them; a parent
+that is deleted, or reactivated after a failure that satisfied, is waited for anew by who waits.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batch_emulator.account import Account
+from batch_emulator.dependencies import Needs
+from batch_emulator.model import Json, Task, part, parts
+from batch_emulator.transitions.states import enqueue, touch_task
+
+
+def needs_of(body: Json) -> Needs | None:
+    """What the body of a task says it depends on, None when it says nothing."""
+    depends_on = part(body, "dependsOn")
+    ids = tuple(sorted({str(task).lower() for task in depends_on.get("taskIds") or ()}))
+    ranges = tuple(sorted({(r["start"], r["end"]) for r in parts(depends_on, "taskIdRanges")}))
+    return Needs(ids, ranges) if ids or ranges else None
+
+
+def admit(task: Task, body: Json) -> None:
+    """Mark a task that has to wait for others as blocked."""
+    dependencies = task.job.dependencies
+    needs = None if dependencies is None else needs_of(body)
+    task.blocked = (
+        dependencies is not None and needs is not None and dependencies.add(task.key, needs)
+    )
+
+
+def completed(account: Account, task: Task, *, satisfies: bool, now: datetime) -> None:
+    """Set free who waited for nothing else."""
+    dependencies = task.job.dependencies
+    if dependencies is None:
+        return
+    unblock(task)
+    task.satisfies = satisfies
+    for key in dependencies.satisfy(task.key) if satisfies else ():
+        child = task.job.live[key]
+        child.blocked = False
+        enqueue(account, child)
+        touch_task(account, child, now)
+
+
+def unblock(task: Task) -> None:
+    """A waiting task waits no more: it ended, or is being deleted."""
+    if task.blocked and task.job.dependencies is not None:
+        task.job.dependencies.forget(task.key)
+        task.blocked = False
+
+
+def revoke(task: Task) -> None:
+    """The task is no parent that has completed any more."""
+    task.satisfies = False
+    if task.job.dependencies is not None:
+        task.job.dependencies.revoke(task.key)

@@ -1,0 +1,113 @@
+"""Tasks that depend on tasks, through the official SDK."""
+
+from __future__ import annotations
+
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.exceptions import HttpResponseError
+
+from tests.contract.server import Things, code_of
+
+
+def on(*ids: str, ranges: list[tuple[int, int]] | None = None) -> models.BatchTaskDependencies:
+    return models.BatchTaskDependencies(
+        task_ids=list(ids),
+        task_id_ranges=[models.BatchTaskIdRange(start=a, end=b) for a, b in ranges or []],
+    )
+
+
+def test_stages_run_one_after_the_other(client: BatchClient, things: Things, pool: str) -> None:
+    job_id = things.job(pool, uses_task_dependencies=True)
+    things.task(job_id, id="merge", depends_on=on(ranges=[(1, 8)]))
+    things.task(job_id, id="report", depends_on=on("Merge"))
+    client.create_tasks(
+        job_id,
+        [
+            models.BatchTaskCreateOptions(id=str(n), command_line="/bin/true", depends_on=on("0"))
+            for n in range(1, 9)
+        ],
+    )
+    counts = client.get_job_task_counts(job_id).task_counts
+    assert (counts.active, counts.completed) == (10, 0)
+    things.task(job_id, id="0")
+    things.wait_task(job_id, "report")
+    found = {str(task.id): task for task in client.list_tasks(job_id)}
+    infos = {name: task.execution_info for name, task in found.items()}
+    ends = {name: info.end_time for name, info in infos.items() if info and info.end_time}
+    starts = {name: info.start_time for name, info in infos.items() if info and info.start_time}
+    assert all(starts[str(n)] >= ends["0"] for n in range(1, 9))
+    assert starts["merge"] >= max(ends[str(n)] for n in range(1, 9))
+    depends_on = found["merge"].depends_on
+    assert depends_on is not None
+    assert [(r.start, r.end) for r in depends_on.task_id_ranges or []] == [(1, 8)]
+
+
+def test_failure_may_satisfy(things: Things, pool: str) -> None:
+    job_id = things.job(pool, uses_task_dependencies=True)
+    conditions = models.ExitConditions(default=models.ExitOptions(dependency_action="satisfy"))
+    things.task(job_id, "/bin/false", id="a", exit_conditions=conditions)
+    things.task(job_id, id="b", depends_on=on("a"))
+    things.wait_task(job_id, "b")
+
+
+def test_terminated_waiting_task_may_satisfy(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool, uses_task_dependencies=True)
+    conditions = models.ExitConditions(default=models.ExitOptions(dependency_action="satisfy"))
+    things.task(job_id, id="a", depends_on=on("nobody"), exit_conditions=conditions)
+    things.task(job_id, id="b", depends_on=on("a"))
+    client.terminate_task(job_id, "a")
+    things.wait_task(job_id, "b")
+
+
+def test_job_must_say_that_it_uses_dependencies(things: Things, pool: str) -> None:
+    with pytest.raises(HttpResponseError) as caught:
+        things.task(things.job(pool), depends_on=on("other"))
+    assert code_of(caught.value) == "TaskDependenciesNotSpecifiedOnJob"
+
+
+@pytest.mark.parametrize(
+    ("depends_on", "code"),
+    [
+        (on(*["a" * 64] * 1001), "TaskDependencyListTooLong"),
+        (on(ranges=[(1000000, 1000001)] * 5000), "TaskDependencyRangesTooLong"),
+        (on(ranges=[(2, 1)]), "InvalidPropertyValue"),
+        (on("not an id"), "InvalidPropertyValue"),
+        ({"taskIdRanges": [{"start": 1}]}, "MissingRequiredProperty"),
+        ({"taskIdRanges": [{"start": "a", "end": 2}]}, "InvalidPropertyValue"),
+        ({"taskIds": [1]}, "InvalidPropertyValue"),
+        ({"taskIds": "a"}, "InvalidPropertyValue"),
+    ],
+)
+def test_impossible_dependencies_are_refused(
+    things: Things, pool: str, depends_on: object, code: str
+) -> None:
+    job_id = things.job(pool, uses_task_dependencies=True)
+    with pytest.raises(HttpResponseError) as caught:
+        things.task(job_id, depends_on=depends_on)
+    assert code_of(caught.value) == code
+
+
+def test_dependency_action_needs_a_job_with_dependencies(things: Things, pool: str) -> None:
+    conditions = models.ExitConditions(default=models.ExitOptions(dependency_action="satisfy"))
+    with pytest.raises(HttpResponseError) as caught:
+        things.task(things.job(pool), exit_conditions=conditions)
+    assert code_of(caught.value) == "InvalidPropertyValue"
+
+
+def test_automatic_completion_can_be_switched_on_later_and_not_off(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool, uses_task_dependencies=True)
+    things.task(job_id, id="a", depends_on=on("b"))
+    client.update_job(job_id, models.BatchJobUpdateOptions(all_tasks_complete_mode="terminatejob"))
+    with pytest.raises(HttpResponseError) as caught:
+        client.update_job(job_id, models.BatchJobUpdateOptions(all_tasks_complete_mode="noaction"))
+    assert code_of(caught.value) == "InvalidPropertyValue"
+    things.task(job_id, id="b")
+    job = things.wait_job(job_id)
+    assert job.execution_info is not None
+    assert job.execution_info.termination_reason == "AllTasksComplete"
+    counts = client.get_job_task_counts(job_id).task_counts
+    assert (counts.succeeded, counts.active) == (2, 0)

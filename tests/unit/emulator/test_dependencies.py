@@ -1,0 +1,257 @@
+"""Tasks that wait for tasks."""
+
+from __future__ import annotations
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_emulator import restart
+from batch_emulator.account import Account
+from batch_emulator.dependencies import Dependencies, Needs, Runs
+from batch_emulator.executor.launch import Failure, Outcome
+from batch_emulator.model import Job, JobState, Json, TaskState
+from batch_emulator.store import Store
+from batch_emulator.transitions import tasks
+from tests.unit.emulator.world import OK, World, failed
+
+
+def on(*ids: str, ranges: tuple[tuple[int, int], ...] = ()) -> Json:
+    return {"taskIds": list(ids), "taskIdRanges": [{"start": a, "end": b} for a, b in ranges]}
+
+
+def world_and_job(slots: int = 4, **body: Any) -> tuple[World, Job]:
+    world = World()
+    world.pool(taskSlotsPerNode=slots)
+    return world, world.job(usesTaskDependencies=True, **body)
+
+
+def test_child_runs_when_all_its_parents_succeeded() -> None:
+    world, job = world_and_job()
+    child = world.task(job, "child", dependsOn=on("A", "b"))
+    first, second = world.task(job, "a"), world.task(job, "B")
+    assert (child.state, job.tasks.active, job.ready) == (TaskState.ACTIVE, 1, 0)
+    world.end(first)
+    assert child.state is TaskState.ACTIVE
+    world.end(second)
+    assert (child.state, job.ready, job.tasks.active) == (TaskState.RUNNING, 0, 0)
+
+
+def test_parents_that_completed_before_need_no_waiting() -> None:
+    world, job = world_and_job()
+    world.end(world.task(job, "a"))
+    assert world.task(job, "child", dependsOn=on("a")).state is TaskState.RUNNING
+
+
+def test_parent_that_nobody_added_yet_is_waited_for() -> None:
+    world, job = world_and_job()
+    child = world.task(job, "child", dependsOn=on("later"))
+    world.push(1000)
+    assert child.state is TaskState.ACTIVE
+    world.end(world.task(job, "later"))
+    assert child.state is TaskState.RUNNING
+
+
+def test_failed_parent_blocks_for_good_and_the_job_does_not_complete() -> None:
+    world, job = world_and_job(onAllTasksComplete="noaction")
+    child = world.task(job, "child", dependsOn=on("a"))
+    world.end(world.task(job, "a"), failed(1))
+    job.spec["onAllTasksComplete"] = "terminatejob"
+    world.account.save_job(job)
+    world.settle()
+    assert (child.state, job.state, job.tasks.active) == (TaskState.ACTIVE, JobState.ACTIVE, 1)
+
+
+def test_retries_are_over_before_anybody_goes_on() -> None:
+    world, job = world_and_job()
+    child = world.task(job, "child", dependsOn=on("a"))
+    parent = world.task(job, "a", constraints={"maxTaskRetryCount": 1})
+    world.end(parent, failed(1))
+    assert child.state is TaskState.ACTIVE
+    world.end(parent)
+    assert child.state is TaskState.RUNNING
+
+
+UPLOAD = Failure("usererror", "FileUploadContainerNotFound", "gone")
+BROKEN = Failure("usererror", "BlobNotFound", "gone")
+OPTION = {"dependencyAction": "satisfy"}
+
+
+@pytest.mark.parametrize(
+    ("conditions", "outcome", "runs"),
+    [
+        ({"exitCodes": [{"code": 3, "exitOptions": OPTION}]}, failed(3), True),
+        ({"exitCodes": [{"code": 3, "exitOptions": OPTION}]}, failed(4), False),
+        ({"exitCodeRanges": [{"start": 3, "end": 5, "exitOptions": OPTION}]}, failed(5), True),
+        ({"default": OPTION}, failed(77), True),
+        ({"default": {"dependencyAction": "block"}}, OK, True),
+        ({"exitCodes": [{"code": 0, "exitOptions": {"dependencyAction": "block"}}]}, OK, False),
+        ({"fileUploadError": OPTION}, Outcome(0, UPLOAD, retryable=False), True),
+        ({"preProcessingError": OPTION}, Outcome(0, UPLOAD, retryable=False), False),
+        ({"default": OPTION}, Outcome(0, UPLOAD, retryable=False), True),
+        ({"preProcessingError": OPTION}, Outcome(None, BROKEN, retryable=False), True),
+        ({"fileUploadError": OPTION}, Outcome(None, BROKEN, retryable=False), False),
+        ({"fileUploadError": OPTION}, failed(1), False),
+        ({"fileUploadError": {}, "default": OPTION}, failed(1), True),
+    ],
+)
+def test_exit_conditions_decide_who_goes_on(conditions: Json, outcome: Outcome, runs: bool) -> None:
+    world, job = world_and_job()
+    child = world.task(job, "child", dependsOn=on("a"))
+    world.end(world.task(job, "a", exitConditions=conditions), outcome)
+    assert (child.state is TaskState.RUNNING) == runs
+
+
+def test_range_wants_every_member_in_any_spelling() -> None:
+    world, job = world_and_job()
+    child = world.task(job, "child", dependsOn=on(ranges=((3, 5),)))
+    for name in ("004", "5", "6", "4", "x3"):
+        world.end(world.task(job, name))
+    assert child.state is TaskState.ACTIVE
+    world.end(world.task(job, "03"))
+    assert child.state is TaskState.RUNNING
+
+
+def test_first_of_the_spellings_satisfies_whatever_becomes_of_the_others() -> None:
+    world, job = world_and_job()
+    child = world.task(job, "child", dependsOn=on(ranges=((4, 4),)))
+    world.end(world.task(job, "4"), failed(1))
+    assert child.state is TaskState.ACTIVE
+    world.end(world.task(job, "04"))
+    assert child.state is TaskState.RUNNING
+
+
+def test_terminating_a_waiting_task_completes_it_and_frees_nobody() -> None:
+    world, job = world_and_job()
+    middle = world.task(job, "middle", dependsOn=on("a"))
+    last = world.task(job, "last", dependsOn=on("middle"))
+    tasks.terminate(world.account, middle, world.clock.now(), world.bodies["job/middle"])
+    world.end(world.task(job, "a"))
+    assert (middle.state, last.state) == (TaskState.COMPLETED, TaskState.ACTIVE)
+    assert (job.tasks.active, job.ready, job.queues) == (1, 0, {})
+
+
+def test_deleted_waiting_task_is_forgotten() -> None:
+    world, job = world_and_job()
+    tasks.delete(world.account, world.task(job, "child", dependsOn=on("a")))
+    world.end(world.task(job, "a"))
+    assert (job.tasks.active, job.ready, job.live) == (0, 0, {})
+
+
+def test_deleted_parent_is_waited_for_anew() -> None:
+    world, job = world_and_job()
+    parent = world.task(job, "a")
+    world.end(parent)
+    tasks.delete(world.account, parent)
+    child = world.task(job, "child", dependsOn=on("a"))
+    assert child.state is TaskState.ACTIVE
+    world.end(world.task(job, "a"))
+    assert child.state is TaskState.RUNNING
+
+
+def test_reactivated_parent_is_waited_for_by_who_still_waits() -> None:
+    world, job = world_and_job()
+    child = world.task(job, "child", dependsOn=on("a", "b"))
+    parent = world.task(job, "a", exitConditions={"default": OPTION})
+    world.end(parent, failed(1))
+    tasks.reactivate(world.account, parent, world.clock.now())
+    world.settle()
+    world.end(world.task(job, "b"))
+    assert child.state is TaskState.ACTIVE
+    world.end(parent)
+    assert child.state is TaskState.RUNNING
+
+
+def test_dependencies_survive_a_restart(tmp_path: Path) -> None:
+    world, job = world_and_job(slots=2)
+    for name, outcome in (("a", OK), ("7", OK), ("bad", failed(1))):
+        world.end(world.task(job, name), outcome)
+    world.task(job, "waits", dependsOn=on("a", "b", ranges=((7, 8),)))
+    world.task(job, "blocked", dependsOn=on("bad"))
+    world.task(job, "free", dependsOn=on("a", ranges=((7, 7),)))
+    store = Store(tmp_path / "data")
+    store.write(world.account.take_journal())
+    store.close()
+    again = Store(tmp_path / "data")
+    world.account = Account("unit")
+    restart.load(world.account, again, world.clock.now())
+    again.close()
+    world.processes.clear()
+    world.settle()
+    loaded = world.account.jobs["job"]
+    assert (loaded.tasks.active, loaded.ready, loaded.live["free"].state) == (2, 0, "running")
+    world.end(world.task(loaded, "b"))
+    assert loaded.live["waits"].state is TaskState.ACTIVE
+    world.end(world.task(loaded, "08"))
+    assert loaded.live["waits"].state is TaskState.RUNNING
+    assert loaded.live["blocked"].state is TaskState.ACTIVE
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_graphs_free_exactly_who_has_all(seed: int) -> None:
+    """Against a set that is searched whole after every step."""
+    rng = random.Random(seed)
+    names = [str(n) for n in range(12)] + ["03", "007", "x", "y"]
+    dependencies, done = Dependencies(), set[str]()
+    waiting: dict[str, Needs] = {}
+
+    def met(needs: Needs) -> bool:
+        numbers = {int(name) for name in done if name.isdecimal()}
+        ranges = all(numbers >= set(range(a, b + 1)) for a, b in needs.ranges)
+        return ranges and done >= set(needs.ids)
+
+    for step in range(300):
+        name, roll = rng.choice(names), rng.random()
+        if roll < 0.4:
+            start = rng.randrange(12)
+            ranges = ((start, min(11, start + rng.randrange(5))),) if rng.random() < 0.6 else ()
+            needs = Needs(tuple(rng.sample(names, rng.randrange(4))), ranges)
+            waits = dependencies.add(f"c{step}", needs)
+            assert waits is not met(needs)
+            if waits:
+                waiting[f"c{step}"] = needs
+        elif roll < 0.7:
+            done.add(name)
+            freed = set(dependencies.satisfy(name))
+            assert freed == {child for child, needs in waiting.items() if met(needs)}
+            waiting = {c: n for c, n in waiting.items() if c not in freed}
+        elif roll < 0.9:
+            done.discard(name)
+            dependencies.revoke(name)
+        elif waiting:
+            child = rng.choice(list(waiting))
+            del waiting[child]
+            dependencies.forget(child)
+        assert dependencies.waiting == len(waiting)
+
+
+def test_runs_are_a_set_of_integers() -> None:
+    rng = random.Random(1)
+    runs, expected = Runs(), set[int]()
+    for _ in range(3000):
+        number = rng.randrange(-20, 60)
+        if rng.random() < 0.5:
+            runs.add(number)
+            expected.add(number)
+        else:
+            runs.remove(number)
+            expected.discard(number)
+        probe = rng.randrange(-25, 65)
+        missing = next(n for n in range(probe, 100) if n not in expected)
+        assert (probe in runs, runs.next_missing(probe)) == (probe in expected, missing)
+
+
+def test_hundred_thousand_tasks_with_ranges_cost_little_each() -> None:
+    """Every task depends on all before it: five billion pairs, seconds if each cost anything."""
+    count, dependencies = 100_000, Dependencies()
+    started = time.process_time()
+    for number in range(1, count):
+        dependencies.add(f"c{number}", Needs(ranges=((0, number - 1),)))
+    order = list(range(count))
+    random.Random(2).shuffle(order)
+    freed = sum(len(dependencies.satisfy(str(number))) for number in order)
+    assert (freed, dependencies.waiting) == (count - 1, 0)
+    assert time.process_time() - started < 30
