@@ -29,6 +29,7 @@ _REFUSED = (
     ("job", ("jobManagerTask",)),
     ("job.poolInfo", ("autoPoolSpecification",)),
     ("task", (*NOT_IN_TASKS, "multiInstanceSettings")),
+    ("pool.mountConfiguration", ("azureBlobFileSystemConfiguration",)),
     ("resize", ("nodeDeallocationOption: retaineddata",)),
 )
 
@@ -36,6 +37,7 @@ _WITHOUT_EFFECT = (
     ("userIdentity, userAccounts", "everything runs as the user who started the emulator"),
     ("imageReference and disks", "a node is a folder of this machine, whatever its image"),
     ("networkConfiguration, identity, resourceTags, affinityInfo", "kept and given back"),
+    ("mountOptions", "a mount is a link to a folder of this machine"),
     ("retentionTime", "files stay until the task, the job or the node goes"),
     ("allowTaskPreemption", "running tasks are never preempted by other jobs"),
 )
@@ -72,6 +74,15 @@ _NOTES = (
     ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),
     ("our choice", "In a filter a property that is absent satisfies no comparison, `ne` included."),
     ("our choice", "What leaves the process group of a task lives as long as the node does."),
+    ("observed", "A mount that fails is `MountConfigurationError` of a node that is unusable."),
+    ("our choice", "A share that is mounted is a link: all nodes and REST see the same files."),
+    (
+        "our choice",
+        "An NFS export is the folder `nfs/HOST/PATH` of the data dir, made when missing.",
+    ),
+    ("our choice", "CIFS `//host/share` likewise; on `*.file.*` it is a share of Azure Files."),
+    ("our choice", "Mounts below each other make the node unusable; the pool is accepted."),
+    ("our choice", "Files of mounts are not shown among the files of their node."),
     ("our choice", "After a crash nodes that worked are as they were, with their disks."),
     ("our choice", "After a crash start tasks and tasks that ran run again, uncounted."),
 )

@@ -15,6 +15,7 @@ from pathlib import Path
 from batch_emulator import restart
 from batch_emulator.account import Account, Limits
 from batch_emulator.clock import Clock, SystemClock
+from batch_emulator.executor.mounts import Mounts
 from batch_emulator.executor.node_setup import NodeSetup
 from batch_emulator.executor.runner import Executor
 from batch_emulator.files_share.shares import Shares, StorageAccount
@@ -63,7 +64,8 @@ class Emulator:
             time_scale=self.clock.scale,
         )
         self.executor = Executor(pass_environment=environment, kill_grace_s=settings.kill_grace_s)
-        self.node_setup = NodeSetup()
+        mounts = Mounts(settings.data_dir, self.shares)
+        self.node_setup = NodeSetup([mounts.step()])
         self.loop = Loop(
             self.account, self.store, self.executor, self.clock, self.launches, self.node_setup
         )

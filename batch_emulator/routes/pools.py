@@ -71,6 +71,10 @@ def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
     fixed = ("id", "vmSize", "taskSlotsPerNode", "targetDedicatedNodes", "targetLowPriorityNodes")
     spec |= {name: pool.spec[name] for name in fixed if name in pool.spec}
     entities.check_pool(spec)
+    name = "mountConfiguration"
+    if pool.nodes and spec.get(name) != pool.spec.get(name):  # docs: only when the pool is empty
+        reason = "it can be changed only while the pool has no nodes"
+        raise Fault("OperationInvalidForCurrentState", {"PropertyName": name, "Reason": reason})
     pool.spec = spec
     pool.pack = part(spec, "taskSchedulingPolicy").get("nodeFillType") == "pack"
     pools.touch(call.emulator.account, pool, call.now)

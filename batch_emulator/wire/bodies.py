@@ -68,6 +68,17 @@ _STRINGS = frozenset(
         "filePattern",
         "storageContainerUrl",
         "blobPrefix",
+        "accountName",
+        "accountKey",
+        "sasKey",
+        "containerName",
+        "azureFileUrl",
+        "relativeMountPath",
+        "mountOptions",
+        "blobfuseOptions",
+        "source",
+        "username",
+        "password",
     ]
 )
 _OBJECTS = frozenset(
@@ -89,6 +100,11 @@ _OBJECTS = frozenset(
         "imageReference",
         "autoUser",
         "dependsOn",
+        "azureFileShareConfiguration",
+        "azureBlobFileSystemConfiguration",
+        "nfsMountConfiguration",
+        "cifsMountConfiguration",
+        "identityReference",
     ]
 )
 _LISTS = frozenset(

@@ -23,6 +23,7 @@ from batch_emulator.wire.bodies import (
     require_range,
 )
 from batch_emulator.wire.dependencies import check_dependencies, check_dependency_action
+from batch_emulator.wire.mounts import check_mounts
 
 MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quotas
@@ -30,7 +31,6 @@ _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quota
 NOT_IN_POOLS = (
     "applicationPackageReferences",
     "certificateReferences",
-    "mountConfiguration",
     "cloudServiceConfiguration",
 )
 NOT_IN_TASKS = ("containerSettings", "applicationPackageReferences", "authenticationTokenSettings")
@@ -55,6 +55,7 @@ def check_pool(body: Json) -> None:
     policy = part(body, "taskSchedulingPolicy")
     require_choice(policy, "nodeFillType", "spread", "pack")
     check_targets(body)
+    check_mounts(body)
     if "startTask" in body:
         check_start_task(body["startTask"])
 

@@ -9,6 +9,7 @@ from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskS
 from batch_emulator.records import PRIVATE
 from batch_emulator.store import TaskRow
 from batch_emulator.values import etag_text, time_text
+from batch_emulator.wire.mounts import without_secrets
 
 _FOREVER = "P10675199DT2H48M5.4775807S"
 _USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
@@ -30,6 +31,8 @@ def pool(entity: Pool, base_url: str) -> Json:
             {name: value for name, value in user.items() if name not in _SECRETS}
             for user in spec["userAccounts"]
         ]
+    if "mountConfiguration" in spec:
+        spec["mountConfiguration"] = without_secrets(spec["mountConfiguration"])
     return {
         "enableAutoScale": False,
         "enableInterNodeCommunication": False,

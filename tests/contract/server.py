@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,6 +46,7 @@ def serving(
     boot_s: float = 0.05,
     before: Callable[[Emulator], None] | None = None,
     clock: Clock | None = None,
+    settings: Mapping[str, Any] | None = None,
     **limits: int,
 ) -> Generator[Running]:
     """An emulator on a free port; nodes boot in a twentieth of a second.
@@ -53,7 +54,9 @@ def serving(
     `before` changes it before it starts.
     """
     limited = Limits(boot_s=boot_s, **limits)
-    server = _Recorded(data_dir, account=ACCOUNT, key=KEY, limits=limited, clock=clock)
+    server = _Recorded(
+        data_dir, account=ACCOUNT, key=KEY, limits=limited, clock=clock, **(settings or {})
+    )
     server.before = before
     with server:
         assert server.emulator is not None
