@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batch_emulator.model import Job, Json, Node, Pool, Stop, Task
+from batch_emulator.model import Execution, Job, Json, Node, Pool, Stop, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +55,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Preempt:
+    """A running task makes room for one of a job of higher priority."""
+
+    execution: Execution
+
+
+@dataclass(frozen=True, slots=True)
 class TerminateJob:
     """A job ends by itself."""
 
@@ -77,6 +84,6 @@ class FinishJob:
 
 
 Action = (
-    Advance | AddNodes | Leave | EndResize | ForgetPool | Place | TerminateJob | BeginRelease
-    | FinishJob
+    Advance | AddNodes | Leave | EndResize | ForgetPool | Place | Preempt | TerminateJob
+    | BeginRelease | FinishJob
 )  # fmt: skip

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from batch_emulator.account import Account
-from batch_emulator.model import AllocationState, Job, JobState, Node, Task
+from batch_emulator.model import AllocationState, Job, JobState, Node, Stop, Task
 from batch_emulator.scheduling.actions import (
     Action,
     AddNodes,
@@ -21,11 +21,14 @@ from batch_emulator.scheduling.actions import (
     ForgetPool,
     Leave,
     Place,
+    Preempt,
     TerminateJob,
 )
 from batch_emulator.scheduling.allocation import allocate, resize_error, resize_expired
 from batch_emulator.scheduling.placement import place
+from batch_emulator.scheduling.preemption import preempt
 from batch_emulator.transitions import executions, jobs, nodes, pools, preparation
+from batch_emulator.transitions.states import stop_execution
 
 
 def decide(account: Account, now: datetime) -> list[Action]:
@@ -46,7 +49,8 @@ def decide(account: Account, now: datetime) -> list[Action]:
     for pool in account.dirty_pools.values():
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
-        actions += place(pool)
+        placed = list(place(pool))
+        actions += placed or preempt(account, pool)
     return actions
 
 
@@ -80,8 +84,10 @@ def _job(job: Job) -> Iterator[Action]:
 def _still_fits(task: Task, node: Node) -> bool:
     """Whether nothing decided in the same turn came in between."""
     job = task.job
-    queued = task.key in job.queues.get(task.slots, ())
+    queued = task.key in job.queues.get(task.lane, ())
     fits = node.open and node.free_slots >= task.slots
+    if task.exclusive:
+        fits = fits and node.used_slots == 0
     return job.state is JobState.ACTIVE and queued and fits
 
 
@@ -94,6 +100,9 @@ def apply(account: Account, action: Action, now: datetime) -> None:
         case Place(task, node):
             if _still_fits(task, node):
                 executions.place(account, task, node, now)
+        case Preempt(execution):
+            if execution.stop is None:
+                stop_execution(account, execution, Stop.REQUEUE)
         case TerminateJob(job, reason):
             if job.state in jobs.TERMINABLE:
                 jobs.terminate(account, job, reason, now)

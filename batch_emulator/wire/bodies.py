@@ -42,6 +42,8 @@ _BOOLEANS = frozenset(
         "allowTaskPreemption",
         "rerunOnNodeRebootAfterSuccess",
         "killJobOnCompletion",
+        "runExclusive",
+        "allowLowPriorityNode",
     ]
 )
 _DURATIONS = frozenset(
@@ -53,6 +55,7 @@ _STRINGS = frozenset(
         "displayName",
         "vmSize",
         "commandLine",
+        "affinityId",
         "poolId",
         "onAllTasksComplete",
         "onTaskFailure",
@@ -88,6 +91,7 @@ _OBJECTS = frozenset(
         "constraints",
         "jobPreparationTask",
         "jobReleaseTask",
+        "jobManagerTask",
         "taskSchedulingPolicy",
         "virtualMachineConfiguration",
         "exitConditions",
