@@ -109,6 +109,7 @@ _OBJECTS = frozenset(
         "nfsMountConfiguration",
         "cifsMountConfiguration",
         "identityReference",
+        "authenticationTokenSettings",
     ]
 )
 _LISTS = frozenset(
