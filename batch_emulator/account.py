@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from batch_emulator.events import Events
+from batch_emulator.eviction_trace import TraceEntry
 from batch_emulator.model import Execution, Job, Json, Node, Pool, Task, key_of
 
 Timed = Node | Pool | Job
@@ -92,6 +93,12 @@ class Limits:
     spot_cores: int | None = None
     boot_s: float = 1.0
     seed: int | None = None
+    pools: int | None = None
+    active_jobs: int | None = None  # and job schedules
+    eviction_rate: float = 0.0  # evictions of a spot node in an hour
+    notice_s: float = 30.0  # docs: Scheduled Events, Preempt
+    capacity_away_s: float = 0.0  # how long an evicted node stays away, in the mean
+    trace: tuple[TraceEntry, ...] = ()
 
 
 class Account:
@@ -102,12 +109,12 @@ class Account:
         self.limits = limits or Limits()
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[str, Job] = {}
-        self.preemptible: dict[str, Job] = {}  # with allowTaskPreemption
         self.executions: dict[str, Execution] = {}
         self.journal = Journal()
         self.effects: list[Effect] = []
         self.events = Events()
         self.random = random.Random(self.limits.seed)  # noqa: S311 - ids and evictions, no secrets
+        self._root = self.random.getrandbits(64)
         self.dirty_pools: dict[str, Pool] = {}
         self.dirty_jobs: dict[str, Job] = {}
         self.timers: list[tuple[datetime, int, Timed]] = []
@@ -122,6 +129,10 @@ class Account:
     def token(self) -> str:
         """Twelve hexadecimal digits for an id; the same in the same order for the same seed."""
         return f"{self.random.getrandbits(48):012x}"
+
+    def draw(self, *words: str) -> random.Random:
+        """Chance of one thing's own: the same for a seed whatever else happens in between."""
+        return random.Random("/".join((str(self._root), *words)))  # noqa: S311
 
     def seen(self, order: int, etag: int) -> None:
         """Account for numbers that were given out before a restart."""

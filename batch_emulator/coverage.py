@@ -24,8 +24,9 @@ from 2018 on is accepted.
 
 _REFUSED = (
     ("pool", (*NOT_IN_POOLS, "enableAutoScale", "autoScaleFormula")),
-    ("pool.virtualMachineConfiguration", ("containerConfiguration", "extensions")),
+    ("pool.virtualMachineConfiguration", ("containerConfiguration",)),
     ("pool.startTask, job preparation and release tasks", NOT_IN_TASKS),
+    ("job", ("jobManagerTask",)),
     ("job.poolInfo", ("autoPoolSpecification",)),
     ("task", (*NOT_IN_TASKS, "multiInstanceSettings")),
     ("pool.mountConfiguration", ("azureBlobFileSystemConfiguration",)),
@@ -35,9 +36,11 @@ _REFUSED = (
 _WITHOUT_EFFECT = (
     ("userIdentity, userAccounts", "everything runs as the user who started the emulator"),
     ("imageReference and disks", "a node is a folder of this machine, whatever its image"),
-    ("networkConfiguration, identity, resourceTags", "kept and given back"),
+    ("networkConfiguration, identity, resourceTags, affinityInfo", "kept and given back"),
     ("mountOptions", "a mount is a link to a folder of this machine"),
     ("retentionTime", "files stay until the task, the job or the node goes"),
+    ("virtualMachineConfiguration.extensions", "shown as provisioned, never run"),
+    ("allowTaskPreemption", "running tasks are never preempted by other jobs"),
 )
 
 # Kinds: documented twice and differently, observed on the service, or silent and thus our choice.
@@ -48,6 +51,9 @@ _NOTES = (
     ("disagree", "The default scope of autoUser is `pool`; nodes fill by `spread`."),
     ("disagree", "A request body may have 4 MiB."),
     ("disagree", "The root directory of a node is `<node>/tasks`."),
+    ("disagree", "Nodes whose start task failed are rebooted and reimaged like working ones."),
+    ("disagree", "Nodes of any pool are reimaged; the docs say only cloud service ones."),
+    ("observed", "Unusable nodes are not rebooted: 409 `NodeStateUnusable`."),
     ("observed", "A command ended by a signal has the negative signal number as its exit code."),
     ("observed", "The text of an error ends with the lines RequestId and Time."),
     ("observed", "A part of a file (`ocp-range`) is answered 200, not 206."),
@@ -67,16 +73,6 @@ _NOTES = (
     ("our choice", "A task ended by request takes no job action; its dependency action counts."),
     ("our choice", "The exit option `default` covers the end by request and by wall clock."),
     ("our choice", "The ranges of one dependsOn may have 64,000 characters together."),
-    (
-        "our choice",
-        "An exclusive job manager task waits for an empty node; none is cleared for it.",
-    ),
-    ("our choice", "Preemption ends the youngest tasks of the lowest priority, as few as needed."),
-    ("our choice", "A task that is preempted by another job is requeued, which counts."),
-    (
-        "our choice",
-        "AZ_BATCH_AUTHENTICATION_TOKEN opens what lies below its job, while the task runs.",
-    ),
     ("our choice", "A pattern of an output file that matches nothing is no failure."),
     ("our choice", "A resize that fails keeps its targets; nodes still in creation are given up."),
     ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),
@@ -91,6 +87,13 @@ _NOTES = (
     ("our choice", "CIFS `//host/share` likewise; on `*.file.*` it is a share of Azure Files."),
     ("our choice", "Mounts below each other make the node unusable; the pool is accepted."),
     ("our choice", "Files of mounts are not shown among the files of their node."),
+    ("our choice", "removenodes with an unknown node removes none: 404 `NodeNotFound`."),
+    ("our choice", "A deallocated node counts towards the targets and has lost its disk."),
+    ("our choice", "A node that lost contact (unusable without errors) reboots after a minute."),
+    ("our choice", "Remote login settings name 127.0.0.1 and a port where nobody answers."),
+    ("our choice", "Users of nodes are kept without their passwords; nobody can sign in."),
+    ("our choice", "A spot node gets tasks until it is evicted, also during the notice."),
+    ("our choice", "A preempted node comes back at once, or as `--capacity-away` says."),
     ("our choice", "After a crash nodes that worked are as they were, with their disks."),
     ("our choice", "After a crash start tasks and tasks that ran run again, uncounted."),
 )

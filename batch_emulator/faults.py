@@ -37,10 +37,6 @@ FAULTS: Mapping[str, tuple[int, str]] = {
         "Multiple condition headers are not supported.",
     ),
     "UnsupportedRequestVersion": (400, "The version specified in the request is not supported."),
-    "InsufficientAccountPermissions": (
-        403,
-        "The credentials do not have sufficient permissions to execute this operation.",
-    ),
     "InvalidUri": (400, "The requested URI does not represent any resource on the server."),
     "OutOfRangeInput": (400, "One of the request inputs is out of range."),
     "InvalidConstraintValue": (400, "The value provided for one of the constraints is invalid."),
@@ -72,6 +68,19 @@ FAULTS: Mapping[str, tuple[int, str]] = {
     "NodeBeingReimaged": (409, "The specified node is being reimaged."),
     "NodeBeingCreated": (409, "The specified node is being created."),
     "NodeBeingStarted": (409, "The specified node is being started."),
+    "NodeAlreadyInTargetSchedulingState": (
+        409,
+        "The specified node is already in the target scheduling state.",
+    ),
+    "OperationNotValidOnNode": (409, "The specified operation is not valid on the node."),
+    "OperationNotValidOnPool": (409, "The specified operation is not valid on the pool."),
+    "NodeUserNotFound": (404, "The specified node user does not exist."),
+    "NodeUserExists": (409, "The specified node user already exists."),
+    "PoolQuotaReached": (409, "Pool quota for the account has been reached."),
+    "ActiveJobAndScheduleQuotaReached": (
+        409,
+        "Active job and schedule quota for the account has been reached.",
+    ),
     "NodeStateUnusable": (409, "Operation cannot be performed on a node in unusable state."),
     # jobs
     "JobNotFound": (404, "The specified job does not exist."),

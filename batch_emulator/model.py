@@ -63,6 +63,8 @@ class NodeState(StrEnum):
     PREEMPTED = "preempted"
     LEAVING_POOL = "leavingpool"
     UPGRADING_OS = "upgradingos"
+    DEALLOCATING = "deallocating"
+    DEALLOCATED = "deallocated"
 
 
 class JobState(StrEnum):
@@ -118,17 +120,6 @@ class Execution:
     stop: Stop | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """What a task wants of a node beyond slots. Only a job manager task has more than a wish."""
-
-    node: str | None = None  # key of the node it had better run on
-    manager: bool = False
-    exclusive: bool = False
-    dedicated: bool = False
-    ends_job: bool = False
-
-
 @dataclass(slots=True, eq=False)
 class Task:
     """A task in the few fields that change; its body lies in SQLite, finished ones entirely."""
@@ -157,22 +148,11 @@ class Task:
     execution: Execution | None = None
     blocked: bool = False  # waits for tasks that it depends on
     satisfies: bool = False  # completed so that tasks that depend on it may run
-    wants: Wants | None = None
 
     @property
     def key(self) -> str:
         """The form of the id that is compared."""
         return self.id.lower()
-
-    @property
-    def lane(self) -> int:
-        """Which queue of the job it waits in: that of its slots, a job manager task in its own."""
-        return 0 if self.wants is not None and self.wants.manager else self.slots
-
-    @property
-    def exclusive(self) -> bool:
-        """Whether it wants a node for itself."""
-        return self.wants is not None and self.wants.exclusive
 
 
 @dataclass(slots=True, eq=False)
@@ -239,9 +219,23 @@ class Job:
         return self.tasks.active - (self.dependencies.waiting if self.dependencies else 0)
 
 
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """The announcement that a spot node will be taken away, as Scheduled Events shows it."""
+
+    event_id: str
+    not_before: datetime
+    why: str
+
+
 @dataclass(slots=True, eq=False)
 class Node:
-    """A node: a folder with slots. `due` is when its current state ends by itself."""
+    """A node: a folder with slots. `due` is when its current state ends by itself.
+
+    `next_state` is what it goes into when nothing runs on it any more; `lives` counts the machines
+    it has been, since a spot node that comes back keeps its id. `away_s` is how long a preempted
+    one stays away, None while there is no capacity for it.
+    """
 
     id: str
     pool: Pool
@@ -253,13 +247,18 @@ class Node:
     due: datetime | None = None
     booted: datetime | None = None
     scheduling: bool = True
-    reboot_when_drained: bool = False
+    next_state: NodeState | None = None
     used_slots: int = 0
     tasks_run: int = 0
     tasks_succeeded: int = 0
     start_task: Json | None = None
     start_info: Json | None = None
     errors: list[Json] = field(default_factory=list[Json])
+    users: dict[str, Json] = field(default_factory=dict[str, Json])
+    lives: int = 0
+    evict_at: datetime | None = None
+    notice: Notice | None = None
+    away_s: float | None = 0.0
     recent: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     executions: dict[str, Execution] = field(default_factory=dict[str, Execution])
 
@@ -279,7 +278,7 @@ class Node:
         return (
             self.state in (NodeState.IDLE, NodeState.RUNNING)
             and self.scheduling
-            and not self.reboot_when_drained
+            and self.next_state is None
         )
 
 
@@ -304,6 +303,8 @@ class Pool:
     deallocation: str = "requeue"
     slots_per_node: int = 1
     pack: bool = False
+    spot_capacity: int | None = None
+    traced: int = 0
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     available: dict[str, Node] = field(default_factory=dict[str, Node])
     waiting: dict[str, Job] = field(default_factory=dict[str, Job])

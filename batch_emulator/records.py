@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
 from typing import Any
 
 from batch_emulator.dependencies import Dependencies
@@ -14,12 +13,12 @@ from batch_emulator.model import (
     Json,
     Node,
     NodeState,
+    Notice,
     Pool,
     PoolState,
     Task,
     TaskState,
     Visit,
-    Wants,
 )
 from batch_emulator.values import optional_time, time_of, time_text
 
@@ -34,7 +33,7 @@ def _times(**times: Any) -> Json:
 
 
 # what a task's record holds beyond what the wire shows
-PRIVATE = ("place", "blocked", "satisfies", "wants")
+PRIVATE = ("place", "blocked", "satisfies")
 
 
 def task_record(task: Task) -> Json:
@@ -68,8 +67,6 @@ def task_record(task: Task) -> Json:
         record["blocked"] = True
     if task.satisfies:
         record["satisfies"] = True
-    if task.wants is not None:
-        record["wants"] = astuple(task.wants)
     return record
 
 
@@ -102,7 +99,6 @@ def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> T
         place=(place[0], place[1]) if place else None,
         blocked=record.get("blocked", False),
         satisfies=record.get("satisfies", False),
-        wants=Wants(*record["wants"]) if "wants" in record else None,
     )
 
 
@@ -121,6 +117,8 @@ def pool_record(pool: Pool) -> Json:
         "deallocation": pool.deallocation,
         "slots_per_node": pool.slots_per_node,
         "pack": pool.pack,
+        "spot_capacity": pool.spot_capacity,
+        "traced": pool.traced,
         **_times(
             created=pool.created,
             modified=pool.modified,
@@ -146,6 +144,8 @@ def pool_from(record: Json) -> Pool:
         deallocation=record["deallocation"],
         slots_per_node=record["slots_per_node"],
         pack=record["pack"],
+        spot_capacity=record["spot_capacity"],
+        traced=record["traced"],
         created=time_of(record["created"]),
         modified=time_of(record["modified"]),
         state_time=time_of(record["state_time"]),
@@ -168,12 +168,17 @@ def node_record(node: Node) -> Json:
         "start_info": node.start_info,
         "errors": node.errors,
         "recent": node.recent,
-        "reboot_when_drained": node.reboot_when_drained,
+        "next_state": node.next_state,
+        "users": node.users,
+        "lives": node.lives,
+        "away_s": node.away_s,
+        "notice": node.notice and _notice_record(node.notice),
         **_times(
             allocated=node.allocated,
             state_time=node.state_time,
             due=node.due,
             booted=node.booted,
+            evict_at=node.evict_at,
         ),
     }
 
@@ -191,7 +196,12 @@ def node_from(pool: Pool, record: Json) -> Node:
         tasks_succeeded=record["tasks_succeeded"],
         start_task=record["start_task"],
         start_info=record["start_info"],
-        reboot_when_drained=record["reboot_when_drained"],
+        next_state=NodeState(record["next_state"]) if record["next_state"] else None,
+        users=record["users"],
+        lives=record["lives"],
+        away_s=record["away_s"],
+        notice=_notice_from(record["notice"]) if record["notice"] else None,
+        evict_at=optional_time(record.get("evict_at")),
         errors=record["errors"],
         recent=[(job, task) for job, task in record["recent"]],
         allocated=time_of(record["allocated"]),
@@ -199,6 +209,15 @@ def node_from(pool: Pool, record: Json) -> Node:
         due=optional_time(record.get("due")),
         booted=optional_time(record.get("booted")),
     )
+
+
+def _notice_record(notice: Notice) -> Json:
+    times = _times(not_before=notice.not_before)
+    return {"event_id": notice.event_id, "why": notice.why, **times}
+
+
+def _notice_from(record: Json) -> Notice:
+    return Notice(record["event_id"], time_of(record["not_before"]), record["why"])
 
 
 def job_record(job: Job) -> Json:

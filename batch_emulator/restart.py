@@ -13,7 +13,8 @@ from batch_emulator.model import Job, JobState, Node, NodeState, Task, TaskState
 from batch_emulator.records import job_from, node_from, pool_from, task_from
 from batch_emulator.store import Store
 from batch_emulator.transitions import dependencies
-from batch_emulator.transitions.nodes import gone
+from batch_emulator.transitions.eviction import begin_trace
+from batch_emulator.transitions.nodes import drained, gone
 from batch_emulator.transitions.states import count_new, enqueue, refresh_queue
 from batch_emulator.transitions.tasks import requeue
 
@@ -22,7 +23,9 @@ _BOOTING = (
     NodeState.STARTING,
     NodeState.WAITING_FOR_START_TASK,
     NodeState.REBOOTING,
+    NodeState.REIMAGING,
 )
+_RESTING = (NodeState.PREEMPTED, NodeState.DEALLOCATING, NodeState.UNUSABLE)
 _ENDING = (JobState.TERMINATING, JobState.DELETING)
 
 
@@ -47,6 +50,11 @@ def load(account: Account, store: Store, now: datetime) -> None:
         account.jobs[job.key] = job
         _load_tasks(account, store, job, now)
         _reopen(account, job)
+    for pool in account.pools.values():
+        begin_trace(account, pool, now)
+        for node in list(pool.nodes.values()):
+            if node.next_state is not None:  # what it waited for runs no more
+                drained(account, node, now)
 
 
 def _revive(account: Account, node: Node, now: datetime) -> None:
@@ -55,8 +63,13 @@ def _revive(account: Account, node: Node, now: datetime) -> None:
         return
     # a start task with waitForSuccess false runs beside tasks
     starting = (node.start_info or {}).get("state") == "running"
-    if node.state in _BOOTING or node.reboot_when_drained or starting:
-        node.reboot_when_drained = False
+    for when in (node.evict_at, node.notice and node.notice.not_before):
+        if when is not None:
+            account.at(when, node)
+    if node.next_state is not None or node.state in _RESTING:
+        if node.due is not None:
+            account.at(node.due, node)
+    elif node.state in _BOOTING or starting:
         node.state = NodeState.STARTING
         node.due = now + timedelta(seconds=account.limits.boot_s / 2)
         account.at(node.due, node)
@@ -96,7 +109,5 @@ def _reopen(account: Account, job: Job) -> None:
             job.released = False  # release tasks that were interrupted run again
     if job.deadline is not None and job.state is not JobState.COMPLETED:
         account.at(job.deadline, job)
-    if job.spec.get("allowTaskPreemption"):
-        account.preemptible[job.key] = job
     refresh_queue(account, job)
     account.wake_job(job)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 from batch_emulator import node_files, odata
 from batch_emulator.call import Call, Handler, Reply
 from batch_emulator.faults import Fault, bad_query
-from batch_emulator.model import Json, NodeState, TaskState, key_of
+from batch_emulator.model import Json, TaskState, key_of
 from batch_emulator.node_files import FileEntry, FileFault, FileRange
 from batch_emulator.values import etag_text, http_date, time_text
 from batch_emulator.wire import paging
@@ -44,7 +44,7 @@ def task_root(call: Call) -> tuple[Path, str]:
 def node_root(call: Call) -> tuple[Path, str]:
     """The root folder of a node and the URL of its files. Raises Fault."""
     node = call.node()
-    if node.state in (NodeState.CREATING, NodeState.STARTING) and node.booted is None:
+    if node.booted is None:
         raise Fault("NodeFilesUnavailable", {"State": node.state.value})
     layout = call.emulator.launches.layout(node.pool.id, node.id)
     return layout.root, f"{call.base_url}/pools/{node.pool.id}/nodes/{node.id}/files"

@@ -6,7 +6,7 @@ from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Job, JobState, Json, key_of
-from batch_emulator.transitions import jobs
+from batch_emulator.transitions import jobs, quotas
 from batch_emulator.wire import bodies, entities, paging, render
 
 DEFAULT_TERMINATE_REASON = "UserTerminate"  # as in the docs' example of a terminated job
@@ -20,7 +20,7 @@ _REPLACED = (
     "onAllTasksComplete",
 )
 # what a job is created with and keeps (docs: none of them is a property of an update)
-_FIXED = ("usesTaskDependencies", "onTaskFailure", "jobManagerTask")
+_FIXED = ("usesTaskDependencies", "onTaskFailure")
 
 
 def add(call: Call) -> Reply:
@@ -32,6 +32,7 @@ def add(call: Call) -> Reply:
     if existing is not None:
         deleting = existing.state is JobState.DELETING
         raise Fault("JobBeingDeleted" if deleting else "JobExists")
+    quotas.require_active_job(account)
     _require_pool(call, body)
     job = jobs.add(account, body, call.now)
     return call.created(f"{call.base_url}/jobs/{job.id}", job.etag, job.modified)

@@ -6,7 +6,7 @@ from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault
 from batch_emulator.model import Json, Pool, key_of, part
-from batch_emulator.transitions import pools
+from batch_emulator.transitions import pools, quotas, removal
 from batch_emulator.wire import entities, paging, render
 
 # properties that updateproperties clears when they are absent (docs)
@@ -22,6 +22,7 @@ def add(call: Call) -> Reply:
     if existing is not None:
         pools.require_active(existing)
         raise Fault("PoolExists")
+    quotas.require_pool(call.emulator.account)
     pool = pools.add(call.emulator.account, body, call.now)
     return call.created(f"{call.base_url}/pools/{pool.id}", pool.etag, pool.modified)
 
@@ -98,6 +99,16 @@ def resize(call: Call) -> Reply:
     if "targetDedicatedNodes" not in body and "targetLowPriorityNodes" not in body:
         raise Fault("MissingRequiredProperty", {"PropertyName": "targetDedicatedNodes"})
     pools.resize(call.emulator.account, pool, body, call.now)
+    return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
+
+
+def remove_nodes(call: Call) -> Reply:
+    """Pool_RemoveNodes."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    body = call.json()
+    entities.check_targets(body)
+    removal.remove(call.emulator.account, pool, body, call.now)
     return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
 
 

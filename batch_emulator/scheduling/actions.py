@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batch_emulator.model import Execution, Job, Json, Node, Pool, Stop, Task
+from batch_emulator.model import Job, Json, Node, Pool, Stop, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,6 +12,28 @@ class Advance:
     """The time of a node's state is over."""
 
     node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """A spot node is taken away after its notice, or (`why`) its time has come by chance."""
+
+    node: Node
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ComeBack:
+    """A preempted node may get another machine."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class FollowTrace:
+    """The next entry of the eviction trace concerns the pool."""
+
+    pool: Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +77,6 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Preempt:
-    """A running task makes room for one of a job of higher priority."""
-
-    execution: Execution
-
-
-@dataclass(frozen=True, slots=True)
 class TerminateJob:
     """A job ends by itself."""
 
@@ -84,6 +99,6 @@ class FinishJob:
 
 
 Action = (
-    Advance | AddNodes | Leave | EndResize | ForgetPool | Place | Preempt | TerminateJob
-    | BeginRelease | FinishJob
+    Advance | Preempt | ComeBack | FollowTrace | AddNodes | Leave | EndResize | ForgetPool | Place
+    | TerminateJob | BeginRelease | FinishJob
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from datetime import datetime
@@ -9,7 +10,7 @@ from datetime import datetime
 from batch_emulator.account import Account
 from batch_emulator.model import AllocationState, Json, Node, NodeState, Pool, PoolState
 from batch_emulator.scheduling.actions import Action, AddNodes, EndResize, ForgetPool, Leave
-from batch_emulator.transitions import nodes
+from batch_emulator.transitions import eviction, nodes
 
 
 def resize_error(code: str, message: str) -> Json:
@@ -28,6 +29,16 @@ def resize_expired(pool: Pool, now: datetime) -> bool:
     )
 
 
+def timeout_error(pool: Pool) -> Json:
+    """What is said of a resize that took too long, by what it was to do."""
+    if any(node.state is NodeState.LEAVING_POOL for node in pool.nodes.values()):
+        return resize_error("RemoveNodesFailed", "Nodes could not be removed within the timeout")
+    return resize_error(
+        "AllocationTimedout",
+        "Desired number of nodes could not be allocated as the resize timeout was reached",
+    )
+
+
 def allocate(account: Account, pool: Pool) -> Iterator[Action]:
     """The next steps of a pool that is being resized or deleted."""
     moving = any(
@@ -42,22 +53,26 @@ def allocate(account: Account, pool: Pool) -> Iterator[Action]:
         return
     errors: list[Json] = []
     changes: list[Action] = []
+    waiting = False
     for dedicated in (True, False):
         staying = [
             node for node in pool.nodes.values()
             if node.dedicated is dedicated and node.state is not NodeState.LEAVING_POOL
         ]  # fmt: skip
         missing = pool.target(dedicated=dedicated) - len(staying)
-        count = min(missing, _room(account, pool, dedicated=dedicated))
+        room = _room(account, pool, dedicated=dedicated)
+        capacity = math.inf if dedicated else eviction.room(pool)
+        count = int(min(missing, room, capacity))
+        waiting = waiting or capacity < min(missing, room)  # for capacity, until the timeout
         if count > 0:
             changes.append(AddNodes(pool, dedicated, count))
         elif missing < 0:
             why = nodes.stop_for(pool.deallocation, "nodeDeallocationOption")
             changes += [Leave(node, why) for node in _least_useful(staying, -missing)]
-        if missing > max(count, 0):
+        if missing > room:
             errors.append(_quota_error(dedicated))
     yield from changes
-    if not changes and not moving:
+    if not changes and not moving and not waiting:
         yield EndResize(pool, tuple(errors))
 
 
@@ -88,15 +103,8 @@ def _room(account: Account, pool: Pool, *, dedicated: bool) -> int:
 
 
 def _least_useful(staying: list[Node], count: int) -> list[Node]:
-    """Nodes that lose least: not yet working, then with the fewest running tasks [S].
-
-    Those with a job manager task are kept the longest (docs: JobManagerTask).
-    """
+    """Nodes that lose least: not yet working, then with the fewest running tasks [S]."""
     working = (NodeState.IDLE, NodeState.RUNNING)
-
-    def worth(node: Node) -> tuple[bool, bool, int, int]:
-        running = node.executions.values()
-        manages = any(e.task and e.task.wants and e.task.wants.manager for e in running)
-        return manages, node.state in working, len(running), -node.number
-
-    return sorted(staying, key=worth)[:count]
+    return sorted(
+        staying, key=lambda node: (node.state in working, len(node.executions), -node.number)
+    )[:count]

@@ -10,25 +10,25 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from batch_emulator.account import Account
-from batch_emulator.model import AllocationState, Job, JobState, Node, Stop, Task
+from batch_emulator.model import AllocationState, Job, JobState, Node, Task
 from batch_emulator.scheduling.actions import (
     Action,
     AddNodes,
     Advance,
     BeginRelease,
+    ComeBack,
     EndResize,
     FinishJob,
+    FollowTrace,
     ForgetPool,
     Leave,
     Place,
     Preempt,
     TerminateJob,
 )
-from batch_emulator.scheduling.allocation import allocate, resize_error, resize_expired
+from batch_emulator.scheduling.allocation import allocate, resize_expired, timeout_error
 from batch_emulator.scheduling.placement import place
-from batch_emulator.scheduling.preemption import preempt
-from batch_emulator.transitions import executions, jobs, nodes, pools, preparation
-from batch_emulator.transitions.states import stop_execution
+from batch_emulator.transitions import eviction, executions, jobs, nodes, pools, preparation
 
 
 def decide(account: Account, now: datetime) -> list[Action]:
@@ -36,21 +36,19 @@ def decide(account: Account, now: datetime) -> list[Action]:
     actions: list[Action] = []
     for entity in account.due(now):
         if isinstance(entity, Node):
-            if entity.due is not None and entity.due <= now:
-                actions.append(Advance(entity))
+            actions += eviction.due(entity, now)
         elif isinstance(entity, Job):
             actions += _job_deadline(account, entity, now)
-        elif resize_expired(entity, now):
-            errors = (resize_error("AllocationTimedout", "Desired number of nodes could not be "
-                                    "allocated as the resize timeout was reached"),)  # fmt: skip
-            actions.append(EndResize(entity, errors))
+        else:
+            actions += eviction.due_trace(account, entity, now)
+            if resize_expired(entity, now):
+                actions.append(EndResize(entity, (timeout_error(entity),)))
     for job in account.dirty_jobs.values():
         actions += _job(job)
     for pool in account.dirty_pools.values():
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
-        placed = list(place(pool))
-        actions += placed or preempt(account, pool)
+        actions += place(pool)
     return actions
 
 
@@ -84,10 +82,8 @@ def _job(job: Job) -> Iterator[Action]:
 def _still_fits(task: Task, node: Node) -> bool:
     """Whether nothing decided in the same turn came in between."""
     job = task.job
-    queued = task.key in job.queues.get(task.lane, ())
+    queued = task.key in job.queues.get(task.slots, ())
     fits = node.open and node.free_slots >= task.slots
-    if task.exclusive:
-        fits = fits and node.used_slots == 0
     return job.state is JobState.ACTIVE and queued and fits
 
 
@@ -97,12 +93,15 @@ def apply(account: Account, action: Action, now: datetime) -> None:
         case Advance(node):
             if node.due is not None and node.due <= now:
                 nodes.advance(account, node, now)
+        case Preempt():
+            eviction.apply_due(account, action, now)
+        case ComeBack(node):
+            eviction.come_back(account, node, now)
+        case FollowTrace(pool):
+            eviction.follow_trace(account, pool, now)
         case Place(task, node):
             if _still_fits(task, node):
                 executions.place(account, task, node, now)
-        case Preempt(execution):
-            if execution.stop is None:
-                stop_execution(account, execution, Stop.REQUEUE)
         case TerminateJob(job, reason):
             if job.state in jobs.TERMINABLE:
                 jobs.terminate(account, job, reason, now)

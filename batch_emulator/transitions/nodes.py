@@ -22,6 +22,9 @@ from batch_emulator.transitions.states import set_node, settle_node, stop_execut
 from batch_emulator.transitions.tasks import failure_info
 from batch_emulator.values import time_text
 
+RECOVERY_S = 60.0  # [S]: 15 to 45 minutes on the service (azure-batch-samples 238)
+_LONGEST_S = 365 * 86400.0
+
 
 def add(account: Account, pool: Pool, *, dedicated: bool, now: datetime) -> Node:
     """Put a new node into the pool; it is created for half of the boot time, then starts."""
@@ -37,9 +40,27 @@ def add(account: Account, pool: Pool, *, dedicated: bool, now: datetime) -> Node
     )
     pool.nodes[node.key] = node
     account.events.add(now, "node.state", f"{pool.id}/{node.id}", node.state.value)
+    create(account, node, now)
+    return node
+
+
+def create(account: Account, node: Node, now: datetime) -> None:
+    """Get a machine for the node, a new one also when it was preempted."""
+    node.allocated = now
+    node.lives += 1
+    if account.limits.eviction_rate > 0 and not node.dedicated:
+        draw = account.draw(node.pool.key, str(node.number), str(node.lives))
+        seconds = draw.expovariate(account.limits.eviction_rate / 3600)
+        node.evict_at = now + timedelta(seconds=min(seconds, _LONGEST_S))
+        account.at(node.evict_at, node)
+    boot(account, node, NodeState.CREATING, now)
+
+
+def boot(account: Account, node: Node, state: NodeState, now: datetime) -> None:
+    """Enter one of the two states that a node boots through."""
+    set_node(account, node, state, now)
     _after(account, node, now, account.limits.boot_s / 2)
     account.save_node(node)
-    return node
 
 
 def _after(account: Account, node: Node, now: datetime, seconds: float) -> None:
@@ -50,9 +71,12 @@ def _after(account: Account, node: Node, now: datetime, seconds: float) -> None:
 def advance(account: Account, node: Node, now: datetime) -> None:
     """The time of the node's state is over: it starts, or runs its start task."""
     node.due = None
-    if node.state in (NodeState.CREATING, NodeState.REBOOTING):
-        set_node(account, node, NodeState.STARTING, now)
-        _after(account, node, now, account.limits.boot_s / 2)
+    if node.state in (NodeState.CREATING, NodeState.REBOOTING, NodeState.REIMAGING):
+        boot(account, node, NodeState.STARTING, now)
+    elif node.state is NodeState.DEALLOCATING:
+        set_node(account, node, NodeState.DEALLOCATED, now)
+    elif node.state is NodeState.UNUSABLE:
+        drain_into(account, node, NodeState.REBOOTING, Stop.LOST, now)
     elif node.state is NodeState.STARTING:
         node.booted = now
         node.errors = []
@@ -87,11 +111,18 @@ def set_up(
 
 
 def fail(account: Account, node: Node, errors: list[Json], now: datetime) -> None:
-    """Make a node unusable, with `errors` as the wire shows them; its tasks run elsewhere."""
+    """Make a node unusable, with `errors` as the wire shows them; its tasks run elsewhere.
+
+    Without errors it lost contact: the service recovers it (error checking page), here by a
+    reboot after a while [S].
+    """
     node.errors = errors
-    node.due = None
+    node.due = node.next_state = None
     set_node(account, node, NodeState.UNUSABLE, now)
-    _stop_all(account, node, Stop.LOST)
+    if not errors:
+        _after(account, node, now, RECOVERY_S)
+        account.save_node(node)
+    stop_all(account, node, Stop.LOST)
 
 
 def _left(account: Account, node: Node) -> bool:
@@ -157,28 +188,22 @@ def stop_for(option: str, name: str) -> Stop | None:
     return _STOPS[option]
 
 
-def reboot(account: Account, node: Node, option: str, now: datetime) -> None:
-    """Restart the node; its disk stays. Only idle and running nodes reboot (docs). Raises Fault."""
-    stop = stop_for(option, "nodeRebootOption")
-    if node.state not in (NodeState.IDLE, NodeState.RUNNING):
-        code = {
-            NodeState.REBOOTING: "NodeBeingRebooted",
-            NodeState.REIMAGING: "NodeBeingReimaged",
-            NodeState.CREATING: "NodeBeingCreated",
-            NodeState.STARTING: "NodeBeingStarted",
-            NodeState.UNUSABLE: "NodeStateUnusable",
-        }.get(node.state, "OperationInvalidForCurrentState")
-        raise Fault(code, {"State": node.state.value})
-    node.reboot_when_drained = True
-    if stop is not None:
-        set_node(account, node, NodeState.REBOOTING, now)
-        _stop_all(account, node, stop)
+def drain_into(
+    account: Account, node: Node, state: NodeState, why: Stop | None, now: datetime
+) -> None:
+    """Enter a state, at once or (`why` None) when its tasks are done, and go on when drained."""
+    node.next_state = state
+    node.due = None
+    if why is not None:
+        set_node(account, node, state, now)
+        stop_all(account, node, why)
     account.save_node(node)
     if not node.executions:
         drained(account, node, now)
 
 
-def _stop_all(account: Account, node: Node, why: Stop) -> None:
+def stop_all(account: Account, node: Node, why: Stop) -> None:
+    """Ask for the end of all that runs on the node."""
     for execution in list(node.executions.values()):
         stop_execution(account, execution, why if execution.kind is Kind.TASK else Stop.LOST)
 
@@ -187,7 +212,7 @@ def leave(account: Account, node: Node, why: Stop | None, now: datetime) -> None
     """Take the node out of the pool, at once or (`why` None) when its tasks are done."""
     set_node(account, node, NodeState.LEAVING_POOL, now)
     if why is not None:
-        _stop_all(account, node, why)
+        stop_all(account, node, why)
     if not node.executions:
         drained(account, node, now)
 
@@ -196,20 +221,33 @@ def drained(account: Account, node: Node, now: datetime) -> None:
     """Nothing runs on the node any more: go on with what waited for that."""
     if node.state is NodeState.LEAVING_POOL:
         gone(account, node)
-    elif node.reboot_when_drained:
-        node.reboot_when_drained = False
-        set_node(account, node, NodeState.REBOOTING, now)
-        node_restarted(account, node, wiped=False)
-        _after(account, node, now, account.limits.boot_s / 2)
-        account.save_node(node)
+    elif node.next_state is not None:
+        state, node.next_state = node.next_state, None
+        node_restarted(account, node, wiped=state is not NodeState.REBOOTING)
+        if state is not NodeState.REBOOTING:
+            _wipe(account, node)
+        if state is NodeState.PREEMPTED:
+            if node.away_s is not None:
+                _after(account, node, now, node.away_s)
+            account.save_node(node)
+        else:
+            boot(account, node, state, now)
     else:
         settle_node(account, node, now)
+
+
+def _wipe(account: Account, node: Node) -> None:
+    """The machine goes, or is installed anew: what was on its disk is lost."""
+    node.booted = node.start_info = node.start_task = None
+    node.errors = []
+    node.users.clear()
+    account.effects.append(DeleteNodeFolder(node.pool.id, node.id))
 
 
 def gone(account: Account, node: Node) -> None:
     """Forget a node and its disk."""
     pool = node.pool
-    node.due = None
+    node.due = node.notice = node.evict_at = None
     pool.nodes.pop(node.key, None)
     pool.available.pop(node.key, None)
     account.journal.nodes[(pool.key, node.key)] = None

@@ -15,7 +15,7 @@ from batch_emulator.model import (
     Stop,
     part,
 )
-from batch_emulator.transitions import nodes
+from batch_emulator.transitions import eviction, nodes
 from batch_emulator.transitions.states import refresh_queue
 from batch_emulator.values import parse_duration
 
@@ -39,6 +39,7 @@ def add(account: Account, body: Json, now: datetime) -> Pool:
     for job in account.jobs.values():
         if job.pool_id.lower() == pool.key:
             refresh_queue(account, job)
+    eviction.begin_trace(account, pool, now)
     _begin_resize(account, pool, body, now)
     return pool
 

@@ -42,8 +42,6 @@ _BOOLEANS = frozenset(
         "allowTaskPreemption",
         "rerunOnNodeRebootAfterSuccess",
         "killJobOnCompletion",
-        "runExclusive",
-        "allowLowPriorityNode",
     ]
 )
 _DURATIONS = frozenset(
@@ -55,7 +53,6 @@ _STRINGS = frozenset(
         "displayName",
         "vmSize",
         "commandLine",
-        "affinityId",
         "poolId",
         "onAllTasksComplete",
         "onTaskFailure",
@@ -91,7 +88,6 @@ _OBJECTS = frozenset(
         "constraints",
         "jobPreparationTask",
         "jobReleaseTask",
-        "jobManagerTask",
         "taskSchedulingPolicy",
         "virtualMachineConfiguration",
         "exitConditions",
@@ -109,7 +105,6 @@ _OBJECTS = frozenset(
         "nfsMountConfiguration",
         "cifsMountConfiguration",
         "identityReference",
-        "authenticationTokenSettings",
     ]
 )
 _LISTS = frozenset(

@@ -3,7 +3,7 @@
 What is documented and not emulated yet is refused by name with 501: nothing is accepted and then
 ignored. Kept without effect, by choice [S]: userIdentity and userAccounts (everything runs as the
 emulator's own user), networkConfiguration, identity, image and disk settings, resourceTags,
-retentionTime (files stay until task, job or node goes).
+affinityInfo, retentionTime (files stay until task, job or node goes), allowTaskPreemption.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NOT_IN_POOLS = (
     "certificateReferences",
     "cloudServiceConfiguration",
 )
-NOT_IN_TASKS = ("containerSettings", "applicationPackageReferences")
+NOT_IN_TASKS = ("containerSettings", "applicationPackageReferences", "authenticationTokenSettings")
 
 
 def _refuse(body: Json, names: tuple[str, ...], where: str) -> None:
@@ -50,7 +50,9 @@ def check_pool(body: Json) -> None:
     if body.get("enableAutoScale") or body.get("autoScaleFormula"):
         raise not_implemented("pool.enableAutoScale")
     machine = part(body, "virtualMachineConfiguration")
-    _refuse(machine, ("containerConfiguration", "extensions"), "pool.virtualMachineConfiguration")
+    _refuse(machine, ("containerConfiguration",), "pool.virtualMachineConfiguration")
+    for extension in parts(machine, "extensions"):
+        require(extension, "name", "publisher", "type")
     require_range(body, "taskSlotsPerNode", 1, MAX_SLOTS)
     policy = part(body, "taskSchedulingPolicy")
     require_choice(policy, "nodeFillType", "spread", "pack")
@@ -94,21 +96,7 @@ def check_job(body: Json) -> None:
             check_start_task(task)
             if "id" in task and not ID_PATTERN.fullmatch(task["id"]):
                 raise bad_property(f"{name}/id", task["id"], "not a valid id")
-    if "jobManagerTask" in body:
-        _check_manager(body)
     require_choice(body, "onTaskFailure", "noaction", "performexitoptionsjobaction")
-
-
-def _check_manager(job: Json) -> None:
-    task = job["jobManagerTask"]
-    require_id(task)
-    require(task, "commandLine")
-    _refuse(task, NOT_IN_TASKS, "jobManagerTask")
-    require_range(task, "requiredSlots", 1, MAX_SLOTS)
-    check_constraints(task)
-    check_token_settings(task)
-    _check_reserved_id(task, job)
-    _check_files(task)
 
 
 def check_job_properties(body: Json) -> None:
@@ -117,6 +105,7 @@ def check_job_properties(body: Json) -> None:
     if "autoPoolSpecification" in pool:
         raise not_implemented("job.poolInfo.autoPoolSpecification")
     require(body, "poolInfo", "poolInfo/poolId")
+    _refuse(body, ("jobManagerTask",), "job")
     require_range(body, "priority", -1000, 1000, "OutOfRangePriority")
     if body.get("maxParallelTasks", -1) != -1:
         require_range(body, "maxParallelTasks", 1, 2**31)
@@ -132,31 +121,18 @@ def check_task(body: Json, job: Json) -> None:
     _refuse(body, (*NOT_IN_TASKS, "multiInstanceSettings"), "task")
     require_range(body, "requiredSlots", 1, MAX_SLOTS)
     check_constraints(body)
-    check_token_settings(body)
     check_dependencies(body, job)
-    _check_reserved_id(body, job)
-    _check_files(body)
-    _check_exit_conditions(body, job)
-
-
-def _check_reserved_id(body: Json, job: Json) -> None:
     for name in ("jobPreparationTask", "jobReleaseTask"):
         reserved = str(part(job, name).get("id") or name[:-4].lower()).lower()
         if name in job and body["id"].lower() == reserved:
             raise Fault(f"TaskIdSameAs{name[0].upper()}{name[1:]}")
+    _check_files(body)
+    _check_exit_conditions(body, job)
 
 
 def check_constraints(body: Json) -> None:
     """Refuse wrong task constraints. Raises Fault."""
     require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
-
-
-def check_token_settings(task: Json) -> None:
-    """Refuse access to anything but the job (docs: AuthenticationTokenSettings). Raises Fault."""
-    access: Any = part(task, "authenticationTokenSettings").get("access", ["job"])
-    if access != ["job"]:
-        name = "authenticationTokenSettings/access"
-        raise bad_property(name, access, "the only access is to the job")
 
 
 def _check_exit_conditions(body: Json, job: Json) -> None:

@@ -9,17 +9,11 @@ from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskS
 from batch_emulator.records import PRIVATE
 from batch_emulator.store import TaskRow
 from batch_emulator.values import etag_text, time_text
+from batch_emulator.wire import extensions
 from batch_emulator.wire.mounts import without_secrets
 
 _FOREVER = "P10675199DT2H48M5.4775807S"
 _USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
-_MANAGER: Json = {
-    "userIdentity": _USER,
-    "requiredSlots": 1,
-    "killJobOnCompletion": True,
-    "runExclusive": True,
-    "allowLowPriorityNode": True,
-}
 _SECRETS = ("password", "linuxUserConfiguration")
 
 
@@ -33,6 +27,9 @@ def pool(entity: Pool, base_url: str) -> Json:
     spec = dict(entity.spec)
     if "startTask" in spec:
         spec["startTask"] = _start_task(spec["startTask"])
+    if "virtualMachineConfiguration" in spec:
+        machine = spec["virtualMachineConfiguration"]
+        spec["virtualMachineConfiguration"] = extensions.public(machine)
     if "userAccounts" in spec:
         spec["userAccounts"] = [
             {name: value for name, value in user.items() if name not in _SECRETS}
@@ -122,13 +119,13 @@ def node_counts(entity: Pool) -> Json:
     for name, dedicated in (("dedicated", True), ("lowPriority", False)):
         found = Counter(n.state for n in entity.nodes.values() if n.dedicated is dedicated)
         counts = {_COUNTED.get(state, state.value): found[state] for state in NodeState}
-        body[name] = {**counts, "deallocated": 0, "deallocating": 0, "total": found.total()}
+        body[name] = {**counts, "total": found.total()}
     return body
 
 
 def job(entity: Job, base_url: str) -> Json:
     """A job."""
-    spec, manager = entity.spec, entity.spec.get("jobManagerTask")
+    spec = entity.spec
     execution: Json = {"startTime": time_text(entity.created), "poolId": entity.pool_id}
     if entity.ended is not None:
         execution["endTime"] = time_text(entity.ended)
@@ -147,7 +144,6 @@ def job(entity: Job, base_url: str) -> Json:
             "maxTaskRetryCount": 0,
             **(spec.get("constraints") or {}),
         },
-        **({"jobManagerTask": {**_MANAGER, **manager}} if manager else {}),
         "id": entity.id,
         "url": f"{base_url}/jobs/{entity.id}",
         "eTag": etag_text(entity.etag),

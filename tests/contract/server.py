@@ -47,7 +47,7 @@ def serving(
     before: Callable[[Emulator], None] | None = None,
     clock: Clock | None = None,
     settings: Mapping[str, Any] | None = None,
-    **limits: int,
+    **limits: Any,
 ) -> Generator[Running]:
     """An emulator on a free port; nodes boot in a twentieth of a second.
 

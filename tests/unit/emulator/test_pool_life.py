@@ -9,7 +9,7 @@ from batch_emulator.faults import Fault
 from batch_emulator.model import AllocationState, Kind, NodeState, TaskState
 from batch_emulator.scheduling.allocation import cores_of
 from batch_emulator.scheduling.scheduler import decide
-from batch_emulator.transitions import nodes, pools
+from batch_emulator.transitions import node_operations, pools
 from tests.unit.emulator.world import OK, World, failed, states
 
 
@@ -150,7 +150,7 @@ def test_reboot_waits_for_tasks_when_asked_to() -> None:
     world.finish(world.only(Kind.START))
     job = world.job()
     running, waiting = world.task(job, "a"), world.task(job, "b")
-    nodes.reboot(world.account, world.node(pool), "taskcompletion", world.clock.now())
+    node_operations.reboot(world.account, world.node(pool), "taskcompletion", world.clock.now())
     world.settle()
     assert states(pool) == [NodeState.RUNNING]
     world.end(running)
@@ -165,5 +165,5 @@ def test_only_working_nodes_reboot() -> None:
     world = World()
     node = world.node(world.pool(boot=False))
     with pytest.raises(Fault) as caught:
-        nodes.reboot(world.account, node, "requeue", world.clock.now())
+        node_operations.reboot(world.account, node, "requeue", world.clock.now())
     assert caught.value.code == "NodeBeingCreated"

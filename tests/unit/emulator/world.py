@@ -23,7 +23,7 @@ def failed(code: int) -> Outcome:
 class World:
     """Settles after every change; processes start when asked to and end when the test says so."""
 
-    def __init__(self, *, boot_s: float = 10.0, **limits: int) -> None:
+    def __init__(self, *, boot_s: float = 10.0, **limits: Any) -> None:
         self.clock = ManualClock()
         self.account = Account("unit", Limits(boot_s=boot_s, **limits))
         self.effects: list[Effect] = []
@@ -78,9 +78,6 @@ class World:
 
     def job(self, job_id: str = "job", pool: str = "pool", **body: Any) -> Job:
         spec = {"id": job_id, "poolInfo": {"poolId": pool}, **body}
-        if "jobManagerTask" in body:
-            manager = body["jobManagerTask"]
-            self.bodies[f"{job_id.lower()}/{manager['id'].lower()}"] = manager
         job = jobs.add(self.account, spec, self.clock.now())
         self.settle()
         return job

@@ -1,0 +1,131 @@
+"""Traces of spot capacity, so that evictions happen as they were measured or made up.
+
+A trace is a file of JSON lines or CSV with a header, told apart by their first character. An entry
+says, for a pool, how many spot nodes are evicted or how many there is capacity for from then on:
+
+    {"time": 120, "pool": "gpus", "evict": 2}
+    {"time": 300, "pool": "gpus", "capacity": 0, "notice": 0}
+
+`time` counts seconds from the creation of the pool, which a restart does not change. `pool` is an
+id; without it (or `*`) the entry holds for every pool. `notice` overrides the notice in seconds.
+In CSV the columns are `time,pool,evict,capacity,notice`, empty where an entry says nothing.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+_COLUMNS = frozenset(["time", "pool", "evict", "capacity", "notice"])
+
+
+class TraceError(Exception):
+    """A trace cannot be read; says where and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class TraceEntry:
+    """At `time_s` after a pool's creation: evict so many nodes, or keep that much capacity."""
+
+    time_s: float
+    pool: str = "*"
+    evict: int | None = None
+    capacity: int | None = None
+    notice_s: float | None = None
+
+    def concerns(self, pool_key: str) -> bool:
+        """Whether it holds for the pool."""
+        return self.pool in ("*", pool_key)
+
+
+def load_trace(path: Path) -> tuple[TraceEntry, ...]:
+    """The entries of a trace file, in order of time. Raises TraceError."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeError) as err:
+        raise TraceError(f"{path} cannot be read: {err}") from err
+    rows = _json_lines(text) if text.lstrip().startswith("{") else _csv(text)
+    found: list[TraceEntry] = []
+    try:
+        for line, row in rows:
+            try:
+                found.append(_entry(row))
+            except (ValueError, OverflowError) as err:
+                raise TraceError(f"{path}, line {line}: {err}") from err
+    except (ValueError, csv.Error) as err:
+        raise TraceError(f"{path}: {err}") from err
+    if not found:
+        raise TraceError(f"{path} has no entries")
+    return tuple(sorted(found, key=lambda entry: entry.time_s))
+
+
+def _json_lines(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip():
+            try:
+                row: Any = json.loads(line)
+            except ValueError as err:
+                raise ValueError(f"line {number}: not JSON: {err}") from err
+            if not isinstance(row, dict):
+                raise ValueError(f"line {number}: an object is expected")
+            yield number, cast("dict[str, Any]", row)
+
+
+def _csv(text: str) -> Iterator[tuple[int, dict[str, Any]]]:
+    reader = csv.DictReader(text.splitlines())
+    for row in reader:
+        cells = cast("dict[str | None, Any]", row)
+        if None in cells:
+            raise ValueError(f"line {reader.line_num}: more cells than the header names")
+        yield reader.line_num, {str(k): v.strip() for k, v in cells.items() if v and v.strip()}
+
+
+def _entry(row: dict[str, Any]) -> TraceEntry:
+    _refuse_others(row)
+    if row.get("time") is None:
+        raise ValueError("it has no 'time', in seconds")
+    evict, capacity = (_whole(row, name) for name in ("evict", "capacity"))
+    if (evict is None) == (capacity is None):
+        raise ValueError("it needs either 'evict' or 'capacity', a number of nodes")
+    notice = None if row.get("notice") is None else _seconds(row, "notice")
+    pool = row.get("pool") or "*"
+    if not isinstance(pool, str):
+        raise ValueError(f"'pool' is {pool!r}, an id is expected")
+    return TraceEntry(_seconds(row, "time"), pool.lower(), evict, capacity, notice)
+
+
+def _refuse_others(names: Iterable[str]) -> None:
+    unknown = sorted(set(names) - _COLUMNS)
+    if unknown:
+        raise ValueError(f"unknown {', '.join(unknown)}; it may have {', '.join(sorted(_COLUMNS))}")
+
+
+def _number(row: dict[str, Any], name: str, kind: str) -> float:
+    value = row[name]
+    try:
+        if isinstance(value, bool):
+            raise TypeError
+        number = float(value)
+    except (TypeError, ValueError) as err:
+        raise ValueError(f"'{name}' is {value!r}, {kind} is expected") from err
+    if not math.isfinite(number) or not 0 <= number <= 10**9:
+        raise ValueError(f"'{name}' is {value!r}, {kind} is expected")
+    return number
+
+
+def _seconds(row: dict[str, Any], name: str) -> float:
+    return _number(row, name, "a number of seconds from 0 on")
+
+
+def _whole(row: dict[str, Any], name: str) -> int | None:
+    if row.get(name) is None:
+        return None
+    number = _number(row, name, "a whole number from 0 on")
+    if not number.is_integer():
+        raise ValueError(f"'{name}' is {row[name]!r}, a whole number from 0 on is expected")
+    return int(number)

@@ -1,0 +1,184 @@
+"""Spot evictions: a notice, then the machine goes with its disk, and perhaps comes back.
+
+Batch itself promises no notice; the machine sees one through Scheduled Events (VM docs). While it
+runs, the node gets tasks as before [S]: the service does not know of it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from batch_emulator.account import Account
+from batch_emulator.eviction_trace import TraceEntry
+from batch_emulator.faults import Fault
+from batch_emulator.model import Node, NodeState, Notice, Pool, Stop
+from batch_emulator.scheduling.actions import Action, Advance, ComeBack, FollowTrace, Preempt
+from batch_emulator.transitions import nodes
+
+_GONE = (
+    NodeState.PREEMPTED,
+    NodeState.LEAVING_POOL,
+    NodeState.DEALLOCATING,
+    NodeState.DEALLOCATED,
+)
+
+
+def evictable(node: Node) -> bool:
+    """Whether it is a spot node with a machine that nobody has claimed yet."""
+    return not node.dedicated and node.notice is None and node.state not in _GONE
+
+
+def due(node: Node, now: datetime) -> Iterator[Action]:
+    """What the time brings to a node; pure."""
+    if node.notice is not None and node.notice.not_before <= now:
+        yield Preempt(node)
+    elif node.evict_at is not None and node.evict_at <= now:
+        yield Preempt(node, "rate")
+    if node.due is not None and node.due <= now:
+        yield ComeBack(node) if node.state is NodeState.PREEMPTED else Advance(node)
+
+
+def due_trace(account: Account, pool: Pool, now: datetime) -> Iterator[Action]:
+    """The next entry of the trace, when its time has come; pure."""
+    entry = _next(account, pool)
+    if entry is not None and _time(pool, entry) <= now:
+        yield FollowTrace(pool)
+
+
+def begin_trace(account: Account, pool: Pool, now: datetime) -> None:
+    """Follow the trace of a pool that was added or read from disk."""
+    while any(due_trace(account, pool, now)):
+        follow_trace(account, pool, now)
+    _watch(account, pool)
+
+
+def _watch(account: Account, pool: Pool) -> None:
+    entry = _next(account, pool)
+    if entry is not None:
+        account.at(_time(pool, entry), pool)
+
+
+def _next(account: Account, pool: Pool) -> TraceEntry | None:
+    entries = [entry for entry in account.limits.trace if entry.concerns(pool.key)]
+    return entries[pool.traced] if pool.traced < len(entries) else None
+
+
+def _time(pool: Pool, entry: TraceEntry) -> datetime:
+    return pool.created + timedelta(seconds=entry.time_s)
+
+
+def require_evictable(node: Node) -> None:
+    """Refuse to evict what cannot be evicted. Raises Fault."""
+    if node.dedicated:
+        reason = "it is a dedicated node; only spot nodes are evicted"
+        raise Fault("OperationNotValidOnNode", {"NodeId": node.id, "Reason": reason})
+    if not evictable(node):
+        reason = "it is being evicted already" if node.notice else f"it is {node.state.value}"
+        raise Fault("OperationInvalidForCurrentState", {"NodeId": node.id, "Reason": reason})
+
+
+def pick(account: Account, pool: Pool, count: int) -> list[Node]:
+    """So many spot nodes of the pool (fewer when there are fewer), by chance [S]."""
+    candidates = [node for node in pool.nodes.values() if evictable(node)]
+    candidates.sort(key=lambda node: node.number)
+    return account.random.sample(candidates, min(count, len(candidates)))
+
+
+def evict(
+    account: Account,
+    node: Node,
+    now: datetime,
+    *,
+    why: str,
+    notice_s: float | None = None,
+    away_s: float | None = None,
+) -> None:
+    """Give notice, or take the node away at once when there is none."""
+    node.evict_at = None
+    node.away_s = _away_s(account, node) if away_s is None else away_s
+    notice_s = account.limits.notice_s if notice_s is None else notice_s
+    if notice_s <= 0:
+        preempt(account, node, now, why)
+        return
+    event_id = UUID(int=account.random.getrandbits(128), version=4)
+    node.notice = Notice(str(event_id).upper(), now + timedelta(seconds=notice_s), why)
+    account.at(node.notice.not_before, node)
+    account.events.add(now, "node.notice", f"{node.pool.id}/{node.id}", "preempt", why)
+    account.save_node(node)
+
+
+def _away_s(account: Account, node: Node) -> float:
+    mean = account.limits.capacity_away_s
+    if mean <= 0:
+        return 0.0
+    return account.draw("away", node.pool.key, str(node.number), str(node.lives)).expovariate(
+        1 / mean
+    )
+
+
+def preempt(account: Account, node: Node, now: datetime, why: str) -> None:
+    """The machine goes: its processes are killed, its tasks run again elsewhere, uncounted."""
+    if node.state in _GONE or node.pool.nodes.get(node.key) is not node:
+        return
+    node.notice = node.evict_at = None
+    account.events.add(now, "node.evict", f"{node.pool.id}/{node.id}", "preempted", why)
+    nodes.drain_into(account, node, NodeState.PREEMPTED, Stop.LOST, now)
+
+
+def come_back(account: Account, node: Node, now: datetime) -> None:
+    """Get another machine for a preempted node, or wait until there is capacity."""
+    if node.due is None or node.due > now:
+        return
+    node.due = None
+    if has_room(account, node.pool):
+        nodes.create(account, node, now)
+    else:
+        node.away_s = None
+        account.save_node(node)
+
+
+def apply_due(account: Account, action: Preempt, now: datetime) -> None:
+    """A notice is over, or (`rate`) the time of an eviction by chance has come."""
+    node = action.node
+    if node.notice is not None and node.notice.not_before <= now:
+        preempt(account, node, now, node.notice.why)
+    elif node.evict_at is not None and node.evict_at <= now:
+        node.evict_at = None
+        if evictable(node):
+            evict(account, node, now, why=action.why)
+
+
+def follow_trace(account: Account, pool: Pool, now: datetime) -> None:
+    """Do what the next entry of the trace says, and wait for the one after it."""
+    entry = _next(account, pool)
+    if entry is None or _time(pool, entry) > now or account.pools.get(pool.key) is not pool:
+        return
+    pool.traced += 1
+    if entry.capacity is not None:
+        pool.spot_capacity = entry.capacity
+    count = -room(pool) if entry.capacity is not None else (entry.evict or 0)
+    for node in pick(account, pool, max(0, int(count))):
+        evict(account, node, now, why="trace", notice_s=entry.notice_s)
+    account.save_pool(pool)
+    for node in sorted(pool.nodes.values(), key=lambda node: node.number):
+        if node.state is NodeState.PREEMPTED and node.away_s is None and has_room(account, pool):
+            nodes.create(account, node, now)
+    _watch(account, pool)
+
+
+def room(pool: Pool) -> float:
+    """How many more spot nodes there is capacity for; negative when some must go."""
+    if pool.spot_capacity is None:
+        return math.inf
+    return pool.spot_capacity - sum(
+        not node.dedicated and node.notice is None and node.state not in _GONE
+        for node in pool.nodes.values()
+    )
+
+
+def has_room(account: Account, pool: Pool) -> bool:
+    """Whether a preempted node of the pool can come back."""
+    return account.pools.get(pool.key) is pool and room(pool) > 0

@@ -1,0 +1,145 @@
+"""Operations on nodes through the official SDK."""
+
+from __future__ import annotations
+
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.exceptions import HttpResponseError
+
+from tests.contract.server import POLL_S, Running, Things, code_of, eventually, wire
+
+# the SDK itself fails where these bodies are left out, as it lets one do
+DEALLOCATE = wire(nodeDeallocateOption="requeue")
+DISABLE = wire(nodeDisableSchedulingOption="requeue")
+
+
+def refused(error: pytest.ExceptionInfo[HttpResponseError]) -> tuple[int | None, str]:
+    return error.value.status_code, code_of(error.value)
+
+
+@pytest.fixture
+def node(things: Things) -> tuple[str, str]:
+    """A pool with one idle node, for one test."""
+    pool_id = things.pool(target_dedicated_nodes=1)
+    [node] = things.wait_nodes(pool_id, 1)
+    return pool_id, str(node.id)
+
+
+def test_reimaged_node_has_an_empty_disk(
+    client: BatchClient, things: Things, node: tuple[str, str], running: Running
+) -> None:
+    job_id = things.job(node[0])
+    things.wait_task(job_id, things.task(job_id, "touch $AZ_BATCH_NODE_SHARED_DIR/../shared/x"))
+    shared = running.emulator.launches.layout(*node).shared
+    (shared / "left").write_text("x")
+    client.begin_reimage_node(*node, wire(nodeReimageOption="requeue"), polling_interval=POLL_S)
+    things.wait_nodes(node[0], 1, "idle")
+    eventually(lambda: shared.is_dir() and not list(shared.iterdir()))
+
+
+def test_deallocated_node_is_listed_and_comes_back_when_started(
+    client: BatchClient, things: Things, node: tuple[str, str]
+) -> None:
+    client.begin_deallocate_node(*node, DEALLOCATE, polling_interval=POLL_S).wait()
+    things.wait_nodes(node[0], 1, "deallocated")
+    [counts] = client.list_pool_node_counts(filter=f"poolId eq '{node[0]}'")
+    assert counts.dedicated is not None
+    assert (counts.dedicated.deallocated, counts.dedicated.total) == (1, 1)
+    with pytest.raises(HttpResponseError) as caught:
+        client.begin_deallocate_node(*node, DEALLOCATE)
+    assert refused(caught) == (409, "OperationInvalidForCurrentState")
+    client.begin_start_node(*node, polling_interval=POLL_S).wait()
+    [found] = things.wait_nodes(node[0], 1, "idle")
+    assert found.id == node[1]
+
+
+def test_scheduling_is_turned_off_and_on_once(
+    client: BatchClient, things: Things, node: tuple[str, str]
+) -> None:
+    client.disable_node_scheduling(*node, DISABLE)
+    [found] = things.wait_nodes(node[0], 1, "offline")
+    assert found.scheduling_state == "disabled"
+    with pytest.raises(HttpResponseError) as caught:
+        client.disable_node_scheduling(*node, DISABLE)
+    assert refused(caught) == (409, "NodeAlreadyInTargetSchedulingState")
+    client.enable_node_scheduling(*node)
+    things.wait_nodes(node[0], 1, "idle")
+    with pytest.raises(HttpResponseError) as caught:
+        client.enable_node_scheduling(*node)
+    assert refused(caught) == (409, "NodeAlreadyInTargetSchedulingState")
+
+
+def test_removed_node_is_gone_and_the_target_follows(client: BatchClient, things: Things) -> None:
+    pool_id = things.pool(target_dedicated_nodes=2)
+    first, second = things.wait_nodes(pool_id, 2)
+    poller = client.begin_remove_nodes(
+        pool_id, models.BatchNodeRemoveOptions(node_ids=[first.id]), polling_interval=POLL_S
+    )
+    poller.wait()
+    pool = client.get_pool(pool_id)
+    assert (pool.target_dedicated_nodes, pool.current_dedicated_nodes) == (1, 1)
+    assert [node.id for node in client.list_nodes(pool_id)] == [second.id]
+    with pytest.raises(HttpResponseError) as caught:
+        client.begin_remove_nodes(pool_id, models.BatchNodeRemoveOptions(node_ids=["tvm-no"]))
+    assert refused(caught) == (404, "NodeNotFound")
+
+
+def test_users_are_added_changed_and_deleted(client: BatchClient, node: tuple[str, str]) -> None:
+    user = models.BatchNodeUserCreateOptions(name="ann", is_admin=True, password="s3cret-word")
+    client.create_node_user(*node, user)
+    with pytest.raises(HttpResponseError) as caught:
+        client.create_node_user(*node, user)
+    assert refused(caught) == (409, "NodeUserExists")
+    client.replace_node_user(*node, "ann", models.BatchNodeUserReplaceOptions(password="other"))
+    client.delete_node_user(*node, "ann")
+    with pytest.raises(HttpResponseError) as caught:
+        client.delete_node_user(*node, "ann")
+    assert refused(caught) == (404, "NodeUserNotFound")
+
+
+def test_passwords_of_users_are_nowhere_on_disk(
+    client: BatchClient, node: tuple[str, str], running: Running
+) -> None:
+    user = models.BatchNodeUserCreateOptions(name="bob", password="never-written-down")
+    client.create_node_user(*node, user)
+    folder = running.emulator.settings.data_dir
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert files
+    assert not any(b"never-written-down" in path.read_bytes() for path in files)
+
+
+def test_remote_login_has_an_address_and_no_rdp(client: BatchClient, node: tuple[str, str]) -> None:
+    found = client.get_node_remote_login_settings(*node)
+    assert (found.remote_login_ip_address, found.remote_login_port) == ("127.0.0.1", 50000)
+
+
+def test_extensions_of_the_pool_are_shown_without_their_secrets(
+    client: BatchClient, things: Things
+) -> None:
+    machine = models.VirtualMachineConfiguration(
+        image_reference=models.BatchVmImageReference(
+            publisher="debian", offer="debian-12", sku="12"
+        ),
+        node_agent_sku_id="batch.node.debian 12",
+        extensions=[
+            models.VMExtension(
+                name="Watch",
+                publisher="p",
+                type="t",
+                settings={"a": "b"},
+                protected_settings={"key": "hush"},
+            )
+        ],
+    )
+    pool_id = things.pool(target_dedicated_nodes=1, virtual_machine_configuration=machine)
+    [node] = things.wait_nodes(pool_id, 1)
+    [found] = client.list_node_extensions(pool_id, node.id)
+    one = client.get_node_extension(pool_id, node.id, "watch")
+    assert found.as_dict().items() <= one.as_dict().items()
+    assert one.instance_view is not None
+    assert one.instance_view.statuses is not None
+    assert one.instance_view.statuses[0].code == "ProvisioningState/succeeded"
+    assert "hush" not in str(one.as_dict()) + str(client.get_pool(pool_id).as_dict())
+    with pytest.raises(HttpResponseError) as caught:
+        client.get_node_extension(pool_id, node.id, "none")
+    assert caught.value.status_code == 404
