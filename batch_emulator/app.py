@@ -5,6 +5,7 @@ An ASGI application. Any fault of any step becomes the service's error body here
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import ipaddress
 import json
@@ -65,9 +66,9 @@ class App:
         headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
         request_id = str(uuid4())
         base_url = f"{scope['scheme']}://{headers.get('host', 'localhost')}"
-        reply = Reply()
+        reply, asked = Reply(), _Body(receive)
         try:
-            reply = await self._answer(scope, receive, headers, (request_id, base_url, now))
+            reply = await self._answer(scope, asked, headers, (request_id, base_url, now))
         except NotModified as unchanged:
             reply = Reply(304, None, unchanged.headers)
         except Fault as fault:
@@ -77,6 +78,7 @@ class App:
             log.exception("%s %s failed", scope["method"], scope["path"])
             body = error_body(Fault("InternalError"), request_id, now, base_url)
             reply = Reply(500, body)
+        await asked.drain()  # who still sends would not hear the answer
         common = _common_headers(headers, request_id, now)
         _log_request(scope, reply, request_id, (self.emulator.clock.now() - now).total_seconds())
         await _response(reply, common)(scope, receive, send)
@@ -84,7 +86,7 @@ class App:
     async def _answer(
         self,
         scope: Scope,
-        receive: Receive,
+        body: _Body,
         headers: Mapping[str, str],
         facts: tuple[str, str, datetime],
     ) -> Reply:
@@ -93,17 +95,19 @@ class App:
         method = scope["method"]
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
-        body = await _read(receive)
         query = auth.query_of(raw_query)
+        whole, stream = b"", None
         if raw_path.startswith(f"{admin.PREFIX}/"):
-            handler, params = self._find_admin(method, raw_path, headers)
+            route, params = self._find_admin(method, raw_path, headers)
+            handler = route.handler
+            whole, stream = (b"", body) if route.streamed else (await body.read(), None)
         else:
+            whole = await body.read()
             self._authenticate(method, raw_path, raw_query, headers)
             handler, params = self._find(method, raw_path, query)
         path = raw_path.rstrip("/")
-        call = Call(
-            self.emulator, method, path, params, query, headers, body, base_url, now, request_id
-        )
+        request = (method, path, params, query, headers, whole, base_url, now, request_id)
+        call = Call(self.emulator, *request, stream)
         result = handler(call)
         reply = await result if inspect.isawaitable(result) else result
         await self._commit(method)
@@ -122,11 +126,11 @@ class App:
 
     def _find_admin(
         self, method: str, path: str, headers: Mapping[str, str]
-    ) -> tuple[Handler, Mapping[str, str]]:
+    ) -> tuple[admin.AdminRoute, Mapping[str, str]]:
         route, params = self._admin.find(method, path)
         if not route.open:
             admin.authenticate(headers.get("authorization", ""), self.emulator.settings.key)
-        return route.handler, params
+        return route, params
 
     async def _commit(self, method: str) -> None:
         """Nothing is answered before it is on disk."""
@@ -188,20 +192,42 @@ def _check_version(query: Mapping[str, str]) -> None:
         raise Fault("UnsupportedRequestVersion", {"QueryParameterValue": version[:64]})
 
 
-async def _read(receive: Receive) -> bytes:
-    parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        part: bytes = message.get("body", b"")
-        size += len(part)
-        if size <= MAX_BODY_BYTES:
-            parts.append(part)
-        if not message.get("more_body", False):
-            break
-    if size > MAX_BODY_BYTES:
-        raise Fault("RequestBodyTooLarge", {"MaxLimit": str(MAX_BODY_BYTES)})
-    return b"".join(parts)
+class _Body:
+    """The body of a request as it comes in."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._more = True
+
+    def __aiter__(self) -> _Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._more:
+            raise StopAsyncIteration
+        message = await self._receive()
+        self._more = message.get("more_body", False)
+        if message["type"] == "http.disconnect":
+            raise Fault("InvalidRequestBody", {"Reason": "the body is cut short"})
+        return message.get("body", b"")
+
+    async def read(self) -> bytes:
+        """All of it. Raises Fault, at its end, when it is too large."""
+        parts: list[bytes] = []
+        size = 0
+        async for part in self:
+            size += len(part)
+            if size <= MAX_BODY_BYTES:
+                parts.append(part)
+        if size > MAX_BODY_BYTES:
+            raise Fault("RequestBodyTooLarge", {"MaxLimit": str(MAX_BODY_BYTES)})
+        return b"".join(parts)
+
+    async def drain(self) -> None:
+        """Receive what is left, and forget it."""
+        with contextlib.suppress(Fault):
+            async for _ in self:
+                pass
 
 
 def _common_headers(request: Mapping[str, str], request_id: str, now: datetime) -> dict[str, str]:

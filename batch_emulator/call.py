@@ -48,6 +48,7 @@ class Call:
     base_url: str
     now: datetime
     request_id: str
+    stream: AsyncIterator[bytes] | None = None  # the body, of requests that may be large
 
     def json(self, *, optional: bool = False) -> Json:
         """The body, parsed and coerced. Raises Fault."""

@@ -78,6 +78,12 @@ _NOTES = (
     ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),
     ("our choice", "In a filter a property that is absent satisfies no comparison, `ne` included."),
     ("our choice", "What leaves the process group of a task lives as long as the node does."),
+    ("observed", "A package lies in `applications/IDVERSIONTIME`, the time is that of storing it."),
+    ("disagree", "`AZ_BATCH_APP_PACKAGE_…` keeps the case of the application's id."),
+    ("observed", "Without a version in the reference there is a variable without one, too."),
+    ("our choice", "A package that a task wants and cannot have is the user's error."),
+    ("our choice", "Unpacked files have the modes of their zip file, else 0644."),
+    ("our choice", "An application without a name is listed with its id as name."),
     ("observed", "A mount that fails is `MountConfigurationError` of a node that is unusable."),
     ("our choice", "A share that is mounted is a link: all nodes and REST see the same files."),
     (

@@ -14,9 +14,11 @@ from pathlib import Path
 
 from batch_emulator import restart
 from batch_emulator.account import Account, Limits
+from batch_emulator.applications import Applications
 from batch_emulator.clock import Clock, SystemClock
 from batch_emulator.executor.mounts import Mounts
 from batch_emulator.executor.node_setup import NodeSetup
+from batch_emulator.executor.packages import Packages
 from batch_emulator.executor.runner import Executor
 from batch_emulator.files_share.shares import Shares, StorageAccount
 from batch_emulator.launches import Launches
@@ -56,16 +58,19 @@ class Emulator:
         self.shares = Shares(settings.data_dir, settings.storage) if settings.storage else None
         self.account = Account(settings.account, settings.limits)
         environment = passed(os.environ, settings.pass_env)
+        self.applications = Applications(settings.data_dir / "applications")
+        packages = Packages(self.applications)
         self.launches = Launches(
             settings.data_dir,
             settings.account,
             settings.url,
             environment.get("PATH"),
+            packages=packages,
             time_scale=self.clock.scale,
         )
         self.executor = Executor(pass_environment=environment, kill_grace_s=settings.kill_grace_s)
         mounts = Mounts(settings.data_dir, self.shares)
-        self.node_setup = NodeSetup([mounts.step()])
+        self.node_setup = NodeSetup([mounts.step(), packages.step()])
         self.loop = Loop(
             self.account, self.store, self.executor, self.clock, self.launches, self.node_setup
         )

@@ -82,6 +82,12 @@ FAULTS: Mapping[str, tuple[int, str]] = {
         "Active job and schedule quota for the account has been reached.",
     ),
     "NodeStateUnusable": (409, "Operation cannot be performed on a node in unusable state."),
+    # applications
+    "ApplicationNotFound": (404, "The specified application does not exist."),
+    "InvalidApplicationPackageReferences": (
+        409,
+        "One or more application package references could not be satisfied.",
+    ),
     # jobs
     "JobNotFound": (404, "The specified job does not exist."),
     "JobExists": (409, "The specified job already exists."),

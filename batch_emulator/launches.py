@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from batch_emulator.executor.environment import (
 )
 from batch_emulator.executor.launch import Launch
 from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.packages import Packages, installed
 from batch_emulator.model import Execution, Json, Kind
 from batch_emulator.transitions.preparation import task_id
 from batch_emulator.values import parse_duration
@@ -31,9 +33,11 @@ class Launches:
         account_url: str,
         node_path: str | None = None,
         *,
+        packages: Packages,
         time_scale: float = 1.0,
     ) -> None:
         self._time_scale = time_scale
+        self._packages = packages
         self._nodes = data_dir / "nodes"
         self.trash = data_dir / "trash"
         self._node_path = node_path or LINUX_PATH
@@ -63,7 +67,14 @@ class Launches:
             resource_files=tuple(body.get("resourceFiles") or ()),
             output_files=tuple(body.get("outputFiles") or ()),
             wall_clock_s=self._wall_clock_s(execution),
+            prepare=self._prepare(execution, layout),
         )
+
+    def _prepare(
+        self, execution: Execution, layout: NodeLayout
+    ) -> Callable[[], Awaitable[Mapping[str, str]]] | None:
+        references: list[Json] = execution.body.get("applicationPackageReferences") or []
+        return self._packages.for_task(references, layout) if references else None
 
     def _task_dir(self, execution: Execution, layout: NodeLayout) -> Path:
         job = execution.job
@@ -92,7 +103,12 @@ class Launches:
         kind = TaskKind(execution.kind.value)
         if job is None:
             return task_environment(
-                facts, kind, directory, task_settings=settings, node_path=self._node_path
+                facts,
+                kind,
+                directory,
+                task_settings=settings,
+                extra=installed(layout),
+                node_path=self._node_path,
             )
         prepared = job.spec.get("jobPreparationTask") is not None
         return task_environment(
@@ -104,6 +120,7 @@ class Launches:
             preparation_task_id=task_id(job, Kind.PREPARATION) if prepared else None,
             job_settings=job.spec.get("commonEnvironmentSettings") or [],
             task_settings=settings,
+            extra=installed(layout),
             node_path=self._node_path,
         )
 

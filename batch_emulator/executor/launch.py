@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,7 @@ class Launch:
     resource_files: tuple[Mapping[str, Any], ...] = ()
     output_files: tuple[Mapping[str, Any], ...] = ()
     wall_clock_s: float | None = None
+    prepare: Callable[[], Awaitable[Mapping[str, str]]] | None = None  # adds to the environment
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,6 +43,11 @@ class NodeLayout:
         """Where the folders of jobs lie."""
         return self.root / "workitems"
 
+    @property
+    def packages(self) -> Path:
+        """What the packages of this boot are called: variables, as JSON; beside the root."""
+        return self.root.parent / "packages.json"
+
     def job_dir(self, job_id: str) -> Path:
         """The folder of a job, with the run number that the service puts below it."""
         return self.workitems / job_id / "job-1"
@@ -62,6 +67,7 @@ class NodeLayout:
             self.workitems,
         ):
             folder.mkdir(parents=True, exist_ok=True)
+        self.packages.unlink(missing_ok=True)  # of the boot before
 
     def delete(self) -> None:
         """Remove everything, as when the node is reimaged or gone."""

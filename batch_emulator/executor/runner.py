@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -87,6 +87,9 @@ class Executor:
     async def _run(self, execution: _Execution, on_started: Callable[[int], None]) -> Outcome:
         launch = execution.launch
         _make_directories(launch)
+        environment = {**self._pass_environment, **launch.environment}
+        if launch.prepare is not None:
+            environment |= await _unless(execution.stop, launch.prepare()) or {}
         if launch.resource_files:
             await _unless(
                 execution.stop,
@@ -94,7 +97,7 @@ class Executor:
             )
         if execution.stop.done():
             return Outcome(None, execution.stop.result(), retryable=False)
-        started = process.start(launch, {**self._pass_environment, **launch.environment})
+        started = process.start(launch, environment)
         execution.process = started
         on_started(started.pid)
         exit_code = await asyncio.shield(started.ended)  # cancelling run must not cancel it
@@ -162,7 +165,7 @@ class Executor:
         await asyncio.shield(running.ended)
 
 
-async def _unless(stop: asyncio.Future[Any], work: Coroutine[Any, Any, _T]) -> _T | None:
+async def _unless(stop: asyncio.Future[Any], work: Awaitable[_T]) -> _T | None:
     """The result of `work`, or None when `stop` resolved first and it was given up."""
     task = asyncio.ensure_future(work)
     try:

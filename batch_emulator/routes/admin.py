@@ -13,6 +13,7 @@ from datetime import timedelta
 from batch_emulator import __version__
 from batch_emulator.call import Call, Handler, Reply
 from batch_emulator.faults import Fault, bad_property, bad_query
+from batch_emulator.routes import applications
 from batch_emulator.values import parse_duration, time_text
 
 PREFIX = "/_emulator"
@@ -29,6 +30,7 @@ class AdminRoute:
     summary: str
     handler: Handler
     open: bool = False
+    streamed: bool = False  # the body may be large: the handler reads `call.stream`
 
 
 def authenticate(authorization: str, key: str) -> None:
@@ -88,7 +90,20 @@ async def reset(call: Call) -> Reply:
     return Reply(204)
 
 
+_APPLICATION = f"{PREFIX}/applications/{{applicationId}}"
+_PACKAGE = f"{_APPLICATION}/versions/{{version}}"
+
 ADMIN_ROUTES: tuple[AdminRoute, ...] = (
+    AdminRoute("PUT", _APPLICATION, "make or change an application", applications.put),
+    AdminRoute("DELETE", _APPLICATION, "delete an application", applications.delete),
+    AdminRoute(
+        "PUT",
+        _PACKAGE,
+        "store a package, the zip file is the body; `?default=true`",
+        applications.put_version,
+        streamed=True,
+    ),
+    AdminRoute("DELETE", _PACKAGE, "delete a package", applications.delete_version),
     AdminRoute("GET", f"{PREFIX}/health", "ready, and able to keep its state", health, open=True),
     AdminRoute("GET", f"{PREFIX}/events", "changes of state, `?after=NUMBER`", events),
     AdminRoute("GET", f"{PREFIX}/clock", "the emulator's time", clock),

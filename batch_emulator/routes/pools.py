@@ -5,12 +5,13 @@ from __future__ import annotations
 from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault
-from batch_emulator.model import Json, Pool, key_of, part
+from batch_emulator.model import Json, Pool, key_of, part, parts
 from batch_emulator.transitions import pools, quotas, removal
 from batch_emulator.wire import entities, paging, render
 
 # properties that updateproperties clears when they are absent (docs)
 _REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
+_PACKAGES = "applicationPackageReferences"
 NODE_COUNTS_PAGE = 10  # docs: nodecounts, default of maxresults
 
 
@@ -18,6 +19,7 @@ def add(call: Call) -> Reply:
     """Pool_Add."""
     body = call.json()
     entities.check_pool(body)
+    call.emulator.applications.check(parts(body, _PACKAGES))
     existing = call.emulator.account.pools.get(key_of(body["id"]))
     if existing is not None:
         pools.require_active(existing)
@@ -72,6 +74,8 @@ def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
     fixed = ("id", "vmSize", "taskSlotsPerNode", "targetDedicatedNodes", "targetLowPriorityNodes")
     spec |= {name: pool.spec[name] for name in fixed if name in pool.spec}
     entities.check_pool(spec)
+    if spec.get(_PACKAGES) != pool.spec.get(_PACKAGES):
+        call.emulator.applications.check(parts(spec, _PACKAGES))
     name = "mountConfiguration"
     if pool.nodes and spec.get(name) != pool.spec.get(name):  # docs: only when the pool is empty
         reason = "it can be changed only while the pool has no nodes"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batch_emulator.call import Handler
-from batch_emulator.routes import files, jobs, nodes, pools, tasks
+from batch_emulator.routes import applications, files, jobs, nodes, pools, tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ _NODE_FILE = _NODE + "/files/{filePath}"
 ROUTES: tuple[Route, ...] = (
     Route("GET", "/supportedimages", "Account_ListSupportedImages", pools.supported_images),
     Route("GET", "/nodecounts", "Account_ListPoolNodeCounts", pools.node_counts),
-    Route("GET", "/applications", "Application_List"),
-    Route("GET", "/applications/{applicationId}", "Application_Get"),
+    Route("GET", "/applications", "Application_List", applications.list_all),
+    Route("GET", "/applications/{applicationId}", "Application_Get", applications.get),
     Route("GET", "/poolusagemetrics", "Pool_ListUsageMetrics"),
     Route("POST", "/certificates", "Certificate_Add"),
     Route("GET", "/certificates", "Certificate_List"),

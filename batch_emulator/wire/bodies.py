@@ -39,6 +39,7 @@ _BOOLEANS = frozenset(
         "enableInterNodeCommunication",
         "waitForSuccess",
         "usesTaskDependencies",
+        "allowUpdates",
         "allowTaskPreemption",
         "rerunOnNodeRebootAfterSuccess",
         "killJobOnCompletion",
@@ -50,6 +51,9 @@ _DURATIONS = frozenset(
 _STRINGS = frozenset(
     [
         "id",
+        "applicationId",
+        "version",
+        "defaultVersion",
         "displayName",
         "vmSize",
         "commandLine",

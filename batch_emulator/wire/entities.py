@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
+from batch_emulator.applications import MAX_REFERENCES
 from batch_emulator.executor.output_files import validate_output_file
 from batch_emulator.executor.resource_files import validate_resource_file
 from batch_emulator.faults import Fault, bad_property, not_implemented
@@ -29,11 +30,10 @@ MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quotas
 
 NOT_IN_POOLS = (
-    "applicationPackageReferences",
     "certificateReferences",
     "cloudServiceConfiguration",
 )
-NOT_IN_TASKS = ("containerSettings", "applicationPackageReferences", "authenticationTokenSettings")
+NOT_IN_TASKS = ("containerSettings", "authenticationTokenSettings")
 
 
 def _refuse(body: Json, names: tuple[str, ...], where: str) -> None:
@@ -58,6 +58,7 @@ def check_pool(body: Json) -> None:
     require_choice(policy, "nodeFillType", "spread", "pack")
     check_targets(body)
     check_mounts(body)
+    _check_packages(body)
     if "startTask" in body:
         check_start_task(body["startTask"])
 
@@ -121,6 +122,7 @@ def check_task(body: Json, job: Json) -> None:
     _refuse(body, (*NOT_IN_TASKS, "multiInstanceSettings"), "task")
     require_range(body, "requiredSlots", 1, MAX_SLOTS)
     check_constraints(body)
+    _check_packages(body)
     check_dependencies(body, job)
     for name in ("jobPreparationTask", "jobReleaseTask"):
         reserved = str(part(job, name).get("id") or name[:-4].lower()).lower()
@@ -128,6 +130,15 @@ def check_task(body: Json, job: Json) -> None:
             raise Fault(f"TaskIdSameAs{name[0].upper()}{name[1:]}")
     _check_files(body)
     _check_exit_conditions(body, job)
+
+
+def _check_packages(body: Json) -> None:
+    references = parts(body, "applicationPackageReferences")
+    if len(references) > MAX_REFERENCES:
+        reason = f"at most {MAX_REFERENCES} packages"
+        raise bad_property("applicationPackageReferences", len(references), reason)
+    for reference in references:
+        require(reference, "applicationId")
 
 
 def check_constraints(body: Json) -> None:

@@ -1,0 +1,363 @@
+"""Application packages: stored, listed, and on the nodes of pools and tasks that want them."""
+
+from __future__ import annotations
+
+import io
+import re
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.exceptions import HttpResponseError
+
+from batch_emulator import applications
+from tests.contract.server import (
+    KEY,
+    Running,
+    Things,
+    code_of,
+    serving,
+    values_of,
+    wire,
+)
+
+BEARER = {"Authorization": f"Bearer {KEY}"}
+
+
+def archive(**files: str) -> bytes:
+    """A zip file; `__` in a name stands for a slash."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as opened:
+        for name, text in files.items():
+            info = zipfile.ZipInfo(name.replace("__", "/"))
+            info.create_system = 3
+            info.external_attr = 0o100755 << 16
+            opened.writestr(info, text)
+    return buffer.getvalue()
+
+
+class Store:
+    """The emulator's own API of applications."""
+
+    def __init__(self, url: str) -> None:
+        self._url = f"{url}/_emulator/applications"
+
+    def put(
+        self, application: str, version: str, content: Any, *, default: bool = False
+    ) -> httpx.Response:
+        suffix = "?default=true" if default else ""
+        url = f"{self._url}/{application}/versions/{version}{suffix}"
+        return httpx.put(url, content=content, headers=BEARER)
+
+    def change(self, application: str, **settings: Any) -> httpx.Response:
+        return httpx.put(f"{self._url}/{application}", json=settings, headers=BEARER)
+
+    def delete(self, application: str, version: str | None = None) -> httpx.Response:
+        suffix = f"/versions/{version}" if version else ""
+        return httpx.delete(f"{self._url}/{application}{suffix}", headers=BEARER)
+
+
+@pytest.fixture
+def store(running: Running) -> Store:
+    return Store(running.url)
+
+
+@pytest.fixture
+def app(store: Store, things: Things) -> str:
+    """An application with one version, 1.0, that is its default one."""
+    name = things.id("App")
+    store.put(name, "1.0", archive(hello="hello 1.0"), default=True).raise_for_status()
+    return name
+
+
+def reference(application: str, version: str | None = None) -> Any:
+    return models.BatchApplicationPackageReference(application_id=application, version=version)
+
+
+def env_name(application: str, version: str = "") -> str:
+    name = f"AZ_BATCH_APP_PACKAGE_{application}" + (f"_{version}" if version else "")
+    return re.sub(r"[^A-Za-z0-9]", "_", name)
+
+
+def run(things: Things, pool: str, script: str, **options: Any) -> str:
+    job = things.job(pool)
+    task = things.task(job, f'/bin/sh -c "{script}"', **options)
+    done = things.wait_task(job, task)
+    assert done.execution_info is not None
+    assert done.execution_info.exit_code == 0, done.execution_info.failure_info
+    return things.text(job, task)
+
+
+def test_stored_packages_are_listed(client: BatchClient, store: Store, app: str) -> None:
+    store.put(app, "2-beta_1", archive(hello="2")).raise_for_status()
+    store.change(app, displayName="My app").raise_for_status()
+    found = client.get_application(app.upper())
+    assert (found.id, found.display_name) == (app, "My app")
+    assert found.versions == ["1.0", "2-beta_1"]
+    assert app in [one.id for one in client.list_applications()]
+
+
+def test_application_list_pages(client: BatchClient, store: Store, things: Things) -> None:
+    names = sorted(things.id("page") for _ in range(5))
+    for name in names:
+        store.put(name, "1", archive(a="b")).raise_for_status()
+    pages = client.list_applications(max_results=2).by_page()
+    listed = [str(one.id) for page in pages for one in page]
+    assert set(names) <= set(listed)
+    assert listed == sorted(listed, key=str.lower)
+
+
+def test_application_without_versions_is_not_there_for_the_data_plane(
+    client: BatchClient, store: Store, things: Things
+) -> None:
+    name = things.id("empty")
+    store.change(name, displayName="x").raise_for_status()
+    assert name not in [one.id for one in client.list_applications()]
+    for missing in (name, "none"):
+        with pytest.raises(HttpResponseError) as caught:
+            client.get_application(missing)
+        assert (caught.value.status_code, code_of(caught.value)) == (404, "ApplicationNotFound")
+
+
+def test_package_of_a_pool_is_there_for_its_start_task_and_tasks(things: Things, app: str) -> None:
+    name = env_name(app, "1.0")
+    start = models.BatchStartTask(
+        command_line=f"/bin/sh -c 'cp ${name}/hello .'", wait_for_success=True
+    )
+    pool = things.pool(
+        target_dedicated_nodes=1,
+        application_package_references=[reference(app, "1.0")],
+        start_task=start,
+    )
+    things.wait_nodes(pool, 1, "idle")
+    assert run(things, pool, "cat $AZ_BATCH_NODE_STARTUP_DIR/wd/hello") == "hello 1.0"
+    folder = run(things, pool, f"echo ${name}").strip()
+    pattern = rf".*/tasks/applications/{app}1\.0\d{{4}}(-\d\d){{4}}"
+    assert re.fullmatch(pattern, folder)
+    assert Path(folder, "hello").stat().st_mode & 0o777 == 0o755
+
+
+def test_default_version_is_delivered_under_both_names(things: Things, app: str) -> None:
+    pool = things.pool(target_dedicated_nodes=1, application_package_references=[reference(app)])
+    script = f"cat ${env_name(app)}/hello ${env_name(app, '1.0')}/hello"
+    assert run(things, pool, script) == "hello 1.0hello 1.0"
+
+
+def test_id_of_the_resource_manager_names_the_application(things: Things, app: str) -> None:
+    long = (
+        "/subscriptions/s/resourceGroups/g/providers/Microsoft.Batch/batchAccounts/a/applications/"
+    )
+    pool = things.pool(
+        target_dedicated_nodes=1, application_package_references=[reference(long + app, "1.0")]
+    )
+    assert run(things, pool, f"cat ${env_name(app, '1.0')}/hello") == "hello 1.0"
+
+
+@pytest.mark.parametrize("version", [None, "3.0"])
+def test_pool_with_a_reference_that_cannot_be_satisfied_is_refused(
+    store: Store, things: Things, app: str, version: str | None
+) -> None:
+    store.change(app, defaultVersion="").raise_for_status()
+    with pytest.raises(HttpResponseError) as caught:
+        things.pool(application_package_references=[reference(app, version)])
+    assert caught.value.status_code == 409
+    assert code_of(caught.value) == "InvalidApplicationPackageReferences"
+    named = f"{app}:{version}" if version else app
+    assert values_of(caught.value)["ApplicationPackageReference"] == named
+
+
+def test_an_eleventh_package_is_refused(things: Things, app: str) -> None:
+    with pytest.raises(HttpResponseError) as caught:
+        things.pool(application_package_references=[reference(app)] * 11)
+    assert code_of(caught.value) == "InvalidPropertyValue"
+
+
+BROKEN = {"no zip": b"not a zip", "slip": archive(**{"..__..__out": "x"})}
+
+
+@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN.keys())
+def test_broken_package_makes_nodes_of_its_pool_unusable(
+    client: BatchClient, store: Store, things: Things, content: bytes
+) -> None:
+    name = things.id("broken")
+    store.put(name, "1", content).raise_for_status()
+    pool = things.pool(
+        target_dedicated_nodes=1, application_package_references=[reference(name, "1")]
+    )
+    [node] = things.wait_nodes(pool, 1, "unusable")
+    [error] = node.errors or []
+    assert error.code == "ApplicationPackageError"
+    assert error.message == "One or more application packages specified for the pool are invalid"
+    details = {str(one.name): str(one.value) for one in error.error_details or []}
+    assert details["ApplicationPackageReference"] == f"{name}:1"
+    assert details["Message"].startswith("Resource extraction failed")
+    listed = [str(f.name) for f in client.list_node_files(pool, str(node.id), recursive=True)]
+    assert not [name for name in listed if name.startswith("applications/")]
+
+
+def test_package_deleted_after_the_pool_was_made_fails_its_new_nodes(
+    client: BatchClient, store: Store, things: Things, app: str
+) -> None:
+    pool = things.pool(application_package_references=[reference(app, "1.0")])
+    store.delete(app, "1.0").raise_for_status()
+    client.begin_resize_pool(pool, wire(targetDedicatedNodes=1))
+    [node] = things.wait_nodes(pool, 1, "unusable")
+    [error] = node.errors or []
+    details = {str(one.name): str(one.value) for one in error.error_details or []}
+    assert details["Message"].startswith("Resource download failed")
+
+
+def test_package_of_a_task_is_shared_by_the_tasks_of_its_node(things: Things, app: str) -> None:
+    pool = things.pool(target_dedicated_nodes=1, task_slots_per_node=4)
+    references = [reference(app, "1.0")]
+    job = things.job(pool)
+    script = f"/bin/sh -c 'echo ${env_name(app, '1.0')}; cat ${env_name(app, '1.0')}/hello'"
+    tasks = [things.task(job, script, application_package_references=references) for _ in range(4)]
+    for task in tasks:
+        things.wait_task(job, task)
+    texts = {things.text(job, task) for task in tasks}
+    assert len(texts) == 1
+    assert texts.pop().endswith("hello 1.0")
+    assert run(things, pool, f"echo [${env_name(app, '1.0')}]").strip() == "[]"
+
+
+def test_task_whose_package_cannot_be_had_fails_before_it_runs(things: Things, app: str) -> None:
+    pool = things.pool(target_dedicated_nodes=1)
+    job = things.job(pool, task_failure_mode="performexitoptionsjobaction")
+    exits = wire(preProcessingError={"jobAction": "terminate"})
+    task = things.task(
+        job, application_package_references=[reference(app, "9")], exit_conditions=exits
+    )
+    done = things.wait_task(job, task).execution_info
+    assert done is not None
+    assert done.exit_code is None
+    assert done.failure_info is not None
+    assert (done.failure_info.category, done.failure_info.code) == (
+        "usererror",
+        "ApplicationPackageError",
+    )
+    things.wait_job(job)
+
+
+def test_new_reference_of_a_pool_reaches_nodes_when_they_reboot(
+    client: BatchClient, store: Store, things: Things, app: str
+) -> None:
+    store.put(app, "2", archive(hello="hello 2")).raise_for_status()
+    pool = things.pool(
+        target_dedicated_nodes=1, application_package_references=[reference(app, "1.0")]
+    )
+    [node] = things.wait_nodes(pool, 1, "idle")
+    client.update_pool(
+        pool, models.BatchPoolUpdateOptions(application_package_references=[reference(app, "2")])
+    )
+    assert run(things, pool, f"cat ${env_name(app, '1.0')}/hello") == "hello 1.0"
+    client.begin_reboot_node(pool, str(node.id), wire(nodeRebootOption="requeue"))
+    things.wait_nodes(pool, 1, "idle")
+    script = f"cat ${env_name(app, '2')}/hello; echo [${env_name(app, '1.0')}]"
+    assert run(things, pool, script) == "hello 2[]\n"
+
+
+def test_replaced_package_is_new_on_nodes_that_had_the_old_one(
+    store: Store, things: Things, app: str
+) -> None:
+    pool = things.pool(target_dedicated_nodes=1)
+    script = f"cat ${env_name(app, '1.0')}/hello"
+    references = [reference(app, "1.0")]
+    assert run(things, pool, script, application_package_references=references) == "hello 1.0"
+    store.put(app, "1.0", archive(hello="again")).raise_for_status()
+    assert run(things, pool, script, application_package_references=references) == "again"
+
+
+def test_large_package_is_stored_as_it_comes(store: Store, things: Things) -> None:
+    size = 20_000_000
+
+    def chunks() -> Iterator[bytes]:
+        data = archive(big="x" * size)
+        for start in range(0, len(data), 1 << 16):
+            yield data[start : start + (1 << 16)]
+
+    name = things.id("large")
+    store.put(name, "1", chunks()).raise_for_status()
+    pool = things.pool(
+        target_dedicated_nodes=1, application_package_references=[reference(name, "1")]
+    )
+    assert run(things, pool, f"wc -c < ${env_name(name, '1')}/big").strip() == str(size)
+
+
+def test_package_that_is_too_large_is_refused_and_leaves_nothing(
+    running: Running, store: Store, things: Things, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(applications, "MAX_PACKAGE_BYTES", 1000)
+    name = things.id("toolarge")
+    answer = store.put(name, "1", bytes(2000))
+    assert (answer.status_code, answer.json()["code"]) == (413, "RequestBodyTooLarge")
+    folder = running.emulator.settings.data_dir / "applications"
+    assert not (folder / name).exists()
+    assert not list((folder / ".incoming").iterdir())
+
+
+def test_upload_without_the_key_is_refused_whatever_its_size(running: Running) -> None:
+    url = f"{running.url}/_emulator/applications/a/versions/1"
+    answer = httpx.put(url, content=bytes(8_000_000))
+    assert answer.status_code == 403
+    assert "a" not in [one.id for one in running.client.list_applications()]
+
+
+@pytest.mark.parametrize("version", ["a b", "%2e%2e%2fx", "x" * 65, "%00"])
+def test_bad_version_is_refused(store: Store, version: str) -> None:
+    assert store.put("app", version, archive(a="b")).status_code == 400
+
+
+def test_versions_that_begin_with_dots_stay_in_the_folder(store: Store, things: Things) -> None:
+    name = things.id("dots")
+    assert store.put(name, "..x", archive(a="b")).status_code == 201
+    pool = things.pool(
+        target_dedicated_nodes=1, application_package_references=[reference(name, "..x")]
+    )
+    folder = run(things, pool, f"echo ${env_name(name, '..x')}").strip()
+    assert Path(folder).parent.name == "applications"
+
+
+def test_fixed_application_takes_new_versions_only(store: Store, app: str) -> None:
+    store.change(app, allowUpdates=False).raise_for_status()
+    assert store.put(app, "1.0", archive(a="b")).status_code == 409
+    assert store.delete(app, "1.0").status_code == 409
+    assert store.delete(app).status_code == 409
+    assert store.put(app, "2.0", archive(a="b")).status_code == 201
+
+
+def test_deleting_the_default_version_leaves_none(
+    client: BatchClient, store: Store, things: Things, app: str
+) -> None:
+    store.put(app, "2", archive(hello="2")).raise_for_status()
+    store.delete(app, "1.0").raise_for_status()
+    assert client.get_application(app).versions == ["2"]
+    with pytest.raises(HttpResponseError):
+        things.pool(application_package_references=[reference(app)])
+    store.delete(app).raise_for_status()
+    assert store.delete(app).status_code == 404
+
+
+def test_default_version_must_exist(store: Store, app: str) -> None:
+    answer = store.change(app, defaultVersion="9")
+    assert (answer.status_code, answer.json()["code"]) == (400, "InvalidPropertyValue")
+
+
+def test_packages_and_what_nodes_have_of_them_survive_a_restart(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        things = Things(running.client)
+        Store(running.url).put("app", "1", archive(hello="hi"), default=True).raise_for_status()
+        pool = things.pool(
+            target_dedicated_nodes=1, application_package_references=[reference("app")]
+        )
+        [before] = things.wait_nodes(pool, 1, "idle")
+    with serving(tmp_path) as running:
+        things = Things(running.client)
+        assert [one.id for one in running.client.list_applications()] == ["app"]
+        [after] = things.wait_nodes(pool, 1, "idle")
+        assert after.id == before.id
+        assert run(things, pool, f"cat ${env_name('app')}/hello") == "hi"
