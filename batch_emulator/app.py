@@ -7,13 +7,11 @@ from __future__ import annotations
 
 import contextlib
 import inspect
-import ipaddress
 import json
 import logging
 import re
 from collections.abc import Mapping
 from datetime import datetime
-from urllib.parse import urlsplit
 from uuid import uuid4
 
 from starlette.responses import Response, StreamingResponse
@@ -29,6 +27,7 @@ from batch_emulator.routes import admin
 from batch_emulator.routes.match import Matcher
 from batch_emulator.routes.table import ROUTES
 from batch_emulator.values import http_date
+from batch_emulator.web_pages import reason_to_refuse
 
 log = logging.getLogger(__name__)
 
@@ -166,21 +165,10 @@ def _log_request(scope: Scope, reply: Reply, request_id: str, took_s: float) -> 
 
 
 def _refuse_web_pages(headers: Mapping[str, str]) -> None:
-    """A page in a browser may not talk to us: it sends Origin, or (rebound) a name as Host."""
-    if "origin" in headers:
-        reason = "requests of web pages are refused"
+    """A page in a browser may not talk to us."""
+    reason = reason_to_refuse(headers)
+    if reason:
         raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
-    host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
-    if host not in ("", "localhost") and not _is_loopback(host):
-        reason = f"Host '{host[:64]}' is not a loopback address"
-        raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _check_version(query: Mapping[str, str]) -> None:

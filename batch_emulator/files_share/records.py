@@ -62,6 +62,7 @@ class Item:
     modified_ns: int | None = None  # of a directory, whose own time moves with what is in it
     permission_key: str | None = None
     copy: dict[str, str] = field(default_factory=dict[str, str])
+    revision: int = 0  # changes of properties, for the entity tag
     lease: Lease | None = None
 
 

@@ -18,6 +18,8 @@ from batch_emulator.files_share.records import Records, Share
 GIB = 1024**3
 _USAGE_FOR_S = 2.0  # the service's figure is approximate too; a walk costs time
 _TRASH = ".trash"
+INCOMING = ".incoming"  # files on their way into a share
+_STRIPES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +55,11 @@ class Shares:
         self.root.mkdir(parents=True, exist_ok=True)
         self.records = Records(data_dir / "files.sqlite")
         self.lock = threading.RLock()  # held while a folder and its record change together
+        self._writes = [threading.Lock() for _ in range(_STRIPES)]
         self._usage: dict[str, tuple[int, float]] = {}  # bytes, and until when they count
-        shutil.rmtree(self.root / _TRASH, ignore_errors=True)
+        for leftover in (_TRASH, INCOMING):
+            shutil.rmtree(self.root / leftover, ignore_errors=True)
+        (self.root / INCOMING).mkdir()
         self._adopt()
 
     def close(self) -> None:
@@ -104,6 +109,10 @@ class Shares:
             self._usage.pop(name, None)
             self.path(name).rename(trash)
         shutil.rmtree(trash, ignore_errors=True)
+
+    def writing(self, inode: int) -> threading.Lock:
+        """Held while bytes of a file are written or its size changes."""
+        return self._writes[inode % _STRIPES]
 
     def usage(self, name: str) -> int:
         """Bytes of all files of a share, holes included; up to some seconds old."""

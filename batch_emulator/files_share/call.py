@@ -1,0 +1,149 @@
+"""What a handler gets and what it gives back."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+from batch_emulator.files_share import tree
+from batch_emulator.files_share.faults import Fault, bad_header, bad_query
+from batch_emulator.files_share.names import BadNameError, is_metadata_name, parse_path
+from batch_emulator.files_share.records import Item, Records, Share
+from batch_emulator.files_share.sas import Grant
+from batch_emulator.files_share.shares import Shares
+from batch_emulator.files_share.tree import Place
+
+_META = "x-ms-meta-"
+_MAX_METADATA = 8 * 1024
+_RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})")
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """Bytes of an open file, which whoever sends them closes."""
+
+    descriptor: int
+    offset: int
+    length: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer; `content` is streamed in place of `body`."""
+
+    status: int = 200
+    headers: Mapping[str, str] = field(default_factory=dict[str, str])
+    body: bytes = b""
+    content: Content | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One authenticated request. Header and query names are lower-case; `path` is as sent."""
+
+    shares: Shares
+    method: str
+    share: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    base_url: str
+    now: datetime
+    client: str  # address
+    grant: Grant | None  # None: signed with the key, which allows everything
+
+    @property
+    def now_ns(self) -> int:
+        """The time in nanoseconds since the epoch."""
+        return int(self.now.timestamp() * 1e6) * 1000
+
+    @property
+    def records(self) -> Records:
+        """What is kept beside the files."""
+        return self.shares.records
+
+    @property
+    def may_overwrite(self) -> bool:
+        """Permission to create is not enough to replace."""
+        return self.grant is None or "w" in self.grant.permissions
+
+    def header(self, name: str) -> str:
+        """A header, "" when it is not there."""
+        return self.headers.get(name, "")
+
+    def found_share(self) -> Share:
+        """The share of the path. Raises Fault."""
+        share = self.shares.get(self.share)
+        if share is None:
+            raise Fault("ShareNotFound")
+        return share
+
+    def parse(self, path: str) -> tuple[str, ...]:
+        """The components of a path as the request's headers want it read. Raises Fault."""
+        dots = self.header("x-ms-allow-trailing-dot").lower() == "true"
+        try:
+            return parse_path(path, allow_trailing_dot=dots)
+        except BadNameError as err:
+            raise Fault("InvalidResourceName", {"Reason": str(err)}) from err
+
+    @contextmanager
+    def place(self) -> Generator[Place]:
+        """Where the path leads. Raises Fault."""
+        share = self.found_share()
+        with tree.at(self.shares.path(share.name), self.parse(self.path)) as place:
+            yield place
+
+    def item(self, place: Place) -> Item:
+        """What is kept of what is there."""
+        inode = place.status.st_ino if place.status else 0
+        return self.records.item(self.share, place.path, inode)
+
+    def metadata(self) -> dict[str, str]:
+        """The metadata in the headers. Raises Fault."""
+        found = {n.removeprefix(_META): v for n, v in self.headers.items() if n.startswith(_META)}
+        if not all(is_metadata_name(name) for name in found):
+            raise Fault("InvalidMetadata")
+        if sum(len(name) + len(value) for name, value in found.items()) > _MAX_METADATA:
+            raise Fault("MetadataTooLarge")
+        return found
+
+    def range(self) -> tuple[int, int | None] | None:
+        """First and last byte of x-ms-range, or else of Range. Raises Fault."""
+        name = "x-ms-range" if "x-ms-range" in self.headers else "range"
+        text = self.header(name)
+        return parse_range(name, text) if text else None
+
+    def number(self, name: str, highest: int) -> int | None:
+        """A query parameter from 1 to `highest`. Raises Fault."""
+        text = self.query.get(name)
+        if text is None:
+            return None
+        if not re.fullmatch(r"[0-9]{1,9}", text):
+            raise bad_query(name, text, "it must be a number")
+        if not int(text) >= 1:
+            raise Fault("OutOfRangeQueryParameterValue", {"QueryParameterName": name})
+        return min(int(text), highest)
+
+
+def parse_range(name: str, text: str) -> tuple[int, int | None]:
+    """First and last byte. Raises Fault."""
+    match = _RANGE.fullmatch(text.strip())
+    if match is None:
+        raise bad_header(name, text)
+    first, last = int(match.group(1)), int(match.group(2)) if match.group(2) else None
+    if last is not None and last < first:
+        raise bad_header(name, text)
+    return first, last
+
+
+def metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
+    """The metadata as headers of an answer."""
+    return {_META + name: value for name, value in metadata.items()}
+
+
+Handler: TypeAlias = Callable[[Call], Reply]

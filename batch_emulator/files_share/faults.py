@@ -1,0 +1,220 @@
+"""Every error of the Files service that we answer: code, status and message, in one table.
+
+Source: "Azure Files error codes" and "Common REST API error codes" (learn.microsoft.com).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from xml.sax.saxutils import escape
+
+FAULTS: Mapping[str, tuple[int, str]] = {
+    # any storage service
+    "AuthenticationFailed": (
+        403,
+        (
+            "Server failed to authenticate the request. Make sure the value of Authorization "
+            "header is formed correctly including the signature."
+        ),
+    ),
+    "NoAuthenticationInformation": (
+        401,
+        (
+            "Server failed to authenticate the request. Please refer to the information in the "
+            "www-authenticate header."
+        ),
+    ),
+    "InvalidAuthenticationInfo": (
+        401,
+        (
+            "Server failed to authenticate the request. Please refer to the information in the "
+            "www-authenticate header."
+        ),
+    ),
+    "AuthorizationFailure": (403, "This request is not authorized to perform this operation."),
+    "AuthorizationPermissionMismatch": (
+        403,
+        "This request is not authorized to perform this operation using this permission.",
+    ),
+    "AuthorizationProtocolMismatch": (
+        403,
+        "This request is not authorized to perform this operation using this protocol.",
+    ),
+    "AuthorizationResourceTypeMismatch": (
+        403,
+        "This request is not authorized to perform this operation using this resource type.",
+    ),
+    "AuthorizationServiceMismatch": (
+        403,
+        "This request is not authorized to perform this operation using this service.",
+    ),
+    "AuthorizationSourceIPMismatch": (
+        403,
+        "This request is not authorized to perform this operation using this source IP.",
+    ),
+    "InternalError": (500, "Server encountered an internal error. Please try again."),
+    "InvalidHeaderValue": (
+        400,
+        "The value for one of the HTTP headers is not in the correct format.",
+    ),
+    "InvalidInput": (400, "One of the request inputs is not valid."),
+    "InvalidMd5": (
+        400,
+        (
+            "The MD5 value specified in the request is invalid. "
+            "The MD5 value must be 128 bits and Base64-encoded."
+        ),
+    ),
+    "InvalidMetadata": (
+        400,
+        "The metadata specified is invalid. It has characters that are not permitted.",
+    ),
+    "InvalidQueryParameterValue": (
+        400,
+        "Value for one of the query parameters specified in the request URI is invalid.",
+    ),
+    "InvalidRange": (
+        416,
+        "The range specified is invalid for the current size of the resource.",
+    ),
+    "InvalidResourceName": (400, "The specified resource name contains invalid characters."),
+    "InvalidUri": (400, "The requested URI does not represent any resource on the server."),
+    "InvalidXmlDocument": (400, "XML specified is not syntactically valid."),
+    "InvalidXmlNodeValue": (
+        400,
+        "The value for one of the XML nodes is not in the correct format.",
+    ),
+    "Md5Mismatch": (
+        400,
+        (
+            "The MD5 value specified in the request did not match with the MD5 value calculated by "
+            "the server."
+        ),
+    ),
+    "MetadataTooLarge": (400, "The metadata specified exceeds the maximum permissible limit."),
+    "MissingContentLengthHeader": (411, "The Content-Length header was not specified."),
+    "MissingRequiredHeader": (
+        400,
+        "An HTTP header that's mandatory for this request is not specified.",
+    ),
+    "MissingRequiredQueryParameter": (
+        400,
+        "A query parameter that's mandatory for this request is not specified.",
+    ),
+    "OutOfRangeInput": (400, "One of the request inputs is out of range."),
+    "OutOfRangeQueryParameterValue": (
+        400,
+        (
+            "One of the query parameters specified in the request URI is outside the permissible "
+            "range."
+        ),
+    ),
+    "RequestBodyTooLarge": (
+        413,
+        "The request body is too large and exceeds the maximum permissible limit.",
+    ),
+    "ResourceAlreadyExists": (409, "The specified resource already exists."),
+    "ResourceNotFound": (404, "The specified resource does not exist."),
+    "ResourceTypeMismatch": (
+        409,
+        "The specified resource type does not match the type of the existing resource.",
+    ),
+    "UnsupportedHttpVerb": (405, "The resource doesn't support the specified HTTP verb."),
+    "NotImplemented": (501, "This emulator does not implement the requested operation."),
+    # Azure Files
+    "CannotVerifyCopySource": (500, "Could not verify the copy source."),
+    "CopyIdMismatch": (
+        409,
+        "The specified copy ID did not match the copy ID for the pending copy.",
+    ),
+    "DirectoryNotEmpty": (409, "The specified directory is not empty."),
+    "FileInvalidPermission": (400, "The specified file permission is not valid."),
+    "FileInvalidPermissionKey": (
+        400,
+        "The specified file permission key does not exist in the share.",
+    ),
+    "LeaseAlreadyPresent": (409, "There is already a lease present."),
+    "LeaseIdMismatchWithFileOperation": (
+        412,
+        "The lease ID specified did not match the lease ID for the file.",
+    ),
+    "LeaseIdMismatchWithLeaseOperation": (
+        409,
+        "The lease ID specified did not match the lease ID for the file or share.",
+    ),
+    "LeaseIdMismatchWithShareOperation": (
+        412,
+        "The lease ID specified did not match the lease ID for the share.",
+    ),
+    "LeaseIdMissing": (
+        412,
+        "There is currently a lease on the resource and no lease ID was specified in the request.",
+    ),
+    "LeaseIsBrokenAndCannotBeRenewed": (
+        409,
+        "The lease ID matched, but the lease has been broken explicitly and cannot be renewed.",
+    ),
+    "LeaseLost": (
+        412,
+        "A lease ID was specified, but the lease for the resource has expired.",
+    ),
+    "LeaseNotPresentWithLeaseOperation": (409, "There is currently no lease on the resource."),
+    "LeaseNotPresentWithFileOperation": (412, "There is currently no lease on the file."),
+    "LeaseNotPresentWithShareOperation": (412, "There is currently no lease on the share."),
+    "NoPendingCopyOperation": (409, "There is currently no pending copy operation."),
+    "ParentNotFound": (404, "The specified parent path does not exist."),
+    "ReadOnlyAttribute": (
+        409,
+        "The specified resource is read-only and cannot be modified at this time.",
+    ),
+    "ShareAlreadyExists": (409, "The specified share already exists."),
+    "ShareNotFound": (404, "The specified share does not exist."),
+    "ShareSizeLimitReached": (413, "The share's quota does not leave room for this."),
+}
+
+
+class Fault(Exception):  # noqa: N818 - the service's word for an error answer
+    """An error answer. `details` become elements of its body, beside Code and Message."""
+
+    def __init__(
+        self, code: str, details: Mapping[str, str] | None = None, *, status: int | None = None
+    ) -> None:
+        default_status, message = FAULTS[code]
+        super().__init__(code)
+        self.code = code
+        self.status = status or default_status
+        self.message = message
+        self.details = dict(details or {})
+
+
+def not_implemented(what: str) -> Fault:
+    """Something that is documented and not emulated, by its name."""
+    return Fault("NotImplemented", {"Operation": what})
+
+
+def bad_header(name: str, value: str) -> Fault:
+    """A header is not acceptable."""
+    return Fault("InvalidHeaderValue", {"HeaderName": name, "HeaderValue": value[:256]})
+
+
+def bad_query(name: str, value: str, reason: str) -> Fault:
+    """A query parameter is not acceptable."""
+    return Fault(
+        "InvalidQueryParameterValue",
+        {"QueryParameterName": name, "QueryParameterValue": value[:256], "Reason": reason},
+    )
+
+
+def error_body(fault: Fault, request_id: str, now: datetime) -> bytes:
+    """The wire form; the message ends with the lines RequestId and Time."""
+    time = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06}0Z"
+    message = f"{fault.message}\nRequestId:{request_id}\nTime:{time}"
+    fields = {"Code": fault.code, "Message": message, **fault.details}
+    inner = "".join(f"<{name}>{_xml_text(value)}</{name}>" for name, value in fields.items())
+    return f'<?xml version="1.0" encoding="utf-8"?><Error>{inner}</Error>'.encode()
+
+
+def _xml_text(value: str) -> str:
+    kept = "".join(c if c in "\n\t" or "\x20" <= c < "\ud800" else "?" for c in value)
+    return escape(kept)

@@ -1,0 +1,138 @@
+"""Leases of shares and files: who may change or delete them.
+
+Source: "Lease File" and "Lease Share" (learn.microsoft.com). A file is leased without end only.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from uuid import UUID, uuid4
+
+from batch_emulator.files_share.faults import Fault, bad_header
+from batch_emulator.files_share.records import Lease
+
+_NS = 10**9
+_DURATIONS = range(15, 61)
+_BREAKS = range(61)
+_LIVE = ("leased", "breaking")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What an action leaves: the lease, and the answer."""
+
+    lease: Lease | None
+    status: int
+    headers: Mapping[str, str]
+
+
+def act(lease: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool) -> Outcome:
+    """Do what x-ms-lease-action says. Raises Fault."""
+    action = headers.get("x-ms-lease-action", "").lower()
+    now = current(lease, now_ns)
+    if action == "acquire":
+        return _acquire(now, headers, now_ns, share=share)
+    if action == "break":
+        return _broken(now, headers, now_ns, share=share)
+    if action not in ("change", "release") and not (share and action == "renew"):
+        raise bad_header("x-ms-lease-action", action)
+    if now is None:
+        raise Fault("LeaseNotPresentWithLeaseOperation")
+    given = _id(headers, "x-ms-lease-id", required=True)
+    proposed = _id(headers, "x-ms-proposed-lease-id", required=action == "change")
+    if given != now.id and not (action == "change" and proposed == now.id):
+        raise Fault("LeaseIdMismatchWithLeaseOperation")
+    if action == "release":
+        return Outcome(None, 200, {})
+    if now.state in ("breaking", "broken"):
+        raise Fault("LeaseIsBrokenAndCannotBeRenewed")
+    if action == "change":
+        changed = replace(now, id=proposed)
+    else:
+        changed = replace(now, state="leased", until_ns=_until(now.duration_s, now_ns))
+    return Outcome(changed, 200, {"x-ms-lease-id": changed.id})
+
+
+def current(lease: Lease | None, now_ns: int) -> Lease | None:
+    """The lease with the state that time has brought it to."""
+    if lease is None or lease.until_ns is None or now_ns < lease.until_ns:
+        return lease
+    ended = {"leased": "expired", "breaking": "broken"}
+    return replace(lease, state=ended.get(lease.state, lease.state))
+
+
+def state_headers(lease: Lease | None, now_ns: int) -> dict[str, str]:
+    """State, status and duration of the lease, as in the properties."""
+    now = current(lease, now_ns)
+    if now is None:
+        return {"x-ms-lease-state": "available", "x-ms-lease-status": "unlocked"}
+    live = now.state in _LIVE
+    found = {"x-ms-lease-state": now.state, "x-ms-lease-status": "locked" if live else "unlocked"}
+    if now.state == "leased":
+        found["x-ms-lease-duration"] = "infinite" if now.duration_s == -1 else "fixed"
+    return found
+
+
+def check(lease: Lease | None, given: str, now_ns: int, *, kind: str, writing: bool) -> None:
+    """Whether a request may touch what is leased; `kind` is File or Share. Raises Fault."""
+    now = current(lease, now_ns)
+    live = now is not None and now.state in _LIVE
+    if not given:
+        if live and writing:
+            raise Fault("LeaseIdMissing")
+        return
+    if now is None:
+        raise Fault(f"LeaseNotPresentWith{kind}Operation")
+    if given.lower() != now.id:
+        raise Fault(f"LeaseIdMismatchWith{kind}Operation")
+    if not live:
+        raise Fault("LeaseLost")
+
+
+def _acquire(now: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool) -> Outcome:
+    proposed = _id(headers, "x-ms-proposed-lease-id") or str(uuid4())
+    if now is not None and now.state in _LIVE and (now.id != proposed or now.state == "breaking"):
+        raise Fault("LeaseAlreadyPresent")
+    text = headers.get("x-ms-lease-duration", "" if share else "-1")
+    fixed = share and text.isdecimal() and int(text[:4]) in _DURATIONS
+    if text != "-1" and not fixed:
+        raise bad_header("x-ms-lease-duration", text)
+    lease = Lease(proposed, int(text), _until(int(text), now_ns))
+    return Outcome(lease, 201, {"x-ms-lease-id": proposed})
+
+
+def _broken(now: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool) -> Outcome:
+    if now is None:
+        raise Fault("LeaseNotPresentWithLeaseOperation")
+    if headers.get("x-ms-lease-id") and _id(headers, "x-ms-lease-id") != now.id:
+        raise Fault("LeaseIdMismatchWithLeaseOperation")
+    text = headers.get("x-ms-lease-break-period", "")
+    if text and not (share and text.isdecimal() and int(text[:4]) in _BREAKS):
+        raise bad_header("x-ms-lease-break-period", text)
+    left_s = 0
+    if now.state in _LIVE and share:
+        remaining_s = max(0, (now.until_ns - now_ns) // _NS) if now.until_ns else None
+        wanted = [n for n in (int(text) if text else None, remaining_s) if n is not None]
+        left_s = min(wanted, default=0)
+    broken = replace(now, state="breaking" if left_s else "broken", until_ns=now_ns + left_s * _NS)
+    return Outcome(broken, 202, {"x-ms-lease-time": str(left_s), "x-ms-lease-id": now.id})
+
+
+def _until(duration_s: int, now_ns: int) -> int | None:
+    return None if duration_s == -1 else now_ns + duration_s * _NS
+
+
+def _id(headers: Mapping[str, str], name: str, *, required: bool = False) -> str:
+    text = headers.get(name, "")
+    if not text:
+        if required:
+            raise Fault("MissingRequiredHeader", {"HeaderName": name})
+        return ""
+    if not re.fullmatch(r"[0-9A-Fa-f{}()-]{32,38}", text):
+        raise bad_header(name, text)
+    try:
+        return str(UUID(text))
+    except ValueError as err:
+        raise bad_header(name, text) from err

@@ -1,0 +1,1 @@
+"""Handlers of the Files service, one module per kind of resource."""

@@ -1,0 +1,176 @@
+"""Files and directories of one share, reached component by component without following links.
+
+Every step opens the next folder relative to the last one and refuses a symbolic link, so what a
+task puts into a share leads no request out of it. Links, pipes and sockets are no part of the
+REST view; over SMB they would be ordinary files. [S]
+"""
+
+from __future__ import annotations
+
+import heapq
+import os
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch_emulator.files_share.faults import Fault
+from batch_emulator.files_share.names import folded
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not make us wait
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Part of a directory; `last` is where the next page begins after, "" when there is none."""
+
+    entries: list[tuple[str, os.stat_result]]
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a file or directory is or could be: the open folder around it and its name there.
+
+    `path` and `name` are spelled as on disk. `status` is None when nothing is there.
+    """
+
+    parent_fd: int
+    parent_id: int
+    name: str
+    path: str
+    status: os.stat_result | None
+
+    @property
+    def is_directory(self) -> bool:
+        """Whether a directory is there."""
+        return self.status is not None and stat.S_ISDIR(self.status.st_mode)
+
+    @property
+    def is_file(self) -> bool:
+        """Whether a file is there."""
+        return self.status is not None and stat.S_ISREG(self.status.st_mode)
+
+    @property
+    def is_root(self) -> bool:
+        """Whether it is the root of the share."""
+        return not self.path
+
+    def file(self) -> os.stat_result:
+        """Status of the file. Raises Fault."""
+        if self.status is None or not self.is_file:
+            raise Fault("ResourceNotFound")
+        return self.status
+
+    def directory(self) -> os.stat_result:
+        """Status of the directory. Raises Fault."""
+        if self.status is None or not self.is_directory:
+            raise Fault("ResourceNotFound")
+        return self.status
+
+    def look(self) -> Place:
+        """The same place as it is now."""
+        status = _status(self.parent_fd, self.name)
+        return Place(self.parent_fd, self.parent_id, self.name, self.path, status)
+
+    @contextmanager
+    def opened(self, flags: int, mode: int = 0o666) -> Generator[int]:
+        """A descriptor of the regular file that is there. Raises Fault or OSError."""
+        descriptor = self.open(flags, mode)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def open(self, flags: int, mode: int = 0o666) -> int:
+        """Like `opened`, for who closes it later."""
+        try:
+            descriptor = os.open(self.name, flags | _FILE, mode, dir_fd=self.parent_fd)
+        except FileNotFoundError as err:
+            raise Fault("ResourceNotFound") from err
+        except FileExistsError as err:
+            raise Fault("ResourceAlreadyExists") from err
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise Fault("ResourceNotFound")
+        return descriptor
+
+    def page(self, prefix: str, after: str, count: int) -> Page:
+        """The next files and directories of the directory that is there, by name.
+
+        Only what is on the page is kept in memory and looked at more closely.
+        """
+        begins = folded(prefix)
+        descriptor = os.open(self.name, _FOLDER, dir_fd=self.parent_fd)
+        try:
+            with os.scandir(descriptor) as found:
+                fitting = (
+                    entry.name
+                    for entry in found
+                    if entry.name > after
+                    and folded(entry.name).startswith(begins)
+                    and _is_ours(entry)
+                )
+                chosen = heapq.nsmallest(count + 1, fitting)
+            known = [(name, _status(descriptor, name)) for name in chosen[:count]]
+        finally:
+            os.close(descriptor)
+        entries = [(name, status) for name, status in known if status is not None]
+        return Page(entries, chosen[count - 1] if len(chosen) > count else "")
+
+
+@contextmanager
+def at(root: Path, parts: tuple[str, ...]) -> Generator[Place]:
+    """The place of a path below a share's folder. Raises Fault when its parent is not there."""
+    descriptor = os.open(root, _FOLDER)
+    try:
+        real: list[str] = []
+        for part in parts[:-1]:
+            name, status = _find(descriptor, part)
+            if status is None or not stat.S_ISDIR(status.st_mode):
+                raise Fault("ParentNotFound")
+            descriptor = _step(descriptor, name)
+            real.append(name)
+        parent_id = os.fstat(descriptor).st_ino if parts else 0
+        name, status = _find(descriptor, parts[-1]) if parts else (".", os.fstat(descriptor))
+        path = "/".join([*real, name]) if parts else ""
+        yield Place(descriptor, parent_id, name, path, status)
+    finally:
+        os.close(descriptor)
+
+
+def _step(descriptor: int, name: str) -> int:
+    try:
+        below = os.open(name, _FOLDER, dir_fd=descriptor)
+    except (FileNotFoundError, NotADirectoryError) as err:  # swapped for something else meanwhile
+        raise Fault("ParentNotFound") from err
+    # the caller's `finally` closes one descriptor; this one replaces the one it had
+    os.dup2(below, descriptor, inheritable=False)
+    os.close(below)
+    return descriptor
+
+
+def _find(descriptor: int, name: str) -> tuple[str, os.stat_result | None]:
+    """The name on disk and what is there: as it is spelled, else in other case as SMB does."""
+    status = _status(descriptor, name)
+    if status is None:
+        wanted = folded(name)
+        for other in os.listdir(descriptor):
+            if folded(other) == wanted:
+                return other, _status(descriptor, other)
+    return name, status
+
+
+def _status(descriptor: int, name: str) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    except OSError as err:  # a name that this file system cannot hold
+        raise Fault("InvalidResourceName") from err
+
+
+def _is_ours(entry: os.DirEntry[str]) -> bool:
+    return entry.is_file(follow_symlinks=False) or entry.is_dir(follow_symlinks=False)

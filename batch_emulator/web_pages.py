@@ -1,0 +1,24 @@
+"""Requests of web pages, which may talk to no port of ours: these ports run commands."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+
+def reason_to_refuse(headers: Mapping[str, str]) -> str | None:
+    """Why a request is refused: a browser sends Origin, or (rebound) a name as Host."""
+    if "origin" in headers:
+        return "requests of web pages are refused"
+    host = urlsplit(f"//{headers.get('host', '')}").hostname or ""
+    if host not in ("", "localhost") and not _is_loopback(host):
+        return f"Host '{host[:64]}' is not a loopback address"
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
