@@ -12,7 +12,7 @@ from batch_emulator.app import App
 from batch_emulator.emulator import Emulator
 from batch_emulator.logs import set_up_logs
 from batch_emulator.options import OptionError, check_host, parser, settings_of
-from batch_emulator.server import bind, url_of, uvicorn_config
+from batch_emulator.server import bind, url_of, uvicorn_config, with_files
 from batch_emulator.store import StoreFormatError, StoreInUseError
 
 _USAGE_ERROR = 2
@@ -33,19 +33,27 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         check_host(options.host)
         settings_of(options, "")
-        listener = bind(options.host, options.port)
+        listeners = [bind(options.host, options.port)]
+        if options.storage_account:
+            listeners.append(bind(options.host, options.files_port))
     except OptionError as err:
         return _say(str(err), _USAGE_ERROR)
     except OSError as err:
-        return _say(f"error: cannot listen on {options.host}:{options.port}: {err}", _START_ERROR)
-    settings = settings_of(options, url_of(listener))
+        ports = (
+            f"{options.port} and {options.files_port}" if options.storage_account else options.port
+        )
+        return _say(f"error: cannot listen on {options.host}:{ports}: {err}", _START_ERROR)
+    settings = settings_of(options, url_of(listeners[0]))
     try:
         emulator = Emulator(settings)
     except (StoreInUseError, StoreFormatError, sqlite3.Error, OSError) as err:
         return _say(f"error: cannot use {settings.data_dir}: {err}", _START_ERROR)
     _say(f"listening on {settings.url} account {settings.account}")
+    if settings.storage is not None:
+        _say(f"files on {url_of(listeners[1])}/{settings.storage.name}")
+    app = with_files(App(emulator), emulator, listeners[1:])
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises it again when it has stopped
-        uvicorn.Server(uvicorn_config(App(emulator))).run(sockets=[listener])
+        uvicorn.Server(uvicorn_config(app)).run(sockets=listeners)
     return 0
 
 

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 
+from batch_emulator.files_share.coverage import section as files_section
 from batch_emulator.routes.table import ROUTES, Route
 from batch_emulator.wire.entities import NOT_IN_POOLS, NOT_IN_TASKS
 
@@ -108,7 +109,8 @@ _NOTES = (
 def page() -> str:
     """The page, as Markdown."""
     done = sum(route.handler is not None for route in ROUTES)
-    lines = [_HEAD.format(done=done, all=len(ROUTES)), *_operations(), *_properties(), *_notes()]
+    lines = [_HEAD.format(done=done, all=len(ROUTES)), *_operations(), *files_section()]
+    lines += [*_properties(), *_notes()]
     return "\n".join(lines) + "\n"
 
 

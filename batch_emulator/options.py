@@ -63,6 +63,9 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
         metavar="NAME",
         help="serve Azure Files for this account; its key comes from BATCH_EMULATOR_STORAGE_KEY",
     )
+    group.add_argument(
+        "--files-port", type=int, default=0, help="of Azure Files; 0 takes a free one"
+    )
 
 
 def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]

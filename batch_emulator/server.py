@@ -20,6 +20,7 @@ from batch_emulator.account import Limits
 from batch_emulator.app import App
 from batch_emulator.clock import Clock
 from batch_emulator.emulator import Emulator, Settings
+from batch_emulator.files_share.ports import WithFiles
 
 _STOPS_WITHIN_S = 60.0
 
@@ -56,6 +57,13 @@ def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
     )
 
 
+def with_files(app: ASGIApp, emulator: Emulator, listeners: list[socket.socket]) -> ASGIApp:
+    """The app, and Azure Files on another listening socket where there is one."""
+    if emulator.shares is None or not listeners:
+        return app
+    return WithFiles(app, emulator.shares, listeners[0])
+
+
 class Server:
     """An emulator on a free port of this machine, served by a thread until it is closed.
 
@@ -82,6 +90,7 @@ class Server:
         self._settings = replace(usual, **settings)
         self.account, self.key = self._settings.account, self._settings.key
         self.url = ""
+        self.files_url: str | None = None  # of the storage account, where settings name one
         self.emulator: Emulator | None = None
         self._clock = clock
         self._server: uvicorn.Server | None = None
@@ -93,16 +102,21 @@ class Server:
 
     def start(self) -> Server:
         """Serve; returns when requests are answered."""
-        listener = bind("127.0.0.1", 0)
-        self.url = url_of(listener)
+        storage = self._settings.storage
+        listeners = [bind("127.0.0.1", 0) for _ in range(2 if storage else 1)]
+        self.url = url_of(listeners[0])
+        if storage:
+            self.files_url = f"{url_of(listeners[1])}/{storage.name}"
         try:
             self.emulator = Emulator(replace(self._settings, url=self.url), self._clock)
         except BaseException:
-            listener.close()
+            for listener in listeners:
+                listener.close()
             raise
-        server = self._server = uvicorn.Server(uvicorn_config(self.application(self.emulator)))
+        app = with_files(self.application(self.emulator), self.emulator, listeners[1:])
+        server = self._server = uvicorn.Server(uvicorn_config(app))
         self._thread = threading.Thread(
-            target=lambda: asyncio.run(server.serve(sockets=[listener])), daemon=True
+            target=lambda: asyncio.run(server.serve(sockets=listeners)), daemon=True
         )
         self._thread.start()
         return self

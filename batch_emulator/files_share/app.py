@@ -10,14 +10,13 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
-from batch_emulator.clock import Clock
 from batch_emulator.files_share import table, xml_text
 from batch_emulator.files_share.auth import Request, query_of, verify_shared_key
 from batch_emulator.files_share.call import Call, Content, Reply
@@ -52,16 +51,17 @@ _FAULT_OF = {
 class FilesApp:
     """Answers the requests for the shares of one storage account."""
 
-    def __init__(self, shares: Shares, clock: Clock) -> None:
+    def __init__(self, shares: Shares, now: Callable[[], datetime] | None = None) -> None:
+        """`now` is the world's time, as files have it, however fast the Batch account's passes."""
         self._shares = shares
-        self._clock = clock
+        self._now = now or _world_time
         self._threads = ThreadPoolExecutor(_THREADS, "files")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
         if scope["type"] != "http":
             return
-        now = self._clock.now()
+        now = self._now()
         headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
         request_id = str(uuid4())
         try:
@@ -152,6 +152,10 @@ class FilesApp:
                 raise OSError("the file was made shorter while it was read")
             await send({"type": "http.response.body", "body": data, "more_body": True})
             offset += len(data)
+
+
+def _world_time() -> datetime:
+    return datetime.now(UTC)
 
 
 async def _read(receive: Receive, headers: Mapping[str, str]) -> bytes:
