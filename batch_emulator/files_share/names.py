@@ -14,7 +14,7 @@ MAX_PATH = 2048
 
 _SHARE = re.compile(r"[a-z0-9](?:-?[a-z0-9])*")
 _SHARE_LENGTHS = range(3, 64)
-_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f"\\/:|<>*?]')
+_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff"\\/:|<>*?]')
 _DEVICES = re.compile(r"(?:LPT[1-9]|COM[1-9]|PRN|AUX|NUL|CON|CLOCK\$)", re.IGNORECASE)
 _METADATA = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # a C# identifier, as far as headers carry it
 

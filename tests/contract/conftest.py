@@ -1,6 +1,9 @@
 """Fixtures of the contract tests: the official SDK against an emulator."""
 
+from __future__ import annotations
+
 from collections.abc import Generator
+from typing import TYPE_CHECKING
 
 import pytest
 from azure.batch import BatchClient
@@ -8,6 +11,9 @@ from azure.batch import BatchClient
 from tests.contract.emulation import Emulation, emulate
 from tests.contract.recording import take_violations
 from tests.contract.server import Running, Things, serving
+
+if TYPE_CHECKING:
+    from tests.contract.files_service import Files
 
 
 @pytest.fixture(autouse=True)
@@ -23,6 +29,15 @@ def emulation(tmp_path_factory: pytest.TempPathFactory) -> Generator[Emulation]:
     """An emulator with one pool of one node, shared by all tests of a worker."""
     with emulate(tmp_path_factory.mktemp("emulator") / "data") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Generator[Files]:
+    """Azure Files of an emulator, shared by all tests of a worker."""
+    from tests.contract.files_service import serving_files  # needs the SDK of Azure Files
+
+    with serving_files(tmp_path_factory.mktemp("files")) as files:
+        yield files
 
 
 @pytest.fixture(scope="session")

@@ -9,18 +9,21 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import itertools
 import os
+import re
 from collections.abc import Iterator
 from xml.etree import ElementTree as ET
 
 from batch_emulator.files_share import smb, xml_text
 from batch_emulator.files_share.call import Call, Reply
-from batch_emulator.files_share.faults import Fault, bad_header, not_implemented
+from batch_emulator.files_share.faults import Fault, bad_header, bad_query, not_implemented
 from batch_emulator.files_share.records import Item
 from batch_emulator.files_share.routes.files import MAX_RANGE, check_md5, md5_of, writable
 from batch_emulator.files_share.tree import Place
 
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_MAX_RESULTS = 10_000
 _ZEROS = bytes(1024 * 1024)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
@@ -73,22 +76,34 @@ def list_ranges(call: Call) -> Reply:
     if "prevsharesnapshot" in call.query:
         raise not_implemented("prevsharesnapshot")
     given = call.range() or (0, None)
+    most = call.number("maxresults", _MAX_RESULTS)
     with call.place() as place:
         place.file()
         item = call.item(place)
         with place.opened(os.O_RDONLY) as descriptor:
             status = os.fstat(descriptor)
             end = status.st_size if given[1] is None else min(status.st_size, given[1] + 1)
+            found = segments(descriptor, max(given[0], _offset(call)), end)
             root = ET.Element("Ranges")
-            for first, after in segments(descriptor, given[0], end):
+            for first, after in itertools.islice(found, most):
                 element = ET.SubElement(root, "Range")
                 xml_text.children(element, {"Start": first, "End": after - 1})
+            if (following := next(found, None)) is not None:
+                xml_text.child(root, "NextMarker", following[0])
     headers = {
         **smb.version_headers(status, item),
         "x-ms-content-length": str(status.st_size),
         "Content-Type": xml_text.TYPE,
     }
     return Reply(200, headers, xml_text.document(root))
+
+
+def _offset(call: Call) -> int:
+    """Where a page of ranges begins, as the marker says."""
+    marker = call.query.get("marker", "0") or "0"
+    if not re.fullmatch(r"[0-9]{1,18}", marker):
+        raise bad_query("marker", marker, "it is none of ours")
+    return int(marker)
 
 
 def segments(descriptor: int, start: int, end: int) -> Iterator[tuple[int, int]]:

@@ -1,0 +1,122 @@
+"""Azure Files as the emulator serves it, a client of the official SDK, and hand-signed requests."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
+from uuid import uuid4
+
+import httpx
+import pytest
+
+from batch_emulator.files_share.shares import StorageAccount
+from batch_emulator.server import Server
+
+sdk: Any = pytest.importorskip("azure.storage.fileshare")
+
+ACCOUNT = "filesaccount"
+KEY = base64.b64encode(b"a key of the storage for tests").decode()
+VERSION = "2024-11-04"
+
+
+@dataclass
+class Files:
+    """The serving emulator and its shares."""
+
+    url: str
+    root: Path
+    service: Any
+
+    def connect(self, key: str = KEY) -> Any:
+        """A client made from a connection string; failures are not tried again."""
+        connection = (
+            f"DefaultEndpointsProtocol=http;AccountName={ACCOUNT};AccountKey={key};"
+            f"FileEndpoint={self.url};"
+        )
+        return sdk.ShareServiceClient.from_connection_string(connection, retry_total=0)
+
+    def share(self, **options: Any) -> Any:
+        """A new share."""
+        return self.service.create_share(f"share-{uuid4().hex[:12]}", **options)
+
+    def folder(self, share: Any) -> Path:
+        """Where a share is mounted from."""
+        return self.root / share.share_name
+
+    def send(
+        self,
+        method: str,
+        path: str,
+        query: str = "",
+        headers: Mapping[str, str] | None = None,
+        body: bytes = b"",
+        *,
+        key: str = KEY,
+    ) -> httpx.Response:
+        """A request signed by hand; `path` is below the account."""
+        when = format_datetime(datetime.now(UTC), usegmt=True)
+        given = {"x-ms-date": when, "x-ms-version": VERSION, **(headers or {})}
+        full = f"/{ACCOUNT}{path}"
+        text = string_to_sign(method, full, query, given, len(body))
+        given["authorization"] = f"SharedKey {ACCOUNT}:{sign(text, key)}"
+        target = self.url.removesuffix(f"/{ACCOUNT}") + full + (f"?{query}" if query else "")
+        return plain(method, target, given, body)
+
+
+def string_to_sign(
+    method: str, path: str, query: str, headers: Mapping[str, str], length: int
+) -> str:
+    """What the documentation of Shared Key says is signed."""
+    lines = "".join(f"{n}:{v}\n" for n, v in sorted(headers.items()) if n.startswith("x-ms-"))
+    values = "".join(
+        f"\n{name}:{value}" for name, value in sorted(parse_qsl(query, keep_blank_values=True))
+    )
+    parts = [method, "", "", str(length or ""), "", headers.get("content-type", ""), ""]
+    parts += ["", "", "", "", headers.get("range", "")]
+    return "\n".join(parts) + "\n" + lines + f"/{ACCOUNT}{path}{values}"
+
+
+def sign(text: str, key: str = KEY) -> str:
+    """The signature of a text."""
+    digest = hmac.digest(base64.b64decode(key), text.encode(), hashlib.sha256)
+    return base64.b64encode(digest).decode()
+
+
+def plain(
+    method: str, url: str, headers: Mapping[str, str] | None = None, body: bytes = b""
+) -> httpx.Response:
+    """A request as it is."""
+    with httpx.Client(trust_env=False, timeout=30) as client:
+        return client.request(method, url, content=body or None, headers=dict(headers or {}))
+
+
+def code_of(answer: httpx.Response) -> tuple[int, str]:
+    """Status and error code, which header and body agree on."""
+    code = answer.headers.get("x-ms-error-code", "")
+    assert answer.request.method == "HEAD" or f"<Code>{code}</Code>" in answer.text
+    return answer.status_code, code
+
+
+def refusal(raised: pytest.ExceptionInfo[Any]) -> tuple[int, str]:
+    """Status and code of an error of the SDK."""
+    error: Any = raised.value
+    return error.status_code, str(getattr(error.error_code, "value", error.error_code))
+
+
+@contextmanager
+def serving_files(data_dir: Path) -> Generator[Files]:
+    """An emulator with a storage account."""
+    with Server(data_dir, storage=StorageAccount(ACCOUNT, KEY)) as server:
+        assert server.files_url is not None
+        files = Files(server.files_url, data_dir / "shares", None)
+        files.service = files.connect()
+        yield files

@@ -1,0 +1,253 @@
+"""Azure Files: requests that nobody means well with."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.contract.files_service import ACCOUNT, Files, code_of, sign, string_to_sign
+from tests.contract.server import eventually
+
+XML = {"content-type": "application/xml"}
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["..", "../..", "%2e%2e", "..%2f..%2fetc%2fpasswd", "a/../../x", "%2e%2e/%2e%2e", "a%5c..%5cb",
+     ".", "a/./b", "a%00b", "a%0ab", "C:", "a|b", "con", "NUL", "a//b", "...", "%c0%ae%c0%ae/x",
+     "%ff", "x" * 256, "%F0%9F%98%80" * 64, "/".join("d" * 251), "y" * 2049],
+)  # fmt: skip
+@pytest.mark.parametrize(("method", "query"), [("GET", ""), ("PUT", ""), ("DELETE", "")])
+def test_a_bad_path_is_refused(files: Files, path: str, method: str, query: str) -> None:
+    share = files.share().share_name
+    before = sorted(p.name for p in files.root.parent.iterdir())
+    answer = raw(files, method, f"/{share}/{path}", query)
+    assert answer == b"400"
+    assert sorted(p.name for p in files.root.parent.iterdir()) == before
+
+
+def raw(files: Files, method: str, path: str, query: str) -> bytes:
+    """Status of a request whose path no client library has tidied up."""
+    tidy = files.send("GET", "/", "comp=list").request
+    parts = urlsplit(files.url)
+    headers = {n: v for n, v in tidy.headers.items() if n.startswith("x-ms-")}
+    if method == "PUT":
+        headers |= {"x-ms-type": "file", "x-ms-content-length": "1"}
+    full = f"{parts.path}{path}"
+    text = string_to_sign(method, full, query, headers, 0)
+    headers["authorization"] = f"SharedKey {ACCOUNT}:{sign(text)}"
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    target = full + (f"?{query}" if query else "")
+    with socket.create_connection((parts.hostname or "", parts.port or 0), 30) as connection:
+        head = f"{method} {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n{lines}"
+        connection.sendall(f"{head}Content-Length: 0\r\nConnection: close\r\n\r\n".encode())
+        return connection.makefile("rb").readline().split()[1]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"<",
+        b"\xff\xfe",
+        b"<a/>",
+        b"<SignedIdentifiers>",
+        b"{}",
+        b"<!DOCTYPE a [<!ENTITY b 'c'>]><a/>",
+        b"<?xml version='1.0' encoding='nonsense'?><SignedIdentifiers/>",
+    ],
+)
+@pytest.mark.parametrize(
+    ("path", "query"),
+    [("", "comp=acl&restype=share"), ("/", "comp=properties&restype=service")],
+)
+def test_malformed_xml_is_refused(files: Files, path: str, query: str, body: bytes) -> None:
+    target = path or f"/{files.share().share_name}"
+    answer = files.send("PUT", target, query, XML, body)
+    if not body and not path:  # no body means no policies
+        assert answer.status_code == 200
+    else:
+        assert code_of(answer) == (400, "InvalidXmlDocument")
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        "<Id></Id>",
+        f"<Id>{'x' * 65}</Id>",
+        "<Id>a</Id><AccessPolicy><Permission>z</Permission></AccessPolicy>",
+        "<Id>a</Id><AccessPolicy><Expiry>tomorrow</Expiry></AccessPolicy>",
+    ],
+)
+def test_a_bad_policy_is_refused(files: Files, policy: str) -> None:
+    share = files.share()
+    body = f"<SignedIdentifiers><SignedIdentifier>{policy}</SignedIdentifier></SignedIdentifiers>"
+    answer = files.send("PUT", f"/{share.share_name}", "comp=acl&restype=share", XML, body.encode())
+    assert code_of(answer) == (400, "InvalidXmlNodeValue")
+
+
+def test_six_policies_are_too_many(files: Files) -> None:
+    share = files.share()
+    one = "<SignedIdentifier><Id>{}</Id></SignedIdentifier>"
+    body = f"<SignedIdentifiers>{''.join(one.format(n) for n in range(6))}</SignedIdentifiers>"
+    answer = files.send("PUT", f"/{share.share_name}", "comp=acl&restype=share", XML, body.encode())
+    assert code_of(answer) == (400, "InvalidXmlDocument")
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "expected"),
+    [
+        ({"x-ms-write": "update", "x-ms-range": "bytes=0-9"}, b"123", (400, "InvalidHeaderValue")),
+        ({"x-ms-write": "update", "x-ms-range": "bytes=9-0"}, b"", (400, "InvalidHeaderValue")),
+        ({"x-ms-write": "update", "x-ms-range": "bytes=0-"}, b"1", (400, "InvalidHeaderValue")),
+        ({"x-ms-write": "update", "x-ms-range": "bytes=-5"}, b"1", (400, "InvalidHeaderValue")),
+        ({"x-ms-write": "update", "x-ms-range": "lines=0-1"}, b"12", (400, "InvalidHeaderValue")),
+        ({"x-ms-write": "update"}, b"1", (400, "MissingRequiredHeader")),
+        ({"x-ms-write": "destroy", "x-ms-range": "bytes=0-0"}, b"1", (400, "InvalidHeaderValue")),
+        ({"x-ms-write": "clear", "x-ms-range": "bytes=0-0"}, b"1", (400, "InvalidHeaderValue")),
+        (
+            {"x-ms-write": "update", "x-ms-range": f"bytes=0-{4 * 1024**2}"},
+            b"x" * (4 * 1024**2 + 1),
+            (413, "RequestBodyTooLarge"),
+        ),
+        (
+            {"x-ms-write": "update", "x-ms-range": "bytes=99999999999999999-99999999999999999"},
+            b"1",
+            (416, "InvalidRange"),
+        ),
+        (
+            {"x-ms-write": "update", "x-ms-range": "bytes=0-0", "x-ms-file-last-write-time": "x"},
+            b"1",
+            (400, "InvalidHeaderValue"),
+        ),
+    ],
+)
+def test_a_bad_range_is_refused(
+    files: Files, headers: dict[str, str], body: bytes, expected: tuple[int, str]
+) -> None:
+    share = files.share()
+    share.get_file_client("f").create_file(100)
+    answer = files.send("PUT", f"/{share.share_name}/f", "comp=range", headers, body)
+    assert code_of(answer) == expected
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"x-ms-content-length": "-1"},
+        {"x-ms-content-length": "1e3"},
+        {"x-ms-content-length": "9" * 18},
+        {"x-ms-content-length": str(4 * 1024**4 + 1)},
+        {"x-ms-content-length": "1", "x-ms-type": "directory"},
+        {"x-ms-content-length": "1", "x-ms-file-attributes": "Sparkling"},
+        {"x-ms-content-length": "1", "x-ms-file-creation-time": "yesterday"},
+        {"x-ms-content-length": "1", "x-ms-file-creation-time": "2024-13-01T00:00:00Z"},
+        {"x-ms-content-length": "1", "x-ms-file-permission-key": "../../x"},
+        {"x-ms-content-length": "1", "x-ms-meta-bad-name": "x"},
+        {"x-ms-content-length": "1", "x-ms-meta-big": "x" * 9000},
+        {"x-ms-content-length": "1", "x-ms-content-md5": "nonsense"},
+        {},
+    ],
+)
+def test_a_bad_header_of_a_new_file_is_refused(files: Files, headers: dict[str, str]) -> None:
+    share = files.share()
+    given = {"x-ms-type": "file", **headers}
+    answer = files.send("PUT", f"/{share.share_name}/f", "", given)
+    assert answer.status_code == 400
+    assert code_of(answer)[1] != ""
+    assert list(share.list_directories_and_files()) == []
+
+
+@pytest.mark.parametrize("quota", ["0", "-1", "x", "102401", "9" * 30])
+def test_a_bad_quota_is_refused(files: Files, quota: str) -> None:
+    answer = files.send("PUT", "/never-made", "restype=share", {"x-ms-share-quota": quota})
+    assert code_of(answer) == (400, "InvalidHeaderValue")
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "nonsense",
+        "http://127.0.0.1/other/s/f",
+        "http://[",
+        "http://127.0.0.1/filesaccount/../x",
+    ],
+)
+def test_a_bad_source_of_a_rename_is_refused(files: Files, source: str) -> None:
+    share = files.share()
+    headers = {"x-ms-file-rename-source": source} if source else {}
+    answer = files.send("PUT", f"/{share.share_name}/f", "comp=rename", headers)
+    assert answer.status_code == 400
+
+
+def test_a_source_of_a_rename_stays_in_the_share(files: Files) -> None:
+    share = files.share()
+    (files.root.parent / "outside").write_text("x")
+    for path in ("../../outside", "%2e%2e/%2e%2e/outside"):
+        source = f"{files.url}/{share.share_name}/{path}"
+        headers = {"x-ms-file-rename-source": source}
+        answer = files.send("PUT", f"/{share.share_name}/f", "comp=rename", headers)
+        assert code_of(answer) == (400, "InvalidResourceName")
+    assert (files.root.parent / "outside").exists()
+
+
+def test_verbs_and_queries_that_mean_nothing_are_refused(files: Files) -> None:
+    share = files.share().share_name
+    assert files.send("PATCH", f"/{share}/f").status_code == 405
+    assert files.send("POST", f"/{share}", "restype=share").status_code == 405
+    assert files.send("GET", f"/{share}/f", "comp=nonsense").status_code == 400
+    assert files.send("GET", "/", "comp=nonsense").status_code == 400
+    assert files.send("PUT", f"/{share}").status_code in (400, 405)
+
+
+def test_other_accounts_are_not_here(files: Files) -> None:
+    other = files.url.rsplit("/", 1)[0] + "/other"
+    wrong = Files(other, files.root, None)
+    answer = wrong.send("GET", "/", "comp=list")
+    assert answer.status_code in (400, 403)
+
+
+def test_a_body_that_ends_early_writes_nothing(files: Files) -> None:
+    share = files.share()
+    file = share.get_file_client("f")
+    file.upload_file(b"x" * 100)
+    headers = {"x-ms-write": "update", "x-ms-range": "bytes=0-99"}
+    whole = files.send("PUT", f"/{share.share_name}/f", "comp=range", headers, b"y" * 100)
+    assert whole.status_code == 201
+    signed = whole.request.headers
+    parts = urlsplit(files.url)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in signed.items() if name != "host")
+    with socket.create_connection((parts.hostname or "", parts.port or 0), 30) as connection:
+        target = f"{parts.path}/{share.share_name}/f?comp=range"
+        head = f"PUT {target} HTTP/1.1\r\nHost: {parts.netloc}\r\n{lines}\r\n"
+        connection.sendall(head.encode() + b"z" * 50)
+    assert file.download_file().readall() == b"y" * 100
+
+
+def test_a_reader_who_leaves_holds_no_file_open(files: Files) -> None:
+    share = files.share()
+    share.get_file_client("f").create_file(256 * 1024**2)
+    answer = files.send("GET", f"/{share.share_name}/f", "", {"x-ms-range": "bytes=0-"})
+    signed = answer.request.headers
+    parts = urlsplit(files.url)
+    lines = "".join(f"{name}: {value}\r\n" for name, value in signed.items() if name != "host")
+    for _ in range(5):
+        with socket.create_connection((parts.hostname or "", parts.port or 0), 30) as connection:
+            head = f"GET {parts.path}/{share.share_name}/f HTTP/1.1\r\nHost: {parts.netloc}\r\n"
+            connection.sendall(f"{head}{lines}\r\n".encode())
+            assert connection.recv(12) == b"HTTP/1.1 206"
+    eventually(lambda: not any(name.endswith(f"{share.share_name}/f") for name in open_files()))
+
+
+def open_files() -> list[str]:
+    """What this process, which serves the files too, holds open."""
+    found: list[str] = []
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(descriptor.readlink()))
+    return found
