@@ -1,0 +1,1 @@
+"""The formula language of automatic scaling and the samples it reads: no account, no clock."""

@@ -1,0 +1,78 @@
+"""Where the sources on the formula language disagree or are silent: one switch each.
+
+[X]: two sources say different things. [S]: none says anything. The rest of the language is fixed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """A reading of the language. The defaults are what the newest sources and samples need."""
+
+    case_sensitive: bool = True
+    """[X] The REST reference of 2017 writes `$targetDedicatedNodes`, the article never does."""
+
+    empty_is_zero: bool = True
+    """[S] avg, min, max ... of nothing, and `val` outside of a vector, are 0 (else an error).
+
+    Public formulas call them unguarded on pools that are minutes old.
+    """
+
+    bare_metrics: bool = True
+    """[X] A metric in arithmetic is its newest sample, 0 without one (else an error).
+
+    The article multiplies `$CurrentDedicatedNodes`, and says elsewhere that metrics have methods.
+    """
+
+    more_operators: bool = False
+    """[X] Also timestamp - timeinterval, double op doubleVec, timeinterval / timeinterval and
+    `-` of a vector, which the table of operators does not have and some prose uses."""
+
+    minimum_percent: float = 0.0
+    """[X] What GetSample wants when it is not told: the article implies nothing, an error message
+    in the REST reference wants 10%."""
+
+    percent_scale: float = 100.0
+    """[X] What GetSamplePercent calls all: 100 (seen on the service), 1 in the REST reference."""
+
+    cpu_scale: float = 1.0
+    """[X] What `$CPUPercent` calls fully busy: 1 in the formulas, 100 in the text above them."""
+
+    sunday: int = 7
+    """[S] `weekday` of a Sunday; Monday is 1. 7 is ISO 8601 and what public formulas test, or 0."""
+
+    rounding: bool = True
+    """[X by date] ceil, floor and round exist; formulas older than 2022 say they do not."""
+
+    log2_of_vectors: bool = False
+    """[X] `ln` of a vector has base 2 in one version of the article."""
+
+    legacy_metrics: bool = True
+    """[X by date] $WallClockSeconds, $MemoryBytes, $DiskBytes and the like exist (0, a warning)."""
+
+    usable_node_count: bool = True
+    """[S] `$UsableNodeCount` exists; seen in third-party formulas only."""
+
+    fraction_digits: int = 7
+    """[S] Digits after the second that `time` reads. 6 are known to work, 9 are known to fail,
+    7 are what the service itself writes."""
+
+    spot_in_results: bool = True
+    """[X by date] Results name `$TargetLowPriorityNodes`; the oldest do not."""
+
+
+DEFAULT = Dialect()
+STRICT = replace(
+    DEFAULT,
+    empty_is_zero=False,
+    bare_metrics=False,
+    minimum_percent=10.0,
+    legacy_metrics=False,
+    usable_node_count=False,
+    fraction_digits=6,
+)
+LENIENT = replace(DEFAULT, case_sensitive=False, more_operators=True, fraction_digits=9)
+DIALECTS = {"default": DEFAULT, "strict": STRICT, "lenient": LENIENT}

@@ -1,0 +1,202 @@
+"""From tokens to statements.
+
+    formula    := statement (';' statement)* ';'?
+    statement  := NAME '=' expression | expression
+    expression := or ('?' expression ':' expression)?
+    or         := and ('||' and)*
+    and        := equality ('&&' equality)*
+    equality   := relation (('==' | '!=') relation)*
+    relation   := sum (('<' | '<=' | '>' | '>=') sum)*
+    sum        := product (('+' | '-') product)*
+    product    := unary (('*' | '/') unary)*
+    unary      := ('-' | '!') unary | member
+    member     := primary ('.' NAME ('(' arguments? ')')?)*
+    primary    := NUMBER | STRING | NAME | NAME '(' arguments? ')' | '(' expression ')'
+    arguments  := expression (',' expression)*
+    NAME       := '$'? [A-Za-z_] [A-Za-z0-9_]*
+
+The precedence is C's [S]: none is published, and this one gives the results that are.
+"""
+
+from __future__ import annotations
+
+from math import isinf
+
+from batch_emulator.autoscale.errors import FormulaSyntaxError
+from batch_emulator.autoscale.lexer import Token, tokens
+from batch_emulator.autoscale.syntax import (
+    Call,
+    Chain,
+    Choice,
+    Expression,
+    Member,
+    Name,
+    Number,
+    Statement,
+    Text,
+    Unary,
+)
+
+MAX_STATEMENTS = 100  # docs
+MAX_DEPTH = 50  # [S] of what stands in each other; bounds the stack here and in the evaluation
+_MAX_MEMBERS = 3  # [S] in a row; no value has a member that has a member that has one
+
+_POWER = {
+    "||": 1, "&&": 2, "==": 3, "!=": 3, "<": 4, "<=": 4, ">": 4, ">=": 4,
+    "+": 5, "-": 5, "*": 6, "/": 6,
+}  # fmt: skip
+
+
+def parse(text: str) -> list[Statement]:
+    """The statements of a formula. Raises FormulaSyntaxError and FormulaTooLongError."""
+    return _Parser(tokens(text)).formula()
+
+
+class _Parser:
+    def __init__(self, found: list[Token]) -> None:
+        self._tokens = found
+        self._next = 0
+        self._depth = 0
+
+    @property
+    def _token(self) -> Token:
+        return self._tokens[self._next]
+
+    def _take(self) -> Token:
+        token = self._tokens[self._next]
+        self._next += 1
+        return token
+
+    def _is(self, sign: str) -> bool:
+        token = self._tokens[self._next]
+        return token.text == sign and token.kind == "sign"
+
+    def _expect(self, sign: str) -> None:
+        if not self._is(sign):
+            raise self._unexpected(f"'{sign}'")
+        self._next += 1
+
+    def _unexpected(self, wanted: str) -> FormulaSyntaxError:
+        token = self._token
+        found = token.text if token.kind == "end" else f"'{token.text[:40]}'"
+        return FormulaSyntaxError(token.at, f"Unexpected {found}, expected {wanted}")
+
+    def _enter(self) -> None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise FormulaSyntaxError(self._token.at, f"Nested deeper than {MAX_DEPTH}")
+
+    def formula(self) -> list[Statement]:
+        """All statements."""
+        statements: list[Statement] = []
+        while True:
+            if len(statements) == MAX_STATEMENTS:
+                raise FormulaSyntaxError(self._token.at, f"More than {MAX_STATEMENTS} statements")
+            statements.append(self._statement())
+            if self._token.kind == "end":
+                return statements
+            self._expect(";")
+            if self._token.kind == "end":
+                return statements
+
+    def _statement(self) -> Statement:
+        first = self._token
+        following = self._tokens[min(self._next + 1, len(self._tokens) - 1)]
+        if first.kind == "name" and following.text == "=" and following.kind == "sign":
+            self._next += 2
+            return Statement(first.at, first.text, self._expression())
+        return Statement(first.at, None, self._expression())
+
+    def _expression(self) -> Expression:
+        self._enter()
+        at = self._token.at
+        value = self._binary(1)
+        cases: list[tuple[Expression, Expression]] = []
+        while self._is("?"):
+            self._next += 1
+            then = self._expression()
+            self._expect(":")
+            cases.append((value, then))
+            value = self._binary(1)
+        self._depth -= 1
+        return Choice(at, tuple(cases), value) if cases else value
+
+    def _binary(self, least: int) -> Expression:
+        at = self._token.at
+        value = self._unary()
+        while True:
+            power = self._power()
+            if power < least:
+                return value
+            rest: list[tuple[str, int, Expression]] = []
+            while self._power() == power:
+                sign = self._take()
+                rest.append((sign.text, sign.at, self._binary(power + 1)))
+            value = Chain(at, value, tuple(rest))
+
+    def _power(self) -> int:
+        token = self._tokens[self._next]
+        return _POWER.get(token.text, 0) if token.kind == "sign" else 0
+
+    def _unary(self) -> Expression:
+        signs: list[Token] = []
+        while self._is("-") or self._is("!"):
+            self._enter()
+            signs.append(self._take())
+        value = self._member()
+        for sign in reversed(signs):
+            self._depth -= 1
+            value = Unary(sign.at, sign.text, value)
+        return value
+
+    def _member(self) -> Expression:
+        value = self._primary()
+        count = 0
+        while self._is("."):
+            self._next += 1
+            count += 1
+            if count > _MAX_MEMBERS:
+                raise FormulaSyntaxError(self._token.at, f"More than {_MAX_MEMBERS} members")
+            if self._token.kind != "name":
+                raise self._unexpected("the name of a member")
+            name = self._take().text
+            arguments = self._arguments() if self._is("(") else None
+            value = Member(value.at, value, name, arguments)
+        return value
+
+    def _primary(self) -> Expression:
+        token = self._token
+        if token.kind == "number":
+            return self._number()
+        if token.kind == "string":
+            self._next += 1
+            return Text(token.at, token.text[1:-1])
+        if token.kind == "name":
+            self._next += 1
+            if self._is("("):
+                return Call(token.at, token.text, self._arguments())
+            return Name(token.at, token.text)
+        if self._is("("):
+            self._next += 1
+            value = self._expression()
+            self._expect(")")
+            return value
+        raise self._unexpected("a value")
+
+    def _number(self) -> Number:
+        token = self._take()
+        value = float(token.text)
+        if isinf(value):
+            raise FormulaSyntaxError(token.at, f"'{token.text[:40]}' is not a number")
+        return Number(token.at, value)
+
+    def _arguments(self) -> tuple[Expression, ...]:
+        self._expect("(")
+        found: list[Expression] = []
+        if not self._is(")"):
+            found.append(self._expression())
+            while self._is(","):
+                self._next += 1
+                found.append(self._expression())
+        self._expect(")")
+        return tuple(found)

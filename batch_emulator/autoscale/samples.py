@@ -1,0 +1,134 @@
+"""The samples of one pool: what its metrics were every 30 seconds of the last day.
+
+Arrays of numbers, with the sum and the extremes of every 64 of them, so that an average over a
+day looks at some hundred numbers and not at three thousand. In memory only [S]: after a restart
+the samples of before are missing, which formulas must be ready for anyway.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Mapping
+
+TICKS_PER_SECOND = 10_000_000  # a tick is 100 ns
+PERIOD = 30 * TICKS_PER_SECOND  # docs: one sample every 30 seconds
+DELAY = 60 * TICKS_PER_SECOND  # docs: a formula sees a sample after about a minute
+KEPT = 2880  # [S] 24 hours
+_BLOCK = 64
+
+METRICS = (
+    "$CPUPercent",
+    "$ActiveTasks",
+    "$RunningTasks",
+    "$PendingTasks",
+    "$SucceededTasks",
+    "$FailedTasks",
+    "$CurrentDedicatedNodes",
+    "$CurrentLowPriorityNodes",
+    "$PreemptedNodeCount",
+    "$SampleNodeCount",
+    "$TaskSlotsPerNode",
+    "$UsableNodeCount",
+)
+# gone from newer lists; nothing here measures them, they are 0 [S]
+LEGACY_METRICS = (
+    "$WallClockSeconds",
+    "$MemoryBytes",
+    "$DiskBytes",
+    "$DiskReadBytes",
+    "$DiskWriteBytes",
+    "$DiskReadOps",
+    "$DiskWriteOps",
+    "$NetworkInBytes",
+    "$NetworkOutBytes",
+)
+
+
+class Series:
+    """The samples of one metric, with the sum, least and greatest of every full block."""
+
+    __slots__ = ("data", "greatest", "least", "sums")
+
+    def __init__(self, typecode: str) -> None:
+        self.data: array[int] | array[float] = array(typecode)
+        self.sums: list[float] = []
+        self.least: list[float] = []
+        self.greatest: list[float] = []
+
+    def append(self, value: float) -> None:
+        """Add the newest sample."""
+        data = self.data
+        data.append(value if data.typecode == "d" else int(value))  # pyright: ignore[reportArgumentType]
+        if len(data) % _BLOCK == 0:
+            block = data[-_BLOCK:]
+            self.sums.append(float(sum(block)))
+            self.least.append(float(min(block)))
+            self.greatest.append(float(max(block)))
+
+    def drop_block(self) -> None:
+        """Forget the oldest block."""
+        del self.data[:_BLOCK], self.sums[0], self.least[0], self.greatest[0]
+
+    def values(self, low: int, high: int) -> list[float]:
+        """The samples from `low` up to `high`."""
+        return [float(value) for value in self.data[low:high]]
+
+    def total(self, low: int, high: int) -> float:
+        """The sum of the samples from `low` up to `high`."""
+        data, first, last = self.data, -(-low // _BLOCK), high // _BLOCK
+        if first >= last:
+            return float(sum(data[low:high]))
+        edges = sum(data[low : first * _BLOCK]) + sum(data[last * _BLOCK : high])
+        return float(edges + sum(self.sums[first:last]))
+
+    def lowest(self, low: int, high: int) -> float:
+        """The least of the samples from `low` up to `high`, which there must be."""
+        return float(min(self._candidates(self.least, low, high)))
+
+    def highest(self, low: int, high: int) -> float:
+        """The greatest of the samples from `low` up to `high`, which there must be."""
+        return float(max(self._candidates(self.greatest, low, high)))
+
+    def _candidates(
+        self, blocks: list[float], low: int, high: int
+    ) -> array[int] | array[float] | list[float]:
+        data, first, last = self.data, -(-low // _BLOCK), high // _BLOCK
+        if first >= last:
+            return data[low:high]
+        edges = [*data[low : first * _BLOCK], *data[last * _BLOCK : high]]
+        return blocks[first:last] + edges
+
+
+class History:
+    """All samples of one pool, oldest first; `times` are ticks since year 1."""
+
+    __slots__ = ("series", "times")
+
+    def __init__(self) -> None:
+        self.times = array("q")
+        self.series = {name: Series("d" if name == "$CPUPercent" else "I") for name in METRICS}
+
+    def take(self, time: int, values: Mapping[str, float]) -> None:
+        """Add one sample of every metric; what is not given is 0."""
+        self.times.append(time)
+        for name, series in self.series.items():
+            series.append(values.get(name, 0.0))
+        if len(self.times) >= KEPT + _BLOCK:
+            del self.times[:_BLOCK]
+            for series in self.series.values():
+                series.drop_block()
+
+    def visible(self, now: int) -> int:
+        """How many samples a formula sees."""
+        return bisect_right(self.times, now - DELAY)
+
+    def between(self, start: int, end: int, seen: int) -> tuple[int, int]:
+        """Those of the first `seen` samples that are from `start` on and before `end`."""
+        low = bisect_left(self.times, start, 0, seen)
+        return low, bisect_left(self.times, end, low, seen)
+
+
+def expected(start: int, end: int) -> int:
+    """How many samples a window should have, at least 1 [S]."""
+    return max(1, (end - start) // PERIOD)

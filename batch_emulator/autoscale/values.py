@@ -1,0 +1,159 @@
+"""Values of the formula language: doubles are float, strings str, the rest stands here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from batch_emulator.autoscale.samples import TICKS_PER_SECOND, Series
+
+_EPOCH = datetime(1, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+MAX_TICKS = 2**63 - 1  # of an interval, about 29,000 years
+LAST_TICK = 3_155_378_975_999_999_999  # of the year 9999
+WORDS = ("requeue", "terminate", "taskcompletion", "retaineddata")
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Timestamp:
+    """A point in time; ticks of 100 ns since year 1, UTC."""
+
+    ticks: int
+
+    @staticmethod
+    def of(when: datetime) -> Timestamp:
+        """From an aware time."""
+        return Timestamp((when - _EPOCH) // _MICROSECOND * 10)
+
+    def time(self) -> datetime:
+        """As a time, cut to microseconds."""
+        return _EPOCH + timedelta(microseconds=self.ticks // 10)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Interval:
+    """A timeinterval in ticks of 100 ns."""
+
+    ticks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """A word that is a value, as `requeue`."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A variable whose samples the service takes."""
+
+    name: str
+
+
+class Vector:
+    """A doubleVec, which knows its own size, sum and extremes."""
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: list[float]) -> None:
+        self._values = values
+
+    @property
+    def values(self) -> list[float]:
+        """All elements; not to be changed."""
+        return self._values
+
+    @property
+    def cost(self) -> int:
+        """About how many numbers a sum or an extreme looks at."""
+        return len(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def total(self) -> float:
+        """The sum."""
+        return float(sum(self._values))
+
+    def lowest(self) -> float:
+        """The least element of a vector that has any."""
+        return min(self._values)
+
+    def highest(self) -> float:
+        """The greatest element of a vector that has any."""
+        return max(self._values)
+
+
+class Window(Vector):
+    """A vector of samples, read from the history only as far as somebody asks."""
+
+    __slots__ = ("_high", "_low", "_series")
+
+    def __init__(self, series: Series, low: int, high: int) -> None:
+        super().__init__([])
+        self._series = series
+        self._low = low
+        self._high = high
+
+    @property
+    def values(self) -> list[float]:
+        """All elements; not to be changed."""
+        if not self._values:
+            self._values = self._series.values(self._low, self._high)
+        return self._values
+
+    @property
+    def cost(self) -> int:
+        """About how many numbers a sum or an extreme looks at."""
+        return min(len(self), 128 + len(self) // 64)
+
+    def __len__(self) -> int:
+        return self._high - self._low
+
+    def total(self) -> float:
+        """The sum."""
+        return self._series.total(self._low, self._high)
+
+    def lowest(self) -> float:
+        """The least element of a vector that has any."""
+        return self._series.lowest(self._low, self._high)
+
+    def highest(self) -> float:
+        """The greatest element of a vector that has any."""
+        return self._series.highest(self._low, self._high)
+
+
+Value = float | str | Timestamp | Interval | Vector | Word | Metric
+_KINDS = {
+    float: "double",
+    str: "string",
+    Timestamp: "timestamp",
+    Interval: "timeinterval",
+    Vector: "doubleVec",
+    Window: "doubleVec",
+    Word: "word",
+    Metric: "metric",
+}
+
+
+def kind_of(value: Value) -> str:
+    """The name of a value's type in the documentation."""
+    return _KINDS[type(value)]
+
+
+def shown(value: Value) -> str:
+    """A value as results write it: %.6g as seen; vectors and intervals are our choice [S]."""
+    match value:
+        case float():
+            return f"{value:.6g}"
+        case Timestamp():
+            return value.time().isoformat(timespec="milliseconds")[:23] + "Z"
+        case Interval():
+            return f"PT{value.ticks / TICKS_PER_SECOND:.10g}S"
+        case Vector():
+            return f"[{','.join(f'{item:.6g}' for item in value.values)}]"
+        case Word() | Metric():
+            return value.name
+        case _:
+            return str(value)

@@ -1,0 +1,151 @@
+"""Whatever the text is: an answer, or the service's error, soon and in bounded memory."""
+
+from __future__ import annotations
+
+import sys
+import time
+import tracemalloc
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batch_emulator.autoscale.dialect import DIALECTS
+from batch_emulator.autoscale.errors import FormulaSyntaxError, FormulaTooLongError
+from batch_emulator.autoscale.lexer import tokens
+from batch_emulator.autoscale.parser import parse
+from tests.unit.emulator.autoscale.formulas import PUBLISHED, history, run
+
+DAY = history(2880, ActiveTasks=5, CPUPercent=0.5)
+CODES = {"AutoScalingFormulaEvaluationError", "InsufficientSampleData"}
+
+WORDS = st.sampled_from(
+    [*"+-*/!<>=?:;,.()", "==", "&&", "||", "x", "$y", "1", "2.5", '"s"', "time()", "requeue",
+     "$ActiveTasks", ".GetSample(", "TimeInterval_Day", "avg(", "vec(", "stop()", "//", "\n",
+     "$TargetDedicatedNodes=", "val(", "rand()", ".hour", "GetSamplePercent("]
+)  # fmt: skip
+
+
+def answer(text: str, dialect: str) -> None:
+    try:
+        done = run(text, DAY, DIALECTS[dialect])
+    except (FormulaSyntaxError, FormulaTooLongError) as err:
+        assert err.detail(text).startswith("Line ")  # noqa: PT017 - most texts are no formulas
+        return
+    assert done.problem is None or done.problem.code in CODES
+    assert done.dedicated >= 0
+    assert done.results.startswith("$TargetDedicatedNodes=")
+
+
+@given(st.text(max_size=200), st.sampled_from(sorted(DIALECTS)))
+@settings(max_examples=300, deadline=None)
+def test_any_text_has_an_answer(text: str, dialect: str) -> None:
+    answer(text, dialect)
+
+
+@given(st.lists(WORDS, max_size=40), st.sampled_from(sorted(DIALECTS)))
+@settings(max_examples=1000, deadline=None)
+def test_any_words_of_the_language_have_an_answer(words: list[str], dialect: str) -> None:
+    answer(" ".join(words), dialect)
+
+
+@given(st.sampled_from(sorted(PUBLISHED)), st.integers(0, 2000), st.text(max_size=3))
+@settings(max_examples=500, deadline=None)
+def test_a_damaged_formula_has_an_answer(name: str, place: int, instead: str) -> None:
+    text = PUBLISHED[name]
+    place %= len(text)
+    answer(text[:place] + instead + text[place + 1 :], "default")
+
+
+@given(st.text(max_size=100))
+@settings(deadline=None)
+def test_tokens_are_the_text_without_blanks(text: str) -> None:
+    try:
+        found = tokens(text)
+    except FormulaSyntaxError:
+        return
+    assert all(text[t.at : t.at + len(t.text)] == t.text for t in found[:-1])
+
+
+NUMBERS = st.integers(0, 99)
+
+
+@st.composite
+def sums(draw: st.DrawFn, depth: int = 0) -> str:
+    """An expression that C, Python and the language read alike."""
+    if depth > 4 or draw(st.booleans()):
+        return str(draw(NUMBERS))
+    sign = draw(st.sampled_from(["+", "-", "*"]))
+    left, right = draw(sums(depth + 1)), draw(sums(depth + 1))
+    text = f"{left}{sign}{right}"
+    return f"({text})" if draw(st.booleans()) else text
+
+
+@given(sums())
+@settings(max_examples=300, deadline=None)
+def test_arithmetic_is_that_of_any_language(text: str) -> None:
+    wanted = f"{float(eval(text)):.6g}"  # digits, signs and parentheses only
+    assert run(f"x={text}").results.endswith(f";x={wanted}")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 8000,
+        "x=" + "(" * 4000 + "1" + ")" * 4000,
+        "x=" + "-" * 8000 + "1",
+        "x=" + "!(" * 3000,
+        "x=" + "1?" * 4000,
+        "x=" + "a.b" * 2500,
+        "x=" + "avg(" * 2000,
+        "x=" + "1||1&&1==1<1+1*(" * 500,
+    ],
+)  # fmt: skip
+def test_deep_nesting_is_a_syntax_error(text: str) -> None:
+    with pytest.raises(FormulaSyntaxError):
+        parse(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "result"),
+    [
+        ("x=" + "1+" * 4000 + "1", "x=4001"),
+        ("x=" + "0?1:" * 2000 + "7", "x=7"),
+        ("x=" + "0||" * 2500 + "3", "x=1"),
+        ("x=len(" + "1," * 4000 + "1)", "x=4001"),
+    ],
+)
+def test_long_chains_are_no_nesting(text: str, result: str) -> None:
+    assert run(text).results.endswith(result)
+
+
+def test_the_deepest_formula_needs_little_of_the_stack() -> None:
+    part = "1||1&&1==1<1+1*(-"
+    text = "x=0+" + part * 24 + "1" + ")" * 24
+    limit = sys.getrecursionlimit()
+    assert limit >= 1000
+    assert run(text).problem is None
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x=$ActiveTasks.GetSample(2880);" + "x=vec(x,x,x,x);" * 99,
+        "x=$ActiveTasks.GetSample(2880);y=" + "x+" * 4000 + "x",
+        "x=$ActiveTasks.GetSample(2880);y=vec(" + "x," * 4000 + "x)",
+        "x=vec(1);" + "x=vec(x,x);" * 99,
+        "x=$ActiveTasks.GetSample(2880);" + "y=std(x)+norm(x)+percentile(x,50)+std(x);" * 99,
+        "x=1e300;" + "x=x*x;" * 99,
+        "x=TimeInterval_Year;" + "x=x*1e9;" * 99,
+    ],
+)
+def test_work_and_memory_are_bounded(text: str) -> None:
+    tracemalloc.start()
+    begin = time.process_time()
+    done = run(text, DAY)
+    spent = time.process_time() - begin
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert done.problem is not None
+    assert spent < 3.0
+    assert peak < 100_000_000
