@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from batch_emulator.autoscale.dialect import DEFAULT, Dialect
 from batch_emulator.events import Events
 from batch_emulator.eviction_trace import TraceEntry
 from batch_emulator.model import Execution, Job, Json, Node, Pool, Task, key_of
@@ -93,6 +94,7 @@ class Limits:
     spot_cores: int | None = None
     boot_s: float = 1.0
     seed: int | None = None
+    autoscale: Dialect = DEFAULT
     pools: int | None = None
     active_jobs: int | None = None  # and job schedules
     eviction_rate: float = 0.0  # evictions of a spot node in an hour

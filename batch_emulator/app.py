@@ -72,7 +72,7 @@ class App:
             reply = Reply(304, None, unchanged.headers)
         except Fault as fault:
             body = error_body(fault, request_id, now, base_url)
-            reply = Reply(fault.status, body)
+            reply = Reply(fault.status, body, fault.headers)
         except Exception:  # the caller gets the service's error, the log gets the trace
             log.exception("%s %s failed", scope["method"], scope["path"])
             body = error_body(Fault("InternalError"), request_id, now, base_url)

@@ -24,14 +24,14 @@ from 2018 on is accepted.
 """
 
 _REFUSED = (
-    ("pool", (*NOT_IN_POOLS, "enableAutoScale", "autoScaleFormula")),
+    ("pool", NOT_IN_POOLS),
     ("pool.virtualMachineConfiguration", ("containerConfiguration",)),
     ("pool.startTask, job preparation and release tasks", NOT_IN_TASKS),
     ("job", ("jobManagerTask",)),
     ("job.poolInfo", ("autoPoolSpecification",)),
     ("task", (*NOT_IN_TASKS, "multiInstanceSettings")),
     ("pool.mountConfiguration", ("azureBlobFileSystemConfiguration",)),
-    ("resize", ("nodeDeallocationOption: retaineddata",)),
+    ("resize, autoscale formula", ("nodeDeallocationOption: retaineddata",)),
 )
 
 _WITHOUT_EFFECT = (
@@ -101,6 +101,23 @@ _NOTES = (
     ("our choice", "Users of nodes are kept without their passwords; nobody can sign in."),
     ("our choice", "A spot node gets tasks until it is evicted, also during the notice."),
     ("our choice", "A preempted node comes back at once, or as `--capacity-away` says."),
+    ("observed", "A formula is evaluated when the pool is added and when scaling is enabled."),
+    ("disagree", "The full names of targets are in results, whatever the formula calls them."),
+    ("observed", "Evaluations fail with 200; undefined names are errors of the evaluation."),
+    ("observed", "Fractions of nodes are cut off: 2.9 is 2. Less than none is none."),
+    ("disagree", "`$CPUPercent` goes from 0 to 1 and percentages of samples from 0 to 100."),
+    ("disagree", "A metric in arithmetic is its newest sample, 0 without one."),
+    ("our choice", "`$CPUPercent` is the part of the pool's task slots that is taken."),
+    ("our choice", "Metrics of memory, disk and network are 0."),
+    ("our choice", "Samples are kept for a day, in memory; after a restart they are missing."),
+    ("our choice", "avg, min, max of nothing and `val` outside of a vector are 0."),
+    ("our choice", "`weekday` of a Sunday is 7, percentile is linear and goes from 0 to 100."),
+    ("our choice", "Formulas nest 50 deep and may use a million elements of vectors."),
+    ("our choice", "An evaluation that falls into a resize waits for its end."),
+    ("our choice", "The same targets resize again when the last resize fell short of them."),
+    ("our choice", "A new formula alone waits for the next evaluation."),
+    ("our choice", "Disabling automatic scaling keeps the targets, and succeeds where it is off."),
+    ("our choice", "Targets of an automatic pool set by hand: 409 OperationNotValidOnPool."),
     ("our choice", "After a crash nodes that worked are as they were, with their disks."),
     ("our choice", "After a crash start tasks and tasks that ran run again, uncounted."),
 )

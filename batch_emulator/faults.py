@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import datetime
+from math import ceil
 
 FAULTS: Mapping[str, tuple[int, str]] = {
     # requests
@@ -58,7 +59,19 @@ FAULTS: Mapping[str, tuple[int, str]] = {
     "PoolExists": (409, "The specified pool already exists."),
     "PoolBeingDeleted": (409, "The specified pool is being deleted."),
     "PoolBeingResized": (409, "The specified pool is being resized."),
-    "AutoScaleNotEnabled": (409, "Automatic scaling is not enabled on the pool."),
+    "InvalidAutoScalingSettings": (400, "The specified auto-scaling settings are not valid."),
+    "AutoScalingFormulaSyntaxError": (
+        400,
+        "The specified auto-scaling formula has a syntax error.",
+    ),
+    "AutoScaleFormulaTooLong": (
+        400,
+        "The specified auto-scaling formula exceeds the maximum length of 8192 characters.",
+    ),
+    "TooManyEnableAutoScaleRequests": (
+        503,
+        "Enable AutoScale requests for the same pool must be separated by at least 30 seconds.",
+    ),
     "OperationInvalidForCurrentState": (
         409,
         "The specified operation is not valid for the current state of the resource.",
@@ -147,6 +160,7 @@ class Fault(Exception):  # noqa: N818 - the service's word for an error answer
         *,
         message: str | None = None,
         status: int | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         default_status, default_message = FAULTS.get(code, (400, code))
         super().__init__(code)
@@ -154,6 +168,14 @@ class Fault(Exception):  # noqa: N818 - the service's word for an error answer
         self.status = status or default_status
         self.message = message or default_message
         self.values = dict(values or {})
+        self.retry_after_s = retry_after_s
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Headers of the answer beside the common ones."""
+        if self.retry_after_s is None:
+            return {}
+        return {"Retry-After": str(ceil(self.retry_after_s))}
 
 
 def bad_property(name: str, value: object, reason: str) -> Fault:

@@ -11,6 +11,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from batch_emulator.autoscale.samples import History
 from batch_emulator.dependencies import Dependencies
 
 Json = dict[str, Any]
@@ -283,6 +284,19 @@ class Node:
 
 
 @dataclass(slots=True, eq=False)
+class AutoScale:
+    """Automatic scaling of a pool; samples are taken whether it is on or not."""
+
+    sample_due: datetime
+    sampling: bool = False  # a timer is set for the next sample
+    values: dict[str, float] | None = None  # of the metrics, when they were looked at last
+    history: History = field(default_factory=History)
+    due: datetime | None = None  # the next evaluation, None while scaling is off
+    enabled: datetime | None = None  # the last request to enable it
+    run: Json | None = None  # the last evaluation, as the wire shows it
+
+
+@dataclass(slots=True, eq=False)
 class Pool:
     """A pool. `spec` is the body as the client gave it, unknown properties included."""
 
@@ -308,6 +322,11 @@ class Pool:
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
     available: dict[str, Node] = field(default_factory=dict[str, Node])
     waiting: dict[str, Job] = field(default_factory=dict[str, Job])
+    autoscale: AutoScale = field(init=False)
+
+    def __post_init__(self) -> None:
+        """A new pool is sampled from its creation on."""
+        self.autoscale = AutoScale(self.created)
 
     @property
     def key(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from batch_emulator import __version__
 from batch_emulator.account import Limits
+from batch_emulator.autoscale.dialect import DIALECTS
 from batch_emulator.emulator import Settings
 from batch_emulator.files_share.shares import StorageAccount
 
@@ -59,6 +60,12 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     group.add_argument("--dedicated-core-quota", type=int, help="cores over all dedicated nodes")
     group.add_argument("--spot-core-quota", type=int, help="cores over all spot nodes")
     group.add_argument(
+        "--autoscale-dialect",
+        choices=sorted(DIALECTS),
+        default="default",
+        help="how formulas are read where the sources on them disagree",
+    )
+    group.add_argument(
         "--storage-account",
         metavar="NAME",
         help="serve Azure Files for this account; its key comes from BATCH_EMULATOR_STORAGE_KEY",
@@ -99,6 +106,7 @@ def settings_of(options: argparse.Namespace, url: str) -> Settings:
             spot_cores=options.spot_core_quota,
             boot_s=options.boot_seconds,
             seed=options.seed,
+            autoscale=DIALECTS[options.autoscale_dialect],
         ),
         pass_env=tuple(options.pass_env),
         kill_grace_s=options.kill_grace_seconds,

@@ -116,6 +116,10 @@ def pool_record(pool: Pool) -> Json:
         "resize_errors": pool.resize_errors,
         "deallocation": pool.deallocation,
         "slots_per_node": pool.slots_per_node,
+        "autoscale": {
+            "run": pool.autoscale.run,
+            **_times(due=pool.autoscale.due, enabled=pool.autoscale.enabled),
+        },
         "pack": pool.pack,
         "spot_capacity": pool.spot_capacity,
         "traced": pool.traced,
@@ -131,7 +135,7 @@ def pool_record(pool: Pool) -> Json:
 
 def pool_from(record: Json) -> Pool:
     """The pool that `pool_record` described."""
-    return Pool(
+    pool = Pool(
         id=record["id"],
         spec=record["spec"],
         etag=record["etag"],
@@ -152,6 +156,11 @@ def pool_from(record: Json) -> Pool:
         allocation_time=time_of(record["allocation_time"]),
         resize_deadline=optional_time(record.get("resize_deadline")),
     )
+    autoscale = record["autoscale"]
+    pool.autoscale.run = autoscale["run"]
+    pool.autoscale.due = optional_time(autoscale.get("due"))
+    pool.autoscale.enabled = optional_time(autoscale.get("enabled"))
+    return pool
 
 
 def node_record(node: Node) -> Json:

@@ -12,7 +12,7 @@ from batch_emulator.account import Account
 from batch_emulator.model import Job, JobState, Node, NodeState, Task, TaskState
 from batch_emulator.records import job_from, node_from, pool_from, task_from
 from batch_emulator.store import Store
-from batch_emulator.transitions import dependencies
+from batch_emulator.transitions import autoscale, dependencies
 from batch_emulator.transitions.eviction import begin_trace
 from batch_emulator.transitions.nodes import drained, gone
 from batch_emulator.transitions.states import count_new, enqueue, refresh_queue
@@ -38,6 +38,7 @@ def load(account: Account, store: Store, now: datetime) -> None:
         account.dirty_pools[pool.key] = pool
         if pool.resize_deadline is not None:
             account.at(pool.resize_deadline, pool)
+        autoscale.resume(account, pool, now)
     for pool_key, record in store.records("nodes"):
         pool = account.pools.get(pool_key)
         if pool is not None:

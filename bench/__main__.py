@@ -8,7 +8,7 @@ import sys
 
 from bench.report import PeerMissingError, Ratio, as_json, as_table
 
-NAMES = ("cli_start", "submission", "task_rate", "log_latency", "train_warm")
+NAMES = ("cli_start", "submission", "task_rate", "log_latency", "train_warm", "autoscale")
 
 
 def main() -> int:

@@ -6,12 +6,20 @@ from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault
 from batch_emulator.model import Json, Pool, key_of, part, parts
-from batch_emulator.transitions import pools, quotas, removal
+from batch_emulator.transitions import autoscale, pools, quotas, removal
 from batch_emulator.wire import entities, paging, render
 
 # properties that updateproperties clears when they are absent (docs)
 _REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
 _PACKAGES = "applicationPackageReferences"
+_FIXED = (
+    "id",
+    "vmSize",
+    "taskSlotsPerNode",
+    "targetDedicatedNodes",
+    "targetLowPriorityNodes",
+    *autoscale.PROPERTIES,
+)
 NODE_COUNTS_PAGE = 10  # docs: nodecounts, default of maxresults
 
 
@@ -71,8 +79,8 @@ def update_properties(call: Call) -> Reply:
 def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
     """A new start task reaches nodes when they reboot (docs)."""
     pools.require_active(pool)
-    fixed = ("id", "vmSize", "taskSlotsPerNode", "targetDedicatedNodes", "targetLowPriorityNodes")
-    spec |= {name: pool.spec[name] for name in fixed if name in pool.spec}
+    spec = {name: value for name, value in spec.items() if name not in _FIXED}
+    spec |= {name: pool.spec[name] for name in _FIXED if name in pool.spec}
     entities.check_pool(spec)
     if spec.get(_PACKAGES) != pool.spec.get(_PACKAGES):
         call.emulator.applications.check(parts(spec, _PACKAGES))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batch_emulator.call import Handler
-from batch_emulator.routes import applications, files, jobs, nodes, pools, tasks
+from batch_emulator.routes import applications, autoscale, files, jobs, nodes, pools, tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +52,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _POOL + "/stopresize", "Pool_StopResize", pools.stop_resize),
     Route("POST", _POOL + "/updateproperties", "Pool_UpdateProperties", pools.update_properties),
     Route("POST", _POOL + "/removenodes", "Pool_RemoveNodes", pools.remove_nodes),
-    Route("POST", _POOL + "/enableautoscale", "Pool_EnableAutoScale"),
-    Route("POST", _POOL + "/disableautoscale", "Pool_DisableAutoScale"),
-    Route("POST", _POOL + "/evaluateautoscale", "Pool_EvaluateAutoScale"),
+    Route("POST", _POOL + "/enableautoscale", "Pool_EnableAutoScale", autoscale.enable),
+    Route("POST", _POOL + "/disableautoscale", "Pool_DisableAutoScale", autoscale.disable),
+    Route("POST", _POOL + "/evaluateautoscale", "Pool_EvaluateAutoScale", autoscale.evaluate),
     # nodes
     Route("GET", _POOL + "/nodes", "ComputeNode_List", nodes.list_all),
     Route("GET", _NODE, "ComputeNode_Get", nodes.get),

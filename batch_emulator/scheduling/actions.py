@@ -98,7 +98,21 @@ class FinishJob:
     job: Job
 
 
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """The metrics of a pool are to be looked at."""
+
+    pool: Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """The formula of a pool is due."""
+
+    pool: Pool
+
+
 Action = (
     Advance | Preempt | ComeBack | FollowTrace | AddNodes | Leave | EndResize | ForgetPool | Place
-    | TerminateJob | BeginRelease | FinishJob
+    | TerminateJob | BeginRelease | FinishJob | Sample | Evaluate
 )  # fmt: skip

@@ -11,6 +11,7 @@ from datetime import datetime
 
 from batch_emulator.account import Account
 from batch_emulator.model import AllocationState, Job, JobState, Node, Task
+from batch_emulator.scheduling import autoscaling
 from batch_emulator.scheduling.actions import (
     Action,
     AddNodes,
@@ -18,17 +19,27 @@ from batch_emulator.scheduling.actions import (
     BeginRelease,
     ComeBack,
     EndResize,
+    Evaluate,
     FinishJob,
     FollowTrace,
     ForgetPool,
     Leave,
     Place,
     Preempt,
+    Sample,
     TerminateJob,
 )
 from batch_emulator.scheduling.allocation import allocate, resize_expired, timeout_error
 from batch_emulator.scheduling.placement import place
-from batch_emulator.transitions import eviction, executions, jobs, nodes, pools, preparation
+from batch_emulator.transitions import (
+    autoscale,
+    eviction,
+    executions,
+    jobs,
+    nodes,
+    pools,
+    preparation,
+)
 
 
 def decide(account: Account, now: datetime) -> list[Action]:
@@ -43,12 +54,14 @@ def decide(account: Account, now: datetime) -> list[Action]:
             actions += eviction.due_trace(account, entity, now)
             if resize_expired(entity, now):
                 actions.append(EndResize(entity, (timeout_error(entity),)))
+            actions += autoscaling.timed(account, entity, now)
     for job in account.dirty_jobs.values():
         actions += _job(job)
     for pool in account.dirty_pools.values():
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
         actions += place(pool)
+        actions += autoscaling.touched(pool, now)
     return actions
 
 
@@ -114,7 +127,9 @@ def apply(account: Account, action: Action, now: datetime) -> None:
 
 
 def _apply_to_pool(
-    account: Account, action: AddNodes | Leave | EndResize | ForgetPool, now: datetime
+    account: Account,
+    action: AddNodes | Leave | EndResize | ForgetPool | Sample | Evaluate,
+    now: datetime,
 ) -> None:
     match action:
         case AddNodes(pool, dedicated, count):
@@ -126,3 +141,8 @@ def _apply_to_pool(
             pools.end_resize(account, pool, list(errors), now)
         case ForgetPool(pool):
             pools.forget(account, pool)
+        case Sample(pool):
+            autoscale.sample(account, pool, now)
+        case Evaluate(pool):
+            if autoscaling.evaluation_due(pool, now):
+                autoscale.run(account, pool, now)

@@ -40,23 +40,45 @@ def add(account: Account, body: Json, now: datetime) -> Pool:
         if job.pool_id.lower() == pool.key:
             refresh_queue(account, job)
     eviction.begin_trace(account, pool, now)
-    _begin_resize(account, pool, body, now)
+    if scales(pool):
+        begin_evaluations(account, pool, now)
+        account.save_pool(pool)
+    else:
+        begin_resize(account, pool, body, now)
     return pool
+
+
+def scales(pool: Pool) -> bool:
+    """Whether the pool scales by its formula."""
+    return bool(pool.spec.get("enableAutoScale"))
+
+
+def begin_evaluations(account: Account, pool: Pool, now: datetime) -> None:
+    """Begin a schedule of evaluations, of which the first is now.
+
+    So on the service: a pool of 4 nodes on which `$TargetDedicatedNodes=2` is enabled wants 2 in
+    the next request (recorded in the tests of the JavaScript SDK). Users report otherwise [X].
+    """
+    pool.autoscale.due = now
+    account.at(now, pool)
 
 
 def resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
     """Ask for another number of nodes, only while the pool is steady (docs). Raises Fault."""
     require_active(pool)
+    if scales(pool):  # docs: 409
+        raise Fault("OperationNotValidOnPool", {"Reason": "the pool scales automatically"})
     if pool.allocation is not AllocationState.STEADY:
         raise Fault("PoolBeingResized")
     option = body.get("nodeDeallocationOption") or "requeue"
     nodes.stop_for(option, "nodeDeallocationOption")
     pool.deallocation = option
-    _begin_resize(account, pool, body, now)
+    begin_resize(account, pool, body, now)
     touch(account, pool, now)
 
 
-def _begin_resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
+def begin_resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
+    """Begin to bring the pool to the targets of a body, of which there may be one or two."""
     dedicated, spot = body.get("targetDedicatedNodes"), body.get("targetLowPriorityNodes")
     pool.dedicated_target = pool.dedicated_target if dedicated is None else dedicated
     pool.spot_target = pool.spot_target if spot is None else spot

@@ -56,6 +56,7 @@ _STRINGS = frozenset(
         "defaultVersion",
         "displayName",
         "vmSize",
+        "autoScaleFormula",
         "commandLine",
         "poolId",
         "onAllTasksComplete",

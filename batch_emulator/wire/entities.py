@@ -16,6 +16,7 @@ from batch_emulator.executor.resource_files import validate_resource_file
 from batch_emulator.faults import Fault, bad_property, not_implemented
 from batch_emulator.model import Json, part, parts
 from batch_emulator.values import parse_duration
+from batch_emulator.wire.autoscale import check_pool_scaling
 from batch_emulator.wire.bodies import (
     ID_PATTERN,
     require,
@@ -47,8 +48,7 @@ def check_pool(body: Json) -> None:
     require_id(body)
     require(body, "vmSize")
     _refuse(body, NOT_IN_POOLS, "pool")
-    if body.get("enableAutoScale") or body.get("autoScaleFormula"):
-        raise not_implemented("pool.enableAutoScale")
+    check_pool_scaling(body)
     machine = part(body, "virtualMachineConfiguration")
     _refuse(machine, ("containerConfiguration",), "pool.virtualMachineConfiguration")
     for extension in parts(machine, "extensions"):

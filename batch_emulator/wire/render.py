@@ -35,6 +35,8 @@ def pool(entity: Pool, base_url: str) -> Json:
             {name: value for name, value in user.items() if name not in _SECRETS}
             for user in spec["userAccounts"]
         ]
+    if spec.get("enableAutoScale"):
+        spec.setdefault("autoScaleEvaluationInterval", "PT15M")
     if "mountConfiguration" in spec:
         spec["mountConfiguration"] = without_secrets(spec["mountConfiguration"])
     return {
@@ -58,6 +60,7 @@ def pool(entity: Pool, base_url: str) -> Json:
         "targetDedicatedNodes": entity.dedicated_target,
         "targetLowPriorityNodes": entity.spot_target,
         **({"resizeErrors": entity.resize_errors} if entity.resize_errors else {}),
+        **({"autoScaleRun": entity.autoscale.run} if entity.autoscale.run else {}),
     }
 
 
