@@ -6,6 +6,7 @@ import json
 from collections.abc import Generator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from azure.batch import BatchClient, models
@@ -40,7 +41,7 @@ def steady(client: BatchClient, pool_id: str) -> models.BatchPool:
     return eventually(look)
 
 
-def enable(client: BatchClient, pool_id: str, **options: object) -> None:
+def enable(client: BatchClient, pool_id: str, **options: Any) -> None:
     client.enable_pool_auto_scale(pool_id, models.BatchPoolEnableAutoScaleOptions(**options))
 
 
@@ -109,8 +110,8 @@ def test_sequence_of_the_sdks_own_tests(client: BatchClient, things: Things) -> 
         enable(client, pool_id, auto_scale_evaluation_interval=timedelta(minutes=7))
     assert code_of(caught.value) == "TooManyEnableAutoScaleRequests"
     assert caught.value.status_code == 503
-    assert caught.value.response is not None
-    assert 1 <= int(caught.value.response.headers["Retry-After"]) <= 30
+    response: Any = caught.value.response
+    assert 1 <= int(response.headers["Retry-After"]) <= 30
     client.disable_pool_auto_scale(pool_id)
     pool = steady(client, pool_id)
     assert not pool.enable_auto_scale
