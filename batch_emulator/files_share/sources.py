@@ -25,10 +25,14 @@ _OK = (200, 206)
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An open source: its size, its parts with data, and what was kept of a file of ours."""
+    """An open source: its size, its parts with data, and what was kept of a file of ours.
+
+    `descriptor` is that file, which can be copied without reading it here.
+    """
 
     size: int
     parts: Iterator[tuple[int, bytes]]
+    descriptor: int | None = None
     item: Item = field(default_factory=Item)
     status: os.stat_result | None = None
 
@@ -82,7 +86,8 @@ def _local(
         first, after = (span[0], span[1] + 1) if span else (0, status.st_size)
         if after > status.st_size:
             raise Fault("InvalidRange")
-        yield Source(after - first, _data(descriptor, first, after), item, status)
+        parts = _data(descriptor, first, after)
+        yield Source(after - first, parts, descriptor, item, status)
     finally:
         os.close(descriptor)
 
@@ -119,7 +124,7 @@ def _remote(call: Call, url: str, span: tuple[int, int] | None) -> Generator[Sou
             size = int(answer.headers.get("content-length", "-1"))
             content_type = answer.headers.get("content-type")
             item = Item(headers={"Content-Type": content_type} if content_type else {})
-            yield Source(size, _numbered(answer.iter_raw(_CHUNK)), item)
+            yield Source(size, _numbered(answer.iter_raw(_CHUNK)), item=item)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
         raise Fault("CannotVerifyCopySource", {"Reason": type(err).__name__}) from err
 

@@ -146,6 +146,7 @@ def shell_env(settings: Settings) -> dict[str, str]:
         "AccountName": ACCOUNT,
         "AccountKey": keys["storage"],
         "BlobEndpoint": state.blob_endpoint,
+        "FileEndpoint": state.file_endpoint,
     }
     return {
         "AZURE_BATCH_ACCOUNT": ACCOUNT,
@@ -155,6 +156,7 @@ def shell_env(settings: Settings) -> dict[str, str]:
         "AZURE_STORAGE_KEY": keys["storage"],
         "AZURE_STORAGE_CONNECTION_STRING": "".join(f"{k}={v};" for k, v in connection.items()),
         "AZURE_STORAGE_BLOB_ENDPOINT": state.blob_endpoint,
+        "AZURE_STORAGE_FILE_ENDPOINT": state.file_endpoint,
     }
 
 

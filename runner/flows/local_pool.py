@@ -55,7 +55,7 @@ def local_outputs(state: LocalState) -> StackOutputs:
         batch_endpoint=state.batch_endpoint,
         storage_account=ACCOUNT,
         blob_endpoint=state.blob_endpoint,
-        file_endpoint=None,
+        file_endpoint=state.file_endpoint,
         container_runs="runs",
         container_models="models",
         container_data="data",

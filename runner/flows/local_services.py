@@ -35,18 +35,24 @@ _PASSED_TO_TASKS = (
 )
 
 
-def batch_launch(paths: HomePaths, port: int, key: str) -> Launch:
-    """The emulator's command line; the key goes through the environment, out of `ps`."""
+def batch_launch(paths: HomePaths, ports: tuple[int, int], keys: Mapping[str, str]) -> Launch:
+    """The emulator's command line; the keys go through the environment, out of `ps`.
+
+    It serves Azure Files for Azurite's account on the second port.
+    """
     data = str(paths.batch_data)
+    port, files_port = ports
     patterns = [word for pattern in _PASSED_TO_TASKS for word in ("--pass-env", pattern)]
     address = ["--host", "127.0.0.1", "--port", str(port)]
     account = ["--account", ACCOUNT, "--data-dir", data]
+    files = ["--storage-account", ACCOUNT, "--files-port", str(files_port)]
+    secrets = {"BATCH_EMULATOR_KEY": keys["batch"], "BATCH_EMULATOR_STORAGE_KEY": keys["storage"]}
     scripts = sysconfig.get_path("scripts")  # tasks find this environment's python3 and uv
     path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
     return Launch(
         name=BATCH,
-        arguments=[sys.executable, "-m", "batch_emulator", *address, *account, *patterns],
-        environment={**os.environ, **_no_proxy(), "PATH": path, "BATCH_EMULATOR_KEY": key},
+        arguments=[sys.executable, "-m", "batch_emulator", *address, *account, *files, *patterns],
+        environment={**os.environ, **_no_proxy(), "PATH": path, **secrets},
         log=paths.logs / "batch.log",
         marker=data,
     )

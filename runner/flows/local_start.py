@@ -67,7 +67,16 @@ def wanted_state(
         slots=slots or (before.slots if before else default_slots),
         batch=before.batch if before else None,
         blob=before.blob if before else None,
+        files_port=_files_port(before, (batch, blob)),
     )
+
+
+def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
+    """The one of before, unless it has none or something else listens there now."""
+    port = before.files_port if before else 0
+    if before and port and port not in taken and (before.batch or port_is_free(port)):
+        return port
+    return choose_port(taken)
 
 
 def start(
@@ -79,7 +88,7 @@ def start(
     state = _settle(paths, before, wanted)
     if state.batch is None or state.blob is None:
         on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
-    batch = services.batch_launch(paths, state.batch_port, keys["batch"])
+    batch = services.batch_launch(paths, (state.batch_port, state.files_port), keys)
     log_starts = {batch.name: services.log_size(batch.log)}
     state = _started(paths, state, batch, state.batch_port)
     program = ensure_azurite(paths, on_event)  # a first install goes on while the emulator starts
@@ -117,11 +126,13 @@ def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> 
     moving = [
         name
         for name in (services.BATCH, services.BLOB)
-        if before is not None and _port(before, name) != _port(wanted, name)
+        if before is not None and _ports(before, name) != _ports(wanted, name)
     ]
     for name in moving:
-        if not port_is_free(_port(wanted, name)):
-            raise _occupied(name, _port(wanted, name))
+        kept = _ports(before, name) if before else ()
+        for port in _ports(wanted, name):
+            if port not in kept and not port_is_free(port):
+                raise _occupied(name, port)
     settled = wanted
     for name in (services.BATCH, services.BLOB):
         process = find(_record(wanted, name), services.marker(paths, name))
@@ -181,8 +192,8 @@ def _record(state: LocalState, name: str) -> ProcessRecord | None:
     return state.batch if name == services.BATCH else state.blob
 
 
-def _port(state: LocalState, name: str) -> int:
-    return state.batch_port if name == services.BATCH else state.blob_port
+def _ports(state: LocalState, name: str) -> tuple[int, ...]:
+    return (state.batch_port, state.files_port) if name == services.BATCH else (state.blob_port,)
 
 
 def _with_record(state: LocalState, name: str, record: ProcessRecord | None) -> LocalState:

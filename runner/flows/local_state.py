@@ -35,6 +35,7 @@ class LocalState:
     slots: int
     batch: ProcessRecord | None = None
     blob: ProcessRecord | None = None
+    files_port: int = 0  # of Azure Files, which the Batch emulator serves; 0 before it is chosen
 
     @property
     def batch_endpoint(self) -> str:
@@ -45,6 +46,11 @@ class LocalState:
     def blob_endpoint(self) -> str:
         """URL of the storage account."""
         return f"http://127.0.0.1:{self.blob_port}/{ACCOUNT}"
+
+    @property
+    def file_endpoint(self) -> str:
+        """URL of the storage account's files."""
+        return f"http://127.0.0.1:{self.files_port}/{ACCOUNT}"
 
 
 def load_state(paths: HomePaths) -> LocalState | None:

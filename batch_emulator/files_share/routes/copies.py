@@ -6,6 +6,7 @@ says too when source and target lie in one account.
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Mapping
 from urllib.parse import urlsplit, urlunsplit
@@ -16,11 +17,12 @@ from batch_emulator.files_share.call import Call, Reply, parse_range
 from batch_emulator.files_share.faults import Fault, bad_header, not_implemented
 from batch_emulator.files_share.records import Item
 from batch_emulator.files_share.routes import files
-from batch_emulator.files_share.routes.ranges import whole_range, write
-from batch_emulator.files_share.shares import INCOMING
+from batch_emulator.files_share.routes.ranges import segments, whole_range, write
+from batch_emulator.files_share.shares import GIB, INCOMING
 from batch_emulator.files_share.sources import Source, opened
 from batch_emulator.values import http_date
 
+_CLONED_AT_ONCE = 64 * 1024 * 1024
 _CRC64 = (
     "x-ms-source-content-crc64",
     "x-ms-source-if-match-crc64",
@@ -85,22 +87,49 @@ def _receive(call: Call, source: Source, target: os.PathLike[str]) -> int:
     """Write the source to a file; its size. Raises Fault."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(target, flags, 0o666)
-    room = call.found_share().quota_gib * 1024**3
+    room = call.found_share().quota_gib * GIB
     try:
-        end = 0
-        for offset, data in source.parts:
-            end = offset + len(data)
-            if end > room:
-                raise Fault("ShareSizeLimitReached")
-            view = memoryview(data)
-            while view:
-                done = os.pwrite(descriptor, view, offset)
-                view, offset = view[done:], offset + done  # noqa: PLW2901
-        size = max(source.size, end)
+        if source.size > room:
+            raise Fault("ShareSizeLimitReached")
+        size = source.size
+        if source.descriptor is None or not _clone(source.descriptor, descriptor, size):
+            size = max(size, _write(source, descriptor, room))
         os.ftruncate(descriptor, size)
     finally:
         os.close(descriptor)
     return size
+
+
+def _clone(source: int, target: int, size: int) -> bool:
+    """Let the kernel copy the parts with data; False when it cannot between these two."""
+    try:
+        for begin, end in segments(source, 0, size):
+            offset = begin
+            while offset < end:
+                count = min(_CLONED_AT_ONCE, end - offset)
+                done = os.copy_file_range(source, target, count, offset, offset)
+                if not done:  # made shorter meanwhile
+                    return True
+                offset += done
+    except OSError as err:
+        if err.errno in (errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP):
+            return False
+        raise
+    return True
+
+
+def _write(source: Source, target: int, room: int) -> int:
+    """Write what is read; where it ends. Raises Fault."""
+    end = 0
+    for start, data in source.parts:
+        end = start + len(data)
+        if end > room:
+            raise Fault("ShareSizeLimitReached")
+        view, offset = memoryview(data), start
+        while view:
+            done = os.pwrite(target, view, offset)
+            view, offset = view[done:], offset + done
+    return end
 
 
 def _described(call: Call, source: Source, size: int) -> tuple[Item, Mapping[str, str]]:

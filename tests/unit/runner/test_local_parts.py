@@ -164,11 +164,18 @@ def test_state_survives_and_damage_is_named(paths: HomePaths) -> None:
 
 
 def test_what_was_chosen_before_is_kept_and_what_is_asked_for_wins() -> None:
-    before = LocalState(25001, 25002, nodes=3, slots=2)
+    before = LocalState(25001, 25002, nodes=3, slots=2, files_port=choose_port((25001, 25002)))
     assert wanted_state(before, None, None, None, None) == before
     changed = wanted_state(before, 0, 4, 25003, None)
     assert (changed.nodes, changed.slots) == (0, 4)
     assert (changed.batch_port, changed.blob_port) == (25003, 25002)
+
+
+def test_a_state_from_before_there_were_files_gets_a_port_for_them() -> None:
+    before = LocalState(25001, 25002, nodes=3, slots=2)
+    wanted = wanted_state(before, None, None, None, None)
+    assert wanted.files_port not in (0, 25001, 25002)
+    assert wanted.file_endpoint == f"http://127.0.0.1:{wanted.files_port}/runnerlocal"
 
 
 def test_first_sizes_are_one_node_with_half_the_cores() -> None:
@@ -206,7 +213,7 @@ def test_keys_are_not_on_command_lines(paths: HomePaths, monkeypatch: pytest.Mon
     monkeypatch.setenv("NODE_OPTIONS", "--inspect")
     program = azurite.AzuriteProgram(Path("/node"), Path("/main.js"))
     for launch in (
-        local_services.batch_launch(paths, 1, "secret"),
+        local_services.batch_launch(paths, (1, 3), {"batch": "secret", "storage": "secret"}),
         local_services.blob_launch(paths, 2, "secret", program),
     ):
         assert not [word for word in launch.arguments if "secret" in word]
@@ -222,7 +229,8 @@ def test_tasks_reach_local_services_past_a_proxy(
 ) -> None:
     monkeypatch.setenv("NO_PROXY", "intranet,127.0.0.1")
     monkeypatch.delenv("no_proxy", raising=False)
-    environment = local_services.batch_launch(paths, 1, "k").environment
+    keys = {"batch": "k", "storage": "l"}
+    environment = local_services.batch_launch(paths, (1, 3), keys).environment
     assert environment["no_proxy"] == environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
 
 
