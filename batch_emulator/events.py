@@ -13,7 +13,7 @@ from batch_emulator.values import time_text
 
 log = logging.getLogger(__name__)
 
-KEPT = 100_000  # older ones are forgotten
+KEPT = 20_000  # older ones are forgotten
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,10 +22,14 @@ from batch_emulator.model import (
 )
 from batch_emulator.values import optional_time, time_of, time_text
 
+# In ASCII: names of files may hold bytes that are no text. Made once: json.dumps with options makes
+# an encoder for every call.
+_ENCODER = json.JSONEncoder(separators=(",", ":"))
+
 
 def dump(document: Json) -> str:
-    """Compact JSON, in ASCII: names of files may hold bytes that are no text."""
-    return json.dumps(document, separators=(",", ":"))
+    """Compact JSON."""
+    return _ENCODER.encode(document)
 
 
 def _times(**times: Any) -> Json:

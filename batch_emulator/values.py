@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from functools import lru_cache
 
 _DURATION = re.compile(
     r"^P(?:(?P<days>\d+)D)?(?:T(?:(?P<hours>\d+)H)?(?:(?P<minutes>\d+)M)?"
@@ -13,6 +14,9 @@ _DURATION = re.compile(
 _FOREVER = timedelta(days=36500)  # clients send P10675199DT2H48M5.4775807S for "no limit"
 
 
+@lru_cache(
+    maxsize=256
+)  # one request or one turn of the loop has one time for everything it touches
 def time_text(when: datetime) -> str:
     """An ISO 8601 time with microseconds and `Z`."""
     return when.isoformat(timespec="microseconds")[:26] + "Z"

@@ -8,7 +8,16 @@ import sys
 
 from bench.report import PeerMissingError, Ratio, as_json, as_table
 
-NAMES = ("cli_start", "submission", "task_rate", "log_latency", "train_warm", "autoscale")
+NAMES = (
+    "cli_start",
+    "submission",
+    "add_collection",
+    "task_rate",
+    "scale",
+    "autoscale",
+    "log_latency",
+    "train_warm",
+)
 
 
 def main() -> int:

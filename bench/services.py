@@ -63,34 +63,44 @@ class Emulator:
     endpoint: str
     account: str
     key: str
+    pid: int = 0
 
 
 @contextlib.contextmanager
 def emulator() -> Generator[Emulator]:
     """The emulator alone, with a data folder of its own."""
+    key = base64.b64encode(secrets.token_bytes(32)).decode()
+    with (
+        tempfile.TemporaryDirectory(prefix="emulator-bench-") as folder,
+        emulator_on(folder, key) as service,
+    ):
+        yield service
+
+
+@contextlib.contextmanager
+def emulator_on(folder: str, key: str) -> Generator[Emulator]:
+    """The emulator on a data folder, which stays."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    key = base64.b64encode(secrets.token_bytes(32)).decode()
-    with tempfile.TemporaryDirectory(prefix="emulator-bench-") as folder:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "batch_emulator", "--host", "127.0.0.1", "--port", str(port),
-             "--account", "bench", "--data-dir", folder, "--boot-seconds", "0.1"],
-            env={**os.environ, "BATCH_EMULATOR_KEY": key},
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        )  # fmt: skip
-        try:
-            _wait_until_healthy(f"http://127.0.0.1:{port}/_emulator/health", process)
-            yield Emulator(f"http://127.0.0.1:{port}", "bench", key)
-        finally:
-            process.terminate()
-            process.wait(timeout=30)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "batch_emulator", "--host", "127.0.0.1", "--port", str(port),
+         "--account", "bench", "--data-dir", folder, "--boot-seconds", "0.1"],
+        env={**os.environ, "BATCH_EMULATOR_KEY": key},
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        _wait_until_healthy(f"http://127.0.0.1:{port}/_emulator/health", process)
+        yield Emulator(f"http://127.0.0.1:{port}", "bench", key, process.pid)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
 
 
 def _wait_until_healthy(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + START_DEADLINE_S
     while time.monotonic() < deadline and process.poll() is None:
-        with contextlib.suppress(urllib.error.URLError, ConnectionError):
+        with contextlib.suppress(urllib.error.URLError, ConnectionError, TimeoutError):
             urllib.request.urlopen(url, timeout=2).close()
             return
         time.sleep(0.05)

@@ -46,7 +46,7 @@ def measure() -> list[Ratio]:
 def _seconds_through_the_emulator(service: Emulator) -> float:
     client = BatchClient(service.endpoint, AzureNamedKeyCredential(service.account, service.key))
     client.create_pool(pool_of("bench", nodes=1, slots=SLOTS))
-    _until(lambda: [n.state for n in client.list_nodes("bench")] == ["idle"])
+    until(lambda: [n.state for n in client.list_nodes("bench")] == ["idle"])
     client.create_job(
         models.BatchJobCreateOptions(id="bench", pool_info=models.BatchPoolInfo(pool_id="bench"))
     )
@@ -55,7 +55,7 @@ def _seconds_through_the_emulator(service: Emulator) -> float:
     ]
     start = time.perf_counter()
     client.create_tasks("bench", tasks)
-    _until(lambda: client.get_job_task_counts("bench").task_counts.succeeded == TASKS)
+    until(lambda: client.get_job_task_counts("bench").task_counts.succeeded == TASKS)
     return time.perf_counter() - start
 
 
@@ -75,7 +75,8 @@ def pool_of(pool_id: str, *, nodes: int, slots: int) -> models.BatchPoolCreateOp
     )
 
 
-def _until(condition: Callable[[], bool]) -> None:
+def until(condition: Callable[[], bool]) -> None:
+    """Poll until it holds; TimeoutError after two minutes."""
     deadline = time.monotonic() + DEADLINE_S
     while not condition():
         if time.monotonic() > deadline:

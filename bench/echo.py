@@ -1,0 +1,37 @@
+"""The peer of a JSON API: the server software of the emulator, answering what it was sent."""
+
+from __future__ import annotations
+
+import json
+
+import uvicorn
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from batch_emulator.server import bind, url_of, uvicorn_config
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """ASGI: JSON in, the same JSON out; tasks in a collection have all been added."""
+    if scope["type"] != "http":
+        return
+    parts: list[bytes] = []
+    while True:
+        message = await receive()
+        parts.append(message.get("body", b""))
+        if not message.get("more_body", False):
+            break
+    document = json.loads(b"".join(parts))
+    if scope["path"].endswith("/addtaskcollection"):  # what the SDK needs to believe it
+        results = [{"status": "Success", "taskId": task["id"]} for task in document["value"]]
+        document = {"value": results}
+    text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+    await Response(text.encode(), 200, media_type="application/json")(scope, receive, send)
+
+
+if __name__ == "__main__":
+    listener = bind("127.0.0.1", 0)
+    print(url_of(listener), flush=True)
+    config = uvicorn_config(application)
+    config.lifespan = "off"
+    uvicorn.Server(config).run(sockets=[listener])
