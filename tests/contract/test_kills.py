@@ -21,7 +21,7 @@ SEED = 20261121
 
 def _completed(client: BatchClient, job: str) -> set[str]:
     listed = client.list_tasks(job, filter="state eq 'completed'", select=["id"])
-    return {task.id for task in listed if task.id is not None}
+    return {task.id for task in listed}
 
 
 def _starts(log: Path) -> list[str]:
