@@ -10,7 +10,7 @@ from batch_emulator.autoscale.errors import FormulaError
 from batch_emulator.autoscale.operators import finite
 from batch_emulator.autoscale.scope import Scope
 from batch_emulator.autoscale.times import parse_time
-from batch_emulator.autoscale.values import Value, Vector, kind_of
+from batch_emulator.autoscale.values import Value, Vector, Window, kind_of
 
 _MAX_VECTOR = 100_000  # [S] elements of one vector
 
@@ -38,7 +38,7 @@ def _parts(scope: Scope, name: str, arguments: list[Value], at: int) -> list[Par
         if type(argument) is float:
             found.append(argument)
             continue
-        value = scope.settled(argument, at)
+        value = argument if type(argument) is Window else scope.settled(argument, at)
         if isinstance(value, Vector):
             scope.spend(value.cost)
             if len(value):
@@ -76,11 +76,11 @@ def _total(parts: list[Part]) -> float:
 
 
 def _highest(parts: list[Part]) -> float:
-    return max(part.highest() if isinstance(part, Vector) else part for part in parts)
+    return max([part.highest() if isinstance(part, Vector) else part for part in parts])
 
 
 def _lowest(parts: list[Part]) -> float:
-    return min(part.lowest() if isinstance(part, Vector) else part for part in parts)
+    return min([part.lowest() if isinstance(part, Vector) else part for part in parts])
 
 
 def _over_parts(name: str, compute: Callable[[list[Part]], float], *, empty: bool) -> Function:

@@ -25,7 +25,7 @@ def member(scope: Scope, target: Value, name: str, arguments: _Arguments | None,
     if isinstance(target, Timestamp) and arguments is None:
         return _part(scope, target, name, at)
     if isinstance(target, Metric) and arguments is not None:
-        method = _METHODS.get(name)
+        method = METHODS.get(name)
         if method is not None:
             return method(scope, target, arguments, at)
     form = "member" if arguments is None else "method"
@@ -66,21 +66,25 @@ def _available(scope: Scope, start: int, end: int) -> tuple[int, int, float]:
 
 
 def _get_sample(scope: Scope, metric: Metric, arguments: _Arguments, at: int) -> Value:
-    _counted("GetSample", arguments, 1, 3, at)
+    count = len(arguments)
+    if not 1 <= count <= 3:
+        _counted("GetSample", arguments, 1, 3, at)
     series, seen = scope.series(metric), scope.seen
-    first = scope.settled(arguments[0], at)
+    first = arguments[0]
+    if type(first) is not Interval:
+        first = scope.settled(first, at)
     if isinstance(first, float):
         _counted("GetSample of a number", arguments, 1, 1, at)
         if first < 0:
             raise FormulaError(at, "GetSample of less than no samples")
         return Window(series, max(0, seen - int(min(first, float(seen)))), seen)
     wanted = scope.dialect.minimum_percent
-    if len(arguments) > 1:
+    if count > 1:
         last = scope.settled(arguments[-1], at)
         if isinstance(last, float):
             wanted = last
             arguments = arguments[:-1]
-        elif len(arguments) == 3:
+        elif count == 3:
             raise FormulaError(at, f"A percentage must be a double and is a {kind_of(last)}")
     start, end = _window(scope, arguments, at)
     low, high, percent = _available(scope, start, end)
@@ -120,7 +124,7 @@ def _counted(name: str, arguments: _Arguments, least: int, most: int, at: int) -
         raise FormulaError(at, f"{name} cannot take {len(arguments)} arguments")
 
 
-_METHODS: dict[str, _Method] = {
+METHODS: dict[str, _Method] = {
     "GetSample": _get_sample,
     "GetSamplePercent": _get_sample_percent,
     "GetSamplePeriod": _get_sample_period,

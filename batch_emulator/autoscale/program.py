@@ -10,7 +10,7 @@ from batch_emulator.autoscale import operators
 from batch_emulator.autoscale.dialect import Dialect
 from batch_emulator.autoscale.errors import FormulaError
 from batch_emulator.autoscale.functions import FUNCTIONS
-from batch_emulator.autoscale.members import member
+from batch_emulator.autoscale.members import METHODS, member
 from batch_emulator.autoscale.names import (
     CONSTANTS,
     OPTION,
@@ -111,6 +111,9 @@ def _code(expression: Expression, dialect: Dialect) -> Code:  # noqa: PLR0911 - 
         case Call(at, name, arguments):
             return _call(name, [_code(argument, dialect) for argument in arguments], at)
         case Member(at, target, name, arguments):
+            found = _samples(expression, dialect)
+            if found is not None:
+                return found
             given = None
             if arguments is not None:
                 given = [_code(argument, dialect) for argument in arguments]
@@ -279,6 +282,20 @@ def _failing(at: int, reason: str) -> Code:
         raise FormulaError(at, reason)
 
     return fail
+
+
+def _samples(expression: Member, dialect: Dialect) -> Code | None:
+    """`$Metric.Method(...)` with arguments that are constant, which most are."""
+    method = METHODS.get(expression.name)
+    if expression.arguments is None or method is None or not isinstance(expression.target, Name):
+        return None
+    of = metric(spelled(expression.target.name, dialect), dialect)
+    known = [_constant(argument, dialect) for argument in expression.arguments]
+    given = [value for value in known if value is not None]
+    if of is None or of.name in LEGACY_METRICS or len(given) < len(known):
+        return None
+    at = expression.at
+    return lambda scope: method(scope, of, given, at)
 
 
 def _member(value: Code, name: str, arguments: list[Code] | None, at: int) -> Code:

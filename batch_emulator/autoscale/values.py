@@ -85,13 +85,16 @@ class Vector:
         return max(self._values)
 
 
+_NONE: list[float] = []  # of a window that nobody has looked into
+
+
 class Window(Vector):
     """A vector of samples, read from the history only as far as somebody asks."""
 
     __slots__ = ("_high", "_low", "_series")
 
     def __init__(self, series: Series, low: int, high: int) -> None:
-        super().__init__([])
+        self._values = _NONE
         self._series = series
         self._low = low
         self._high = high
