@@ -30,7 +30,7 @@ _REFUSED = (
     ("job", ("jobManagerTask",)),
     ("job.poolInfo", ("autoPoolSpecification",)),
     ("task", (*NOT_IN_TASKS, "multiInstanceSettings")),
-    ("pool.mountConfiguration", ("azureBlobFileSystemConfiguration",)),
+    ("pool.mountConfiguration.azureBlobFileSystemConfiguration", ("identityReference",)),
     ("resize, autoscale formula", ("nodeDeallocationOption: retaineddata",)),
 )
 
@@ -38,7 +38,7 @@ _WITHOUT_EFFECT = (
     ("userIdentity, userAccounts", "everything runs as the user who started the emulator"),
     ("imageReference and disks", "a node is a folder of this machine, whatever its image"),
     ("networkConfiguration, identity, resourceTags, affinityInfo", "kept and given back"),
-    ("mountOptions", "a mount is a link to a folder of this machine"),
+    ("mountOptions, blobfuseOptions", "a mount is a folder; only read-only containers stay so"),
     ("retentionTime", "files stay until the task, the job or the node goes"),
     ("virtualMachineConfiguration.extensions", "shown as provisioned, never run"),
     ("allowTaskPreemption", "running tasks are never preempted by other jobs"),
@@ -85,6 +85,14 @@ _NOTES = (
     ("our choice", "A package that a task wants and cannot have is the user's error."),
     ("our choice", "Unpacked files have the modes of their zip file, else 0644."),
     ("our choice", "An application without a name is listed with its id as name."),
+    (
+        "our choice",
+        "A container is copied to the node and kept in step every 10 s and around tasks.",
+    ),
+    (
+        "our choice",
+        "A container of more than 100,000 blobs is not mounted; whoever writes last wins.",
+    ),
     ("observed", "A mount that fails is `MountConfigurationError` of a node that is unusable."),
     ("our choice", "A share that is mounted is a link: all nodes and REST see the same files."),
     (

@@ -16,8 +16,9 @@ from batch_emulator import restart
 from batch_emulator.account import Account, Limits
 from batch_emulator.applications import Applications
 from batch_emulator.clock import Clock, SystemClock
+from batch_emulator.executor.blob_mounts import BlobMounts
 from batch_emulator.executor.mounts import Mounts
-from batch_emulator.executor.node_setup import NodeSetup
+from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.packages import Packages
 from batch_emulator.executor.runner import Executor
 from batch_emulator.files_share.shares import Shares, StorageAccount
@@ -45,6 +46,7 @@ class Settings:
     pass_env: tuple[str, ...] = ()
     kill_grace_s: float = 5.0
     storage: StorageAccount | None = None  # whose shares are served and mounted
+    blob_endpoint: str | None = None  # of the account in its path: its containers are mounted
     time_scale: float = 1.0
 
 
@@ -69,8 +71,10 @@ class Emulator:
             time_scale=self.clock.scale,
         )
         self.executor = Executor(pass_environment=environment, kill_grace_s=settings.kill_grace_s)
-        mounts = Mounts(settings.data_dir, self.shares)
-        self.node_setup = NodeSetup([mounts.step(), packages.step()])
+        self._mounts = mounts = Mounts(
+            settings.data_dir, self.shares, BlobMounts(settings.blob_endpoint)
+        )
+        self.node_setup = NodeSetup([mounts.step(), packages.step()], mounts.blobs)
         self.loop = Loop(
             self.account, self.store, self.executor, self.clock, self.launches, self.node_setup
         )
@@ -105,6 +109,10 @@ class Emulator:
 
     def start(self) -> None:
         """Begin the background work; needs a running event loop."""
+        for pool in self.account.pools.values():
+            for node in pool.nodes.values():
+                layout = self.launches.layout(pool.id, node.id)
+                self._mounts.resume(Booted(pool.id, node.id, pool.spec, layout))
         self._background = asyncio.get_running_loop().create_task(self.loop.run())
         self._background.add_done_callback(_report)
 

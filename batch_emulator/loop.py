@@ -147,8 +147,10 @@ class Loop:
     async def _execute(self, execution: Execution) -> None:
         try:
             self._load_body(execution)
-            launch = self.launches.of(execution)
+            launch = self.node_setup.around(self.launches.of(execution))
             outcome = await self.executor.run(launch, lambda _pid: None)
+            if execution.stop is not Stop.LOST:
+                await self.node_setup.after_task(launch.root_dir)
         except Exception as err:  # a task must end whatever happens to it
             log.exception("execution %s failed", execution.key)
             failure = Failure("servererror", "Unknown", f"{type(err).__name__}: {err}")

@@ -66,6 +66,11 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
         help="how formulas are read where the sources on them disagree",
     )
     group.add_argument(
+        "--blob-endpoint",
+        metavar="URL",
+        help="blob service of the account in its path, http://127.0.0.1:10000/NAME, for mounts",
+    )
+    group.add_argument(
         "--storage-account",
         metavar="NAME",
         help="serve Azure Files for this account; its key comes from BATCH_EMULATOR_STORAGE_KEY",
@@ -112,6 +117,7 @@ def settings_of(options: argparse.Namespace, url: str) -> Settings:
         kill_grace_s=options.kill_grace_seconds,
         time_scale=options.time_scale,
         storage=_storage(options.storage_account),
+        blob_endpoint=options.blob_endpoint,
     )
 
 

@@ -1,7 +1,7 @@
 """File systems under AZ_BATCH_NODE_MOUNTS_DIR: shares and exports are folders of the data dir.
 
 A mount is a link to such a folder [S], so every node and the REST view see the same files at
-once. Containers are the work of `blob_mounts`. Errors and the `<type>-<path>.log` beside the mount
+once; containers are mirrored (`blob_mounts`). Errors and the `<type>-<path>.log` beside the mount
 follow the service's page on virtual file mounts.
 """
 
@@ -17,6 +17,8 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from batch_emulator.executor.blob_mounts import BlobMounts, ContainerError
+from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_setup import Booted, NodeError, Step
 from batch_emulator.files_share.names import BadNameError, parse_path
 from batch_emulator.files_share.shares import (
@@ -37,6 +39,7 @@ KINDS: Mapping[str, str] = {
     "nfsMountConfiguration": "nfs",
     "cifsMountConfiguration": "cifs",
 }
+BLOB = "azureBlobFileSystemConfiguration"
 _HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,253}[A-Za-z0-9])?")
 _FILES_HOST = re.compile(r"(?P<account>[a-z0-9]{3,24})\.file\..+", re.IGNORECASE)
 _NO_SHARES = "no storage account is served: start the emulator with --storage-account"
@@ -75,7 +78,8 @@ def mounts_of(spec: Mapping[str, Any]) -> list[Mount]:
 class Mounts:
     """Finds the folder behind a mount and links it into a node."""
 
-    def __init__(self, data_dir: Path, shares: Shares | None) -> None:
+    def __init__(self, data_dir: Path, shares: Shares | None, blobs: BlobMounts) -> None:
+        self.blobs = blobs
         self._data_dir = data_dir
         self._shares = shares
         self._folders: Mapping[str, Callable[[Mapping[str, Any]], Path]] = {
@@ -90,16 +94,34 @@ class Mounts:
 
     async def mount_all(self, node: Booted) -> None:
         """Mount everything; the first that fails ends it. Raises NodeError."""
+        self.blobs.forget(node.layout.root)  # of the boot before
         taken: list[str] = []
         for mount in mounts_of(node.spec):
             try:
                 _refuse_overlap(mount.path, taken)
-                self._link(mount, node.layout.fsmounts)  # a few calls: no thread to outlive us
-            except (MountFailedError, OSError) as err:
-                why = str(err) if isinstance(err, MountFailedError) else err.strerror or str(err)
+                await self._mount(mount, node.layout)
+            except (MountFailedError, ContainerError, OSError) as err:
+                why = err.strerror if isinstance(err, OSError) else None
+                why = why or str(err)
                 _write_log(node.layout.fsmounts / mount.log_name, why)
                 raise mount_error(mount.path, why) from err
             taken.append(mount.path)
+
+    async def _mount(self, mount: Mount, layout: NodeLayout) -> None:
+        if mount.kind != BLOB:
+            self._link(mount, layout.fsmounts)  # a few calls: no thread to outlive us
+            return
+        point = layout.fsmounts / mount.path
+        if not point.is_dir() or point.is_symlink():  # its files stay when the node boots again
+            free_mount_point(layout.fsmounts, mount.path).mkdir()
+        await self.blobs.mount(layout, mount.path, mount.settings)
+        _write_log(layout.fsmounts / mount.log_name, "mounted")
+
+    def resume(self, node: Booted) -> None:
+        """Go on with the containers of a node that was there before the emulator was started."""
+        for mount in mounts_of(node.spec):
+            if mount.kind == BLOB and (node.layout.fsmounts / mount.path).is_dir():
+                self.blobs.resume(node.layout, mount.path, mount.settings)
 
     def _link(self, mount: Mount, fsmounts: Path) -> None:
         folder = self._folders[mount.kind](mount.settings)

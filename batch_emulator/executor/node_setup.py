@@ -8,10 +8,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from batch_emulator.executor.blob_mounts import BlobMounts
+from batch_emulator.executor.launch import Launch
 from batch_emulator.executor.layout import NodeLayout
 
 log = logging.getLogger(__name__)
@@ -63,8 +65,9 @@ class NodeSetup:
     first, then deleted, and only then set up anew.
     """
 
-    def __init__(self, steps: Sequence[Step] = ()) -> None:
+    def __init__(self, steps: Sequence[Step] = (), blobs: BlobMounts | None = None) -> None:
         self._steps = tuple(steps)
+        self._blobs = blobs or BlobMounts(None)
         self._at: dict[Path, asyncio.Task[None]] = {}
         self._deleting: set[asyncio.Task[None]] = set()
 
@@ -81,6 +84,7 @@ class NodeSetup:
 
     def give_up(self, root: Path, delete: Callable[[], None]) -> None:
         """The node at `root` is gone: end what is done to it, then `delete` it."""
+        self._blobs.forget(root)
         if root not in self._at:
             delete()
             return
@@ -121,8 +125,25 @@ class NodeSetup:
             errors.append(NodeError("Unknown", message, (("Message", str(err)),)).document())
         ready(errors)
 
+    def around(self, launch: Launch) -> Launch:
+        """The launch of a task that first sees what is new in the containers of its node."""
+        root, install = launch.root_dir, launch.prepare
+        if not self._blobs.any_at(root):
+            return launch
+
+        async def prepare() -> Mapping[str, str]:
+            await self._blobs.pull(root)
+            return {} if install is None else await install()
+
+        return replace(launch, prepare=prepare)
+
+    async def after_task(self, root: Path) -> None:
+        """What a task has written reaches the containers of its node before it is completed."""
+        await self._blobs.push(root)
+
     async def close(self) -> None:
         """Give up everything that is going on; folders stay."""
+        await self._blobs.close()
         tasks = list(self._at.values())
         for task in tasks:
             task.cancel()

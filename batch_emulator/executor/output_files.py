@@ -180,7 +180,7 @@ async def _upload_file(
     log: _Log,
 ) -> None:
     try:
-        size = await storage.upload(blob_url(container_url, blob), match.path, headers)
+        size = (await storage.upload(blob_url(container_url, blob), match.path, headers)).size
     except StorageError as err:
         log.fail(_failure(err.kind, container_url, str(match.path), err.detail))
     except OSError as err:

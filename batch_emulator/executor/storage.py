@@ -11,10 +11,13 @@ import base64
 import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
+
+from batch_emulator.executor.shared_key import API_VERSION as _API_VERSION
 
 if TYPE_CHECKING:
     import httpx
@@ -27,7 +30,6 @@ SINGLE_PUT_BYTES = 256 * 1024 * 1024  # what the blob service takes in one Put B
 BLOCK_BYTES = 32 * 1024 * 1024
 _CHUNK_BYTES = 1024 * 1024
 _TRANSFERS = 8
-_API_VERSION = "2020-10-02"  # the newest that every supported Azurite knows
 _TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
 _DENIED = frozenset({401, 403})
 
@@ -71,10 +73,36 @@ def blob_url(container_url: str, blob: str) -> str:
     return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
 
 
-class Storage:
-    """Downloads, lists and uploads over one shared connection pool."""
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A blob in a listing; the entity tag without quotes."""
 
-    def __init__(self, *, retry_delay_s: float = 0.5) -> None:
+    name: str
+    etag: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A blob that was written."""
+
+    etag: str
+    size: int
+
+
+class Storage:
+    """Downloads, lists and uploads over one shared connection pool.
+
+    `sign` signs each request; without it a SAS in the URL says what is allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        retry_delay_s: float = 0.5,
+        sign: Callable[[httpx.Request], httpx.Request] | None = None,
+    ) -> None:
+        self._sign = sign
         self._retry_delay_s = retry_delay_s
         self._client: httpx.AsyncClient | None = None
         self._transfers = asyncio.Semaphore(_TRANSFERS)
@@ -87,32 +115,46 @@ class Storage:
             await self._client.aclose()
             self._client = None
 
-    async def download(self, url: str, target: Path) -> None:
-        """Stream a URL into a file. Raises StorageError or LocalWriteError."""
+    async def download(self, url: str, target: Path) -> str:
+        """Stream a URL into a file; its entity tag. Raises StorageError or LocalWriteError."""
         async with self._transfers:
-            await self._retrying(lambda: self._download_once(url, target))
+            return await self._retrying(lambda: self._download_once(url, target))
 
     async def list_blobs(self, container_url: str, prefix: str) -> list[str]:
-        """Names of all blobs of a container that begin with `prefix`, page by page."""
-        names: list[str] = []
+        """Names of all blobs of a container that begin with `prefix`."""
+        return [blob.name async for blob in self.blobs(container_url, prefix)]
+
+    async def blobs(self, container_url: str, prefix: str = "") -> AsyncIterator[Blob]:
+        """All blobs of a container that begin with `prefix`, page by page."""
         marker = ""
         while True:
             page, marker = await self._list_page(container_url, prefix, marker)
-            names += page
+            for blob in page:
+                yield blob
             if not marker:
-                return names
+                return
 
-    async def upload(self, url: str, source: Path, headers: Mapping[str, str]) -> int:
-        """Upload a file as a block blob; its size in bytes. Raises StorageError or OSError."""
+    async def delete(self, url: str) -> None:
+        """Delete a blob, or see that it is gone. Raises StorageError."""
+
+        async def once() -> None:
+            answer = await self._http().delete(url, headers={"x-ms-version": _API_VERSION})
+            if answer.status_code != 404:
+                await _check(answer)
+
+        await self._retrying(once)
+
+    async def upload(self, url: str, source: Path, headers: Mapping[str, str]) -> Uploaded:
+        """Upload a file as a block blob. Raises StorageError or OSError."""
         async with self._transfers:
             with await asyncio.to_thread(source.open, "rb") as file:
                 size = os.fstat(file.fileno()).st_size
                 if size <= self._single_put_bytes:
                     own = {"x-ms-blob-type": "BlockBlob", **headers}
-                    await self._put(url, file, 0, size, own)
+                    etag = await self._put(url, file, 0, size, own)
                 else:
-                    await self._put_blocks(url, file, size, headers)
-                return size
+                    etag = await self._put_blocks(url, file, size, headers)
+                return Uploaded(etag, size)
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
@@ -124,6 +166,7 @@ class Storage:
             }
             self._client = httpx.AsyncClient(
                 timeout=httpx.Timeout(TIMEOUT_S),
+                auth=self._sign,
                 follow_redirects=True,
                 headers={"Accept-Encoding": "identity"},  # blobs are stored as they are
                 mounts=direct,  # a proxy cannot reach the loopback of this machine
@@ -149,14 +192,15 @@ class Storage:
                 await asyncio.sleep(self._retry_delay_s * 2 ** (attempt - 1))
         raise failure
 
-    async def _download_once(self, url: str, target: Path) -> None:
+    async def _download_once(self, url: str, target: Path) -> str:
         async with self._http().stream("GET", url) as answer:
             await _check(answer)
             await _write(answer.aiter_raw(_CHUNK_BYTES), target)
+            return _etag(answer)
 
     async def _list_page(
         self, container_url: str, prefix: str, marker: str
-    ) -> tuple[list[str], str]:
+    ) -> tuple[list[Blob], str]:
         query = f"restype=container&comp=list&maxresults=5000&prefix={quote(prefix, safe='')}"
         if marker:
             query += f"&marker={quote(marker, safe='')}"
@@ -173,7 +217,7 @@ class Storage:
 
     async def _put_blocks(
         self, url: str, file: BinaryIO, size: int, headers: Mapping[str, str]
-    ) -> None:
+    ) -> str:
         joint = "&" if urlsplit(url).query else "?"
         ids: list[str] = []
         for start in range(0, size, self._block_bytes):
@@ -185,28 +229,30 @@ class Storage:
         latest = "".join(f"<Latest>{block}</Latest>" for block in ids)
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
 
-        async def commit() -> None:
+        async def commit() -> str:
             answer = await self._http().put(
                 f"{url}{joint}comp=blocklist",
                 content=body,
                 headers={"x-ms-version": _API_VERSION, **headers},
             )
             await _check(answer)
+            return _etag(answer)
 
-        await self._retrying(commit)
+        return await self._retrying(commit)
 
     async def _put(
         self, url: str, file: BinaryIO, start: int, length: int, headers: Mapping[str, str]
-    ) -> None:
-        async def once() -> None:
+    ) -> str:
+        async def once() -> str:
             answer = await self._http().put(
                 url,
                 content=_read(file, start, length) if length else b"",
                 headers={"x-ms-version": _API_VERSION, **headers, "Content-Length": str(length)},
             )
             await _check(answer)
+            return _etag(answer)
 
-        await self._retrying(once)
+        return await self._retrying(once)
 
 
 class _TransientAnswerError(Exception):
@@ -236,17 +282,25 @@ def _error_code(body: bytes) -> str:
         return ""
 
 
-def parse_listing(body: bytes) -> tuple[list[str], str]:
-    """Blob names and the next marker of a List Blobs answer. Raises StorageError."""
+def _etag(answer: httpx.Response) -> str:
+    return answer.headers.get("etag", "").strip('"')
+
+
+def parse_listing(body: bytes) -> tuple[list[Blob], str]:
+    """Blobs and the next marker of a List Blobs answer. Raises StorageError."""
     try:
         root = ET.fromstring(body)  # noqa: S314 - expat limits entities
     except ET.ParseError as err:
         raise StorageError("other", f"the container did not answer with a listing: {err}") from err
-    names: list[str] = []
-    for element in root.iterfind("Blobs/Blob/Name"):
-        text = element.text or ""
-        names.append(unquote(text) if element.get("Encoded") == "true" else text)
-    return names, root.findtext("NextMarker") or ""
+    blobs: list[Blob] = []
+    for element in root.iterfind("Blobs/Blob"):
+        name = element.find("Name")
+        text = "" if name is None else name.text or ""
+        encoded = name is not None and name.get("Encoded") == "true"
+        etag = (element.findtext("Properties/Etag") or "").strip('"')
+        size = element.findtext("Properties/Content-Length") or "0"
+        blobs.append(Blob(unquote(text) if encoded else text, etag, int(size)))
+    return blobs, root.findtext("NextMarker") or ""
 
 
 async def _write(chunks: AsyncIterator[bytes], target: Path) -> None:

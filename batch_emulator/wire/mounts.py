@@ -37,8 +37,6 @@ def check_mounts(body: Json) -> None:
 
 def _check_one(kind: str, settings: Json) -> None:
     where = f"mountConfiguration/{kind}"
-    if kind == "azureBlobFileSystemConfiguration":
-        raise not_implemented(f"pool.{where}")
     for name in (*_REQUIRED[kind], "relativeMountPath"):
         try:
             require(settings, name)

@@ -35,17 +35,19 @@ _PASSED_TO_TASKS = (
 )
 
 
-def batch_launch(paths: HomePaths, ports: tuple[int, int], keys: Mapping[str, str]) -> Launch:
+def batch_launch(paths: HomePaths, ports: tuple[int, int, int], keys: Mapping[str, str]) -> Launch:
     """The emulator's command line; the keys go through the environment, out of `ps`.
 
-    It serves Azure Files for Azurite's account on the second port.
+    It serves Azure Files for Azurite's account on the second port; on the third is Azurite, whose
+    containers pools can mount.
     """
     data = str(paths.batch_data)
-    port, files_port = ports
+    port, files_port, blob_port = ports
     patterns = [word for pattern in _PASSED_TO_TASKS for word in ("--pass-env", pattern)]
     address = ["--host", "127.0.0.1", "--port", str(port)]
     account = ["--account", ACCOUNT, "--data-dir", data]
     files = ["--storage-account", ACCOUNT, "--files-port", str(files_port)]
+    files += ["--blob-endpoint", f"http://127.0.0.1:{blob_port}/{ACCOUNT}"]
     secrets = {"BATCH_EMULATOR_KEY": keys["batch"], "BATCH_EMULATOR_STORAGE_KEY": keys["storage"]}
     scripts = sysconfig.get_path("scripts")  # tasks find this environment's python3 and uv
     path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])

@@ -88,7 +88,8 @@ def start(
     state = _settle(paths, before, wanted)
     if state.batch is None or state.blob is None:
         on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
-    batch = services.batch_launch(paths, (state.batch_port, state.files_port), keys)
+    ports = (state.batch_port, state.files_port, state.blob_port)
+    batch = services.batch_launch(paths, ports, keys)
     log_starts = {batch.name: services.log_size(batch.log)}
     state = _started(paths, state, batch, state.batch_port)
     program = ensure_azurite(paths, on_event)  # a first install goes on while the emulator starts

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import threading
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -29,6 +30,11 @@ class BlobStore:
     _blocks: dict[str, dict[str, bytes]] = field(default_factory=dict)
     _at_once: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def etag(self, container: str, name: str) -> str:
+        """Another one for other content."""
+        content = self.containers[container][name]
+        return f"0x{hashlib.sha256(content).hexdigest()[:15].upper()}"
 
     def container_url(self, name: str) -> str:
         return f"{self.url}/account/{name}?{SAS}"
@@ -60,7 +66,9 @@ class BlobStore:
                 return refused
             blobs = self.containers[container]
             if not rest:
-                return 200, self._listing(blobs, query)
+                return 200, self._listing(container, query)
+            if method == "DELETE":
+                return (202, b"") if blobs.pop(rest[0], None) is not None else (404, b"")
             if method == "PUT":
                 return self._put(blobs, rest[0], query, body, headers)
             missing = (404, b"<Error><Code>BlobNotFound</Code></Error>")
@@ -78,13 +86,18 @@ class BlobStore:
             return 404, b"<Error><Code>ContainerNotFound</Code></Error>"
         return None
 
-    def _listing(self, blobs: dict[str, bytes], query: dict[str, str]) -> bytes:
+    def _listing(self, container: str, query: dict[str, str]) -> bytes:
+        blobs = self.containers[container]
         names = sorted(n for n in blobs if n.startswith(query.get("prefix", "")))
         start = int(query.get("marker", "0"))
         page = names[start : start + self.page_size]
         following = start + len(page)
         marker = str(following) if following < len(names) else ""
-        listed = "".join(f"<Blob><Name>{escape(n)}</Name></Blob>" for n in page)
+        listed = "".join(
+            f"<Blob><Name>{escape(n)}</Name><Properties><Etag>{self.etag(container, n)}</Etag>"
+            f"<Content-Length>{len(blobs[n])}</Content-Length></Properties></Blob>"
+            for n in page
+        )
         return (
             f'<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>{listed}</Blobs>'
             f"<NextMarker>{marker}</NextMarker></EnumerationResults>"
@@ -130,10 +143,13 @@ def serve() -> Generator[BlobStore]:
                     return
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(content)))
+                _, _, container, *rest = unquote(urlsplit(self.path).path).split("/", 3)
+                if rest and rest[0] in store.containers.get(container, {}):
+                    self.send_header("ETag", f'"{store.etag(container, rest[0])}"')
                 self.end_headers()
                 self.wfile.write(content)
 
-        do_GET = do_PUT = _serve  # noqa: N815
+        do_GET = do_PUT = do_DELETE = _serve  # noqa: N815
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
             pass

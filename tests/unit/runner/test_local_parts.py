@@ -213,7 +213,7 @@ def test_keys_are_not_on_command_lines(paths: HomePaths, monkeypatch: pytest.Mon
     monkeypatch.setenv("NODE_OPTIONS", "--inspect")
     program = azurite.AzuriteProgram(Path("/node"), Path("/main.js"))
     for launch in (
-        local_services.batch_launch(paths, (1, 3), {"batch": "secret", "storage": "secret"}),
+        local_services.batch_launch(paths, (1, 3, 2), {"batch": "secret", "storage": "secret"}),
         local_services.blob_launch(paths, 2, "secret", program),
     ):
         assert not [word for word in launch.arguments if "secret" in word]
@@ -230,7 +230,7 @@ def test_tasks_reach_local_services_past_a_proxy(
     monkeypatch.setenv("NO_PROXY", "intranet,127.0.0.1")
     monkeypatch.delenv("no_proxy", raising=False)
     keys = {"batch": "k", "storage": "l"}
-    environment = local_services.batch_launch(paths, (1, 3), keys).environment
+    environment = local_services.batch_launch(paths, (1, 3, 2), keys).environment
     assert environment["no_proxy"] == environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
 
 
