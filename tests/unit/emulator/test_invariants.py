@@ -13,9 +13,9 @@ import pytest
 from batch_emulator import restart
 from batch_emulator.account import Account
 from batch_emulator.faults import Fault
-from batch_emulator.model import Job, JobState, Kind, Task, TaskState
+from batch_emulator.model import Job, JobState, Kind, Node, NodeState, Task, TaskState
 from batch_emulator.store import Store
-from batch_emulator.transitions import admission, jobs, node_operations, pools, tasks
+from batch_emulator.transitions import admission, eviction, jobs, node_operations, pools, tasks
 from tests.unit.emulator.world import OK, World, failed
 
 OPTIONS = ["requeue", "terminate", "taskcompletion"]
@@ -24,9 +24,10 @@ OPTIONS = ["requeue", "terminate", "taskcompletion"]
 class Chaos:
     """A world in which something random is asked for at every step."""
 
-    def __init__(self, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.world = World(boot_s=4.0)
+    def __init__(self, source: random.Random, *, seed: int = 0) -> None:
+        self.random = source
+        self.world = World(boot_s=4.0, seed=seed)
+        self.deleted: dict[str, set[str]] = {}  # ids of deleted tasks by key of their job
         self.pool = self.world.pool(
             targetDedicatedNodes=2, targetLowPriorityNodes=1, taskSlotsPerNode=3
         )
@@ -43,7 +44,10 @@ class Chaos:
             self.enable,
             self.end_job,
             self.resize,
-            self.reboot,
+            self.restart_node,
+            self.switch_scheduling,
+            self.give_back,
+            self.evict,
             *[self.wait] * 3,
         ]
 
@@ -99,6 +103,7 @@ class Chaos:
     def delete_task(self) -> None:
         if (task := self.task()) is not None:
             tasks.delete(self.world.account, task)
+            self.deleted.setdefault(task.job.key, set()).add(task.id)
 
     def reactivate(self) -> None:
         known = [t for t in self.finished if self.world.account.jobs.get(t.job.key) is t.job]
@@ -132,11 +137,45 @@ class Chaos:
         }
         pools.resize(self.world.account, self.pool, body, self.world.clock.now())
 
-    def reboot(self) -> None:
-        if self.pool.nodes:
-            node = self.random.choice(list(self.pool.nodes.values()))
+    def node(self) -> Node | None:
+        found = list(self.pool.nodes.values())
+        return self.random.choice(found) if found else None
+
+    def restart_node(self) -> None:
+        if (node := self.node()) is not None:
+            again = self.random.choice([node_operations.reboot, node_operations.reimage])
             option = self.random.choice(OPTIONS)
-            node_operations.reboot(self.world.account, node, option, self.world.clock.now())
+            again(self.world.account, node, option, self.world.clock.now())
+
+    def switch_scheduling(self) -> None:
+        if (node := self.node()) is not None:
+            now = self.world.clock.now()
+            if node.scheduling:
+                option = self.random.choice(OPTIONS)
+                node_operations.disable_scheduling(self.world.account, node, option, now)
+            else:
+                node_operations.enable_scheduling(self.world.account, node, now)
+
+    def give_back(self) -> None:
+        if (node := self.node()) is not None:
+            now = self.world.clock.now()
+            if node.state is NodeState.DEALLOCATED:
+                node_operations.start(self.world.account, node, now)
+            else:
+                option = self.random.choice(OPTIONS)
+                node_operations.deallocate(self.world.account, node, option, now)
+
+    def evict(self) -> None:
+        spot = [node for node in self.pool.nodes.values() if eviction.evictable(node)]
+        if spot:
+            eviction.evict(
+                self.world.account,
+                self.random.choice(spot),
+                self.world.clock.now(),
+                why="chaos",
+                notice_s=self.random.choice([0, 3]),
+                away_s=self.random.choice([0, 4]),
+            )
 
     def wait(self) -> None:
         self.world.push(self.random.choice([0.5, 2.0, 5.0]))
@@ -172,7 +211,7 @@ def check_jobs(account: Account) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_lost_or_counted_twice(seed: int, tmp_path: Path) -> None:
-    chaos = Chaos(seed)
+    chaos = Chaos(random.Random(seed), seed=seed)
     store = Store(tmp_path / "data")
     for _ in range(250):
         chaos.step()
