@@ -31,7 +31,8 @@ log = logging.getLogger(__name__)
 
 VERSION = "2026-02-06"  # answered to who names none
 _CHUNK = 1024 * 1024
-_THREADS = 16  # a copy from a slow URL holds one as long as it takes
+_THREADS = 16
+_COPIES = 8  # apart, for a copy from a slow URL holds its thread as long as it takes
 _FAULT_OF = {
     errno.ENAMETOOLONG: "InvalidResourceName",
     errno.EILSEQ: "InvalidResourceName",
@@ -56,6 +57,7 @@ class FilesApp:
         self._shares = shares
         self._now = now or _world_time
         self._threads = ThreadPoolExecutor(_THREADS, "files")
+        self._copies = ThreadPoolExecutor(_COPIES, "copies")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -88,7 +90,8 @@ class FilesApp:
         client = (scope.get("client") or ("",))[0]
         request = Request(scope["method"], raw_path, raw_query, headers, client, scope["scheme"])
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._threads, self._handle, request, body, now)
+        pool = self._copies if "x-ms-copy-source" in headers else self._threads
+        return await loop.run_in_executor(pool, self._handle, request, body, now)
 
     def _handle(self, request: Request, body: bytes, now: datetime) -> Reply:
         grant = self._authenticate(request, now)

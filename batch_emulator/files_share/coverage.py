@@ -48,6 +48,7 @@ _NOTES = (
         "A directory where a file is asked for, and the reverse, is `ResourceNotFound` to who "
         "reads and `ResourceTypeMismatch` to who creates."
     ),
+    "Conditional headers, which the service does not document, are `ConditionHeadersNotSupported`.",
     "Names that take more than 255 bytes are refused, whatever their characters.",
 )
 

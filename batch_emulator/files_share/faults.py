@@ -53,6 +53,7 @@ FAULTS: Mapping[str, tuple[int, str]] = {
         403,
         "This request is not authorized to perform this operation using this source IP.",
     ),
+    "ConditionHeadersNotSupported": (400, "Condition headers are not supported."),
     "InternalError": (500, "Server encountered an internal error. Please try again."),
     "InvalidHeaderValue": (
         400,

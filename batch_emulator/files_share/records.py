@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 DEFAULT_QUOTA_GIB = 5120
+_INT64 = 2**63 - 1  # SQLite's integers; some file systems number their inodes higher
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS shares (name TEXT PRIMARY KEY, document TEXT NOT NULL) WITHOUT ROWID;
@@ -103,12 +104,14 @@ class Records:
     def item(self, share: str, path: str, inode: int) -> Item:
         """What is kept of a path, nothing when another inode stands there now."""
         query = "SELECT document FROM items WHERE share = ? AND path = ? AND inode = ?"
-        rows = self._all(query, share, _key(path), inode)
+        rows = self._all(query, share, _key(path), inode & _INT64)
         return _item(rows[0][0]) if rows else Item()
 
     def put_item(self, share: str, path: str, inode: int, item: Item) -> None:
         """Insert or replace."""
-        self._all("REPLACE INTO items VALUES (?, ?, ?, ?)", share, _key(path), inode, _text(item))
+        self._all(
+            "REPLACE INTO items VALUES (?, ?, ?, ?)", share, _key(path), inode & _INT64, _text(item)
+        )
 
     def delete_item(self, share: str, path: str) -> None:
         """Forget a path."""

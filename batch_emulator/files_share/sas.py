@@ -56,6 +56,8 @@ def verify_sas(request: Request, shares: Shares, now: datetime) -> Grant:
     _check_times(fields, now)
     _check_origin(query, request)
     overrides = {header: query[name] for name, header in _OVERRIDES.items() if query.get(name)}
+    if any(not value.isprintable() for value in overrides.values()):
+        raise Fault("InvalidQueryParameterValue")  # no line ends into headers
     types = query.get("srt", "") if fields is query and "ss" in query else None
     return Grant(fields.get("sp", ""), types, overrides, query.get("sr") != "f")
 

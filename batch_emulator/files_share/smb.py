@@ -138,8 +138,8 @@ def moment(time_ns: int) -> datetime:
 
 def time_text(time_ns: int) -> str:
     """ISO 8601 with the seven digits of SMB."""
-    when = moment(time_ns)
-    return f"{when:%Y-%m-%dT%H:%M:%S}.{time_ns % _NS // 100:07}Z"
+    seconds = moment(time_ns).isoformat()[:19]  # strftime does not fill up years
+    return f"{seconds}.{time_ns % _NS // 100:07}Z"
 
 
 def set_times(descriptor: int, written_ns: int) -> None:

@@ -169,6 +169,8 @@ def find(
     raise Fault("InvalidUri")
 
 
+# Azure Files has no conditional operations; what it answers is not documented. [S]
+_CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-since")
 _OF_ROOT = ("listhandles", "forceclosehandles")
 
 
@@ -194,4 +196,7 @@ def check_emulated(route: Route, query: Mapping[str, str], headers: Mapping[str,
             raise not_implemented(f"{route.operation} ({name})")
     if "x-ms-structured-body" in headers:
         raise not_implemented(f"{route.operation} (x-ms-structured-body)")
+    for name in _CONDITIONS:
+        if name in headers:
+            raise Fault("ConditionHeadersNotSupported", {"HeaderName": name})
     return route.handler

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from typing import Any, cast
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
@@ -11,6 +12,7 @@ from batch_emulator.files_share.faults import Fault
 
 MAX_BYTES = 1024 * 1024
 TYPE = "application/xml"
+_MAX_DEPTH = 16
 
 _ILLEGAL = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -43,16 +45,35 @@ def children(parent: ET.Element, texts: Mapping[str, object]) -> None:
 
 
 def parse(body: bytes, root: str) -> ET.Element:
-    """A request's body. Raises Fault."""
-    if len(body) > MAX_BYTES or b"<!DOCTYPE" in body.upper() or b"<!ENTITY" in body.upper():
-        raise Fault("InvalidXmlDocument")
+    """A request's body, which is UTF-8 without entities and not deep. Raises Fault."""
+    if len(body) > MAX_BYTES:
+        raise Fault("InvalidXmlDocument", {"Reason": "too large"})
     try:
-        element = ET.fromstring(body)  # noqa: S314 - no entities, see above
+        text = body.decode("utf-8-sig")
+        if "<!DOCTYPE" in text.upper():
+            raise Fault("InvalidXmlDocument", {"Reason": "a document type"})
+        element = _shallow(text)
     except (ET.ParseError, ValueError, LookupError) as err:
         raise Fault("InvalidXmlDocument", {"Reason": str(err)}) from err
     if element.tag != root:
         raise Fault("InvalidXmlDocument", {"Reason": f"the root must be {root}"})
     return element
+
+
+def _shallow(text: str) -> ET.Element:
+    parser = cast("Any", ET.XMLPullParser(("start", "end")))
+    parser.feed(text)
+    parser.close()
+    found: ET.Element | None = None
+    depth = 0
+    for event, element in parser.read_events():
+        found = element if found is None else found
+        depth += 1 if event == "start" else -1
+        if depth > _MAX_DEPTH:
+            raise ValueError("too deep")
+    if found is None:
+        raise ValueError("no root")
+    return found
 
 
 def text_of(parent: ET.Element, path: str) -> str:

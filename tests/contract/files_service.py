@@ -80,8 +80,9 @@ def string_to_sign(
     values = "".join(
         f"\n{name}:{value}" for name, value in sorted(parse_qsl(query, keep_blank_values=True))
     )
-    parts = [method, "", "", str(length or ""), "", headers.get("content-type", ""), ""]
-    parts += ["", "", "", "", headers.get("range", "")]
+    names = ("content-md5", "content-type", "", "if-modified-since", "if-match", "if-none-match")
+    rest = [headers.get(name, "") for name in (*names, "if-unmodified-since", "range")]
+    parts = [method, "", "", str(length or ""), *rest]
     return "\n".join(parts) + "\n" + lines + f"/{ACCOUNT}{path}{values}"
 
 

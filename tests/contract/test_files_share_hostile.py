@@ -58,7 +58,10 @@ def raw(files: Files, method: str, path: str, query: str) -> bytes:
         b"<SignedIdentifiers>",
         b"{}",
         b"<!DOCTYPE a [<!ENTITY b 'c'>]><a/>",
-        b"<?xml version='1.0' encoding='nonsense'?><SignedIdentifiers/>",
+        "<!DOCTYPE a [<!ENTITY b 'c'>]><a/>".encode("utf-16"),
+        b"<?xml version='1.0' encoding='cp037'?>" + "<!DOCTYPE a><a/>".encode("cp037"),
+        b"<SignedIdentifiers>" + b"<a>" * 50 + b"</a>" * 50 + b"</SignedIdentifiers>",
+        b"<SignedIdentifiers>" + b" " * 1024**2 + b"</SignedIdentifiers>",
     ],
 )
 @pytest.mark.parametrize(
@@ -88,6 +91,35 @@ def test_a_bad_policy_is_refused(files: Files, policy: str) -> None:
     body = f"<SignedIdentifiers><SignedIdentifier>{policy}</SignedIdentifier></SignedIdentifiers>"
     answer = files.send("PUT", f"/{share.share_name}", "comp=acl&restype=share", XML, body.encode())
     assert code_of(answer) == (400, "InvalidXmlNodeValue")
+
+
+@pytest.mark.parametrize("body", [b"[" * 100_000, b"{", b"[]", b"null", b'{"permission": 5}', b""])
+def test_a_permission_that_is_none_is_refused(files: Files, body: bytes) -> None:
+    share = files.share().share_name
+    answer = files.send("PUT", f"/{share}", "comp=filepermission&restype=share", {}, body)
+    assert answer.status_code == 400
+
+
+@pytest.mark.parametrize("year", ["0001", "1600", "9999"])
+def test_times_at_the_ends_of_the_calendar_do_no_harm(files: Files, year: str) -> None:
+    share = files.share()
+    time = f"{year}-12-31T23:59:59.9999999Z"
+    names = ("creation", "last-write", "change")
+    headers = {f"x-ms-file-{name}-time": time for name in names}
+    given = {"x-ms-type": "file", "x-ms-content-length": "1", **headers}
+    answer = files.send("PUT", f"/{share.share_name}/f", "", given)
+    assert answer.status_code == 201
+    assert answer.headers["x-ms-file-creation-time"] == time
+    assert files.send("HEAD", f"/{share.share_name}/f").status_code == 200
+    include = "comp=list&include=timestamps&restype=directory"
+    assert files.send("GET", f"/{share.share_name}", include).status_code == 200
+
+
+def test_conditions_are_refused_rather_than_ignored(files: Files) -> None:
+    share = files.share()
+    query = "comp=metadata&restype=share"
+    answer = files.send("PUT", f"/{share.share_name}", query, {"if-match": '"0x1"'})
+    assert code_of(answer) == (400, "ConditionHeadersNotSupported")
 
 
 def test_six_policies_are_too_many(files: Files) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+import pytest
 from azure.batch import BatchClient
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.storage.blob import BlobServiceClient
@@ -31,6 +32,25 @@ def _batch(exports: dict[str, str]) -> BatchClient:
 
 def _blob(exports: dict[str, str]) -> BlobServiceClient:
     return BlobServiceClient.from_connection_string(exports["AZURE_STORAGE_CONNECTION_STRING"])
+
+
+def _share(exports: dict[str, str]) -> Any:
+    sdk: Any = pytest.importorskip("azure.storage.fileshare")
+    connection = exports["AZURE_STORAGE_CONNECTION_STRING"]
+    return sdk.ShareServiceClient.from_connection_string(connection).get_share_client("kept")
+
+
+def test_files_of_the_storage_account_outlive_down_and_up(own_cli: Cli) -> None:
+    own_cli.ok("local", "up")
+    before = _exports(own_cli)
+    assert before["AZURE_STORAGE_FILE_ENDPOINT"].startswith("http://127.0.0.1:")
+    share = _share(before)
+    share.create_share()
+    share.get_file_client("f").upload_file(b"yes")
+    own_cli.ok("local", "down")
+    own_cli.ok("local", "up")
+    assert _exports(own_cli) == before
+    assert share.get_file_client("f").download_file().readall() == b"yes"
 
 
 def test_ports_keys_and_data_outlive_down_and_up(own_cli: Cli) -> None:

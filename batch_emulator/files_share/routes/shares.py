@@ -137,7 +137,7 @@ def create_permission(call: Call) -> Reply:
     call.found_share()
     try:
         raw: Any = json.loads(call.body)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise Fault("InvalidInput", {"Reason": "the body is not JSON"}) from err
     body = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     if str(body.get("format") or "sddl").lower() != "sddl":
