@@ -65,4 +65,6 @@ def is_metadata_name(name: str) -> bool:
 
 def folded(name: str) -> str:
     """What two names have in common that SMB holds for the same."""
+    if name.isascii():
+        return name.upper()
     return "".join(c.upper() if len(c.upper()) == 1 else c for c in name)

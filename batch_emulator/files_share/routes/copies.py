@@ -102,6 +102,8 @@ def _receive(call: Call, source: Source, target: os.PathLike[str]) -> int:
 
 def _clone(source: int, target: int, size: int) -> bool:
     """Let the kernel copy the parts with data; False when it cannot between these two."""
+    if not hasattr(os, "copy_file_range"):  # macOS
+        return False
     try:
         for begin, end in segments(source, 0, size):
             offset = begin
