@@ -111,6 +111,7 @@ class Account:
         self.limits = limits or Limits()
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[str, Job] = {}
+        self.preemptible: dict[str, Job] = {}  # with allowTaskPreemption
         self.executions: dict[str, Execution] = {}
         self.journal = Journal()
         self.effects: list[Effect] = []

@@ -27,7 +27,6 @@ _REFUSED = (
     ("pool", NOT_IN_POOLS),
     ("pool.virtualMachineConfiguration", ("containerConfiguration",)),
     ("pool.startTask, job preparation and release tasks", NOT_IN_TASKS),
-    ("job", ("jobManagerTask",)),
     ("job.poolInfo", ("autoPoolSpecification",)),
     ("task", (*NOT_IN_TASKS, "multiInstanceSettings")),
     ("pool.mountConfiguration.azureBlobFileSystemConfiguration", ("identityReference",)),
@@ -37,11 +36,10 @@ _REFUSED = (
 _WITHOUT_EFFECT = (
     ("userIdentity, userAccounts", "everything runs as the user who started the emulator"),
     ("imageReference and disks", "a node is a folder of this machine, whatever its image"),
-    ("networkConfiguration, identity, resourceTags, affinityInfo", "kept and given back"),
+    ("networkConfiguration, identity, resourceTags", "kept and given back"),
     ("mountOptions, blobfuseOptions", "a mount is a folder; only read-only containers stay so"),
     ("retentionTime", "files stay until the task, the job or the node goes"),
     ("virtualMachineConfiguration.extensions", "shown as provisioned, never run"),
-    ("allowTaskPreemption", "running tasks are never preempted by other jobs"),
 )
 
 # Kinds: documented twice and differently, observed on the service, or silent and thus our choice.
@@ -74,6 +72,12 @@ _NOTES = (
     ("our choice", "A task ended by request takes no job action; its dependency action counts."),
     ("our choice", "The exit option `default` covers the end by request and by wall clock."),
     ("our choice", "The ranges of one dependsOn may have 64,000 characters together."),
+    (
+        "our choice",
+        "An exclusive job manager task waits for an empty node; none is cleared for it.",
+    ),
+    ("our choice", "Preemption ends the youngest tasks of the lowest priority, as few as needed."),
+    ("our choice", "A task that is preempted by another job is requeued, which counts."),
     ("our choice", "A pattern of an output file that matches nothing is no failure."),
     ("our choice", "A resize that fails keeps its targets; nodes still in creation are given up."),
     ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),

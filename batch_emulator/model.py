@@ -121,6 +121,17 @@ class Execution:
     stop: Stop | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """What a task wants of a node beyond slots. Only a job manager task has more than a wish."""
+
+    node: str | None = None  # key of the node it had better run on
+    manager: bool = False
+    exclusive: bool = False
+    dedicated: bool = False
+    ends_job: bool = False
+
+
 @dataclass(slots=True, eq=False)
 class Task:
     """A task in the few fields that change; its body lies in SQLite, finished ones entirely."""
@@ -149,11 +160,22 @@ class Task:
     execution: Execution | None = None
     blocked: bool = False  # waits for tasks that it depends on
     satisfies: bool = False  # completed so that tasks that depend on it may run
+    wants: Wants | None = None
 
     @property
     def key(self) -> str:
         """The form of the id that is compared."""
         return self.id.lower()
+
+    @property
+    def lane(self) -> int:
+        """Which queue of the job it waits in: that of its slots, a job manager task in its own."""
+        return 0 if self.wants is not None and self.wants.manager else self.slots
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it wants a node for itself."""
+        return self.wants is not None and self.wants.exclusive
 
 
 @dataclass(slots=True, eq=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import astuple
 from typing import Any
 
 from batch_emulator.dependencies import Dependencies
@@ -19,6 +20,7 @@ from batch_emulator.model import (
     Task,
     TaskState,
     Visit,
+    Wants,
 )
 from batch_emulator.values import optional_time, time_of, time_text
 
@@ -37,7 +39,7 @@ def _times(**times: Any) -> Json:
 
 
 # what a task's record holds beyond what the wire shows
-PRIVATE = ("place", "blocked", "satisfies")
+PRIVATE = ("place", "blocked", "satisfies", "wants")
 
 
 def task_record(task: Task) -> Json:
@@ -71,6 +73,8 @@ def task_record(task: Task) -> Json:
         record["blocked"] = True
     if task.satisfies:
         record["satisfies"] = True
+    if task.wants is not None:
+        record["wants"] = astuple(task.wants)
     return record
 
 
@@ -103,6 +107,7 @@ def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> T
         place=(place[0], place[1]) if place else None,
         blocked=record.get("blocked", False),
         satisfies=record.get("satisfies", False),
+        wants=Wants(*record["wants"]) if "wants" in record else None,
     )
 
 

@@ -110,5 +110,7 @@ def _reopen(account: Account, job: Job) -> None:
             job.released = False  # release tasks that were interrupted run again
     if job.deadline is not None and job.state is not JobState.COMPLETED:
         account.at(job.deadline, job)
+    if job.spec.get("allowTaskPreemption"):
+        account.preemptible[job.key] = job
     refresh_queue(account, job)
     account.wake_job(job)

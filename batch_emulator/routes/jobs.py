@@ -20,7 +20,7 @@ _REPLACED = (
     "onAllTasksComplete",
 )
 # what a job is created with and keeps (docs: none of them is a property of an update)
-_FIXED = ("usesTaskDependencies", "onTaskFailure")
+_FIXED = ("usesTaskDependencies", "onTaskFailure", "jobManagerTask")
 
 
 def add(call: Call) -> Reply:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batch_emulator.model import Job, Json, Node, Pool, Stop, Task
+from batch_emulator.model import Execution, Job, Json, Node, Pool, Stop, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,13 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
+class Displace:
+    """A running task makes room for one of a job of higher priority."""
+
+    execution: Execution
+
+
+@dataclass(frozen=True, slots=True)
 class TerminateJob:
     """A job ends by itself."""
 
@@ -114,5 +121,5 @@ class Evaluate:
 
 Action = (
     Advance | Preempt | ComeBack | FollowTrace | AddNodes | Leave | EndResize | ForgetPool | Place
-    | TerminateJob | BeginRelease | FinishJob | Sample | Evaluate
+    | Displace | TerminateJob | BeginRelease | FinishJob | Sample | Evaluate
 )  # fmt: skip

@@ -103,8 +103,15 @@ def _room(account: Account, pool: Pool, *, dedicated: bool) -> int:
 
 
 def _least_useful(staying: list[Node], count: int) -> list[Node]:
-    """Nodes that lose least: not yet working, then with the fewest running tasks [S]."""
+    """Nodes that lose least: not yet working, then with the fewest running tasks [S].
+
+    Those with a job manager task are kept the longest (docs: JobManagerTask).
+    """
     working = (NodeState.IDLE, NodeState.RUNNING)
-    return sorted(
-        staying, key=lambda node: (node.state in working, len(node.executions), -node.number)
-    )[:count]
+
+    def worth(node: Node) -> tuple[bool, bool, int, int]:
+        running = node.executions.values()
+        manages = any(e.task and e.task.wants and e.task.wants.manager for e in running)
+        return manages, node.state in working, len(running), -node.number
+
+    return sorted(staying, key=worth)[:count]

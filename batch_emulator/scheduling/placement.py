@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
-from batch_emulator.model import Job, Node, Pool, PoolState
+from batch_emulator.model import Job, Node, Pool, PoolState, Task, Wants
 from batch_emulator.scheduling.actions import Action, Place
 from batch_emulator.transitions import preparation
 
@@ -19,20 +19,64 @@ class _Free:
     def __init__(self, pool: Pool) -> None:
         sign = 1 if pool.pack else -1
         self._sign = sign
+        self._pool = pool
+        self._left: dict[str, int] = {}  # free slots of nodes that lost some, by key
         self._heap = [
             (sign * node.free_slots, node.number, node) for node in pool.available.values()
         ]
         heapq.heapify(self._heap)
 
-    def take(self, slots: int, job: Job) -> Node | None:
-        """The node for a task of that many slots, None when no node has them."""
+    def take(self, task: Task) -> Node | None:
+        """The node for a task, None when none can have it now; its slots are gone then."""
+        wants = task.wants
+        node = None
+        if wants is not None and wants.node is not None:
+            node = self._wished(task, wants.node)
+        if wants is not None and wants.manager:
+            node = self._for_manager(task, wants)
+        elif node is None:
+            return self._any(task.slots, task.job)
+        if node is not None:
+            used = node.pool.slots_per_node if task.exclusive else task.slots
+            self._give(node, self._free(node) - used)
+        return node
+
+    def _free(self, node: Node) -> int:
+        return self._left.get(node.key, node.free_slots)
+
+    def _give(self, node: Node, left: int) -> None:
+        self._left[node.key] = left
+        if left > 0:
+            heapq.heappush(self._heap, (self._sign * left, node.number, node))
+
+    def _wished(self, task: Task, key: str) -> Node | None:
+        """The node that the task has an affinity to: only a hint (docs: AffinityInformation)."""
+        node = self._pool.available.get(key)
+        fits = node is not None and self._free(node) >= task.slots
+        return node if node is not None and fits and preparation.eligible(task.job, node) else None
+
+    def _for_manager(self, task: Task, wants: Wants) -> Node | None:
+        def fits(node: Node) -> bool:
+            free = self._free(node)
+            empty = free == node.pool.slots_per_node
+            dedicated = node.dedicated or not wants.dedicated
+            room = free >= task.slots and (empty or not wants.exclusive)
+            return room and dedicated and preparation.eligible(task.job, node)
+
+        fitting = filter(fits, self._pool.available.values())
+        return min(fitting, key=lambda n: (self._sign * self._free(n), n.number), default=None)
+
+    def _any(self, slots: int, job: Job) -> Node | None:
         aside: list[tuple[int, int, Node]] = []
         found: Node | None = None
         while self._heap:
             entry = heapq.heappop(self._heap)
             free = entry[0] * self._sign
+            if self._left.get(entry[2].key, free) != free:
+                continue  # it was given away without the heap
             if free >= slots and preparation.eligible(job, entry[2]):
                 found = entry[2]
+                self._left[found.key] = free - slots
                 if free > slots:
                     aside.append((self._sign * (free - slots), entry[1], found))
                 break
@@ -66,16 +110,16 @@ def _place_job(job: Job, free: _Free) -> Iterator[Action]:
     Tasks that fit nowhere hold up only those that need as many slots [S].
     """
     left = job.max_parallel - job.tasks.running if job.max_parallel > 0 else 1_000_000_000
-    rest = {slots: iter(queue.values()) for slots, queue in job.queues.items()}
-    heads = {slots: next(tasks) for slots, tasks in rest.items()}
+    rest = {lane: iter(queue.values()) for lane, queue in job.queues.items()}
+    heads = {lane: next(tasks) for lane, tasks in rest.items()}
     while left > 0 and heads and not free.empty:
-        slots, task = min(heads.items(), key=lambda head: head[1].order)
-        node = free.take(slots, job)
-        following = None if node is None else next(rest[slots], None)
+        lane, task = min(heads.items(), key=lambda head: head[1].order)
+        node = free.take(task)
+        following = None if node is None else next(rest[lane], None)
         if node is not None:
             left -= 1
             yield Place(task, node)
         if following is None:
-            del heads[slots]
+            del heads[lane]
         else:
-            heads[slots] = following
+            heads[lane] = following

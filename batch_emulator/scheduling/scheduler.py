@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from batch_emulator.account import Account
-from batch_emulator.model import AllocationState, Job, JobState, Node, Task
+from batch_emulator.model import AllocationState, Job, JobState, Node, Stop, Task
 from batch_emulator.scheduling import autoscaling
 from batch_emulator.scheduling.actions import (
     Action,
@@ -18,6 +18,7 @@ from batch_emulator.scheduling.actions import (
     Advance,
     BeginRelease,
     ComeBack,
+    Displace,
     EndResize,
     Evaluate,
     FinishJob,
@@ -30,6 +31,7 @@ from batch_emulator.scheduling.actions import (
     TerminateJob,
 )
 from batch_emulator.scheduling.allocation import allocate, resize_expired, timeout_error
+from batch_emulator.scheduling.displacement import displace
 from batch_emulator.scheduling.placement import place
 from batch_emulator.transitions import (
     autoscale,
@@ -40,6 +42,7 @@ from batch_emulator.transitions import (
     pools,
     preparation,
 )
+from batch_emulator.transitions.states import stop_execution
 
 
 def decide(account: Account, now: datetime) -> list[Action]:
@@ -60,7 +63,8 @@ def decide(account: Account, now: datetime) -> list[Action]:
     for pool in account.dirty_pools.values():
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
-        actions += place(pool)
+        placed = list(place(pool))
+        actions += placed or displace(account, pool)
         actions += autoscaling.touched(pool, now)
     return actions
 
@@ -95,13 +99,38 @@ def _job(job: Job) -> Iterator[Action]:
 def _still_fits(task: Task, node: Node) -> bool:
     """Whether nothing decided in the same turn came in between."""
     job = task.job
-    queued = task.key in job.queues.get(task.slots, ())
+    queued = task.key in job.queues.get(task.lane, ())
     fits = node.open and node.free_slots >= task.slots
+    if task.exclusive:
+        fits = fits and node.used_slots == 0
     return job.state is JobState.ACTIVE and queued and fits
 
 
 def apply(account: Account, action: Action, now: datetime) -> None:
     """Carry out one decision, unless another of the same turn made it void."""
+    match action:
+        case Advance() | Preempt() | ComeBack() | FollowTrace():
+            _apply_to_node(account, action, now)
+        case Place(task, node):
+            if _still_fits(task, node):
+                executions.place(account, task, node, now)
+        case Displace(execution):
+            if execution.stop is None:
+                stop_execution(account, execution, Stop.REQUEUE)
+        case TerminateJob(job, reason):
+            if job.state in jobs.TERMINABLE:
+                jobs.terminate(account, job, reason, now)
+        case BeginRelease(job):
+            preparation.begin_release(account, job, now)
+        case FinishJob(job):
+            jobs.finish(account, job, now)
+        case _:
+            _apply_to_pool(account, action, now)
+
+
+def _apply_to_node(
+    account: Account, action: Advance | Preempt | ComeBack | FollowTrace, now: datetime
+) -> None:
     match action:
         case Advance(node):
             if node.due is not None and node.due <= now:
@@ -112,18 +141,6 @@ def apply(account: Account, action: Action, now: datetime) -> None:
             eviction.come_back(account, node, now)
         case FollowTrace(pool):
             eviction.follow_trace(account, pool, now)
-        case Place(task, node):
-            if _still_fits(task, node):
-                executions.place(account, task, node, now)
-        case TerminateJob(job, reason):
-            if job.state in jobs.TERMINABLE:
-                jobs.terminate(account, job, reason, now)
-        case BeginRelease(job):
-            preparation.begin_release(account, job, now)
-        case FinishJob(job):
-            jobs.finish(account, job, now)
-        case _:
-            _apply_to_pool(account, action, now)
 
 
 def _apply_to_pool(

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from batch_emulator.account import Account
 from batch_emulator.faults import Fault
-from batch_emulator.model import Job, JobState, Json, Task
+from batch_emulator.model import Job, JobState, Json, Task, Wants, key_of, part
 from batch_emulator.transitions import dependencies
 from batch_emulator.transitions.states import count_new, enqueue
 
@@ -22,7 +22,7 @@ def require_open_job(job: Job) -> None:
         raise Fault(code)
 
 
-def add(account: Account, job: Job, body: Json, now: datetime) -> Task:
+def add(account: Account, job: Job, body: Json, now: datetime, wants: Wants | None = None) -> Task:
     """Add a validated task whose id is free."""
     task = Task(
         job=job,
@@ -33,6 +33,7 @@ def add(account: Account, job: Job, body: Json, now: datetime) -> Task:
         etag=account.next_etag(now),
         order=account.next_order(),
         state_time=now,
+        wants=wants or _wish(body),
     )
     job.live[task.key] = task
     count_new(task)
@@ -41,3 +42,9 @@ def add(account: Account, job: Job, body: Json, now: datetime) -> Task:
     account.journal.new_tasks.append((task, body))
     account.events.add(now, "task.state", f"{job.id}/{task.id}", task.state.value)
     return task
+
+
+def _wish(body: Json) -> Wants | None:
+    """The affinity of a task: `TVM:<node>`, as nodes and tasks that ran on one give it."""
+    kind, _, node = str(part(body, "affinityInfo").get("affinityId") or "").partition(":")
+    return Wants(node=key_of(node)) if kind.lower() == "tvm" and node else None

@@ -17,14 +17,15 @@ def place(account: Account, task: Task, node: Node, now: datetime) -> Execution:
     """Give a task its slots on a node and let it in (or behind the job's preparation task)."""
     job = task.job
     key = f"{job.key}/{task.key}/{account.token()}"
-    execution = Execution(key=key, kind=Kind.TASK, node=node, job=job, task=task, slots=task.slots)
+    slots = node.pool.slots_per_node if task.exclusive else task.slots
+    execution = Execution(key=key, kind=Kind.TASK, node=node, job=job, task=task, slots=slots)
     dequeue(account, task)
     task.execution = execution
     task.place = (node.pool.id, node.id)
     account.executions[key] = execution
     job.executions[key] = execution
     node.executions[key] = execution
-    node.used_slots += task.slots
+    node.used_slots += slots
     newest = (job.id, task.id)
     others = [other for other in node.recent if other != newest]
     node.recent = [newest, *others[: RECENT_TASKS - 1]]

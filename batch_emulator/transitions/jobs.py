@@ -8,6 +8,7 @@ from batch_emulator.account import Account, DeleteTaskFolder
 from batch_emulator.dependencies import Dependencies
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Execution, Job, JobState, Json, Kind, Stop, part
+from batch_emulator.transitions import manager
 from batch_emulator.transitions.states import (
     refresh_queue,
     set_job,
@@ -34,6 +35,7 @@ def add(account: Account, body: Json, now: datetime) -> Job:
     account.jobs[job.key] = job
     account.events.add(now, "job.state", job.id, job.state.value)
     account.save_job(job)
+    manager.add(account, job, now)
     return job
 
 
@@ -46,6 +48,10 @@ def apply_spec(account: Account, job: Job, spec: Json) -> None:
     job.pool_id = spec["poolInfo"]["poolId"]
     job.priority = spec.get("priority") or 0
     job.max_parallel = spec.get("maxParallelTasks") or -1
+    if spec.get("allowTaskPreemption"):
+        account.preemptible[job.key] = job
+    else:
+        account.preemptible.pop(job.key, None)
     if spec.get("usesTaskDependencies") and job.dependencies is None:
         job.dependencies = Dependencies()
     job.deadline = _deadline(job)
@@ -148,6 +154,7 @@ def _forget(account: Account, job: Job) -> None:
         for node in pool.nodes.values():
             account.effects.append(DeleteTaskFolder(pool.id, node.id, job.id, None))
     account.jobs.pop(job.key, None)
+    account.preemptible.pop(job.key, None)
     account.dirty_jobs.pop(job.key, None)
     account.journal.jobs[job.key] = None
 

@@ -107,7 +107,7 @@ def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
     if task.blocked:
         return
     job = task.job
-    queue = job.queues.setdefault(task.slots, OrderedDict())
+    queue = job.queues.setdefault(task.lane, OrderedDict())
     queue[task.key] = task
     if first:
         queue.move_to_end(task.key, last=False)
@@ -116,9 +116,9 @@ def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
 
 def dequeue(account: Account, task: Task) -> None:
     """Take a task out of its job's queue, when it is there."""
-    queue = task.job.queues.get(task.slots)
+    queue = task.job.queues.get(task.lane)
     if queue is not None and queue.pop(task.key, None) is not None and not queue:
-        del task.job.queues[task.slots]
+        del task.job.queues[task.lane]
         refresh_queue(account, task.job)
 
 

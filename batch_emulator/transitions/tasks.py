@@ -171,6 +171,8 @@ def _complete(
     satisfied = exits.satisfies(body or {}, exit_code, failure)
     dependencies.completed(account, task, satisfies=satisfied, now=now)
     set_task(account, task, TaskState.COMPLETED, now)
+    if task.wants is not None and task.wants.ends_job and task.job.state in jobs.TERMINABLE:
+        jobs.terminate(account, task.job, "JMComplete", now)
 
 
 def failure_info(outcome: Outcome) -> Json | None:

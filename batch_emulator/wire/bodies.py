@@ -43,6 +43,8 @@ _BOOLEANS = frozenset(
         "allowTaskPreemption",
         "rerunOnNodeRebootAfterSuccess",
         "killJobOnCompletion",
+        "runExclusive",
+        "allowLowPriorityNode",
     ]
 )
 _DURATIONS = frozenset(
@@ -58,6 +60,7 @@ _STRINGS = frozenset(
         "vmSize",
         "autoScaleFormula",
         "commandLine",
+        "affinityId",
         "poolId",
         "onAllTasksComplete",
         "onTaskFailure",
@@ -93,6 +96,7 @@ _OBJECTS = frozenset(
         "constraints",
         "jobPreparationTask",
         "jobReleaseTask",
+        "jobManagerTask",
         "taskSchedulingPolicy",
         "virtualMachineConfiguration",
         "exitConditions",

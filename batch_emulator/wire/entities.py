@@ -3,7 +3,7 @@
 What is documented and not emulated yet is refused by name with 501: nothing is accepted and then
 ignored. Kept without effect, by choice [S]: userIdentity and userAccounts (everything runs as the
 emulator's own user), networkConfiguration, identity, image and disk settings, resourceTags,
-affinityInfo, retentionTime (files stay until task, job or node goes), allowTaskPreemption.
+retentionTime (files stay until task, job or node goes).
 """
 
 from __future__ import annotations
@@ -97,7 +97,20 @@ def check_job(body: Json) -> None:
             check_start_task(task)
             if "id" in task and not ID_PATTERN.fullmatch(task["id"]):
                 raise bad_property(f"{name}/id", task["id"], "not a valid id")
+    if "jobManagerTask" in body:
+        _check_manager(body)
     require_choice(body, "onTaskFailure", "noaction", "performexitoptionsjobaction")
+
+
+def _check_manager(job: Json) -> None:
+    task = job["jobManagerTask"]
+    require_id(task)
+    require(task, "commandLine")
+    _refuse(task, NOT_IN_TASKS, "jobManagerTask")
+    require_range(task, "requiredSlots", 1, MAX_SLOTS)
+    check_constraints(task)
+    _check_reserved_id(task, job)
+    _check_files(task)
 
 
 def check_job_properties(body: Json) -> None:
@@ -106,7 +119,6 @@ def check_job_properties(body: Json) -> None:
     if "autoPoolSpecification" in pool:
         raise not_implemented("job.poolInfo.autoPoolSpecification")
     require(body, "poolInfo", "poolInfo/poolId")
-    _refuse(body, ("jobManagerTask",), "job")
     require_range(body, "priority", -1000, 1000, "OutOfRangePriority")
     if body.get("maxParallelTasks", -1) != -1:
         require_range(body, "maxParallelTasks", 1, 2**31)
@@ -124,12 +136,16 @@ def check_task(body: Json, job: Json) -> None:
     check_constraints(body)
     _check_packages(body)
     check_dependencies(body, job)
+    _check_reserved_id(body, job)
+    _check_files(body)
+    _check_exit_conditions(body, job)
+
+
+def _check_reserved_id(body: Json, job: Json) -> None:
     for name in ("jobPreparationTask", "jobReleaseTask"):
         reserved = str(part(job, name).get("id") or name[:-4].lower()).lower()
         if name in job and body["id"].lower() == reserved:
             raise Fault(f"TaskIdSameAs{name[0].upper()}{name[1:]}")
-    _check_files(body)
-    _check_exit_conditions(body, job)
 
 
 def _check_packages(body: Json) -> None:

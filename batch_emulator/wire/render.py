@@ -14,6 +14,13 @@ from batch_emulator.wire.mounts import without_secrets
 
 _FOREVER = "P10675199DT2H48M5.4775807S"
 _USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
+_MANAGER: Json = {
+    "userIdentity": _USER,
+    "requiredSlots": 1,
+    "killJobOnCompletion": True,
+    "runExclusive": True,
+    "allowLowPriorityNode": True,
+}
 _SECRETS = ("password", "linuxUserConfiguration")
 
 
@@ -128,7 +135,7 @@ def node_counts(entity: Pool) -> Json:
 
 def job(entity: Job, base_url: str) -> Json:
     """A job."""
-    spec = entity.spec
+    spec, manager = entity.spec, entity.spec.get("jobManagerTask")
     execution: Json = {"startTime": time_text(entity.created), "poolId": entity.pool_id}
     if entity.ended is not None:
         execution["endTime"] = time_text(entity.ended)
@@ -147,6 +154,7 @@ def job(entity: Job, base_url: str) -> Json:
             "maxTaskRetryCount": 0,
             **(spec.get("constraints") or {}),
         },
+        **({"jobManagerTask": {**_MANAGER, **manager}} if manager else {}),
         "id": entity.id,
         "url": f"{base_url}/jobs/{entity.id}",
         "eTag": etag_text(entity.etag),

@@ -72,6 +72,16 @@ class Chaos:
             body["jobReleaseTask"] = {"commandLine": "y"}
         if self.random.random() < 0.3:
             body["maxParallelTasks"] = 2
+        body["usesTaskDependencies"] = self.random.random() < 0.6
+        body["allowTaskPreemption"] = self.random.random() < 0.5
+        if self.random.random() < 0.2:
+            exclusive = self.random.random() < 0.5
+            body["jobManagerTask"] = {
+                "id": "m",
+                "commandLine": "x",
+                "runExclusive": exclusive,
+                "killJobOnCompletion": self.random.random() < 0.2,
+            }
         if len(self.world.account.jobs) < 4:
             self.world.job(f"job{self.count}", **body)
 
@@ -81,11 +91,17 @@ class Chaos:
             admission.require_open_job(job)
             self.count += 1
             slots, tries = self.random.randint(1, 4), self.random.randint(0, 2)
+            more: dict[str, Any] = {}
+            if job.dependencies is not None and self.random.random() < 0.5:
+                near = [f"t{self.count + self.random.randint(-9, 3)}" for _ in range(2)]
+                more["dependsOn"] = {"taskIds": near}
+                more["exitConditions"] = {"default": {"dependencyAction": "satisfy"}}
             self.world.task(
                 job,
                 f"t{self.count}",
                 requiredSlots=slots,
                 constraints={"maxTaskRetryCount": tries},
+                **more,
             )
 
     def end_process(self) -> None:
@@ -198,7 +214,9 @@ def check_jobs(account: Account) -> None:
         assert job.tasks.running == len(by_state) - active
         assert TaskState.COMPLETED not in by_state
         queued = {key for queue in job.queues.values() for key in queue}
-        assert queued == {k for k, t in job.live.items() if t.state is TaskState.ACTIVE}
+        free = {k for k, t in job.live.items() if t.state is TaskState.ACTIVE and not t.blocked}
+        assert queued == free
+        assert job.ready == len(free)
         if job.state is not JobState.DELETING:
             for task in job.live.values():
                 assert (task.execution is None) == (task.state is TaskState.ACTIVE)

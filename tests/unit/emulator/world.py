@@ -78,6 +78,9 @@ class World:
 
     def job(self, job_id: str = "job", pool: str = "pool", **body: Any) -> Job:
         spec = {"id": job_id, "poolInfo": {"poolId": pool}, **body}
+        if "jobManagerTask" in body:
+            manager = body["jobManagerTask"]
+            self.bodies[f"{job_id.lower()}/{manager['id'].lower()}"] = manager
         job = jobs.add(self.account, spec, self.clock.now())
         self.settle()
         return job
