@@ -23,6 +23,7 @@ from batch_emulator.clock import wall_now
 from batch_emulator.emulator import Emulator
 from batch_emulator.faults import Fault, error_body, not_implemented
 from batch_emulator.logs import FIELDS
+from batch_emulator.model import key_of
 from batch_emulator.routes import admin
 from batch_emulator.routes.match import Matcher
 from batch_emulator.routes.table import ROUTES
@@ -102,8 +103,10 @@ class App:
             whole, stream = (b"", body) if route.streamed else (await body.read(), None)
         else:
             whole = await body.read()
-            self._authenticate(method, raw_path, raw_query, headers)
+            only_job = self._authenticate(method, raw_path, raw_query, headers)
             handler, params = self._find(method, raw_path, query)
+            if only_job is not None and key_of(params.get("jobId", "")) != only_job:
+                raise Fault("InsufficientAccountPermissions")
         path = raw_path.rstrip("/")
         request = (method, path, params, query, headers, whole, base_url, now, request_id)
         call = Call(self.emulator, *request, stream)
@@ -142,7 +145,14 @@ class App:
             emulator.loop.poke()
         await emulator.store.committed()
 
-    def _authenticate(self, method: str, path: str, query: str, headers: Mapping[str, str]) -> None:
+    def _authenticate(
+        self, method: str, path: str, query: str, headers: Mapping[str, str]
+    ) -> str | None:
+        """None for who has the account's key, else the only job that a task's token opens."""
+        token = auth.bearer_token(headers)
+        job = None if token is None else self.emulator.launches.tokens.job_of(token)
+        if job is not None:
+            return job
         settings = self.emulator.settings
         try:
             auth.verify(method, path, query, headers, settings.account, settings.key, wall_now())
@@ -150,6 +160,7 @@ class App:
             raise Fault(
                 err.code, {"AuthenticationErrorDetail": err.detail}, message=err.message, status=403
             ) from err
+        return None
 
 
 def _log_request(scope: Scope, reply: Reply, request_id: str, took_s: float) -> None:

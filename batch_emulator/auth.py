@@ -75,6 +75,12 @@ def verify(  # noqa: PLR0917 - a request is made of this much
     )
 
 
+def bearer_token(headers: Mapping[str, str]) -> str | None:
+    """The token that a request presents instead of a signature."""
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else None
+
+
 def query_of(raw_query: str) -> dict[str, str]:
     """The parameters of a query; of one that is repeated the first counts, which was signed."""
     query: dict[str, str] = {}
@@ -89,7 +95,9 @@ def _authorization(headers: Mapping[str, str]) -> tuple[str, str]:
         raise AuthFault("The Authorization header is missing.")
     scheme, _, credentials = value.partition(" ")
     if scheme.lower() == "bearer":
-        raise AuthFault("Tokens are not accepted here: sign requests with the shared key.")
+        raise AuthFault(
+            "Tokens are not accepted but from running tasks: sign requests with the shared key."
+        )
     account, colon, signature = credentials.strip().partition(":")
     if scheme.lower() != "sharedkey" or not (account and colon and signature):
         raise AuthFault("The Authorization header must read 'SharedKey <account>:<signature>'.")

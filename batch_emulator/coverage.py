@@ -78,6 +78,10 @@ _NOTES = (
     ),
     ("our choice", "Preemption ends the youngest tasks of the lowest priority, as few as needed."),
     ("our choice", "A task that is preempted by another job is requeued, which counts."),
+    (
+        "our choice",
+        "AZ_BATCH_AUTHENTICATION_TOKEN opens what lies below its job, while the task runs.",
+    ),
     ("our choice", "A pattern of an output file that matches nothing is no failure."),
     ("our choice", "A resize that fails keeps its targets; nodes still in creation are given up."),
     ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),

@@ -38,6 +38,10 @@ FAULTS: Mapping[str, tuple[int, str]] = {
         "Multiple condition headers are not supported.",
     ),
     "UnsupportedRequestVersion": (400, "The version specified in the request is not supported."),
+    "InsufficientAccountPermissions": (
+        403,
+        "The credentials do not have sufficient permissions to execute this operation.",
+    ),
     "InvalidUri": (400, "The requested URI does not represent any resource on the server."),
     "OutOfRangeInput": (400, "One of the request inputs is out of range."),
     "InvalidConstraintValue": (400, "The value provided for one of the constraints is invalid."),

@@ -17,6 +17,7 @@ from batch_emulator.executor.launch import Launch
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.packages import Packages, installed
 from batch_emulator.model import Execution, Json, Kind
+from batch_emulator.tokens import Tokens
 from batch_emulator.transitions.preparation import task_id
 from batch_emulator.values import parse_duration
 
@@ -38,6 +39,7 @@ class Launches:
     ) -> None:
         self._time_scale = time_scale
         self._packages = packages
+        self.tokens = Tokens()
         self._nodes = data_dir / "nodes"
         self.trash = data_dir / "trash"
         self._node_path = node_path or LINUX_PATH
@@ -57,13 +59,17 @@ class Launches:
         node, body = execution.node, execution.body
         layout = self.layout(node.pool.id, node.id)
         directory = self._task_dir(execution, layout)
+        environment = self._environment(execution, layout, directory)
+        if body.get("authenticationTokenSettings") and execution.job is not None:
+            token = self.tokens.issue(execution.key, execution.job.key)
+            environment["AZ_BATCH_AUTHENTICATION_TOKEN"] = token
         return Launch(
             key=execution.key,
             root_dir=layout.root,
             task_dir=directory,
             working_dir=directory / "wd",
             command_line=body["commandLine"],
-            environment=self._environment(execution, layout, directory),
+            environment=environment,
             resource_files=tuple(body.get("resourceFiles") or ()),
             output_files=tuple(body.get("outputFiles") or ()),
             wall_clock_s=self._wall_clock_s(execution),

@@ -156,6 +156,7 @@ class Loop:
             failure = Failure("servererror", "Unknown", f"{type(err).__name__}: {err}")
             outcome = Outcome(exit_code=None, failure=failure, retryable=False)
         self._running.discard(execution.key)
+        self.launches.tokens.revoke(execution.key)
         self._ended(execution, outcome)
 
     def _load_body(self, execution: Execution) -> None:

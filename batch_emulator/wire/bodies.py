@@ -114,6 +114,7 @@ _OBJECTS = frozenset(
         "nfsMountConfiguration",
         "cifsMountConfiguration",
         "identityReference",
+        "authenticationTokenSettings",
     ]
 )
 _LISTS = frozenset(

@@ -34,7 +34,7 @@ NOT_IN_POOLS = (
     "certificateReferences",
     "cloudServiceConfiguration",
 )
-NOT_IN_TASKS = ("containerSettings", "authenticationTokenSettings")
+NOT_IN_TASKS = ("containerSettings",)
 
 
 def _refuse(body: Json, names: tuple[str, ...], where: str) -> None:
@@ -109,6 +109,8 @@ def _check_manager(job: Json) -> None:
     _refuse(task, NOT_IN_TASKS, "jobManagerTask")
     require_range(task, "requiredSlots", 1, MAX_SLOTS)
     check_constraints(task)
+    check_token_settings(task)
+    _check_packages(task)
     _check_reserved_id(task, job)
     _check_files(task)
 
@@ -135,6 +137,7 @@ def check_task(body: Json, job: Json) -> None:
     require_range(body, "requiredSlots", 1, MAX_SLOTS)
     check_constraints(body)
     _check_packages(body)
+    check_token_settings(body)
     check_dependencies(body, job)
     _check_reserved_id(body, job)
     _check_files(body)
@@ -160,6 +163,14 @@ def _check_packages(body: Json) -> None:
 def check_constraints(body: Json) -> None:
     """Refuse wrong task constraints. Raises Fault."""
     require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
+
+
+def check_token_settings(task: Json) -> None:
+    """Refuse access to anything but the job (docs: AuthenticationTokenSettings). Raises Fault."""
+    access: Any = part(task, "authenticationTokenSettings").get("access", ["job"])
+    if access != ["job"]:
+        name = "authenticationTokenSettings/access"
+        raise bad_property(name, access, "the only access is to the job")
 
 
 def _check_exit_conditions(body: Json, job: Json) -> None:
