@@ -13,7 +13,6 @@ from batch_emulator.events import Events
 from batch_emulator.eviction_trace import TraceEntry
 from batch_emulator.model import Execution, Job, Json, Node, Pool, Task, key_of
 
-Timed = Node | Pool | Job
 _EPOCH = datetime(1, 1, 1, tzinfo=UTC)
 
 
@@ -60,7 +59,29 @@ class DeleteTaskFolder:
     task_id: str | None
 
 
-Effect = Start | Kill | SetUpNode | DeleteNodeFolder | DeleteTaskFolder
+@dataclass(frozen=True, slots=True)
+class SweepTasks:
+    """Effect: delete the directories of tasks whose retention is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitRetention:
+    """Effect: a node goes when no task on it is retained; answered by `retained_nodes.answer`."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is due when the retention of some task is over."""
+
+
+Effect = (
+    SweepTasks | AwaitRetention | Start | Kill | SetUpNode | DeleteNodeFolder | DeleteTaskFolder
+)
+
+
+Timed = Node | Pool | Job | Sweep
 
 
 @dataclass(slots=True)
@@ -121,6 +142,7 @@ class Account:
         self.dirty_pools: dict[str, Pool] = {}
         self.dirty_jobs: dict[str, Job] = {}
         self.timers: list[tuple[datetime, int, Timed]] = []
+        self.sweep_due: datetime | None = None
         self._order = 0
         self._etag = 0
 

@@ -30,7 +30,6 @@ _REFUSED = (
     ("job.poolInfo", ("autoPoolSpecification",)),
     ("task", (*NOT_IN_TASKS, "multiInstanceSettings")),
     ("pool.mountConfiguration.azureBlobFileSystemConfiguration", ("identityReference",)),
-    ("resize, autoscale formula", ("nodeDeallocationOption: retaineddata",)),
 )
 
 _WITHOUT_EFFECT = (
@@ -38,7 +37,6 @@ _WITHOUT_EFFECT = (
     ("imageReference and disks", "a node is a folder of this machine, whatever its image"),
     ("networkConfiguration, identity, resourceTags", "kept and given back"),
     ("mountOptions, blobfuseOptions", "a mount is a folder; only read-only containers stay so"),
-    ("retentionTime", "files stay until the task, the job or the node goes"),
     ("virtualMachineConfiguration.extensions", "shown as provisioned, never run"),
 )
 
@@ -46,6 +44,8 @@ _WITHOUT_EFFECT = (
 _NOTES = (
     ("disagree", "A failed start task leaves its node in `starttaskfailed`, not `unusable`."),
     ("disagree", "A terminated task and one past maxWallClockTime are `usererror` / `TaskEnded`."),
+    ("disagree", "Task directories are kept for 7 days by default, not for ever."),
+    ("disagree", "Files of a task whose retention is over are `TaskFilesUnavailable`."),
     ("disagree", "When a job is terminated its active tasks stay active."),
     ("disagree", "The default scope of autoUser is `pool`; nodes fill by `spread`."),
     ("disagree", "A request body may have 4 MiB."),
@@ -82,6 +82,7 @@ _NOTES = (
         "our choice",
         "AZ_BATCH_AUTHENTICATION_TOKEN opens what lies below its job, while the task runs.",
     ),
+    ("our choice", "`retaineddata`: whether tasks are still retained is looked at once a minute."),
     ("our choice", "A pattern of an output file that matches nothing is no failure."),
     ("our choice", "A resize that fails keeps its targets; nodes still in creation are given up."),
     ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),

@@ -13,11 +13,13 @@ from uuid import uuid4
 
 from batch_emulator.account import (
     Account,
+    AwaitRetention,
     DeleteNodeFolder,
     DeleteTaskFolder,
     Kill,
     SetUpNode,
     Start,
+    SweepTasks,
 )
 from batch_emulator.clock import Clock
 from batch_emulator.executor.launch import Failure, Outcome
@@ -27,9 +29,11 @@ from batch_emulator.launches import Launches
 from batch_emulator.model import Execution, Json, Kind, Node, Stop
 from batch_emulator.scheduling.scheduler import apply, decide
 from batch_emulator.store import Store
-from batch_emulator.transitions import executions, nodes
+from batch_emulator.transitions import executions, nodes, retained_nodes, retention
 
 log = logging.getLogger(__name__)
+
+_SWEPT_AT_ONCE = 100
 
 
 class Loop:
@@ -103,6 +107,12 @@ class Loop:
                     self._start(execution)
                 case Kill(execution, hard):
                     self._kill(execution, hard=hard)
+                case SweepTasks():
+                    self._sweep()
+                case AwaitRetention(node):
+                    self.store.write(self.account.take_journal())
+                    until = self.store.retained_until(node.pool.id, node.id)
+                    retained_nodes.answer(self.account, node, until, self.clock.now())
                 case SetUpNode(node):
                     self._set_up(node)
                 case DeleteNodeFolder(pool_id, node_id):
@@ -190,6 +200,20 @@ class Loop:
         """Return when nothing of the execution is left."""
         if execution.key in self.account.executions:
             await self._waiters.setdefault(execution.key, asyncio.Event()).wait()
+
+    def _sweep(self) -> None:
+        """Some at a time: thousands may expire at once, and others want their turn."""
+        self.store.write(self.account.take_journal())
+        for job_key, task_id, (pool_id, node_id) in self.store.take_expired(
+            self.clock.now(), _SWEPT_AT_ONCE
+        ):
+            job = self.account.jobs.get(job_key)
+            if job is not None:
+                layout = self.launches.layout(pool_id, node_id)
+                self._remove(layout.task_dir(job.id, task_id))
+        due = self.store.next_expiry()
+        if due is not None:
+            retention.look_at(self.account, due)
 
     def _remove(self, folder: Path) -> None:
         """Move away at once, so that a namesake is safe, and delete in a thread."""

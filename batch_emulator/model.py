@@ -161,6 +161,7 @@ class Task:
     blocked: bool = False  # waits for tasks that it depends on
     satisfies: bool = False  # completed so that tasks that depend on it may run
     wants: Wants | None = None
+    expires: datetime | None = None  # when the directory of a completed task may be deleted
 
     @property
     def key(self) -> str:
@@ -271,6 +272,7 @@ class Node:
     booted: datetime | None = None
     scheduling: bool = True
     next_state: NodeState | None = None
+    keeps_data: bool = False  # leaves or restarts only when no task on it is retained
     used_slots: int = 0
     tasks_run: int = 0
     tasks_succeeded: int = 0

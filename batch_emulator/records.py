@@ -191,6 +191,7 @@ def node_record(node: Node) -> Json:
         "lives": node.lives,
         "away_s": node.away_s,
         "notice": node.notice and _notice_record(node.notice),
+        "keeps_data": node.keeps_data,
         **_times(
             allocated=node.allocated,
             state_time=node.state_time,
@@ -220,6 +221,7 @@ def node_from(pool: Pool, record: Json) -> Node:
         away_s=record["away_s"],
         notice=_notice_from(record["notice"]) if record["notice"] else None,
         evict_at=optional_time(record.get("evict_at")),
+        keeps_data=record["keeps_data"],
         errors=record["errors"],
         recent=[(job, task) for job, task in record["recent"]],
         allocated=time_of(record["allocated"]),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from batch_emulator.account import Account
+from batch_emulator.account import Account, AwaitRetention
 from batch_emulator.model import Job, JobState, Node, NodeState, Task, TaskState
 from batch_emulator.records import job_from, node_from, pool_from, task_from
 from batch_emulator.store import Store
-from batch_emulator.transitions import autoscale, dependencies
+from batch_emulator.transitions import autoscale, dependencies, retention
 from batch_emulator.transitions.eviction import begin_trace
 from batch_emulator.transitions.nodes import drained, gone
 from batch_emulator.transitions.states import count_new, enqueue, refresh_queue
@@ -45,6 +45,9 @@ def load(account: Account, store: Store, now: datetime) -> None:
             node = node_from(pool, record)
             pool.nodes[node.key] = node
             _revive(account, node, now)
+    due = store.next_expiry()
+    if due is not None:
+        retention.look_at(account, due)
     for _, record in store.records("jobs"):
         job = job_from(record)
         account.seen(job.order, job.etag)
@@ -59,6 +62,10 @@ def load(account: Account, store: Store, now: datetime) -> None:
 
 
 def _revive(account: Account, node: Node, now: datetime) -> None:
+    if node.state is NodeState.LEAVING_POOL and node.keeps_data:
+        account.effects.append(AwaitRetention(node))
+        account.save_node(node)
+        return
     if node.state is NodeState.LEAVING_POOL:
         gone(account, node)
         return

@@ -13,7 +13,7 @@ import logging
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +38,10 @@ CREATE TABLE IF NOT EXISTS nodes (
 CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tasks (
   job TEXT, task TEXT, id TEXT NOT NULL, ord INTEGER NOT NULL, slots INTEGER NOT NULL,
-  state TEXT NOT NULL, result TEXT, record TEXT NOT NULL, body TEXT NOT NULL,
+  state TEXT NOT NULL, result TEXT, record TEXT NOT NULL, body TEXT NOT NULL, expires REAL,
   PRIMARY KEY (job, task)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS live_tasks ON tasks (job, ord) WHERE state <> 'completed';
+CREATE INDEX IF NOT EXISTS expiring ON tasks (expires) WHERE expires IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
 """
 _NEWEST = (
@@ -152,7 +153,7 @@ class Store:
 
     def _write_tasks(self, journal: Journal) -> None:
         self._db.executemany(
-            "INSERT INTO tasks VALUES (?,?,?,?,?,?,?,?,?)",
+            "INSERT INTO tasks VALUES (?,?,?,?,?,?,?,?,?,NULL)",
             (
                 (t.job.key, t.key, t.id, t.order, t.slots, t.state.value, t.result,
                  dump(task_record(t)), dump(body))
@@ -164,9 +165,16 @@ class Store:
             ((dump(body), t.job.key, t.key) for t, body in journal.bodies),
         )
         self._db.executemany(
-            "UPDATE tasks SET state=?, result=?, ord=?, record=? WHERE job=? AND task=?",
+            "UPDATE tasks SET state=?, result=?, ord=?, record=?, expires=? WHERE job=? AND task=?",
             (
-                (t.state.value, t.result, t.order, dump(task_record(t)), *key)
+                (
+                    t.state.value,
+                    t.result,
+                    t.order,
+                    dump(task_record(t)),
+                    t.expires and t.expires.timestamp(),
+                    *key,
+                )
                 for key, t in journal.tasks.items()
                 if t is not None
             ),
@@ -290,6 +298,36 @@ class Store:
             " WHERE job=? AND state='completed' GROUP BY result",
             (job.key,),
         )
+
+    def next_expiry(self) -> datetime | None:
+        """When the retention of a task is over next."""
+        [when] = self._db.execute(
+            "SELECT min(expires) FROM tasks WHERE expires IS NOT NULL"
+        ).fetchone()
+        return None if when is None else datetime.fromtimestamp(when, UTC)
+
+    def take_expired(self, now: datetime, limit: int) -> list[tuple[str, str, list[str]]]:
+        """Job key, id and place of up to `limit` tasks whose retention is over, each once."""
+        rows = self._db.execute(
+            "SELECT job, task, id, json_extract(record, '$.place') FROM tasks"
+            " WHERE expires <= ? ORDER BY expires LIMIT ?",
+            (now.timestamp(), limit),
+        ).fetchall()
+        if rows and not self._db.in_transaction:
+            self._db.execute("BEGIN")
+        self._db.executemany(
+            "UPDATE tasks SET expires=NULL WHERE job=? AND task=?", (row[:2] for row in rows)
+        )
+        return [(job, task_id, json.loads(place)) for job, _, task_id, place in rows]
+
+    def retained_until(self, pool_id: str, node_id: str) -> datetime | None:
+        """When the last retention of a task that ran on the node is over, None without one."""
+        [when] = self._db.execute(
+            "SELECT max(expires) FROM tasks WHERE expires IS NOT NULL"
+            " AND json_extract(record, '$.place') = ?",
+            (json.dumps([pool_id, node_id], separators=(",", ":")),),
+        ).fetchone()
+        return None if when is None else datetime.fromtimestamp(when, UTC)
 
     def highest_order(self) -> int:
         """The highest order number that a task has."""

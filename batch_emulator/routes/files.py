@@ -15,6 +15,7 @@ from batch_emulator.call import Call, Handler, Reply
 from batch_emulator.faults import Fault, bad_query
 from batch_emulator.model import Json, TaskState, key_of
 from batch_emulator.node_files import FileEntry, FileFault, FileRange
+from batch_emulator.transitions import retention
 from batch_emulator.values import etag_text, http_date, time_text
 from batch_emulator.wire import paging
 
@@ -37,6 +38,9 @@ def task_root(call: Call) -> tuple[Path, str]:
     pool = call.emulator.account.pools.get(key_of(place[0]))
     if pool is None or key_of(place[1]) not in pool.nodes:
         raise Fault("TaskFilesCleanedup", {"NodeId": place[1]})
+    if retention.over(row.record, row.body, call.now):
+        # docs: "for example because the retention period has expired"; cleaned up fits too [X]
+        raise Fault("TaskFilesUnavailable", {"Reason": "the retention time is over"})
     folder = call.emulator.launches.layout(*place).task_dir(job.id, row.id)
     return folder, f"{call.base_url}/jobs/{job.id}/tasks/{row.id}/files"
 

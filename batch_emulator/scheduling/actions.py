@@ -84,6 +84,11 @@ class Displace:
 
 
 @dataclass(frozen=True, slots=True)
+class DeleteExpired:
+    """The retention of some task is over."""
+
+
+@dataclass(frozen=True, slots=True)
 class TerminateJob:
     """A job ends by itself."""
 
@@ -121,5 +126,5 @@ class Evaluate:
 
 Action = (
     Advance | Preempt | ComeBack | FollowTrace | AddNodes | Leave | EndResize | ForgetPool | Place
-    | Displace | TerminateJob | BeginRelease | FinishJob | Sample | Evaluate
+    | Displace | TerminateJob | BeginRelease | FinishJob | Sample | Evaluate | DeleteExpired
 )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from batch_emulator.account import Account
+from batch_emulator.account import Account, Sweep, SweepTasks
 from batch_emulator.model import AllocationState, Job, JobState, Node, Stop, Task
 from batch_emulator.scheduling import autoscaling
 from batch_emulator.scheduling.actions import (
@@ -18,6 +18,7 @@ from batch_emulator.scheduling.actions import (
     Advance,
     BeginRelease,
     ComeBack,
+    DeleteExpired,
     Displace,
     EndResize,
     Evaluate,
@@ -53,6 +54,8 @@ def decide(account: Account, now: datetime) -> list[Action]:
             actions += eviction.due(entity, now)
         elif isinstance(entity, Job):
             actions += _job_deadline(account, entity, now)
+        elif isinstance(entity, Sweep):
+            actions.append(DeleteExpired())
         else:
             actions += eviction.due_trace(account, entity, now)
             if resize_expired(entity, now):
@@ -114,6 +117,9 @@ def apply(account: Account, action: Action, now: datetime) -> None:
         case Place(task, node):
             if _still_fits(task, node):
                 executions.place(account, task, node, now)
+        case DeleteExpired():
+            account.sweep_due = None
+            account.effects.append(SweepTasks())
         case Displace(execution):
             if execution.stop is None:
                 stop_execution(account, execution, Stop.REQUEUE)

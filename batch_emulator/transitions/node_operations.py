@@ -39,7 +39,8 @@ def reboot(account: Account, node: Node, option: str, now: datetime) -> None:
     """Restart the node; its disk stays. Raises Fault."""
     stop = nodes.stop_for(option, "nodeRebootOption")
     require_state(node, *_RESTARTABLE)
-    nodes.drain_into(account, node, NodeState.REBOOTING, stop, now)
+    keeps = option == "retaineddata"
+    nodes.drain_into(account, node, NodeState.REBOOTING, stop, now, keeps_data=keeps)
 
 
 def reimage(account: Account, node: Node, option: str, now: datetime) -> None:
@@ -50,14 +51,16 @@ def reimage(account: Account, node: Node, option: str, now: datetime) -> None:
     """
     stop = nodes.stop_for(option, "nodeReimageOption")
     require_state(node, *_RESTARTABLE)
-    nodes.drain_into(account, node, NodeState.REIMAGING, stop, now)
+    keeps = option == "retaineddata"
+    nodes.drain_into(account, node, NodeState.REIMAGING, stop, now, keeps_data=keeps)
 
 
 def deallocate(account: Account, node: Node, option: str, now: datetime) -> None:
     """Give the machine back and keep the node, its disk not included [S]. Raises Fault."""
     stop = nodes.stop_for(option, "nodeDeallocateOption")
     require_state(node, *WORKING)
-    nodes.drain_into(account, node, NodeState.DEALLOCATING, stop, now)
+    keeps = option == "retaineddata"
+    nodes.drain_into(account, node, NodeState.DEALLOCATING, stop, now, keeps_data=keeps)
 
 
 def start(account: Account, node: Node, now: datetime) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 
-from batch_emulator.account import Account, DeleteNodeFolder, SetUpNode, Start
+from batch_emulator.account import Account, AwaitRetention, DeleteNodeFolder, SetUpNode, Start
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import (
@@ -71,7 +71,9 @@ def _after(account: Account, node: Node, now: datetime, seconds: float) -> None:
 def advance(account: Account, node: Node, now: datetime) -> None:
     """The time of the node's state is over: it starts, or runs its start task."""
     node.due = None
-    if node.state in (NodeState.CREATING, NodeState.REBOOTING, NodeState.REIMAGING):
+    if node.keeps_data:
+        account.effects.append(AwaitRetention(node))
+    elif node.state in (NodeState.CREATING, NodeState.REBOOTING, NodeState.REIMAGING):
         boot(account, node, NodeState.STARTING, now)
     elif node.state is NodeState.DEALLOCATING:
         set_node(account, node, NodeState.DEALLOCATED, now)
@@ -175,13 +177,16 @@ def start_task_ended(
     account.save_node(node)
 
 
-_STOPS = {"requeue": Stop.REQUEUE, "terminate": Stop.TERMINATE, "taskcompletion": None}
+_STOPS = {
+    "requeue": Stop.REQUEUE,
+    "terminate": Stop.TERMINATE,
+    "taskcompletion": None,
+    "retaineddata": None,  # and then for the retention of what ran (`keeps_data`)
+}
 
 
 def stop_for(option: str, name: str) -> Stop | None:
     """What a deallocation or reboot option does to running tasks; None waits. Raises Fault."""
-    if option == "retaineddata":
-        raise Fault("NotImplemented", {"Property": name, "PropertyValue": option})
     if option not in _STOPS:
         allowed = "one of requeue, terminate, taskcompletion, retaineddata"
         raise bad_property(name, option, allowed)
@@ -189,10 +194,17 @@ def stop_for(option: str, name: str) -> Stop | None:
 
 
 def drain_into(
-    account: Account, node: Node, state: NodeState, why: Stop | None, now: datetime
+    account: Account,
+    node: Node,
+    state: NodeState,
+    why: Stop | None,
+    now: datetime,
+    *,
+    keeps_data: bool = False,
 ) -> None:
     """Enter a state, at once or (`why` None) when its tasks are done, and go on when drained."""
     node.next_state = state
+    node.keeps_data = keeps_data
     node.due = None
     if why is not None:
         set_node(account, node, state, now)
@@ -210,6 +222,7 @@ def stop_all(account: Account, node: Node, why: Stop) -> None:
 
 def leave(account: Account, node: Node, why: Stop | None, now: datetime) -> None:
     """Take the node out of the pool, at once or (`why` None) when its tasks are done."""
+    node.keeps_data = why is None and node.pool.deallocation == "retaineddata"
     set_node(account, node, NodeState.LEAVING_POOL, now)
     if why is not None:
         stop_all(account, node, why)
@@ -219,7 +232,9 @@ def leave(account: Account, node: Node, why: Stop | None, now: datetime) -> None
 
 def drained(account: Account, node: Node, now: datetime) -> None:
     """Nothing runs on the node any more: go on with what waited for that."""
-    if node.state is NodeState.LEAVING_POOL:
+    if node.keeps_data and (node.state is NodeState.LEAVING_POOL or node.next_state):
+        account.effects.append(AwaitRetention(node))
+    elif node.state is NodeState.LEAVING_POOL:
         gone(account, node)
     elif node.next_state is not None:
         state, node.next_state = node.next_state, None

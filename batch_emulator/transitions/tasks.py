@@ -8,7 +8,7 @@ from batch_emulator.account import Account, DeleteTaskFolder
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.faults import Fault
 from batch_emulator.model import Execution, JobState, Json, Stop, Task, TaskState, part
-from batch_emulator.transitions import dependencies, exits, jobs
+from batch_emulator.transitions import dependencies, exits, jobs, retention
 from batch_emulator.transitions.admission import require_open_job
 from batch_emulator.transitions.states import (
     count_gone,
@@ -47,7 +47,7 @@ def reactivate(account: Account, task: Task, now: datetime) -> None:
     if task.result == "success":
         raise Fault("TaskSucceeded")
     require_open_job(task.job)
-    task.retry_count, task.last_retry = 0, None
+    task.retry_count, task.last_retry, task.expires = 0, None, None
     dependencies.revoke(task)
     set_task(account, task, TaskState.ACTIVE, now)
     _forget_attempt(task)
@@ -168,6 +168,7 @@ def _complete(
     task.exit_code = exit_code
     task.failure = failure
     task.result = "success" if failure is None else "failure"
+    retention.keep(account, task, body or {}, now)
     satisfied = exits.satisfies(body or {}, exit_code, failure)
     dependencies.completed(account, task, satisfies=satisfied, now=now)
     set_task(account, task, TaskState.COMPLETED, now)

@@ -2,8 +2,7 @@
 
 What is documented and not emulated yet is refused by name with 501: nothing is accepted and then
 ignored. Kept without effect, by choice [S]: userIdentity and userAccounts (everything runs as the
-emulator's own user), networkConfiguration, identity, image and disk settings, resourceTags,
-retentionTime (files stay until task, job or node goes).
+emulator's own user), networkConfiguration, identity, image and disk settings, resourceTags.
 """
 
 from __future__ import annotations

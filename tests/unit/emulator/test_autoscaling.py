@@ -139,12 +139,12 @@ def test_failed_evaluation_leaves_the_targets_and_is_shown() -> None:
     assert "autoscale" in {event.kind.rpartition(".")[2] for event in world.account.events.after(0)}
 
 
-def test_retained_data_is_an_error_and_not_ignored() -> None:
+def test_formula_may_have_nodes_wait_for_retained_data() -> None:
     world = World()
     pool = scaling(world, "$TargetDedicatedNodes=1;$NodeDeallocationOption=retaineddata;")
     assert pool.autoscale.run is not None
-    assert pool.autoscale.run["error"]["code"] == "NotImplemented"
-    assert pool.dedicated_target == 0
+    assert "error" not in pool.autoscale.run
+    assert (pool.dedicated_target, pool.deallocation) == (1, "retaineddata")
 
 
 def test_same_targets_do_not_resize_again_unless_nodes_are_missing() -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from batch_emulator.account import Account, Effect, Kill, Limits, SetUpNode, Start
+from batch_emulator.account import Account, AwaitRetention, Effect, Kill, Limits, SetUpNode, Start
 from batch_emulator.clock import ManualClock
 from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.model import Execution, Job, Json, Kind, Node, NodeState, Pool, Task
 from batch_emulator.scheduling.scheduler import apply, decide
-from batch_emulator.transitions import admission, executions, jobs, nodes, pools
+from batch_emulator.transitions import admission, executions, jobs, nodes, pools, retained_nodes
 
 OK = Outcome(exit_code=0, failure=None, retryable=False)
 
@@ -27,6 +27,7 @@ class World:
         self.clock = ManualClock()
         self.account = Account("unit", Limits(boot_s=boot_s, **limits))
         self.effects: list[Effect] = []
+        self.tasks: list[Task] = []
         self.bodies: dict[str, Json] = {}
         self.processes: dict[str, Execution] = {}
 
@@ -58,6 +59,11 @@ class World:
         elif isinstance(effect, SetUpNode):
             node, now = effect.node, self.clock.now()
             nodes.set_up(self.account, node, node.booted or now, [], now)
+        elif isinstance(effect, AwaitRetention):
+            node, now = effect.node, self.clock.now()
+            kept = [t.expires for t in self.tasks if t.place == (node.pool.id, node.id)]
+            until = max((when for when in kept if when and when > now), default=None)
+            retained_nodes.answer(self.account, node, until, now)
         elif isinstance(effect, Kill):
             self.processes.pop(effect.execution.key, None)
             killed = Outcome(exit_code=-9, failure=None, retryable=False)
@@ -89,6 +95,7 @@ class World:
         spec = {"id": task_id, "commandLine": "x", **body}
         self.bodies[f"{job.key}/{task_id.lower()}"] = spec
         task = admission.add(self.account, job, spec, self.clock.now())
+        self.tasks.append(task)
         if settle:
             self.settle()
         return task

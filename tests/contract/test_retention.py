@@ -1,0 +1,77 @@
+"""What a task leaves on its node is kept for its retention time."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from azure.batch import BatchClient, models
+from azure.core.exceptions import HttpResponseError
+
+from tests.contract.server import Running, Things, code_of, eventually, serving
+
+
+def short(seconds: float) -> models.BatchTaskConstraints:
+    return models.BatchTaskConstraints(retention_time=timedelta(seconds=seconds))
+
+
+def folder(running: Running, task: models.BatchTask) -> Path:
+    info = task.node_info
+    assert info is not None
+    place = str(info.pool_id), str(info.node_id)
+    return running.emulator.launches.layout(*place).root / str(info.task_root_directory)
+
+
+def test_files_go_when_the_retention_is_over(
+    running: Running, client: BatchClient, things: Things, pool: str
+) -> None:
+    job_id = things.job(pool)
+    brief = things.task(job_id, "/bin/echo hello", constraints=short(1.5))
+    longer = things.task(job_id, "/bin/echo hello")
+    task = things.wait_task(job_id, brief)
+    assert things.text(job_id, brief) == "hello\n"
+    assert folder(running, task).is_dir()
+    eventually(lambda: not folder(running, task).exists())
+    with pytest.raises(HttpResponseError) as caught:
+        things.text(job_id, brief)
+    assert code_of(caught.value) == "TaskFilesUnavailable"
+    with pytest.raises(HttpResponseError) as caught:
+        list(client.list_task_files(job_id, brief))
+    assert code_of(caught.value) == "TaskFilesUnavailable"
+    assert things.text(job_id, longer) == "hello\n"
+    shown = client.get_task(job_id, longer).constraints
+    assert shown is not None
+    assert shown.retention_time == timedelta(days=7)
+
+
+def test_what_expired_meanwhile_goes_after_a_restart(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as running:
+        things = Things(running.client)
+        pool_id = things.pool(target_dedicated_nodes=1)
+        things.wait_nodes(pool_id, 1)
+        job_id = things.job(pool_id)
+        task_id = things.task(job_id, constraints=short(3))
+        task = things.wait_task(job_id, task_id)
+        where = folder(running, task)
+        assert where.is_dir()
+    with serving(tmp_path / "data"):
+        eventually(lambda: not where.exists())
+
+
+def test_node_waits_for_the_retention_of_its_tasks(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as running:
+        things, client = Things(running.client), running.client
+        pool_id = things.pool(target_dedicated_nodes=1)
+        things.wait_nodes(pool_id, 1)
+        job_id = things.job(pool_id)
+        things.wait_task(job_id, things.task(job_id, constraints=short(3)))
+        client.begin_resize_pool(
+            pool_id,
+            models.BatchPoolResizeOptions(
+                target_dedicated_nodes=0, node_deallocation_option="retaineddata"
+            ),
+        )
+        things.wait_nodes(pool_id, 1, "leavingpool")
+        things.wait_nodes(pool_id, 0)
+        eventually(lambda: client.get_pool(pool_id).allocation_state == "steady")
