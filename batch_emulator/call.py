@@ -117,7 +117,8 @@ class Call:
         return Reply(200, self._with_metadata(await paging.page(asked, fetch, url, version)))
 
     def _with_metadata(self, body: Json, suffix: str = "") -> Json:
-        kind = self.path.strip("/").split("/")[-2 if suffix else -1]
+        steps = self.path.strip("/").partition("(")[0].split("/")
+        kind = steps[-2:][0] if suffix else steps[-1]
         return {"odata.metadata": f"{self.base_url}/$metadata#{kind}{suffix}", **body}
 
 

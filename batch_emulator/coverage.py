@@ -102,6 +102,9 @@ _NOTES = (
         "our choice",
         "A container of more than 100,000 blobs is not mounted; whoever writes last wins.",
     ),
+    ("observed", "Certificates are `sha1-THUMBPRINT.pfx` and `….pfx.pw` in the tasks' folder."),
+    ("our choice", "A PFX is not opened: thumbprint and password are believed, no publicData."),
+    ("our choice", "A certificate that no pool references is deleted at once."),
     ("observed", "A mount that fails is `MountConfigurationError` of a node that is unusable."),
     ("our choice", "A share that is mounted is a link: all nodes and REST see the same files."),
     (

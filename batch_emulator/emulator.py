@@ -15,6 +15,7 @@ from pathlib import Path
 from batch_emulator import restart
 from batch_emulator.account import Account, Limits
 from batch_emulator.applications import Applications
+from batch_emulator.certificates import Certificates
 from batch_emulator.clock import Clock, SystemClock
 from batch_emulator.executor.blob_mounts import BlobMounts
 from batch_emulator.executor.mounts import Mounts
@@ -61,6 +62,7 @@ class Emulator:
         self.account = Account(settings.account, settings.limits)
         environment = passed(os.environ, settings.pass_env)
         self.applications = Applications(settings.data_dir / "applications")
+        self.certificates = Certificates(settings.data_dir / "certificates.json")
         packages = Packages(self.applications)
         self.launches = Launches(
             settings.data_dir,
@@ -68,6 +70,7 @@ class Emulator:
             settings.url,
             environment.get("PATH"),
             packages=packages,
+            certificates=self.certificates,
             time_scale=self.clock.scale,
         )
         self.executor = Executor(pass_environment=environment, kill_grace_s=settings.kill_grace_s)

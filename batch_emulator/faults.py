@@ -105,6 +105,14 @@ FAULTS: Mapping[str, tuple[int, str]] = {
         409,
         "One or more application package references could not be satisfied.",
     ),
+    # certificates
+    "CertificateNotFound": (404, "The specified certificate does not exist."),
+    "CertificateExists": (409, "The specified certificate already exists."),
+    "CertificateStateActive": (409, "The specified certificate is in active state."),
+    "InvalidCertificateReferences": (
+        409,
+        "One or more of the specified certificates do not exist in the account.",
+    ),
     # jobs
     "JobNotFound": (404, "The specified job does not exist."),
     "JobExists": (409, "The specified job already exists."),

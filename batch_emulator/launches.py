@@ -7,6 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from batch_emulator.certificates import Certificates
 from batch_emulator.executor.environment import (
     LINUX_PATH,
     NodeFacts,
@@ -16,7 +17,7 @@ from batch_emulator.executor.environment import (
 from batch_emulator.executor.launch import Launch
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.packages import Packages, installed
-from batch_emulator.model import Execution, Json, Kind
+from batch_emulator.model import Execution, Json, Kind, parts
 from batch_emulator.tokens import Tokens
 from batch_emulator.transitions.preparation import task_id
 from batch_emulator.values import parse_duration
@@ -35,10 +36,12 @@ class Launches:
         node_path: str | None = None,
         *,
         packages: Packages,
+        certificates: Certificates,
         time_scale: float = 1.0,
     ) -> None:
         self._time_scale = time_scale
         self._packages = packages
+        self._certificates = certificates
         self.tokens = Tokens()
         self._nodes = data_dir / "nodes"
         self.trash = data_dir / "trash"
@@ -73,14 +76,24 @@ class Launches:
             resource_files=tuple(body.get("resourceFiles") or ()),
             output_files=tuple(body.get("outputFiles") or ()),
             wall_clock_s=self._wall_clock_s(execution),
-            prepare=self._prepare(execution, layout),
+            prepare=self._prepare(execution, layout, directory),
         )
 
     def _prepare(
-        self, execution: Execution, layout: NodeLayout
+        self, execution: Execution, layout: NodeLayout, directory: Path
     ) -> Callable[[], Awaitable[Mapping[str, str]]] | None:
-        references: list[Json] = execution.body.get("applicationPackageReferences") or []
-        return self._packages.for_task(references, layout) if references else None
+        references = parts(execution.body, "applicationPackageReferences")
+        install = self._packages.for_task(references, layout) if references else None
+        certificates = parts(execution.node.pool.spec, "certificateReferences")
+        if not certificates:
+            return install
+        who = "starttask" if execution.kind is Kind.START else "task"
+
+        async def prepare() -> Mapping[str, str]:
+            self._certificates.write(certificates, who, directory / "certs")
+            return {} if install is None else await install()
+
+        return prepare
 
     def _task_dir(self, execution: Execution, layout: NodeLayout) -> Path:
         job = execution.job

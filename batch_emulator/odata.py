@@ -22,6 +22,7 @@ from datetime import UTC, datetime
 from typing import Any, cast
 
 from batch_emulator.odata_fields import (
+    CERTIFICATE_FIELDS,
     FILE_FIELDS,
     IMAGE_FIELDS,
     JOB_FIELDS,
@@ -34,6 +35,7 @@ from batch_emulator.odata_fields import (
 )
 
 __all__ = [
+    "CERTIFICATE_FIELDS",
     "FILE_FIELDS",
     "IMAGE_FIELDS",
     "JOB_FIELDS",

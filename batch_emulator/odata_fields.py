@@ -104,4 +104,6 @@ TASK_FIELDS: Mapping[str, FieldRule] = {
     "executionInfo/result": _TEXT,
 }
 
+CERTIFICATE_FIELDS: Mapping[str, FieldRule] = {"state": _STATE, "stateTransitionTime": _TIME}
+
 FILE_FIELDS: Mapping[str, FieldRule] = {"name": FieldRule("text", frozenset({"startswith"}))}

@@ -28,6 +28,7 @@ def add(call: Call) -> Reply:
     body = call.json()
     entities.check_pool(body)
     call.emulator.applications.check(parts(body, _PACKAGES))
+    call.emulator.certificates.check(parts(body, "certificateReferences"))
     existing = call.emulator.account.pools.get(key_of(body["id"]))
     if existing is not None:
         pools.require_active(existing)
@@ -84,6 +85,7 @@ def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
     entities.check_pool(spec)
     if spec.get(_PACKAGES) != pool.spec.get(_PACKAGES):
         call.emulator.applications.check(parts(spec, _PACKAGES))
+    call.emulator.certificates.check(parts(spec, "certificateReferences"))
     name = "mountConfiguration"
     if pool.nodes and spec.get(name) != pool.spec.get(name):  # docs: only when the pool is empty
         reason = "it can be changed only while the pool has no nodes"

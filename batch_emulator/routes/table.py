@@ -8,7 +8,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batch_emulator.call import Handler
-from batch_emulator.routes import applications, autoscale, files, jobs, nodes, pools, tasks
+from batch_emulator.routes import (
+    applications,
+    autoscale,
+    certificates,
+    files,
+    jobs,
+    nodes,
+    pools,
+    tasks,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +45,16 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/applications", "Application_List", applications.list_all),
     Route("GET", "/applications/{applicationId}", "Application_Get", applications.get),
     Route("GET", "/poolusagemetrics", "Pool_ListUsageMetrics"),
-    Route("POST", "/certificates", "Certificate_Add"),
-    Route("GET", "/certificates", "Certificate_List"),
-    Route("GET", _CERTIFICATE, "Certificate_Get"),
-    Route("DELETE", _CERTIFICATE, "Certificate_Delete"),
-    Route("POST", _CERTIFICATE + "/canceldelete", "Certificate_CancelDeletion"),
+    Route("POST", "/certificates", "Certificate_Add", certificates.add),
+    Route("GET", "/certificates", "Certificate_List", certificates.list_all),
+    Route("GET", _CERTIFICATE, "Certificate_Get", certificates.get),
+    Route("DELETE", _CERTIFICATE, "Certificate_Delete", certificates.delete),
+    Route(
+        "POST",
+        _CERTIFICATE + "/canceldelete",
+        "Certificate_CancelDeletion",
+        certificates.cancel_deletion,
+    ),
     # pools
     Route("POST", "/pools", "Pool_Add", pools.add),
     Route("GET", "/pools", "Pool_List", pools.list_all),

@@ -54,6 +54,10 @@ _STRINGS = frozenset(
     [
         "id",
         "applicationId",
+        "thumbprint",
+        "thumbprintAlgorithm",
+        "data",
+        "certificateFormat",
         "version",
         "defaultVersion",
         "displayName",
@@ -127,6 +131,7 @@ _LISTS = frozenset(
         "exitCodeRanges",
         "metadata",
         "applicationPackageReferences",
+        "certificateReferences",
         "userAccounts",
         "mountConfiguration",
         "taskIdRanges",

@@ -29,10 +29,7 @@ from batch_emulator.wire.mounts import check_mounts
 MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quotas
 
-NOT_IN_POOLS = (
-    "certificateReferences",
-    "cloudServiceConfiguration",
-)
+NOT_IN_POOLS = ("cloudServiceConfiguration",)
 NOT_IN_TASKS = ("containerSettings",)
 
 
