@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from batch_emulator.addresses import Addresses
 from batch_emulator.autoscale.dialect import DEFAULT, Dialect
 from batch_emulator.events import Events
 from batch_emulator.eviction_trace import TraceEntry
@@ -127,7 +128,7 @@ class Limits:
 class Account:
     """The one mutable object. Transitions change it, `decide` reads it, the store writes it."""
 
-    def __init__(self, name: str, limits: Limits | None = None) -> None:
+    def __init__(self, name: str, limits: Limits | None = None, network: int = 0) -> None:
         self.name = name
         self.limits = limits or Limits()
         self.pools: dict[str, Pool] = {}
@@ -137,6 +138,7 @@ class Account:
         self.journal = Journal()
         self.effects: list[Effect] = []
         self.events = Events()
+        self.addresses = Addresses(network)
         self.random = random.Random(self.limits.seed)  # noqa: S311 - ids and evictions, no secrets
         self._root = self.random.getrandbits(64)
         self.dirty_pools: dict[str, Pool] = {}

@@ -28,7 +28,7 @@ _REFUSED = (
     ("pool.virtualMachineConfiguration", ("containerConfiguration",)),
     ("pool.startTask, job preparation and release tasks", NOT_IN_TASKS),
     ("job.poolInfo", ("autoPoolSpecification",)),
-    ("task", (*NOT_IN_TASKS, "multiInstanceSettings")),
+    ("task", NOT_IN_TASKS),
     ("pool.mountConfiguration.azureBlobFileSystemConfiguration", ("identityReference",)),
 )
 
@@ -61,6 +61,32 @@ _NOTES = (
     ("our choice", "Command lines are split as a POSIX shell would, and executed without one."),
     ("our choice", "A task that comes back to active goes to the front of its job's queue."),
     ("our choice", "Tasks that fit nowhere hold up only those that need as many slots."),
+    (
+        "our choice",
+        "A multi-instance task keeps free nodes from later tasks while its pool has enough.",
+    ),
+    ("our choice", "A multi-instance task counts as one task towards maxParallelTasks."),
+    (
+        "our choice",
+        "When the primary ends, subtasks and all they started are killed, then the task ends.",
+    ),
+    (
+        "our choice",
+        "stdout.txt of a primary begins with what its coordination command wrote.",
+    ),
+    (
+        "our choice",
+        "maxWallClockTime of a multi-instance task covers both commands of the primary.",
+    ),
+    (
+        "disagree",
+        "Common resource files lie in the task's folder; subtask n works in folder n below it.",
+    ),
+    (
+        "our choice",
+        "A node's address is a 127.x.y.z, told to tasks in `BATCH_EMULATOR_NODE_IP` (ours).",
+    ),
+    ("our choice", "`AZ_BATCH_TASK_SHARED_DIR` differs from node to node: nodes are folders."),
     ("our choice", "Nodes leave in the order of what is lost: not working yet, then least busy."),
     ("our choice", "An exit code listed in exitCodes outranks a range that contains it."),
     ("our choice", "jobAction `disable` lets the other running tasks end."),

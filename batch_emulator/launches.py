@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from batch_emulator import group_launches
 from batch_emulator.certificates import Certificates
 from batch_emulator.executor.environment import (
     LINUX_PATH,
@@ -57,11 +58,21 @@ class Launches:
         """The node's folders; its root is `tasks` as on the service's Linux images."""
         return NodeLayout(self.node_dir(pool_id, node_id) / "tasks")
 
-    def of(self, execution: Execution) -> Launch:
+    def of(self, execution: Execution, now: datetime) -> Launch:
         """The launch of an execution whose body is loaded."""
-        node, body = execution.node, execution.body
+        node = execution.node
         layout = self.layout(node.pool.id, node.id)
         directory = self._task_dir(execution, layout)
+        group = None if execution.task is None else execution.task.group
+        launch = self._launch(execution, layout, directory)
+        if group is None:
+            return launch
+        begun = None if execution.task is None else execution.task.start
+        spent_s = 0.0 if begun is None else (now - begun).total_seconds() / self._time_scale
+        return group_launches.of(execution, group, layout, launch, spent_s)
+
+    def _launch(self, execution: Execution, layout: NodeLayout, directory: Path) -> Launch:
+        body = execution.body
         environment = self._environment(execution, layout, directory)
         if body.get("authenticationTokenSettings") and execution.job is not None:
             token = self.tokens.issue(execution.key, execution.job.key)
@@ -99,7 +110,8 @@ class Launches:
         job = execution.job
         if job is None:
             return layout.startup
-        return layout.task_dir(job.id, _own_id(execution))
+        directory = layout.task_dir(job.id, _own_id(execution))
+        return directory / str(execution.instance) if execution.instance else directory
 
     def _wall_clock_s(self, execution: Execution) -> float | None:
         """In seconds of the machine: on a faster clock the limit is sooner over."""
@@ -120,13 +132,17 @@ class Launches:
         )
         settings: list[Json] = execution.body.get("environmentSettings") or []
         kind = TaskKind(execution.kind.value)
+        extra = {
+            **installed(layout),
+            "BATCH_EMULATOR_NODE_IP": node.address,
+        }  # ours: where a server listens
         if job is None:
             return task_environment(
                 facts,
                 kind,
                 directory,
                 task_settings=settings,
-                extra=installed(layout),
+                extra=extra,
                 node_path=self._node_path,
             )
         prepared = job.spec.get("jobPreparationTask") is not None
@@ -139,7 +155,7 @@ class Launches:
             preparation_task_id=task_id(job, Kind.PREPARATION) if prepared else None,
             job_settings=job.spec.get("commonEnvironmentSettings") or [],
             task_settings=settings,
-            extra=installed(layout),
+            extra=extra,
             node_path=self._node_path,
         )
 

@@ -157,7 +157,7 @@ class Loop:
     async def _execute(self, execution: Execution) -> None:
         try:
             self._load_body(execution)
-            launch = self.node_setup.around(self.launches.of(execution))
+            launch = self.node_setup.around(self.launches.of(execution, self.clock.now()))
             outcome = await self.executor.run(launch, lambda _pid: None)
             if execution.stop is not Stop.LOST:
                 await self.node_setup.after_task(launch.root_dir)
@@ -165,6 +165,8 @@ class Loop:
             log.exception("execution %s failed", execution.key)
             failure = Failure("servererror", "Unknown", f"{type(err).__name__}: {err}")
             outcome = Outcome(exit_code=None, failure=failure, retryable=False)
+        if execution.stop is not None or not execution.coordinating:
+            await self.executor.release(execution.key)
         self._running.discard(execution.key)
         self.launches.tokens.revoke(execution.key)
         self._ended(execution, outcome)
@@ -178,7 +180,9 @@ class Loop:
 
     def _kill(self, execution: Execution, *, hard: bool) -> None:
         key = execution.key
-        if key not in self._running:
+        if key not in self._running and self.executor.holds(key):
+            self._spawn(self._let_go(execution))
+        elif key not in self._running:
             if execution.task is not None and execution.stop is Stop.TERMINATE:
                 self._load_body(execution)  # its exit conditions count
             self._ended(execution, None)
@@ -189,10 +193,16 @@ class Loop:
             upload = execution.stop is Stop.TERMINATE
             self._spawn(self.executor.kill(key, upload=upload))
 
+    async def _let_go(self, execution: Execution) -> None:
+        """End an instance whose coordination command is done."""
+        await self.executor.release(execution.key)
+        self._ended(execution, None)
+
     def _ended(self, execution: Execution, outcome: Outcome | None) -> None:
         executions.ended(self.account, execution, outcome, self.clock.now())
-        waiter = self._waiters.pop(execution.key, None)
-        if waiter is not None:
+        waiter = self._waiters.get(execution.key)
+        if waiter is not None and execution.key not in self.account.executions:
+            del self._waiters[execution.key]
             waiter.set()
         self.poke()
 

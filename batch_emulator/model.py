@@ -13,6 +13,7 @@ from typing import Any
 
 from batch_emulator.autoscale.samples import History
 from batch_emulator.dependencies import Dependencies
+from batch_emulator.executor.launch import Outcome
 
 Json = dict[str, Any]
 
@@ -105,6 +106,7 @@ class Stop(StrEnum):
     REQUEUE = "requeue"  # asked for by the user: back to active, counted
     LOST = "lost"  # the node went away: back to active, not counted
     DISCARD = "discard"  # the task itself is being deleted
+    GROUP = "group"  # another instance of the same multi-instance task ended, and with it all
 
 
 @dataclass(slots=True, eq=False)
@@ -119,6 +121,32 @@ class Execution:
     body: Json = field(default_factory=dict[str, Any])
     slots: int = 0
     stop: Stop | None = None
+    instance: int = 0  # of a multi-instance task: 0 is the primary
+
+    @property
+    def coordinating(self) -> bool:
+        """Whether it runs (or is about to run) a coordination command."""
+        group = None if self.task is None else self.task.group
+        return group is not None and (self.instance > 0 or not group.coordinated)
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The instances of a multi-instance task; `members` are those of the current attempt.
+
+    `subtasks` are wire objects of instances 1 and up, with `place` (pool id, node id) instead of
+    nodeInfo; they outlive the attempt. `end` is the natural end that decides what becomes of the
+    task, `primary` how the application command ended, asked to or not.
+    """
+
+    size: int
+    members: list[Execution] = field(default_factory=list[Execution])
+    waiting: set[int] = field(default_factory=set[int])  # whose coordination command is not done
+    left: int = 0
+    coordinated: bool = False
+    end: Outcome | None = None
+    primary: Outcome | None = None
+    subtasks: list[Json] = field(default_factory=list[Json])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +190,7 @@ class Task:
     satisfies: bool = False  # completed so that tasks that depend on it may run
     wants: Wants | None = None
     expires: datetime | None = None  # when the directory of a completed task may be deleted
+    group: Group | None = None  # of a multi-instance task
 
     @property
     def key(self) -> str:
@@ -170,13 +199,30 @@ class Task:
 
     @property
     def lane(self) -> int:
-        """Which queue of the job it waits in: that of its slots, a job manager task in its own."""
+        """Which queue of the job it waits in: by slots, below 0 by the number of its instances.
+
+        A job manager task has its own.
+        """
+        if self.group is not None:
+            return -self.group.size
         return 0 if self.wants is not None and self.wants.manager else self.slots
 
     @property
     def exclusive(self) -> bool:
         """Whether it wants a node for itself."""
         return self.wants is not None and self.wants.exclusive
+
+    @property
+    def instances(self) -> int:
+        """How many nodes it runs on; $ActiveTasks counts these (docs: autoscale)."""
+        return 1 if self.group is None else self.group.size
+
+    @property
+    def executions(self) -> list[Execution]:
+        """What runs of it now."""
+        if self.group is not None:
+            return self.group.members
+        return [] if self.execution is None else [self.execution]
 
 
 @dataclass(slots=True, eq=False)
@@ -268,6 +314,7 @@ class Node:
     allocated: datetime
     state: NodeState
     state_time: datetime
+    address: str = ""
     due: datetime | None = None
     booted: datetime | None = None
     scheduling: bool = True
@@ -284,7 +331,9 @@ class Node:
     evict_at: datetime | None = None
     notice: Notice | None = None
     away_s: float | None = 0.0
-    recent: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    recent: list[tuple[str, str, int]] = field(
+        default_factory=list[tuple[str, str, int]]
+    )  # job id, task id, instance
     executions: dict[str, Execution] = field(default_factory=dict[str, Execution])
 
     @property
@@ -356,6 +405,11 @@ class Pool:
     def key(self) -> str:
         """The form of the id that is compared."""
         return self.id.lower()
+
+    @property
+    def runs_groups(self) -> bool:
+        """Whether multi-instance tasks can run on it; elsewhere they stay active (MPI page)."""
+        return bool(self.spec.get("enableInterNodeCommunication")) and self.slots_per_node == 1
 
     def target(self, *, dedicated: bool) -> int:
         """How many nodes of one price class are wanted."""

@@ -9,6 +9,7 @@ from typing import Any
 from batch_emulator.dependencies import Dependencies
 from batch_emulator.model import (
     AllocationState,
+    Group,
     Job,
     JobState,
     Json,
@@ -39,7 +40,7 @@ def _times(**times: Any) -> Json:
 
 
 # what a task's record holds beyond what the wire shows
-PRIVATE = ("place", "blocked", "satisfies", "wants")
+PRIVATE = ("place", "group", "blocked", "satisfies", "wants")
 
 
 def task_record(task: Task) -> Json:
@@ -75,6 +76,8 @@ def task_record(task: Task) -> Json:
         record["satisfies"] = True
     if task.wants is not None:
         record["wants"] = astuple(task.wants)
+    if task.group is not None:
+        record["group"] = {"size": task.group.size, "subtasks": task.group.subtasks}
     return record
 
 
@@ -82,7 +85,7 @@ def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> T
     """The task that `task_record` described."""
     info = record["executionInfo"]
     previous = record.get("previousState")
-    place = record.get("place")
+    place, group = record.get("place"), record.get("group")
     return Task(
         job=job,
         id=task_id,
@@ -108,6 +111,7 @@ def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> T
         blocked=record.get("blocked", False),
         satisfies=record.get("satisfies", False),
         wants=Wants(*record["wants"]) if "wants" in record else None,
+        group=Group(group["size"], subtasks=group["subtasks"]) if group else None,
     )
 
 
@@ -179,6 +183,7 @@ def node_record(node: Node) -> Json:
         "dedicated": node.dedicated,
         "number": node.number,
         "state": node.state.value,
+        "address": node.address,
         "scheduling": node.scheduling,
         "tasks_run": node.tasks_run,
         "tasks_succeeded": node.tasks_succeeded,
@@ -210,6 +215,7 @@ def node_from(pool: Pool, record: Json) -> Node:
         dedicated=record["dedicated"],
         number=record["number"],
         state=NodeState(record["state"]),
+        address=record["address"],
         scheduling=record["scheduling"],
         tasks_run=record["tasks_run"],
         tasks_succeeded=record["tasks_succeeded"],
@@ -223,7 +229,7 @@ def node_from(pool: Pool, record: Json) -> Node:
         evict_at=optional_time(record.get("evict_at")),
         keeps_data=record["keeps_data"],
         errors=record["errors"],
-        recent=[(job, task) for job, task in record["recent"]],
+        recent=[(job, task, instance) for job, task, instance in record["recent"]],
         allocated=time_of(record["allocated"]),
         state_time=time_of(record["state_time"]),
         due=optional_time(record.get("due")),

@@ -44,6 +44,7 @@ def load(account: Account, store: Store, now: datetime) -> None:
         if pool is not None:
             node = node_from(pool, record)
             pool.nodes[node.key] = node
+            account.addresses.keep(node.address)
             _revive(account, node, now)
     due = store.next_expiry()
     if due is not None:

@@ -16,7 +16,10 @@ class Launch:
     """One execution of one command line on a node.
 
     `key` is unique per execution ("job/task/attempt"). `environment` is complete: nothing else is
-    added but what the executor passes through from its own environment.
+    added but what the executor passes through from its own environment. Resource files go to
+    `resource_dir`, by default the working directory. What a command that `holds` leaves running
+    lives until it is released, if the command succeeds; one that `continues` adds to the
+    stdout.txt and stderr.txt of such a command.
     """
 
     key: str
@@ -29,6 +32,9 @@ class Launch:
     output_files: tuple[Mapping[str, Any], ...] = ()
     wall_clock_s: float | None = None
     prepare: Callable[[], Awaitable[Mapping[str, str]]] | None = None  # adds to the environment
+    resource_dir: Path | None = None
+    holds: bool = False
+    continues: bool = False
 
 
 @dataclass(frozen=True, slots=True)

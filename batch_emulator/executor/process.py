@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import threading
 from collections.abc import Mapping
@@ -17,13 +18,19 @@ from batch_emulator.executor import failures
 from batch_emulator.executor.launch import ExecutionError, Launch
 
 _HAS_PIDFD = hasattr(os, "pidfd_open")
+_HAS_WAITID = hasattr(os, "waitid")  # macOS has it from Python 3.13 on
 
 
 class TaskProcess:
-    """A started command; `ended` resolves to its exit code, negative for a signal."""
+    """A started command; `ended` resolves to its exit code, negative for a signal.
 
-    def __init__(self, popen: subprocess.Popen[bytes]) -> None:
+    With `holds` the process is not collected when it ends, nor is the rest of its group killed:
+    its id stays its own until `release`.
+    """
+
+    def __init__(self, popen: subprocess.Popen[bytes], *, holds: bool = False) -> None:
         self._popen = popen
+        self._holds = holds
         self.pid = popen.pid
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
@@ -51,12 +58,32 @@ class TaskProcess:
     def _on_exit(self, pidfd: int) -> None:
         self._loop.remove_reader(pidfd)
         os.close(pidfd)
+        if self._holds:
+            self._finish(self._wait_only())
+            return
         self._kill_rest()  # before the zombie is collected: nobody else can own its group id
         self._finish(self._popen.wait())
 
-    def _wait_in_thread(self) -> None:
-        code = self._popen.wait()
+    def _wait_only(self) -> int:
+        """Wait for the end without collecting the process, where the system can."""
+        found = None
+        if _HAS_WAITID:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        if found is None:
+            return self._popen.wait()
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def release(self) -> None:
+        """End what a command that holds left behind in its group, and collect it."""
         self._kill_rest()
+        self._popen.wait()
+
+    def _wait_in_thread(self) -> None:
+        if self._holds:
+            code = self._wait_only()
+        else:
+            code = self._popen.wait()
+            self._kill_rest()
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._finish, code)
 
@@ -74,11 +101,13 @@ class TaskProcess:
 def start(launch: Launch, environment: Mapping[str, str]) -> TaskProcess:
     """Launch the command line. Raises ExecutionError with the service's failureInfo."""
     argv = _split(launch.command_line)
-    stdout = _create(launch.task_dir / "stdout.txt")
+    opened = _continue if launch.continues else _create
+    stdout = opened(launch.task_dir / "stdout.txt")
     try:
-        stderr = _create(launch.task_dir / "stderr.txt")
+        stderr = opened(launch.task_dir / "stderr.txt")
         try:
-            return TaskProcess(_popen(launch, argv, environment, stdout, stderr))
+            popen = _popen(launch, argv, environment, stdout, stderr)
+            return TaskProcess(popen, holds=launch.holds)
         finally:
             os.close(stderr)
     finally:
@@ -105,6 +134,19 @@ def _create(path: Path) -> int:
         return os.open(path, flags, 0o644)
     except OSError as err:
         raise ExecutionError(failures.create_failure(str(path), err)) from err
+
+
+def _continue(path: Path) -> int:
+    """Open what an earlier command of the attempt wrote to, unless it is no file any more."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags)
+    except OSError:
+        return _create(path)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    return _create(path)
 
 
 def _popen(

@@ -30,6 +30,15 @@ class _Execution:
     ending: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
 
+@dataclass(eq=False, slots=True)
+class _Held:
+    """A command that is done and left processes which are to live on; `ending` ends them."""
+
+    process: process.TaskProcess
+    task_dir: Path
+    ending: asyncio.Task[None] | None = None
+
+
 class Executor:
     """Starts, watches and ends the processes of tasks; one per event loop."""
 
@@ -37,6 +46,7 @@ class Executor:
         self._pass_environment = dict(pass_environment)
         self._kill_grace_s = kill_grace_s
         self._running: dict[str, _Execution] = {}
+        self._held: dict[str, _Held] = {}
         self._storage = Storage()
 
     async def run(self, launch: Launch, on_started: Callable[[int], None]) -> Outcome:
@@ -71,9 +81,24 @@ class Executor:
         """SIGKILL at once and no output files, as when the node is lost."""
         await self._stop(key, failures.ended_by_node_loss(), 0, upload=False)
 
+    def holds(self, key: str) -> bool:
+        """Whether what a launch left running still lives."""
+        return key in self._held
+
+    async def release(self, key: str) -> None:
+        """End what a launch that `holds` left running, if it did; return when all is gone."""
+        held = self._held.get(key)
+        if held is None:
+            return
+        if held.ending is None:
+            held.ending = asyncio.create_task(_end_held(held))
+        await asyncio.shield(held.ending)
+        self._held.pop(key, None)
+
     async def close(self) -> None:
         """Kill what still runs and release connections."""
         await asyncio.gather(*(self.kill_now(key) for key in list(self._running)))
+        await asyncio.gather(*(self.release(key) for key in list(self._held)))
         await self._storage.close()
 
     @staticmethod
@@ -93,7 +118,11 @@ class Executor:
         if launch.resource_files:
             await _unless(
                 execution.stop,
-                resource_files.download(self._storage, launch.resource_files, launch.working_dir),
+                resource_files.download(
+                    self._storage,
+                    launch.resource_files,
+                    launch.resource_dir or launch.working_dir,
+                ),
             )
         if execution.stop.done():
             return Outcome(None, execution.stop.result(), retryable=False)
@@ -104,6 +133,10 @@ class Executor:
         if execution.ending:
             await asyncio.gather(*execution.ending)
         outcome = _outcome(exit_code, execution)
+        if launch.holds:
+            self._held[launch.key] = _Held(started, launch.task_dir)
+            if outcome.failure is not None:
+                await self.release(launch.key)
         if launch.output_files:
             outcome = await self._upload(execution, outcome)
         return outcome
@@ -163,6 +196,11 @@ class Executor:
         running.signal_group(signal.SIGKILL)
         await asyncio.to_thread(members.kill_task_members, running.pid, execution.launch.task_dir)
         await asyncio.shield(running.ended)
+
+
+async def _end_held(held: _Held) -> None:
+    await asyncio.to_thread(members.kill_task_members, held.process.pid, held.task_dir)
+    held.process.release()
 
 
 async def _unless(stop: asyncio.Future[Any], work: Awaitable[_T]) -> _T | None:

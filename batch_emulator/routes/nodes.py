@@ -18,11 +18,11 @@ _REMOTE_PORT = 50000  # as in the docs' example; one a node, and nobody answers 
 
 def _render(call: Call, node: Node) -> Json:
     recent: list[Json] = []
-    for job_id, task_id in node.recent:
+    for job_id, task_id, instance in node.recent:
         job = call.emulator.account.jobs.get(job_id.lower())
         row = None if job is None else call.emulator.store.task(job, task_id.lower())
         if job is not None and row is not None:
-            recent.append(render.recent_task(job, row, call.base_url))
+            recent.append(render.recent_task(job, row, call.base_url, instance))
     return render.node(node, call.base_url, recent)
 
 

@@ -126,7 +126,7 @@ ROUTES: tuple[Route, ...] = (
     Route("DELETE", _TASK, "Task_Delete", tasks.delete),
     Route("POST", _TASK + "/terminate", "Task_Terminate", tasks.terminate),
     Route("POST", _TASK + "/reactivate", "Task_Reactivate", tasks.reactivate),
-    Route("GET", _TASK + "/subtasksinfo", "Task_ListSubtasks"),
+    Route("GET", _TASK + "/subtasksinfo", "Task_ListSubtasks", tasks.list_subtasks),
     # files
     Route("GET", _TASK + "/files", "File_ListFromTask", files.list_of(files.task_root)),
     Route("HEAD", _TASK_FILE, "File_GetPropertiesFromTask", files.properties_of(files.task_root)),

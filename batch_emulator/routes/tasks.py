@@ -106,6 +106,14 @@ def get(call: Call) -> Reply:
     return call.entity(render.task(job, row, call.base_url), headers)
 
 
+async def list_subtasks(call: Call) -> Reply:
+    """Task_ListSubtasks: all but the primary, in the order of their ids."""
+    job = call.job()
+    row = call.emulator.store.task(job, _find(call, job).key)
+    found = [] if row is None else render.subtasks(job, row, call.base_url)
+    return await call.listing(None, paging.from_sorted(found))
+
+
 def put(call: Call) -> Reply:
     """Task_Update: only constraints can be changed, and absent ones are cleared (docs)."""
     job = call.job()
@@ -128,10 +136,11 @@ async def delete(call: Call) -> Reply:
     """Task_Delete; answered when its process is gone, so that the id can be used again."""
     task = _find(call, call.job())
     call.check(task.etag, task.modified)
-    execution = task.execution
+    running = list(task.executions)
     tasks.delete(call.emulator.account, task)
-    if execution is not None:
+    if running:
         call.emulator.loop.poke()
+    for execution in running:
         await call.emulator.loop.gone(execution)
     return Reply(200)
 

@@ -84,6 +84,14 @@ class Displace:
 
 
 @dataclass(frozen=True, slots=True)
+class PlaceGroup:
+    """A multi-instance task gets all of its nodes, the primary's first."""
+
+    task: Task
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class DeleteExpired:
     """The retention of some task is over."""
 
@@ -126,5 +134,6 @@ class Evaluate:
 
 Action = (
     Advance | Preempt | ComeBack | FollowTrace | AddNodes | Leave | EndResize | ForgetPool | Place
-    | Displace | TerminateJob | BeginRelease | FinishJob | Sample | Evaluate | DeleteExpired
+    | PlaceGroup | Displace | TerminateJob | BeginRelease | FinishJob | Sample | Evaluate
+    | DeleteExpired
 )  # fmt: skip

@@ -2,7 +2,8 @@
 
 Only jobs with allowTaskPreemption give way, and only to a higher priority (docs). Our choices [S]:
 the lowest priority first, then the youngest tasks, as few as make room on one node; they are
-requeued as by request, which counts; an exclusive job manager task displaces nobody.
+requeued as by request, which counts; an exclusive job manager task and a multi-
+instance task displace nobody.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ def _make_room(job: Job, room: _Room) -> Iterator[Displace]:
     queues = (queue.values() for queue in job.queues.values())
     waiting = heapq.merge(*queues, key=lambda task: task.order)
     for task in islice(waiting, None if left is None else max(0, left)):
-        victims = None if task.exclusive else room.take(task)
+        alone = task.exclusive or task.group is not None
+        victims = None if alone else room.take(task)
         if victims is None:
             return
         yield from map(Displace, victims)

@@ -6,7 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 from batch_emulator.model import Job, Node, Pool, PoolState, Task, Wants
-from batch_emulator.scheduling.actions import Action, Place
+from batch_emulator.scheduling.actions import Action, Place, PlaceGroup
 from batch_emulator.transitions import preparation
 
 
@@ -87,6 +87,20 @@ class _Free:
             heapq.heappush(self._heap, entry)
         return found
 
+    def take_group(self, task: Task) -> tuple[Node, ...]:
+        """All nodes of a multi-instance task, or as many as there are: nobody else gets those."""
+        chosen = sorted(
+            (
+                node
+                for node in self._pool.available.values()
+                if self._free(node) >= task.slots and preparation.eligible(task.job, node)
+            ),
+            key=lambda node: node.number,
+        )[: task.instances]
+        for node in chosen:
+            self._left[node.key] = self._free(node) - task.slots
+        return tuple(chosen)
+
     @property
     def empty(self) -> bool:
         """Whether nothing is left to hand out."""
@@ -99,27 +113,47 @@ def place(pool: Pool) -> Iterator[Action]:
         return
     free = _Free(pool)
     for job in sorted(pool.waiting.values(), key=lambda job: (-job.priority, job.order)):
-        yield from _place_job(job, free)
+        yield from _place_job(pool, job, free)
         if free.empty:
             return
 
 
-def _place_job(job: Job, free: _Free) -> Iterator[Action]:
+def _place_job(pool: Pool, job: Job, free: _Free) -> Iterator[Action]:
     """Hand out slots to one job, oldest task first.
 
-    Tasks that fit nowhere hold up only those that need as many slots [S].
+    Tasks that fit nowhere hold up only those that need as many slots [S]. A multi-instance task
+    that finds too few free nodes keeps those from whatever comes after it [S], and starts when
+    enough of the others are done; so it is never overtaken for ever, and two of them cannot hold
+    half of the nodes each. It waits without keeping any where the pool has too few nodes at all.
     """
     left = job.max_parallel - job.tasks.running if job.max_parallel > 0 else 1_000_000_000
     rest = {lane: iter(queue.values()) for lane, queue in job.queues.items()}
     heads = {lane: next(tasks) for lane, tasks in rest.items()}
     while left > 0 and heads and not free.empty:
         lane, task = min(heads.items(), key=lambda head: head[1].order)
-        node = free.take(task)
-        following = None if node is None else next(rest[lane], None)
-        if node is not None:
+        action = _place_one(task, free) if task.group is None else _place_group(pool, task, free)
+        following = None if action is None else next(rest[lane], None)
+        if action is not None:
             left -= 1
-            yield Place(task, node)
+            yield action
         if following is None:
             del heads[lane]
         else:
             heads[lane] = following
+
+
+def _place_one(task: Task, free: _Free) -> Action | None:
+    node = free.take(task)
+    return None if node is None else Place(task, node)
+
+
+def _place_group(pool: Pool, task: Task, free: _Free) -> Action | None:
+    if not pool.runs_groups:
+        return None
+    working = sum(
+        node.open and preparation.eligible(task.job, node) for node in pool.nodes.values()
+    )
+    if working < task.instances:
+        return None
+    nodes = free.take_group(task)
+    return PlaceGroup(task, nodes) if len(nodes) == task.instances else None

@@ -27,6 +27,7 @@ from batch_emulator.scheduling.actions import (
     ForgetPool,
     Leave,
     Place,
+    PlaceGroup,
     Preempt,
     Sample,
     TerminateJob,
@@ -99,13 +100,13 @@ def _job(job: Job) -> Iterator[Action]:
             yield FinishJob(job)
 
 
-def _still_fits(task: Task, node: Node) -> bool:
+def _still_fits(task: Task, chosen: tuple[Node, ...]) -> bool:
     """Whether nothing decided in the same turn came in between."""
     job = task.job
     queued = task.key in job.queues.get(task.lane, ())
-    fits = node.open and node.free_slots >= task.slots
+    fits = all(node.open and node.free_slots >= task.slots for node in chosen)
     if task.exclusive:
-        fits = fits and node.used_slots == 0
+        fits = fits and chosen[0].used_slots == 0
     return job.state is JobState.ACTIVE and queued and fits
 
 
@@ -114,15 +115,11 @@ def apply(account: Account, action: Action, now: datetime) -> None:
     match action:
         case Advance() | Preempt() | ComeBack() | FollowTrace():
             _apply_to_node(account, action, now)
-        case Place(task, node):
-            if _still_fits(task, node):
-                executions.place(account, task, node, now)
+        case Place() | PlaceGroup() | Displace():
+            _apply_to_task(account, action, now)
         case DeleteExpired():
             account.sweep_due = None
             account.effects.append(SweepTasks())
-        case Displace(execution):
-            if execution.stop is None:
-                stop_execution(account, execution, Stop.REQUEUE)
         case TerminateJob(job, reason):
             if job.state in jobs.TERMINABLE:
                 jobs.terminate(account, job, reason, now)
@@ -147,6 +144,19 @@ def _apply_to_node(
             eviction.come_back(account, node, now)
         case FollowTrace(pool):
             eviction.follow_trace(account, pool, now)
+
+
+def _apply_to_task(account: Account, action: Place | PlaceGroup | Displace, now: datetime) -> None:
+    match action:
+        case Place(task, node):
+            if _still_fits(task, (node,)):
+                executions.place(account, task, (node,), now)
+        case PlaceGroup(task, chosen):
+            if _still_fits(task, chosen):
+                executions.place(account, task, chosen, now)
+        case Displace(execution):
+            if execution.stop is None:
+                stop_execution(account, execution, Stop.REQUEUE)
 
 
 def _apply_to_pool(

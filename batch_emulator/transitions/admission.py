@@ -6,7 +6,7 @@ from datetime import datetime
 
 from batch_emulator.account import Account
 from batch_emulator.faults import Fault
-from batch_emulator.model import Job, JobState, Json, Task, Wants, key_of, part
+from batch_emulator.model import Group, Job, JobState, Json, Task, Wants, key_of, part
 from batch_emulator.transitions import dependencies
 from batch_emulator.transitions.states import count_new, enqueue
 
@@ -34,6 +34,7 @@ def add(account: Account, job: Job, body: Json, now: datetime, wants: Wants | No
         order=account.next_order(),
         state_time=now,
         wants=wants or _wish(body),
+        group=_group(body),
     )
     job.live[task.key] = task
     count_new(task)
@@ -48,3 +49,8 @@ def _wish(body: Json) -> Wants | None:
     """The affinity of a task: `TVM:<node>`, as nodes and tasks that ran on one give it."""
     kind, _, node = str(part(body, "affinityInfo").get("affinityId") or "").partition(":")
     return Wants(node=key_of(node)) if kind.lower() == "tvm" and node else None
+
+
+def _group(body: Json) -> Group | None:
+    settings = body.get("multiInstanceSettings")
+    return None if settings is None else Group(settings.get("numberOfInstances") or 1)

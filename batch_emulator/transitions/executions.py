@@ -2,55 +2,71 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 
 from batch_emulator.account import Account
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.model import Execution, Kind, Node, NodeState, Task
-from batch_emulator.transitions import nodes, preparation, tasks
+from batch_emulator.transitions import multi_instance, nodes, preparation, tasks
 from batch_emulator.transitions.states import dequeue, set_node, settle_node
 
 RECENT_TASKS = 10
 
 
-def place(account: Account, task: Task, node: Node, now: datetime) -> Execution:
-    """Give a task its slots on a node and let it in (or behind the job's preparation task)."""
+def place(account: Account, task: Task, chosen: Sequence[Node], now: datetime) -> Execution:
+    """Give a task its slots and let it in (or behind the job's preparation task).
+
+    An ordinary task gets one node, a multi-instance task all of its nodes, the primary's first.
+    """
+    dequeue(account, task)
+    task.place = (chosen[0].pool.id, chosen[0].id)
+    placed = [_occupy(account, task, node, index, now) for index, node in enumerate(chosen)]
+    task.execution = placed[0]
+    multi_instance.begin(task, placed)
+    for execution in placed:
+        preparation.enter(account, execution, now)
+    return placed[0]
+
+
+def _occupy(account: Account, task: Task, node: Node, instance: int, now: datetime) -> Execution:
     job = task.job
     key = f"{job.key}/{task.key}/{account.token()}"
     slots = node.pool.slots_per_node if task.exclusive else task.slots
-    execution = Execution(key=key, kind=Kind.TASK, node=node, job=job, task=task, slots=slots)
-    dequeue(account, task)
-    task.execution = execution
-    task.place = (node.pool.id, node.id)
+    execution = Execution(key, Kind.TASK, node, job=job, task=task, slots=slots, instance=instance)
     account.executions[key] = execution
     job.executions[key] = execution
     node.executions[key] = execution
     node.used_slots += slots
-    newest = (job.id, task.id)
+    newest = (job.id, task.id, instance)
     others = [other for other in node.recent if other != newest]
     node.recent = [newest, *others[: RECENT_TASKS - 1]]
     set_node(account, node, NodeState.RUNNING, now)
-    preparation.enter(account, execution, now)
     return execution
 
 
 def begun(account: Account, execution: Execution, now: datetime) -> None:
     """The executor takes the execution over."""
-    if execution.kind is Kind.TASK:
+    group = None if execution.task is None else execution.task.group
+    if execution.instance:
+        multi_instance.set_subtask(account, execution, "running", now)
+    elif execution.kind is Kind.TASK and (group is None or not group.coordinated):
         tasks.started(account, execution, now)
 
 
 def ended(account: Account, execution: Execution, outcome: Outcome | None, now: datetime) -> None:
     """An execution is over; `outcome` is None when it never became a process."""
     node, job = execution.node, execution.job
-    if account.executions.pop(execution.key, None) is None:
+    if execution.key not in account.executions or multi_instance.stays(account, execution, outcome):
         return
+    del account.executions[execution.key]
     node.executions.pop(execution.key, None)
     node.used_slots -= execution.slots
     if job is not None:
         job.executions.pop(execution.key, None)
         account.wake_job(job)
     if execution.kind is Kind.TASK:
+        multi_instance.ended(account, execution, outcome, now)
         tasks.ended(account, execution, outcome, now)
         node.tasks_run += 1
         node.tasks_succeeded += int(outcome is not None and outcome.exit_code == 0)

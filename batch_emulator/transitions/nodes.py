@@ -37,6 +37,7 @@ def add(account: Account, pool: Pool, *, dedicated: bool, now: datetime) -> Node
         allocated=now,
         state=NodeState.CREATING,
         state_time=now,
+        address=account.addresses.take(),
     )
     pool.nodes[node.key] = node
     account.events.add(now, "node.state", f"{pool.id}/{node.id}", node.state.value)
@@ -263,6 +264,7 @@ def gone(account: Account, node: Node) -> None:
     """Forget a node and its disk."""
     pool = node.pool
     node.due = node.notice = node.evict_at = None
+    account.addresses.free(node.address)
     pool.nodes.pop(node.key, None)
     pool.available.pop(node.key, None)
     account.journal.nodes[(pool.key, node.key)] = None

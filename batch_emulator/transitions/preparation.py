@@ -18,6 +18,7 @@ from batch_emulator.model import (
     Visit,
     part,
 )
+from batch_emulator.transitions import multi_instance
 from batch_emulator.transitions.states import set_task, stop_execution
 from batch_emulator.transitions.tasks import failure_info
 from batch_emulator.values import time_text
@@ -54,7 +55,10 @@ def enter(account: Account, execution: Execution, now: datetime) -> None:
     if visit.state == "ready":
         account.effects.append(Start(execution))
         return
-    set_task(account, task, TaskState.PREPARING, now)
+    if execution.instance:
+        multi_instance.set_subtask(account, execution, "preparing", now)
+    else:
+        set_task(account, task, TaskState.PREPARING, now)
     visit.waiting.append(execution)
     if visit.state == "none":
         visit.state = "running"

@@ -135,10 +135,17 @@ def refresh_queue(account: Account, job: Job) -> None:
 
 
 def stop_execution(account: Account, execution: Execution, why: Stop) -> None:
-    """Ask for the end of an execution. The first reason decides, only a deletion outranks it."""
-    hard = why in (Stop.LOST, Stop.DISCARD)
+    """Ask for the end of an execution. The first reason decides, only a deletion outranks it.
+
+    What ends one instance of a multi-instance task from outside ends them all.
+    """
+    hard = why in (Stop.LOST, Stop.DISCARD, Stop.GROUP)
     if execution.stop is None or why is Stop.DISCARD:
         execution.stop = why
     elif not hard:
         return
     account.effects.append(Kill(execution, hard=hard))
+    group = None if execution.task is None else execution.task.group
+    for other in () if group is None or why is Stop.GROUP else group.members:
+        if other.stop is not why and other.key in account.executions:
+            stop_execution(account, other, why)

@@ -20,7 +20,7 @@ from batch_emulator.transitions.states import (
 
 # The category of TaskEnded is given as ServerError by one page and as UserError, "ended by user
 # request", by the REST docs [X]; the latter says what happened.
-_ENDED: Json = {
+ENDED: Json = {
     "category": "usererror",
     "code": "TaskEnded",
     "message": "Task Was Ended by User Request",
@@ -37,7 +37,7 @@ def terminate(account: Account, task: Task, now: datetime, body: Json | None = N
     if task.execution is not None:
         stop_execution(account, task.execution, Stop.TERMINATE)
         return
-    _complete(account, task, now, body, exit_code=None, failure=_ENDED)
+    _complete(account, task, now, body, exit_code=None, failure=ENDED)
 
 
 def reactivate(account: Account, task: Task, now: datetime) -> None:
@@ -64,8 +64,8 @@ def delete(account: Account, task: Task) -> None:
     account.wake_job(task.job)
     if task.execution is not None:
         stop_execution(account, task.execution, Stop.DISCARD)
-    elif task.place is not None:
-        account.effects.append(DeleteTaskFolder(*task.place, task.job.id, task.id))
+    else:
+        _delete_folders(account, task)
 
 
 def update_constraints(account: Account, task: Task, body: Json, now: datetime) -> None:
@@ -88,28 +88,47 @@ def started(account: Account, execution: Execution, now: datetime) -> None:
 
 def ended(account: Account, execution: Execution, outcome: Outcome | None, now: datetime) -> None:
     """Decide what an end means: completed, another attempt, or back in the queue."""
-    task = execution.task
-    if task is None:
-        return
+    if execution.task is not None and execution.task.group is None:
+        settle(account, execution.task, execution.stop, execution, outcome, now)
+
+
+def settle(
+    account: Account,
+    task: Task,
+    stop: Stop | None,
+    execution: Execution,
+    outcome: Outcome | None,
+    now: datetime,
+) -> None:
+    """Decide what the end of an attempt means, given what asked for it (None: it came by itself).
+
+    `execution` is the one that had the task's own command.
+    """
     task.execution = None
-    stop = execution.stop
     if stop is Stop.DISCARD:
-        _delete_folder(account, execution, task)
+        if task.key not in task.job.live:  # else a namesake was added in the meantime
+            _delete_folders(account, task)
     elif stop in (Stop.REQUEUE, Stop.LOST):
         requeue(account, task, now, counted=stop is Stop.REQUEUE)
     elif stop is Stop.TERMINATE or outcome is None:
         exit_code = None if outcome is None else outcome.exit_code
-        _complete(account, task, now, execution.body, exit_code=exit_code, failure=_ENDED)
+        _complete(account, task, now, execution.body, exit_code=exit_code, failure=ENDED)
     elif outcome.retryable and _may_retry(task, execution.body):
         _retry(account, task, now)
     else:
         _finish(account, task, execution.body, outcome, now)
 
 
-def _delete_folder(account: Account, execution: Execution, task: Task) -> None:
-    node, job = execution.node, task.job
-    if task.key not in job.live:  # else a namesake was added in the meantime
-        account.effects.append(DeleteTaskFolder(node.pool.id, node.id, job.id, task.id))
+def places(task: Task) -> list[tuple[str, str]]:
+    """Pool and node ids of where the current or last attempt has its folders."""
+    subtasks = [] if task.group is None else task.group.subtasks
+    found = [] if task.place is None else [task.place]
+    return [*found, *((pool_id, node_id) for pool_id, node_id in (s["place"] for s in subtasks))]
+
+
+def _delete_folders(account: Account, task: Task) -> None:
+    for pool_id, node_id in places(task):
+        account.effects.append(DeleteTaskFolder(pool_id, node_id, task.job.id, task.id))
 
 
 def requeue(account: Account, task: Task, now: datetime, *, counted: bool) -> None:
@@ -124,6 +143,8 @@ def requeue(account: Account, task: Task, now: datetime, *, counted: bool) -> No
 def _forget_attempt(task: Task) -> None:
     task.start = task.end = None
     task.exit_code = task.failure = task.result = None
+    if task.group is not None:
+        task.group.subtasks = []
 
 
 def _retry(account: Account, task: Task, now: datetime) -> None:

@@ -38,6 +38,7 @@ _BOOLEANS = frozenset(
         "enableAutoScale",
         "enableInterNodeCommunication",
         "waitForSuccess",
+        "isReadOnly",
         "usesTaskDependencies",
         "allowUpdates",
         "allowTaskPreemption",
@@ -91,6 +92,9 @@ _STRINGS = frozenset(
         "source",
         "username",
         "password",
+        "coordinationCommandLine",
+        "imageName",
+        "containerRunOptions",
     ]
 )
 _OBJECTS = frozenset(
@@ -119,11 +123,18 @@ _OBJECTS = frozenset(
         "cifsMountConfiguration",
         "identityReference",
         "authenticationTokenSettings",
+        "multiInstanceSettings",
+        "containerSettings",
+        "containerConfiguration",
+        "registry",
     ]
 )
 _LISTS = frozenset(
     [
         "resourceFiles",
+        "commonResourceFiles",
+        "containerRegistries",
+        "containerHostBatchBindMounts",
         "outputFiles",
         "environmentSettings",
         "commonEnvironmentSettings",

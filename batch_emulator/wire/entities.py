@@ -129,8 +129,10 @@ def check_task(body: Json, job: Json) -> None:
     """Refuse what a task of this job cannot be. Raises Fault."""
     require_id(body)
     require(body, "commandLine")
-    _refuse(body, (*NOT_IN_TASKS, "multiInstanceSettings"), "task")
+    _refuse(body, NOT_IN_TASKS, "task")
     require_range(body, "requiredSlots", 1, MAX_SLOTS)
+    if "multiInstanceSettings" in body:
+        check_multi_instance(body)
     check_constraints(body)
     _check_packages(body)
     check_token_settings(body)
@@ -154,6 +156,17 @@ def _check_packages(body: Json) -> None:
         raise bad_property("applicationPackageReferences", len(references), reason)
     for reference in references:
         require(reference, "applicationId")
+
+
+def check_multi_instance(body: Json) -> None:
+    """Refuse multi-instance settings that could not run anywhere. Raises Fault."""
+    settings = body["multiInstanceSettings"]
+    require(settings, "coordinationCommandLine")
+    require_range(settings, "numberOfInstances", 1, 2**31)
+    if body.get("requiredSlots", 1) != 1:  # docs: requiredSlots
+        reason = "a multi-instance task must have 1"
+        raise bad_property("requiredSlots", body["requiredSlots"], reason)
+    _check_files({"resourceFiles": parts(settings, "commonResourceFiles")})
 
 
 def check_constraints(body: Json) -> None:

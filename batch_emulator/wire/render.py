@@ -81,8 +81,7 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
         "schedulingState": "enabled" if entity.scheduling else "disabled",
         "stateTransitionTime": time_text(entity.state_time),
         "allocationTime": time_text(entity.allocated),
-        "ipAddress": f"10.{entity.number >> 16 & 255}.{entity.number >> 8 & 255}"
-        f".{entity.number & 255}",
+        "ipAddress": entity.address,
         "affinityId": f"TVM:{entity.id}",
         "vmSize": entity.pool.spec["vmSize"],
         "totalTasksRun": entity.tasks_run,
@@ -199,6 +198,18 @@ def task(entity: Job, row: TaskRow, base_url: str) -> Json:
     return body
 
 
+def subtasks(entity: Job, row: TaskRow, base_url: str) -> list[tuple[str, Json]]:
+    """The subtasks of a task, by key; none where it is not multi-instance (docs: subtasksinfo)."""
+    found: list[tuple[str, Json]] = []
+    for info in part(row.record, "group").get("subtasks") or ():
+        place = info["place"]
+        root = f"workitems/{entity.id}/job-1/{row.id}/{info['id']}"
+        shown = {name: value for name, value in info.items() if name != "place"}
+        body = {**shown, "nodeInfo": _node_info(base_url, place[0], place[1], root)}
+        found.append((f"{info['id']:010}", body))
+    return found
+
+
 def task_url(base_url: str, job_id: str, task: str) -> str:
     """Where a task is found."""
     return f"{base_url}/jobs/{job_id}/tasks/{task}"
@@ -216,9 +227,10 @@ def _node_info(base_url: str, pool_id: str, node_id: str, root: str) -> Json:
     }
 
 
-def recent_task(entity: Job, row: TaskRow, base_url: str) -> Json:
-    """A task among the recent ones of a node."""
+def recent_task(entity: Job, row: TaskRow, base_url: str, instance: int) -> Json:
+    """A task among the recent ones of a node, with the id of the subtask that ran there."""
     return {
+        **({"subtaskId": instance} if instance else {}),
         "taskUrl": task_url(base_url, entity.id, row.id),
         "jobId": entity.id,
         "taskId": row.id,
