@@ -13,7 +13,7 @@ from typing import Any
 
 from batch_emulator.autoscale.samples import History
 from batch_emulator.dependencies import Dependencies
-from batch_emulator.executor.launch import Outcome
+from batch_emulator.groups import Group
 
 Json = dict[str, Any]
 
@@ -128,25 +128,6 @@ class Execution:
         """Whether it runs (or is about to run) a coordination command."""
         group = None if self.task is None else self.task.group
         return group is not None and (self.instance > 0 or not group.coordinated)
-
-
-@dataclass(slots=True, eq=False)
-class Group:
-    """The instances of a multi-instance task; `members` are those of the current attempt.
-
-    `subtasks` are wire objects of instances 1 and up, with `place` (pool id, node id) instead of
-    nodeInfo; they outlive the attempt. `end` is the natural end that decides what becomes of the
-    task, `primary` how the application command ended, asked to or not.
-    """
-
-    size: int
-    members: list[Execution] = field(default_factory=list[Execution])
-    waiting: set[int] = field(default_factory=set[int])  # whose coordination command is not done
-    left: int = 0
-    coordinated: bool = False
-    end: Outcome | None = None
-    primary: Outcome | None = None
-    subtasks: list[Json] = field(default_factory=list[Json])
 
 
 @dataclass(frozen=True, slots=True)
