@@ -85,6 +85,16 @@ Effect = (
 Timed = Node | Pool | Job | Sweep
 
 
+@dataclass(frozen=True, slots=True)
+class SampleRun:
+    """Samples that are alike: `count` of them, 30 seconds apart; `first` in ticks."""
+
+    pool: str
+    first: int
+    count: int
+    values: dict[str, float]
+
+
 @dataclass(slots=True)
 class Journal:
     """What must be written before anybody is told: entities by key; None stands for a deletion."""
@@ -99,13 +109,13 @@ class Journal:
     )
     new_tasks: list[tuple[Task, Json]] = field(default_factory=list[tuple[Task, Json]])
     bodies: list[tuple[Task, Json]] = field(default_factory=list[tuple[Task, Json]])
+    samples: list[SampleRun] = field(default_factory=list[SampleRun])
 
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
-        return not (
-            self.pools or self.nodes or self.jobs or self.tasks or self.new_tasks or self.bodies
-        )
+        entities = self.pools or self.nodes or self.jobs or self.tasks
+        return not (entities or self.new_tasks or self.bodies or self.samples)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,7 +38,7 @@ def load(account: Account, store: Store, now: datetime) -> None:
         account.dirty_pools[pool.key] = pool
         if pool.resize_deadline is not None:
             account.at(pool.resize_deadline, pool)
-        autoscale.resume(account, pool, now)
+        autoscale.resume(account, pool, store.samples(pool))
     for pool_key, record in store.records("nodes"):
         pool = account.pools.get(pool_key)
         if pool is not None:

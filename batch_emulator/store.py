@@ -17,8 +17,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from batch_emulator.account import Journal
-from batch_emulator.model import Job, Json, Task
+from batch_emulator.account import Journal, SampleRun
+from batch_emulator.autoscale.samples import KEPT, PERIOD
+from batch_emulator.autoscale.values import Timestamp
+from batch_emulator.model import Job, Json, Pool, Task
 from batch_emulator.records import (
     dump,
     job_record,
@@ -40,6 +42,9 @@ CREATE TABLE IF NOT EXISTS tasks (
   job TEXT, task TEXT, id TEXT NOT NULL, ord INTEGER NOT NULL, slots INTEGER NOT NULL,
   state TEXT NOT NULL, result TEXT, record TEXT NOT NULL, body TEXT NOT NULL, expires REAL,
   PRIMARY KEY (job, task)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS samples (
+  pool TEXT, first INTEGER, count INTEGER NOT NULL, record TEXT NOT NULL,
+  PRIMARY KEY (pool, first)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS live_tasks ON tasks (job, ord) WHERE state <> 'completed';
 CREATE INDEX IF NOT EXISTS expiring ON tasks (expires) WHERE expires IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
@@ -127,6 +132,7 @@ class Store:
                 self._db.execute("BEGIN")
             self._write_entities(journal)
             self._write_tasks(journal)
+            self._write_samples(journal)
         except Exception as err:
             self._fail(err)
             raise
@@ -136,6 +142,7 @@ class Store:
         for key, pool in journal.pools.items():
             if pool is None:
                 run("DELETE FROM pools WHERE pool=?", (key,))
+                run("DELETE FROM samples WHERE pool=?", (key,))
             else:
                 run("REPLACE INTO pools VALUES (?,?)", (key, dump(pool_record(pool))))
         for (pool_key, key), node in journal.nodes.items():
@@ -184,6 +191,16 @@ class Store:
             (key for key, t in journal.tasks.items() if t is None),
         )
 
+    def _write_samples(self, journal: Journal) -> None:
+        for run in journal.samples:
+            row = (run.pool, run.first, run.count, dump(run.values))
+            self._db.execute("REPLACE INTO samples VALUES (?,?,?,?)", row)
+            oldest = run.first + (run.count - KEPT) * PERIOD
+            self._db.execute(
+                "DELETE FROM samples WHERE pool=? AND first<? AND first+count*?<=?",
+                (run.pool, oldest, PERIOD, oldest),
+            )
+
     async def committed(self) -> None:
         """Return once everything written so far is committed; commits are shared."""
         if not self._db.in_transaction:
@@ -230,8 +247,14 @@ class Store:
 
         A clock that was faster than the machine's must not fall behind it.
         """
-        times = [self._db.execute(query).fetchone()[0] for query in _NEWEST]
-        return max((time_of(text) for text in times if text is not None), default=None)
+        found = [self._db.execute(query).fetchone()[0] for query in _NEWEST]
+        times = [time_of(text) for text in found if text is not None]
+        sampled = self._db.execute(
+            "SELECT max(first + (count - 1) * ?) FROM samples", (PERIOD,)
+        ).fetchone()[0]
+        if sampled is not None:
+            times.append(Timestamp(sampled).time())
+        return max(times, default=None)
 
     def records(self, table: str) -> Iterator[tuple[str, Json]]:
         """Key of the owner (or own key) and record of every pool, node or job."""
@@ -242,6 +265,13 @@ class Store:
         }[table]
         for key, record in self._db.execute(query):
             yield key, json.loads(record)
+
+    def samples(self, pool: Pool) -> Iterator[SampleRun]:
+        """The samples of a pool, oldest first; none of a namesake that was there before."""
+        query = "SELECT first, count, record FROM samples WHERE pool=? AND first>=? ORDER BY first"
+        since = Timestamp.of(pool.created).ticks
+        for first, count, record in self._db.execute(query, (pool.key, since)):
+            yield SampleRun(pool.key, first, count, json.loads(record))
 
     def has_tasks(self, job: Job, keys: Iterable[str]) -> set[str]:
         """Which of these task keys exist."""

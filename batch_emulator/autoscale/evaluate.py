@@ -13,7 +13,9 @@ from batch_emulator.autoscale.names import DEDICATED, OPTION, SPOT, TARGET_ALIAS
 from batch_emulator.autoscale.program import program, target
 from batch_emulator.autoscale.samples import History
 from batch_emulator.autoscale.scope import Scope
-from batch_emulator.autoscale.values import Timestamp, Value, Word, shown
+from batch_emulator.autoscale.values import LEFT_OUT, Timestamp, Value, Word, shown
+
+MAX_RESULTS = 65_536  # [S] characters; they are kept with the pool and shown wherever it is
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,12 +59,7 @@ def check(text: str, dialect: Dialect = DEFAULT) -> None:
 def evaluate(text: str, inputs: Inputs) -> Evaluation:
     """Evaluate a formula. Raises FormulaSyntaxError or FormulaTooLongError, nothing else."""
     statements = program(text, inputs.dialect)
-    initial: dict[str, Value] = {
-        DEDICATED: float(inputs.dedicated),
-        SPOT: float(inputs.spot),
-        OPTION: Word("requeue"),
-    }
-    scope = Scope(inputs.history, Timestamp.of(inputs.now), inputs.random, inputs.dialect, initial)
+    scope = _scope(inputs)
     try:
         for statement in statements:
             statement(scope)
@@ -73,6 +70,16 @@ def evaluate(text: str, inputs: Inputs) -> Evaluation:
         scope.variables.clear()
         return _evaluation(scope, problem)
     return _evaluation(scope, None)
+
+
+def _scope(inputs: Inputs) -> Scope:
+    initial: dict[str, Value] = {
+        DEDICATED: float(inputs.dedicated),
+        SPOT: float(inputs.spot),
+        OPTION: Word("requeue"),
+    }
+    now = Timestamp.of(inputs.now)
+    return Scope(inputs.history, now, inputs.random, inputs.dialect, initial)
 
 
 def _evaluation(scope: Scope, problem: Problem | None) -> Evaluation:
@@ -98,11 +105,20 @@ def _count(scope: Scope, name: str) -> int:
 
 def _results(scope: Scope) -> str:
     """The targets, then the variables of the formula in the order of their bytes (as seen)."""
-    pairs = [
-        (name, shown(target(scope, name)))
+    pairs: list[tuple[str, Value]] = [
+        (name, target(scope, name))
         for name in TARGETS
         if name != SPOT or scope.dialect.spot_in_results
     ]
     own = sorted(set(scope.variables) - set(TARGETS) - set(TARGET_ALIASES))
-    pairs += [(name, shown(scope.newest(scope.variables[name]))) for name in own]
-    return ";".join(f"{name}={value}" for name, value in pairs)
+    pairs += [(name, scope.newest(scope.variables[name])) for name in own]
+    texts: list[str] = []
+    room = MAX_RESULTS
+    for name, value in pairs:
+        text = shown(value, room)
+        if text == LEFT_OUT:
+            scope.warn(f"results are cut after {MAX_RESULTS} characters")
+            room = 0
+        texts.append(f"{name}={text}")
+        room = max(0, room - len(text))
+    return ";".join(texts)

@@ -164,7 +164,7 @@ def _percentile(scope: Scope, arguments: list[Value], at: int) -> Value:
     place = (len(ordered) - 1) * percent / 100.0
     low = int(place)
     high = min(low + 1, len(ordered) - 1)
-    return ordered[low] + (ordered[high] - ordered[low]) * (place - low)
+    return finite(ordered[low] + (ordered[high] - ordered[low]) * (place - low), at)
 
 
 def _val(scope: Scope, arguments: list[Value], at: int) -> Value:

@@ -1,8 +1,7 @@
 """The samples of one pool: what its metrics were every 30 seconds of the last day.
 
 Arrays of numbers, with the sum and the extremes of every 64 of them, so that an average over a
-day looks at some hundred numbers and not at three thousand. In memory only [S]: after a restart
-the samples of before are missing, which formulas must be ready for anyway.
+day looks at some hundred numbers and not at three thousand. The store keeps them, too.
 """
 
 from __future__ import annotations

@@ -11,6 +11,7 @@ _EPOCH = datetime(1, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 MAX_TICKS = 2**63 - 1  # of an interval, about 29,000 years
 LAST_TICK = 3_155_378_975_999_999_999  # of the year 9999
+LEFT_OUT = "..."  # of results, what is too long
 WORDS = ("requeue", "terminate", "taskcompletion", "retaineddata")
 
 
@@ -145,8 +146,21 @@ def kind_of(value: Value) -> str:
     return _KINDS[type(value)]
 
 
-def shown(value: Value) -> str:
-    """A value as results write it: %.6g as seen; vectors and intervals are our choice [S]."""
+def shown(value: Value, most: int = 1_000_000) -> str:
+    """A value as results write it: %.6g as seen; vectors and intervals are our choice [S].
+
+    `LEFT_OUT` stands for what would have more than `most` characters.
+    """
+    if isinstance(value, Vector):
+        if 2 * len(value) + 1 > most:  # each element has a digit and a sign after it
+            return LEFT_OUT
+        text = f"[{','.join(f'{item:.6g}' for item in value.values)}]"
+    else:
+        text = _shown(value)
+    return text if len(text) <= most else LEFT_OUT
+
+
+def _shown(value: float | str | Timestamp | Interval | Word | Metric) -> str:
     match value:
         case float():
             return f"{value:.6g}"
@@ -154,8 +168,6 @@ def shown(value: Value) -> str:
             return value.time().isoformat(timespec="milliseconds")[:23] + "Z"
         case Interval():
             return f"PT{value.ticks / TICKS_PER_SECOND:.10g}S"
-        case Vector():
-            return f"[{','.join(f'{item:.6g}' for item in value.values)}]"
         case Word() | Metric():
             return value.name
         case _:

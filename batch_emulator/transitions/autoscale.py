@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 
-from batch_emulator.account import Account
-from batch_emulator.autoscale.evaluate import Evaluation, Inputs, Problem, evaluate
-from batch_emulator.autoscale.samples import KEPT
+from batch_emulator.account import Account, SampleRun
+from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
+from batch_emulator.autoscale.samples import KEPT, PERIOD
 from batch_emulator.autoscale.values import Timestamp
 from batch_emulator.faults import Fault
 from batch_emulator.model import AllocationState, Json, Pool
 from batch_emulator.scheduling.metrics import measure
-from batch_emulator.transitions import nodes, pools
+from batch_emulator.transitions import pools
 from batch_emulator.values import parse_duration, time_text
 
 DEFAULT_INTERVAL = "PT15M"  # docs
@@ -79,29 +80,38 @@ def sample(account: Account, pool: Pool, now: datetime) -> None:
     values = measure(account, pool)
     before = state.values or values
     asleep = not state.sampling
-    _fill(pool, now, before if asleep else values)
+    _fill(account, pool, now, before if asleep else values)
     state.values = values
     state.sampling = asleep or values != before
     if state.sampling:
         account.at(state.sample_due, pool)
 
 
-def resume(account: Account, pool: Pool, now: datetime) -> None:
-    """Go on after a restart: samples of before are missing, an evaluation may be due."""
+def resume(account: Account, pool: Pool, kept: Iterable[SampleRun]) -> None:
+    """Go on after a restart with the samples that were kept; an evaluation may be due.
+
+    What was due while nobody was there is what it was before, as while nothing happens [S]:
+    gaps would have formulas send the nodes away, which no restart of the service does.
+    """
     state = pool.autoscale
-    missed = (now - state.sample_due) // _SAMPLE_EVERY + 1
-    state.sample_due += max(0, missed) * _SAMPLE_EVERY
+    for known in kept:
+        for number in range(max(0, known.count - KEPT), known.count):
+            state.history.take(known.first + number * PERIOD, known.values)
+        state.sample_due = Timestamp(known.first + known.count * PERIOD).time()
+        state.values = known.values
     if state.due is not None:
         account.at(state.due, pool)
 
 
-def _fill(pool: Pool, now: datetime, values: dict[str, float]) -> None:
+def _fill(account: Account, pool: Pool, now: datetime, values: dict[str, float]) -> None:
     """One sample for every 30 seconds up to now."""
     state = pool.autoscale
     due = int((now - state.sample_due) / _SAMPLE_EVERY) + 1 if state.sample_due <= now else 0
+    first = Timestamp.of(state.sample_due).ticks
     for number in range(max(0, due - KEPT), due):
-        time = Timestamp.of(state.sample_due + number * _SAMPLE_EVERY)
-        state.history.take(time.ticks, values)
+        state.history.take(first + number * PERIOD, values)
+    if due:
+        account.journal.samples.append(SampleRun(pool.key, first, due, values))
     state.sample_due += due * _SAMPLE_EVERY
 
 
@@ -148,13 +158,7 @@ def _evaluate(account: Account, pool: Pool, text: str, now: datetime) -> Evaluat
         account.random.random,
         account.limits.autoscale,
     )
-    done = evaluate(text, inputs)
-    try:
-        nodes.stop_for(done.option, "$NodeDeallocationOption")
-    except Fault as fault:  # a word of the language that nodes here cannot follow
-        problem = Problem(fault.code, fault.message, f"$NodeDeallocationOption={done.option}")
-        return Evaluation(done.results, done.dedicated, done.spot, "requeue", problem)
-    return done
+    return evaluate(text, inputs)
 
 
 def _apply(account: Account, pool: Pool, done: Evaluation, now: datetime) -> None:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import sqlite3
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batch_emulator import restart
 from batch_emulator.account import Account
-from batch_emulator.autoscale.samples import History
+from batch_emulator.autoscale.samples import PERIOD
 from batch_emulator.faults import Fault
 from batch_emulator.model import AllocationState, Json, Pool, TaskState
-from batch_emulator.records import pool_from, pool_record
 from batch_emulator.scheduling.scheduler import decide
+from batch_emulator.store import Store
 from batch_emulator.transitions import autoscale, jobs, pools
 from tests.unit.emulator.world import World
 
@@ -293,20 +296,67 @@ def test_a_pool_to_which_nothing_happens_wakes_nobody_and_has_all_samples() -> N
     assert value(world, pool, "$RunningTasks.GetSample(4)") == "[0,0,0,1]"
 
 
-def test_scaling_survives_a_restart_and_samples_do_not() -> None:
-    world = World()
-    pool = scaling(world, "$TargetDedicatedNodes = 2;")
+def restarted(world: World, store: Store, tmp_path: Path) -> Store:
+    """The same account from the disk, as after a crash."""
+    store.write(world.account.take_journal())
+    store.close()
+    again = Store(tmp_path)
+    newest = again.newest()
+    assert newest is not None
+    assert newest <= world.clock.now()
+    world.account = Account("unit", world.account.limits)
+    restart.load(world.account, again, world.clock.now())
+    return again
+
+
+def test_scaling_and_samples_survive_a_restart(tmp_path: Path) -> None:
+    world, store = World(), Store(tmp_path)
+    pool = scaling(world, "$TargetDedicatedNodes = 1;")
     boot(world)
-    copy = pool_from(pool_record(pool))
-    assert copy.autoscale.run == pool.autoscale.run
-    assert copy.autoscale.due == pool.autoscale.due
-    again = Account("unit", world.account.limits)
-    again.pools[copy.key] = copy
-    world.clock.push(1000)
-    restart.autoscale.resume(again, copy, world.clock.now())
-    assert copy.autoscale.sample_due > world.clock.now()
-    assert copy.autoscale.history.times == History().times
-    assert [entity for _, _, entity in again.timers] == [copy]
+    world.job()
+    world.task(world.account.jobs["job"], "a")
+    world.push(600)
+    before = [list(series.data) for series in pool.autoscale.history.series.values()]
+    run, due = pool.autoscale.run, pool.autoscale.due
+    store = restarted(world, store, tmp_path)
+    again = world.account.pools["pool"]
+    assert (again.autoscale.run, again.autoscale.due) == (run, due)
+    after = [list(series.data) for series in again.autoscale.history.series.values()]
+    assert after == before
+    world.push(3600)
+    assert value(world, again, "$PendingTasks.GetSamplePercent(TimeInterval_Hour)") == "98.3333"
+    assert value(world, again, "min($PendingTasks.GetSample(TimeInterval_Hour))") == "1"
+    times = list(again.autoscale.history.times)
+    assert {b - a for a, b in pairwise(times)} == {PERIOD}
+    store.close()
+
+
+def test_samples_of_a_deleted_pool_are_not_those_of_its_namesake(tmp_path: Path) -> None:
+    world, store = World(), Store(tmp_path)
+    first = scaling(world, "$TargetDedicatedNodes = 0;")
+    world.push(600)
+    store.write(world.account.take_journal())
+    pools.delete(world.account, first, world.clock.now())
+    world.settle()
+    world.clock.push(1)
+    second = scaling(world, "$TargetDedicatedNodes = 0;")
+    assert second is not first
+    store = restarted(world, store, tmp_path)
+    assert len(world.account.pools["pool"].autoscale.history.times) == 1
+    store.close()
+
+
+def test_samples_on_disk_are_those_of_a_day(tmp_path: Path) -> None:
+    world, store = World(), Store(tmp_path)
+    scaling(world, "$TargetDedicatedNodes = $TargetDedicatedNodes > 0 ? 0 : 1;", "PT1H")
+    for _ in range(60):
+        world.push(3600)
+        store.write(world.account.take_journal())
+    store = restarted(world, store, tmp_path)
+    count = sqlite3.connect(tmp_path / "state.sqlite").execute("SELECT count(*) FROM samples")
+    assert 0 < count.fetchone()[0] < 2880
+    assert 2880 <= len(world.account.pools["pool"].autoscale.history.times) < 2880 + 64
+    store.close()
 
 
 def test_deleted_pool_is_evaluated_no_more() -> None:

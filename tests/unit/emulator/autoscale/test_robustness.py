@@ -151,3 +151,39 @@ def test_work_and_memory_are_bounded(text: str) -> None:
     assert done.problem is not None
     assert spent < 3.0
     assert peak < 100_000_000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$TargetDedicatedNodes=percentile(vec(-1.7e308,1.7e308),50)",
+        "$TargetLowPriorityNodes=val(vec(1.7e308)+1.7e308,0)",
+        "$TargetDedicatedNodes=std(-1.7e308,1.7e308)",
+        "$TargetDedicatedNodes=range(-1.7e308,1.7e308)",
+        "$TargetDedicatedNodes=1.7e308*10",
+    ],
+)
+def test_what_is_no_finite_number_is_an_error_of_the_evaluation(text: str) -> None:
+    done = run(text)
+    assert done.problem is not None
+    assert (done.dedicated, done.spot) == (4, 1)
+
+
+def test_results_are_short_whatever_the_variables_hold() -> None:
+    text = "x=vec($ActiveTasks.GetSample(2880));y=vec(" + "x," * 30 + "x);"
+    tracemalloc.start()
+    done = run(text + "".join(f"y{number}=y;" for number in range(95)), DAY)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert done.problem is None
+    assert done.results.startswith("$TargetDedicatedNodes=4;$TargetLowPriorityNodes=1;")
+    assert len(done.results) < 70_000
+    assert done.results.endswith(";y94=...")
+    assert any("results" in warning for warning in done.warnings)
+    assert peak < 20_000_000
+
+
+def test_results_show_a_day_of_samples_in_full() -> None:
+    done = run("x=$ActiveTasks.GetSample(2880)", DAY)
+    assert done.results.count("5") >= 2878
+    assert "..." not in done.results
