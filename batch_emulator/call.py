@@ -88,6 +88,11 @@ class Call:
             raise Fault(code)
         return headers
 
+    @property
+    def expands_stats(self) -> bool:
+        """Whether statistics are asked for with `$expand`."""
+        return "stats" in self.query.get("$expand", "").split(",")
+
     def data_service_id(self) -> dict[str, str]:
         """The header that names the URL of what was changed."""
         return {"DataServiceId": f"{self.base_url}{self.path}"}
@@ -114,7 +119,10 @@ class Call:
         """200 with one page of a list."""
         asked = paging.parse(self.query, fields, default=default)
         url, version = f"{self.base_url}{self.path}", self.query.get("api-version", "")
-        return Reply(200, self._with_metadata(await paging.page(asked, fetch, url, version)))
+        body = await paging.page(asked, fetch, url, version)
+        if self.expands_stats and "odata.nextLink" in body:
+            body["odata.nextLink"] += "&$expand=stats"  # clients follow the link as it is
+        return Reply(200, self._with_metadata(body))
 
     def _with_metadata(self, body: Json, suffix: str = "") -> Json:
         steps = self.path.strip("/").partition("(")[0].split("/")

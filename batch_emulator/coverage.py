@@ -109,6 +109,8 @@ _NOTES = (
         "AZ_BATCH_AUTHENTICATION_TOKEN opens what lies below its job, while the task runs.",
     ),
     ("our choice", "`retaineddata`: whether tasks are still retained is looked at once a minute."),
+    ("our choice", "Statistics cover the pools, jobs and tasks that exist, up to the request."),
+    ("our choice", "I/O operations are system calls; disk space and network are not measured."),
     ("our choice", "A pattern of an output file that matches nothing is no failure."),
     ("our choice", "A resize that fails keeps its targets; nodes still in creation are given up."),
     ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),

@@ -5,6 +5,7 @@ Ids keep their spelling and are compared without case: dictionaries are keyed by
 
 from __future__ import annotations
 
+import re
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -14,6 +15,8 @@ from typing import Any
 from batch_emulator.autoscale.samples import History
 from batch_emulator.dependencies import Dependencies
 from batch_emulator.groups import Group
+from batch_emulator.states import AllocationState, JobState, NodeState, PoolState, TaskState
+from batch_emulator.usage import Usage
 
 Json = dict[str, Any]
 
@@ -28,66 +31,15 @@ def parts(body: Json, name: str) -> list[Json]:
     return body.get(name) or []
 
 
+def cores_of(vm_size: str) -> int:
+    """Cores of a VM size by its name (Standard_NC6s_v3 has 6), 1 where it tells none [S]."""
+    match = re.search(r"standard_[a-z]+(\d+)", vm_size.lower())
+    return max(1, int(match.group(1))) if match else 1
+
+
 def key_of(entity_id: str) -> str:
     """The form in which ids are compared (case-insensitive and case-preserving)."""
     return entity_id.lower()
-
-
-class PoolState(StrEnum):
-    """`state` of a pool."""
-
-    ACTIVE = "active"
-    DELETING = "deleting"
-
-
-class AllocationState(StrEnum):
-    """`allocationState` of a pool."""
-
-    STEADY = "steady"
-    RESIZING = "resizing"
-    STOPPING = "stopping"
-
-
-class NodeState(StrEnum):
-    """`state` of a node."""
-
-    CREATING = "creating"
-    STARTING = "starting"
-    WAITING_FOR_START_TASK = "waitingforstarttask"
-    START_TASK_FAILED = "starttaskfailed"
-    IDLE = "idle"
-    RUNNING = "running"
-    REBOOTING = "rebooting"
-    REIMAGING = "reimaging"
-    OFFLINE = "offline"
-    UNUSABLE = "unusable"
-    UNKNOWN = "unknown"
-    PREEMPTED = "preempted"
-    LEAVING_POOL = "leavingpool"
-    UPGRADING_OS = "upgradingos"
-    DEALLOCATING = "deallocating"
-    DEALLOCATED = "deallocated"
-
-
-class JobState(StrEnum):
-    """`state` of a job."""
-
-    ACTIVE = "active"
-    DISABLING = "disabling"
-    DISABLED = "disabled"
-    ENABLING = "enabling"
-    TERMINATING = "terminating"
-    COMPLETED = "completed"
-    DELETING = "deleting"
-
-
-class TaskState(StrEnum):
-    """`state` of a task."""
-
-    ACTIVE = "active"
-    PREPARING = "preparing"
-    RUNNING = "running"
-    COMPLETED = "completed"
 
 
 class Kind(StrEnum):
@@ -170,6 +122,7 @@ class Task:
     blocked: bool = False  # waits for tasks that it depends on
     satisfies: bool = False  # completed so that tasks that depend on it may run
     wants: Wants | None = None
+    used: Usage | None = None  # by all its attempts
     expires: datetime | None = None  # when the directory of a completed task may be deleted
     group: Group | None = None  # of a multi-instance task
 
@@ -302,6 +255,7 @@ class Node:
     next_state: NodeState | None = None
     keeps_data: bool = False  # leaves or restarts only when no task on it is retained
     used_slots: int = 0
+    used: Usage = field(default_factory=Usage)  # by its tasks
     tasks_run: int = 0
     tasks_succeeded: int = 0
     start_task: Json | None = None
@@ -374,6 +328,8 @@ class Pool:
     spot_capacity: int | None = None
     traced: int = 0
     nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    used: Usage = field(default_factory=Usage)  # on nodes that are gone
+    core_s: list[float] = field(default_factory=lambda: [0.0, 0.0])  # theirs, dedicated and spot
     available: dict[str, Node] = field(default_factory=dict[str, Node])
     waiting: dict[str, Job] = field(default_factory=dict[str, Job])
     autoscale: AutoScale = field(init=False)

@@ -23,6 +23,7 @@ from batch_emulator.model import (
     Visit,
     Wants,
 )
+from batch_emulator.usage import Usage, usage_from
 from batch_emulator.values import optional_time, time_of, time_text
 
 # In ASCII: names of files may hold bytes that are no text. Made once: json.dumps with options makes
@@ -40,7 +41,7 @@ def _times(**times: Any) -> Json:
 
 
 # what a task's record holds beyond what the wire shows
-PRIVATE = ("place", "group", "blocked", "satisfies", "wants")
+PRIVATE = ("place", "group", "blocked", "satisfies", "wants", "used")
 
 
 def task_record(task: Task) -> Json:
@@ -78,6 +79,8 @@ def task_record(task: Task) -> Json:
         record["wants"] = astuple(task.wants)
     if task.group is not None:
         record["group"] = {"size": task.group.size, "subtasks": task.group.subtasks}
+    if task.used is not None:
+        record["used"] = task.used.record()
     return record
 
 
@@ -112,6 +115,7 @@ def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> T
         satisfies=record.get("satisfies", False),
         wants=Wants(*record["wants"]) if "wants" in record else None,
         group=Group(group["size"], subtasks=group["subtasks"]) if group else None,
+        used=usage_from(record.get("used")),
     )
 
 
@@ -134,6 +138,8 @@ def pool_record(pool: Pool) -> Json:
             **_times(due=pool.autoscale.due, enabled=pool.autoscale.enabled),
         },
         "pack": pool.pack,
+        "used": pool.used.record(),
+        "core_s": pool.core_s,
         "spot_capacity": pool.spot_capacity,
         "traced": pool.traced,
         **_times(
@@ -161,6 +167,8 @@ def pool_from(record: Json) -> Pool:
         deallocation=record["deallocation"],
         slots_per_node=record["slots_per_node"],
         pack=record["pack"],
+        used=usage_from(record["used"]) or Usage(),
+        core_s=record["core_s"],
         spot_capacity=record["spot_capacity"],
         traced=record["traced"],
         created=time_of(record["created"]),
@@ -197,6 +205,7 @@ def node_record(node: Node) -> Json:
         "away_s": node.away_s,
         "notice": node.notice and _notice_record(node.notice),
         "keeps_data": node.keeps_data,
+        "used": node.used.record(),
         **_times(
             allocated=node.allocated,
             state_time=node.state_time,
@@ -228,6 +237,7 @@ def node_from(pool: Pool, record: Json) -> Node:
         notice=_notice_from(record["notice"]) if record["notice"] else None,
         evict_at=optional_time(record.get("evict_at")),
         keeps_data=record["keeps_data"],
+        used=usage_from(record["used"]) or Usage(),
         errors=record["errors"],
         recent=[(job, task, instance) for job, task, instance in record["recent"]],
         allocated=time_of(record["allocated"]),

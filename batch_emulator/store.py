@@ -329,6 +329,11 @@ class Store:
             (job.key,),
         )
 
+    def task_records(self, job: Job) -> Iterator[Json]:
+        """The record of every task."""
+        rows = self._db.execute("SELECT record FROM tasks WHERE job=?", (job.key,))
+        return (json.loads(row[0]) for row in rows)
+
     def next_expiry(self) -> datetime | None:
         """When the retention of a task is over next."""
         [when] = self._db.execute(

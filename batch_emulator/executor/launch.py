@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from batch_emulator.usage import Usage
 
 USER_ERROR = "usererror"
 SERVER_ERROR = "servererror"
@@ -54,6 +56,7 @@ class Outcome:
     exit_code: int | None
     failure: Failure | None
     retryable: bool
+    usage: Usage | None = field(default=None, compare=False)
 
 
 class ExecutionError(Exception):

@@ -9,6 +9,7 @@ import shutil
 import signal
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Mapping
 from contextlib import suppress
@@ -16,6 +17,7 @@ from pathlib import Path
 
 from batch_emulator.executor import failures
 from batch_emulator.executor.launch import ExecutionError, Launch
+from batch_emulator.usage import Usage
 
 _HAS_PIDFD = hasattr(os, "pidfd_open")
 _HAS_WAITID = hasattr(os, "waitid")  # macOS has it from Python 3.13 on
@@ -34,6 +36,7 @@ class TaskProcess:
         self.pid = popen.pid
         self._loop = asyncio.get_running_loop()
         self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.usage: Usage | None = None  # of the command and what it waited for, once it ended
         self.keep_group = False  # True while the rest of the group has its grace period
         self._watch()
 
@@ -62,7 +65,7 @@ class TaskProcess:
             self._finish(self._wait_only())
             return
         self._kill_rest()  # before the zombie is collected: nobody else can own its group id
-        self._finish(self._popen.wait())
+        self._finish(self._collect())
 
     def _wait_only(self) -> int:
         """Wait for the end without collecting the process, where the system can."""
@@ -70,22 +73,43 @@ class TaskProcess:
         if _HAS_WAITID:
             found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
         if found is None:
-            return self._popen.wait()
+            return self._collect()
         return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
 
     def release(self) -> None:
         """End what a command that holds left behind in its group, and collect it."""
         self._kill_rest()
-        self._popen.wait()
+        self._collect()
 
     def _wait_in_thread(self) -> None:
         if self._holds:
             code = self._wait_only()
         else:
-            code = self._popen.wait()
+            code = self._collect()
             self._kill_rest()
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self._loop.call_soon_threadsafe(self._finish, code)
+
+    def _collect(self) -> int:
+        """Wait for the end, as Popen.wait does, and keep what the kernel counted."""
+        if self._popen.returncode is not None:
+            return self._popen.returncode
+        if _HAS_WAITID:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # its counters go with it
+        counters = _io_counters(self.pid)
+        _, status, spent = os.wait4(self.pid, 0)
+        self._popen.returncode = os.waitstatus_to_exitcode(status)
+        unit = 1 if sys.platform == "darwin" else 1024
+        self.usage = Usage(
+            user_s=spent.ru_utime,
+            kernel_s=spent.ru_stime,
+            read_ops=counters.get("syscr", spent.ru_inblock),
+            write_ops=counters.get("syscw", spent.ru_oublock),
+            read_bytes=counters.get("read_bytes", spent.ru_inblock * 512),
+            write_bytes=counters.get("write_bytes", spent.ru_oublock * 512),
+            peak_bytes=spent.ru_maxrss * unit,
+        )
+        return self._popen.returncode
 
     def _kill_rest(self) -> None:
         """What a command leaves behind in its process group ends with it."""
@@ -96,6 +120,16 @@ class TaskProcess:
     def _finish(self, code: int) -> None:
         if not self.ended.done():
             self.ended.set_result(code)
+
+
+def _io_counters(pid: int) -> dict[str, int]:
+    """What a process and the children it waited for read and wrote; Linux only."""
+    try:
+        with open(f"/proc/{pid}/io", "rb", buffering=0) as file:  # noqa: PTH123 - once per task
+            lines = file.read().decode().splitlines()
+    except OSError:
+        return {}
+    return {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
 
 
 def start(launch: Launch, environment: Mapping[str, str]) -> TaskProcess:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -58,7 +58,9 @@ class Executor:
         if launch.wall_clock_s is not None:
             timer = loop.call_later(launch.wall_clock_s, self._on_wall_clock, execution)
         try:
-            return await self._run(execution, on_started)
+            outcome = await self._run(execution, on_started)
+            used = execution.process.usage if execution.process else None
+            return replace(outcome, usage=used)
         except ExecutionError as err:
             return Outcome(None, err.failure, retryable=False)
         except asyncio.CancelledError:

@@ -7,7 +7,7 @@ from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Job, JobState, Json, key_of
 from batch_emulator.transitions import jobs, quotas
-from batch_emulator.wire import bodies, entities, paging, render
+from batch_emulator.wire import bodies, entities, paging, render, statistics
 
 DEFAULT_TERMINATE_REASON = "UserTerminate"  # as in the docs' example of a terminated job
 # properties that a PUT clears when they are absent (docs: Job_Update)
@@ -44,10 +44,24 @@ def _require_pool(call: Call, body: Json) -> None:
         raise Fault("PoolNotFound", {"PoolId": body["poolInfo"]["poolId"]})
 
 
+def _render(call: Call, job: Job) -> Json:
+    body = render.job(job, call.base_url)
+    if call.expands_stats:
+        body["stats"] = statistics.job(job, call.emulator.store, body["url"], call.now)
+    return body
+
+
+def lifetime_statistics(call: Call) -> Reply:
+    """Job_GetAllLifetimeStatistics, which clients up to 2020-09-01 have."""
+    found, url = call.emulator.account.jobs.values(), f"{call.base_url}{call.path}"
+    body = statistics.lifetime_of_jobs(found, call.emulator.store, url, call.now)
+    return call.entity(body, {})
+
+
 async def list_all(call: Call) -> Reply:
     """Job_List."""
     found = sorted(call.emulator.account.jobs.items())
-    rendered = ((key, render.job(job, call.base_url)) for key, job in found)
+    rendered = ((key, _render(call, job)) for key, job in found)
     return await call.listing(odata.JOB_FIELDS, paging.from_sorted(rendered))
 
 
@@ -55,7 +69,7 @@ def get(call: Call) -> Reply:
     """Job_Get."""
     job = call.job()
     headers = call.check(job.etag, job.modified)
-    return call.entity(render.job(job, call.base_url), headers)
+    return call.entity(_render(call, job), headers)
 
 
 def patch(call: Call) -> Reply:

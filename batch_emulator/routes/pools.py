@@ -7,7 +7,7 @@ from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault
 from batch_emulator.model import Json, Pool, key_of, part, parts
 from batch_emulator.transitions import autoscale, pools, quotas, removal
-from batch_emulator.wire import entities, paging, render
+from batch_emulator.wire import entities, paging, render, statistics
 
 # properties that updateproperties clears when they are absent (docs)
 _REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
@@ -38,10 +38,23 @@ def add(call: Call) -> Reply:
     return call.created(f"{call.base_url}/pools/{pool.id}", pool.etag, pool.modified)
 
 
+def _render(call: Call, pool: Pool) -> Json:
+    body = render.pool(pool, call.base_url)
+    if call.expands_stats:
+        body["stats"] = statistics.pools([pool], body["url"], call.now)
+    return body
+
+
+def lifetime_statistics(call: Call) -> Reply:
+    """Pool_GetAllLifetimeStatistics, which clients up to 2020-09-01 have."""
+    found, url = call.emulator.account.pools.values(), f"{call.base_url}{call.path}"
+    return call.entity(statistics.pools(found, url, call.now), {})
+
+
 async def list_all(call: Call) -> Reply:
     """Pool_List."""
     found = sorted(call.emulator.account.pools.items())
-    rendered = ((key, render.pool(pool, call.base_url)) for key, pool in found)
+    rendered = ((key, _render(call, pool)) for key, pool in found)
     return await call.listing(odata.POOL_FIELDS, paging.from_sorted(rendered))
 
 
@@ -49,7 +62,7 @@ def get(call: Call) -> Reply:
     """Pool_Get."""
     pool = call.pool()
     headers = call.check(pool.etag, pool.modified)
-    return call.entity(render.pool(pool, call.base_url), headers)
+    return call.entity(_render(call, pool), headers)
 
 
 def exists(call: Call) -> Reply:

@@ -69,6 +69,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _POOL + "/enableautoscale", "Pool_EnableAutoScale", autoscale.enable),
     Route("POST", _POOL + "/disableautoscale", "Pool_DisableAutoScale", autoscale.disable),
     Route("POST", _POOL + "/evaluateautoscale", "Pool_EvaluateAutoScale", autoscale.evaluate),
+    Route("GET", "/lifetimepoolstats", "Pool_GetAllLifetimeStatistics", pools.lifetime_statistics),
     # nodes
     Route("GET", _POOL + "/nodes", "ComputeNode_List", nodes.list_all),
     Route("GET", _NODE, "ComputeNode_Get", nodes.get),
@@ -110,6 +111,7 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _JOB + "/disable", "Job_Disable", jobs.disable),
     Route("POST", _JOB + "/enable", "Job_Enable", jobs.enable),
     Route("POST", _JOB + "/terminate", "Job_Terminate", jobs.terminate),
+    Route("GET", "/lifetimejobstats", "Job_GetAllLifetimeStatistics", jobs.lifetime_statistics),
     Route("GET", _JOB + "/taskcounts", "Job_GetTaskCounts", jobs.task_counts),
     Route(
         "GET",

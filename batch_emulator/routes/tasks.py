@@ -9,10 +9,10 @@ from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault, bad_property, error_body
 from batch_emulator.model import Job, Json, Task, key_of
-from batch_emulator.store import restore_task
+from batch_emulator.store import TaskRow, restore_task
 from batch_emulator.transitions import admission, tasks
 from batch_emulator.values import etag_text, time_text
-from batch_emulator.wire import entities, paging, render
+from batch_emulator.wire import entities, paging, render, statistics
 
 _STATE_FILTER = re.compile(r"\s*state\s+eq\s+'(\w+)'\s*")
 MAX_TASKS_IN_COLLECTION = 100  # docs: addtaskcollection
@@ -80,6 +80,13 @@ def _add_one(call: Call, job: Job, body: Json, taken: set[str]) -> Json:
     }
 
 
+def _render(call: Call, job: Job, row: TaskRow) -> Json:
+    body = render.task(job, row, call.base_url)
+    if call.expands_stats:
+        body["stats"] = statistics.task(row.record, body["url"], call.now)
+    return body
+
+
 async def list_all(call: Call) -> Reply:
     """Task_List, in the order of ids."""
     job = call.job()
@@ -90,7 +97,7 @@ async def list_all(call: Call) -> Reply:
 
     def fetch(after: str, limit: int) -> list[tuple[str, Json]]:
         rows = call.emulator.store.tasks_after(job, after, limit, state)
-        return [(key_of(row.id), render.task(job, row, call.base_url)) for row in rows]
+        return [(key_of(row.id), _render(call, job, row)) for row in rows]
 
     return await call.listing(odata.TASK_FIELDS, fetch)
 
@@ -103,7 +110,7 @@ def get(call: Call) -> Reply:
     row = call.emulator.store.task(job, task.key)
     if row is None:
         raise Fault("TaskNotFound")
-    return call.entity(render.task(job, row, call.base_url), headers)
+    return call.entity(_render(call, job, row), headers)
 
 
 async def list_subtasks(call: Call) -> Reply:

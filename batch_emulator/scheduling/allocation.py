@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from datetime import datetime
 
 from batch_emulator.account import Account
-from batch_emulator.model import AllocationState, Json, Node, NodeState, Pool, PoolState
+from batch_emulator.model import AllocationState, Json, Node, NodeState, Pool, PoolState, cores_of
 from batch_emulator.scheduling.actions import Action, AddNodes, EndResize, ForgetPool, Leave
 from batch_emulator.transitions import eviction, nodes
 
@@ -80,12 +79,6 @@ def _quota_error(dedicated: bool) -> Json:
     kind, which = ("AccountCoreQuotaReached", "dedicated") if dedicated else (
         "AccountLowPriorityCoreQuotaReached", "low priority")  # fmt: skip
     return resize_error(kind, f"The specified account has reached its {which} core quota")
-
-
-def cores_of(vm_size: str) -> int:
-    """Cores of a VM size by its name (Standard_NC6s_v3 has 6), 1 where it tells none [S]."""
-    match = re.search(r"standard_[a-z]+(\d+)", vm_size.lower())
-    return max(1, int(match.group(1))) if match else 1
 
 
 def _room(account: Account, pool: Pool, *, dedicated: bool) -> int:

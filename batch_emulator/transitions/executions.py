@@ -8,7 +8,7 @@ from datetime import datetime
 from batch_emulator.account import Account
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.model import Execution, Kind, Node, NodeState, Task
-from batch_emulator.transitions import multi_instance, nodes, preparation, tasks
+from batch_emulator.transitions import multi_instance, nodes, preparation, statistics, tasks
 from batch_emulator.transitions.states import dequeue, set_node, settle_node
 
 RECENT_TASKS = 10
@@ -66,6 +66,7 @@ def ended(account: Account, execution: Execution, outcome: Outcome | None, now: 
         job.executions.pop(execution.key, None)
         account.wake_job(job)
     if execution.kind is Kind.TASK:
+        statistics.charge(execution, outcome, now)
         multi_instance.ended(account, execution, outcome, now)
         tasks.ended(account, execution, outcome, now)
         node.tasks_run += 1

