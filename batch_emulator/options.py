@@ -40,7 +40,9 @@ def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repo
     group.add_argument("--host", default="127.0.0.1", help="a loopback address")
     group.add_argument("--port", type=int, default=0, help="0 takes a free one and prints it")
     group.add_argument("--data-dir", type=Path, required=True, help="where state and nodes lie")
-    group.add_argument("--log-format", choices=("text", "json"), default="text")
+    group.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="json: one object a line"
+    )
     group.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
@@ -89,7 +91,9 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
         metavar="PATTERN",
         help="variables of this process that tasks inherit, beside PATH and LANG (repeatable)",
     )
-    group.add_argument("--kill-grace-seconds", type=float, default=5.0)
+    group.add_argument(
+        "--kill-grace-seconds", type=float, default=5.0, help="between SIGTERM and SIGKILL"
+    )
 
 
 def _positive(text: str) -> float:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 
@@ -32,7 +32,9 @@ class Usage:
 
     def record(self) -> list[Any]:
         """As it lies on disk."""
-        return [round(v, 6) if isinstance(v, float) else v for v in astuple(self)]
+        times = (self.user_s, self.kernel_s, self.wall_s)  # astuple copies deeply: 10 us a task
+        counts = (self.read_ops, self.write_ops, self.read_bytes, self.write_bytes, self.peak_bytes)
+        return [*(round(seconds, 6) for seconds in times), *counts]
 
 
 def usage_from(record: list[Any] | None) -> Usage | None:

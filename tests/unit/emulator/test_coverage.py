@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator import coverage
+from batch_emulator import coverage, reference
 from batch_emulator.routes.table import ROUTES
 
 ROOT = Path(__file__).parents[3]
@@ -32,3 +32,9 @@ def test_every_operation_of_the_description_has_a_route() -> None:
                 if route not in known and "ertificates(" not in path:
                     missing.append(f"{method.upper()} {path}")
     assert missing == []
+
+
+def test_the_tables_of_the_readme_are_what_make_schema_writes() -> None:
+    written = reference.PAGE.read_text(encoding="utf-8")
+    assert written == reference.page(written)
+    assert "| `--account ACCOUNT` | required |" in written
