@@ -1,4 +1,4 @@
-"""The tables of the README: `python -m batch_emulator.reference` writes them anew, in a checkout."""
+"""The tables of the README; `python -m batch_emulator.reference` writes them anew."""
 
 from __future__ import annotations
 
