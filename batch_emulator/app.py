@@ -9,7 +9,6 @@ import contextlib
 import inspect
 import json
 import logging
-import re
 from collections.abc import Mapping
 from datetime import datetime
 from uuid import uuid4
@@ -29,13 +28,12 @@ from batch_emulator.routes.match import Matcher
 from batch_emulator.routes.table import ROUTES
 from batch_emulator.values import http_date
 from batch_emulator.web_pages import reason_to_refuse
+from batch_emulator.wire import versions
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES = 4 * 1024 * 1024  # one page of the docs says 1 MB, the SDK's comments 4 MB [X]
 JSON_TYPE = "application/json; odata=minimalmetadata"
-_VERSION = re.compile(r"(20\d\d)-\d\d-\d\d(\.\d+\.\d+)?(-preview)?")
-_OLDEST_VERSION = 2018
 
 
 class App:
@@ -95,7 +93,7 @@ class App:
         method = scope["method"]
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
-        query = auth.query_of(raw_query)
+        query = versions.selection(auth.query_of(raw_query))
         whole, stream = b"", None
         if raw_path.startswith(f"{admin.PREFIX}/"):
             route, params = self._find_admin(method, raw_path, headers)
@@ -112,16 +110,19 @@ class App:
         call = Call(self.emulator, *request, stream)
         try:
             result = handler(call)
-            return await result if inspect.isawaitable(result) else result
+            reply = await result if inspect.isawaitable(result) else result
         finally:
             await self._commit(method)
+        if reply.body is not None:
+            reply.body = versions.outgoing(reply.body, query)
+        return reply
 
     def _find(
         self, method: str, path: str, query: Mapping[str, str]
     ) -> tuple[Handler, Mapping[str, str]]:
         if not self.emulator.healthy:
             raise Fault("InternalError", {"Reason": "the state cannot be kept; see the log"})
-        _check_version(query)
+        versions.check(query)
         route, params = self._routes.find(method, path)
         if route.handler is None:
             raise not_implemented(route.operation)
@@ -182,15 +183,6 @@ def _refuse_web_pages(headers: Mapping[str, str]) -> None:
     reason = reason_to_refuse(headers)
     if reason:
         raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
-
-
-def _check_version(query: Mapping[str, str]) -> None:
-    version = query.get("api-version")
-    if version is None:
-        raise Fault("MissingRequiredQueryParameter", {"QueryParameterName": "api-version"})
-    match = _VERSION.fullmatch(version)
-    if match is None or int(match.group(1)) < _OLDEST_VERSION:
-        raise Fault("UnsupportedRequestVersion", {"QueryParameterValue": version[:64]})
 
 
 class _Body:

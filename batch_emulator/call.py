@@ -13,7 +13,7 @@ from batch_emulator.model import Job, Json, Node, Pool, key_of
 from batch_emulator.odata import FieldRule
 from batch_emulator.transitions import nodes
 from batch_emulator.values import etag_text, http_date
-from batch_emulator.wire import bodies, paging
+from batch_emulator.wire import bodies, paging, versions
 
 
 @dataclass(slots=True)
@@ -52,7 +52,7 @@ class Call:
 
     def json(self, *, optional: bool = False) -> Json:
         """The body, parsed and coerced. Raises Fault."""
-        return bodies.parse(self.body, optional=optional)
+        return versions.incoming(bodies.parse(self.body, optional=optional), self.query)
 
     def pool(self) -> Pool:
         """The pool of the path. Raises Fault."""

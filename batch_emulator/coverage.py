@@ -114,6 +114,7 @@ _NOTES = (
     ("our choice", "A pattern of an output file that matches nothing is no failure."),
     ("our choice", "A resize that fails keeps its targets; nodes still in creation are given up."),
     ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),
+    ("our choice", "The `default` node communication mode is `simplified`."),
     ("our choice", "In a filter a property that is absent satisfies no comparison, `ne` included."),
     ("our choice", "What leaves the process group of a task lives as long as the node does."),
     ("observed", "A package lies in `applications/IDVERSIONTIME`, the time is that of storing it."),

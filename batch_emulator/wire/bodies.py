@@ -22,6 +22,7 @@ _INTEGERS = frozenset(
         "targetDedicatedNodes",
         "targetLowPriorityNodes",
         "taskSlotsPerNode",
+        "maxTasksPerNode",
         "priority",
         "maxParallelTasks",
         "maxTaskRetryCount",

@@ -61,6 +61,7 @@ def pool(entity: Pool, base_url: str) -> Json:
         "stateTransitionTime": time_text(entity.state_time),
         "allocationState": entity.allocation.value,
         "allocationStateTransitionTime": time_text(entity.allocation_time),
+        "currentNodeCommunicationMode": _communication(spec),
         "resizeTimeout": entity.resize_timeout,
         "currentDedicatedNodes": sum(node.dedicated for node in nodes),
         "currentLowPriorityNodes": sum(not node.dedicated for node in nodes),
@@ -69,6 +70,12 @@ def pool(entity: Pool, base_url: str) -> Json:
         **({"resizeErrors": entity.resize_errors} if entity.resize_errors else {}),
         **({"autoScaleRun": entity.autoscale.run} if entity.autoscale.run else {}),
     }
+
+
+def _communication(spec: Json) -> str:
+    """The mode that was asked for; `default` is now always simplified (classic was retired) [S]."""
+    wanted = str(spec.get("targetNodeCommunicationMode", "default")).lower()
+    return "classic" if wanted == "classic" else "simplified"
 
 
 def node(entity: Node, base_url: str, recent: list[Json]) -> Json:

@@ -26,7 +26,11 @@ ALLOWED = {
     "value[].status=Success": "so spelt on the wire; the SDKs read it as they should",
 }
 # Required in requests, never given back: the Terraform provider keeps them itself for that reason.
-WRITE_ONLY = ("azureFileShareConfiguration.accountKey", "cifsMountConfiguration.password")
+WRITE_ONLY = (
+    "azureFileShareConfiguration.accountKey",
+    "cifsMountConfiguration.password",
+    "userAccounts[].password",
+)
 _UNDECLARED = re.compile(r"odata\.[A-Za-z]+|.*@odata\.[A-Za-z]+")
 _STREAM = {"type": "object", "format": "file"}
 
@@ -113,7 +117,7 @@ def _properties(
     known: Schema = schema.get("properties", {})
     open_schema = schema.get("additionalProperties")
     for name in schema.get("required", ()):
-        if name not in value and not f"{where}.{name}".endswith(WRITE_ONLY):
+        if name not in value and not f"{_place(where)}.{name}".endswith(WRITE_ONLY):
             yield f"{where or 'the body'}: {name} is required and missing"
     for name, item in value.items():
         place = f"{where}.{name}" if where else name

@@ -40,6 +40,12 @@ class Example:
     parameters: Mapping[str, Any]
     responses: Mapping[str, Any]
 
+    @property
+    def stable_name(self) -> str:
+        """The operation's name in the stable description: both have the same requests."""
+        here = (self.operation.method, self.operation.path)
+        return next(o.name for o in description(STABLE).operations if (o.method, o.path) == here)
+
     def __str__(self) -> str:
         return f"{self.flavour}-{self.name}"
 

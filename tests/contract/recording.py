@@ -9,6 +9,8 @@ from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from batch_emulator.auth import query_of
+from batch_emulator.wire import versions
 from tests.contract.conformance import violations
 
 _found: list[str] = []
@@ -21,9 +23,13 @@ def take_violations() -> list[str]:
     return found
 
 
-def note(method: str, path: str, status: int, content_type: str, body: bytes) -> None:
-    """Judge one answer; requests of the emulator's own API are none of the service's."""
-    if not path.startswith("/_emulator"):
+def note(method: str, path: str, query: str, status: int, content_type: str, body: bytes) -> None:
+    """Judge one answer; requests of the emulator's own API are none of the service's.
+
+    Answers to clients from before 2020-09-01 have the names of then, the description today's.
+    """
+    old = versions.is_old(query_of(query))
+    if not path.startswith("/_emulator") and not old:
         _found.extend(violations(method, path, status, content_type, body))
 
 
@@ -50,9 +56,11 @@ class Recorder:
                 if not message.get("more_body"):
                     path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
                     kind = dict(start["headers"]).get(b"content-type", b"").decode()
-                    note(scope["method"], path, start["status"], kind, b"".join(parts))
+                    query = scope["query_string"].decode("latin-1")
+                    body = b"".join(parts)
+                    note(scope["method"], path, query, start["status"], kind, body)
                     await send(start)
-                    await send({**message, "body": b"".join(parts)})
+                    await send({**message, "body": body})
 
         await self._app(scope, receive, judged)
 
@@ -66,5 +74,6 @@ class Judge(SansIOHTTPPolicy[Any, Any]):
         answer = response.http_response
         kind = str(answer.headers.get("content-type", ""))
         body = answer.read() if kind.startswith("application/json") else b""
-        path = urlsplit(str(answer.request.url)).path
-        note(str(answer.request.method), path, int(answer.status_code), kind, body)
+        url = urlsplit(str(answer.request.url))
+        method, status = str(answer.request.method), int(answer.status_code)
+        note(method, url.path, url.query, status, kind, body)

@@ -30,9 +30,10 @@ def send(
     body: bytes = b"",
     headers: Mapping[str, str] | None = None,
     added: str = "",
+    version: str = VERSION,
 ) -> httpx.Response:
     """A signed request; `added` is put behind the query after it was signed."""
-    query = VERSION + (f"&{query}" if query else "")
+    query = "&".join(part for part in (version, query) if part)
     given = {"ocp-date": format_datetime(datetime.now(UTC), usegmt=True), **(headers or {})}
     empty = "" if method in ("GET", "HEAD") else "0"
     signed = {**given, "content-length": str(len(body)) if body else empty}
