@@ -27,6 +27,7 @@ _LONG_BOOT_S = 3600.0
 
 # Documented as a success and refused here: (operation, part of the name) -> status, code, why.
 REFUSED: Mapping[str, tuple[int, str, str]] = {
+    "CertificateAdd": (400, "InvalidPropertyValue", "its data is a row of #, no certificate"),
     "PoolAdd_CloudServiceConfiguration": (501, "NotImplemented", "nodes are Linux; retired 2024"),
     "NodeGetRemoteDesktop": (409, "OperationNotValidOnNode", "nodes are Linux: no RDP"),
 }
@@ -36,6 +37,7 @@ NOT_GIVEN: Mapping[str, str] = {
     r"value\.properties\.creationTime": "not given for files on Linux nodes (docs)",
     r"value\.properties(\..*)?": "only folders lie at the top of our nodes",
     r"value\.batchSupportEndOfLife": "the images that we list have no end yet",
+    r"(value\.)?publicData": "what is public of a pfx needs its password to be read",
     r"odata\.nextLink": "one page holds everything",
 }
 
