@@ -12,7 +12,8 @@ from batch_emulator.addresses import Addresses
 from batch_emulator.autoscale.dialect import DEFAULT, Dialect
 from batch_emulator.events import Events
 from batch_emulator.eviction_trace import TraceEntry
-from batch_emulator.model import Execution, Job, Json, Node, Pool, Task, key_of
+from batch_emulator.job_schedule import JobSchedule
+from batch_emulator.model import Execution, Job, Json, Node, Pool, Task, UsageKey, key_of
 
 _EPOCH = datetime(1, 1, 1, tzinfo=UTC)
 
@@ -82,7 +83,7 @@ Effect = (
 )
 
 
-Timed = Node | Pool | Job | Sweep
+Timed = Node | Pool | Job | JobSchedule | Sweep
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,10 @@ class Journal:
         default_factory=dict[tuple[str, str], "Node | None"]
     )
     jobs: dict[str, Job | None] = field(default_factory=dict[str, "Job | None"])
+    schedules: dict[str, JobSchedule | None] = field(
+        default_factory=dict[str, "JobSchedule | None"]
+    )
+    usage: dict[UsageKey, float | None] = field(default_factory=dict[UsageKey, "float | None"])
     tasks: dict[tuple[str, str], Task | None] = field(
         default_factory=dict[tuple[str, str], "Task | None"]
     )
@@ -114,8 +119,8 @@ class Journal:
     @property
     def empty(self) -> bool:
         """Whether there is nothing to write."""
-        entities = self.pools or self.nodes or self.jobs or self.tasks
-        return not (entities or self.new_tasks or self.bodies or self.samples)
+        entities = self.pools or self.nodes or self.jobs or self.tasks or self.schedules
+        return not (entities or self.new_tasks or self.bodies or self.samples or self.usage)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +149,8 @@ class Account:
         self.pools: dict[str, Pool] = {}
         self.jobs: dict[str, Job] = {}
         self.preemptible: dict[str, Job] = {}  # with allowTaskPreemption
+        self.schedules: dict[str, JobSchedule] = {}
+        self.usage: dict[UsageKey, float] = {}
         self.executions: dict[str, Execution] = {}
         self.journal = Journal()
         self.effects: list[Effect] = []
@@ -153,6 +160,7 @@ class Account:
         self._root = self.random.getrandbits(64)
         self.dirty_pools: dict[str, Pool] = {}
         self.dirty_jobs: dict[str, Job] = {}
+        self.dirty_schedules: dict[str, JobSchedule] = {}
         self.timers: list[tuple[datetime, int, Timed]] = []
         self.sweep_due: datetime | None = None
         self._order = 0
@@ -209,13 +217,32 @@ class Account:
     def wake_job(self, job: Job) -> None:
         """Let the scheduler look at the job and its pool."""
         self.dirty_jobs[job.key] = job
+        schedule = self.schedules.get(job.schedule_key)
+        if schedule is not None:
+            self.dirty_schedules[schedule.key] = schedule
         pool = self.pool_of(job)
         if pool is not None:
             self.dirty_pools[pool.key] = pool
 
+    def save_schedule(self, schedule: JobSchedule) -> None:
+        """The schedule changed: write it, and let the scheduler look at it."""
+        self.journal.schedules[schedule.key] = schedule
+        self.dirty_schedules[schedule.key] = schedule
+
     def save_task(self, task: Task) -> None:
         """The task changed: write it."""
         self.journal.tasks[(task.job.key, task.key)] = task
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the scheduler has something to look at."""
+        return bool(self.dirty_jobs or self.dirty_pools or self.dirty_schedules)
+
+    def forget_dirty(self) -> None:
+        """The scheduler has looked at everything."""
+        self.dirty_jobs.clear()
+        self.dirty_pools.clear()
+        self.dirty_schedules.clear()
 
     def at(self, due: datetime, entity: Timed) -> None:
         """Have the scheduler look at the entity when `due` has come."""

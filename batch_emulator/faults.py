@@ -43,6 +43,10 @@ FAULTS: Mapping[str, tuple[int, str]] = {
         "The credentials do not have sufficient permissions to execute this operation.",
     ),
     "InvalidUri": (400, "The requested URI does not represent any resource on the server."),
+    "OutOfRangeQueryParameterValue": (
+        400,
+        "A query parameter specified in the request URI is outside the permissible range.",
+    ),
     "OutOfRangeInput": (400, "One of the request inputs is out of range."),
     "InvalidConstraintValue": (400, "The value provided for one of the constraints is invalid."),
     "OutOfRangePriority": (400, "Priority value specified is out of range."),
@@ -61,6 +65,7 @@ FAULTS: Mapping[str, tuple[int, str]] = {
     # pools and nodes
     "PoolNotFound": (404, "The specified pool does not exist."),
     "PoolExists": (409, "The specified pool already exists."),
+    "PoolQuotaReached": (409, "Pool quota for the account has been reached."),
     "PoolBeingDeleted": (409, "The specified pool is being deleted."),
     "PoolBeingResized": (409, "The specified pool is being resized."),
     "InvalidAutoScalingSettings": (400, "The specified auto-scaling settings are not valid."),
@@ -93,7 +98,6 @@ FAULTS: Mapping[str, tuple[int, str]] = {
     "OperationNotValidOnPool": (409, "The specified operation is not valid on the pool."),
     "NodeUserNotFound": (404, "The specified node user does not exist."),
     "NodeUserExists": (409, "The specified node user already exists."),
-    "PoolQuotaReached": (409, "Pool quota for the account has been reached."),
     "ActiveJobAndScheduleQuotaReached": (
         409,
         "Active job and schedule quota for the account has been reached.",
@@ -124,6 +128,23 @@ FAULTS: Mapping[str, tuple[int, str]] = {
     "JobPreparationTaskNotSpecified": (
         409,
         "The specified job does not have a job preparation task.",
+    ),
+    "JobScheduleWithSameIdExists": (
+        409,
+        "A job schedule with the specified job id exists; the two cannot have the same id.",
+    ),
+    # job schedules
+    "JobScheduleNotFound": (404, "The specified job schedule does not exist."),
+    "JobScheduleExists": (409, "The specified job schedule already exists."),
+    "JobScheduleBeingTerminated": (409, "The specified job schedule is being terminated."),
+    "JobScheduleBeingDeleted": (
+        409,
+        "The specified job schedule has been marked for deletion and is being reclaimed.",
+    ),
+    "JobScheduleCompleted": (409, "The specified job schedule is already in completed state."),
+    "JobWithSameIdExists": (
+        409,
+        "A job with the specified job schedule id exists; the two cannot have the same id.",
     ),
     # tasks
     "TaskNotFound": (404, "The specified task does not exist."),

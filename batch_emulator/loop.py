@@ -90,13 +90,12 @@ class Loop:
         while True:
             actions = decide(account, now)
             account.forget_due(now)
-            account.dirty_jobs.clear()
-            account.dirty_pools.clear()
+            account.forget_dirty()
             for action in actions:
                 apply(account, action, now)
             self._do_effects()
             self.store.write(account.take_journal())
-            if not (account.dirty_jobs or account.dirty_pools or account.effects):
+            if not (account.dirty or account.effects):
                 break
         self.store.commit_soon()
 
@@ -119,8 +118,8 @@ class Loop:
                     self._delete_node(pool_id, node_id)
                 case DeleteTaskFolder(pool_id, node_id, job_id, task_id):
                     layout = self.launches.layout(pool_id, node_id)
-                    job_dir = layout.workitems / job_id
-                    self._remove(layout.task_dir(job_id, task_id) if task_id else job_dir)
+                    doomed = layout.job_root(job_id)
+                    self._remove(layout.task_dir(job_id, task_id) if task_id else doomed)
 
     def _set_up(self, node: Node) -> None:
         booted = node.booted or self.clock.now()

@@ -15,10 +15,12 @@ from typing import Any
 from batch_emulator.autoscale.samples import History
 from batch_emulator.dependencies import Dependencies
 from batch_emulator.groups import Group
+from batch_emulator.notice import Notice
 from batch_emulator.states import AllocationState, JobState, NodeState, PoolState, TaskState
 from batch_emulator.usage import Usage
 
 Json = dict[str, Any]
+UsageKey = tuple[str, str, datetime]  # pool id, VM size, start of the interval
 
 
 def part(body: Json, name: str) -> Json:
@@ -197,6 +199,7 @@ class Job:
     previous_time: datetime | None = None
     ended: datetime | None = None
     terminate_reason: str | None = None
+    scheduling_error: Json | None = None
     pool_id: str = ""
     priority: int = 0
     max_parallel: int = -1
@@ -222,14 +225,10 @@ class Job:
         """Active tasks whose dependencies are satisfied: `$ActiveTasks` counts these (docs)."""
         return self.tasks.active - (self.dependencies.waiting if self.dependencies else 0)
 
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """The announcement that a spot node will be taken away, as Scheduled Events shows it."""
-
-    event_id: str
-    not_before: datetime
-    why: str
+    @property
+    def schedule_key(self) -> str:
+        """The key of the schedule that made the job, empty for a job of a user's."""
+        return self.key.rpartition(":")[0]
 
 
 @dataclass(slots=True, eq=False)
@@ -251,6 +250,7 @@ class Node:
     address: str = ""
     due: datetime | None = None
     booted: datetime | None = None
+    billed_since: datetime | None = None
     scheduling: bool = True
     next_state: NodeState | None = None
     keeps_data: bool = False  # leaves or restarts only when no task on it is retained

@@ -30,7 +30,9 @@ from batch_emulator.odata_fields import (
     NODE_FIELDS,
     POOL_FIELDS,
     PREPARATION_FIELDS,
+    SCHEDULE_FIELDS,
     TASK_FIELDS,
+    USAGE_FIELDS,
     FieldRule,
 )
 
@@ -43,7 +45,9 @@ __all__ = [
     "NODE_FIELDS",
     "POOL_FIELDS",
     "PREPARATION_FIELDS",
+    "SCHEDULE_FIELDS",
     "TASK_FIELDS",
+    "USAGE_FIELDS",
     "FieldRule",
     "FilterError",
     "Predicate",

@@ -75,6 +75,21 @@ JOB_FIELDS: Mapping[str, FieldRule] = {
     "executionInfo/poolId": _ID,
 }
 
+SCHEDULE_FIELDS: Mapping[str, FieldRule] = {
+    "id": _ID,
+    "state": _STATE,
+    "stateTransitionTime": _TIME,
+    "creationTime": _TIME,
+    "lastModified": _TIME,
+    "executionInfo/endTime": _TIME,
+    "schedule/doNotRunUntil": _TIME,
+    "schedule/doNotRunAfter": _TIME,
+}
+
+USAGE_FIELDS: Mapping[str, FieldRule] = {
+    "poolId": FieldRule("text", (_RANGE | {"startswith"}) - {"ne"}),
+}
+
 PREPARATION_FIELDS: Mapping[str, FieldRule] = {
     "poolId": _TEXT,
     "nodeId": _TEXT,

@@ -7,6 +7,7 @@ from dataclasses import astuple
 from typing import Any
 
 from batch_emulator.dependencies import Dependencies
+from batch_emulator.job_schedule import JobSchedule, ScheduleState
 from batch_emulator.model import (
     AllocationState,
     Group,
@@ -15,7 +16,6 @@ from batch_emulator.model import (
     Json,
     Node,
     NodeState,
-    Notice,
     Pool,
     PoolState,
     Task,
@@ -23,6 +23,7 @@ from batch_emulator.model import (
     Visit,
     Wants,
 )
+from batch_emulator.notice import Notice
 from batch_emulator.usage import Usage, usage_from
 from batch_emulator.values import optional_time, time_of, time_text
 
@@ -212,6 +213,7 @@ def node_record(node: Node) -> Json:
             due=node.due,
             booted=node.booted,
             evict_at=node.evict_at,
+            billed_since=node.billed_since,
         ),
     }
 
@@ -244,6 +246,7 @@ def node_from(pool: Pool, record: Json) -> Node:
         state_time=time_of(record["state_time"]),
         due=optional_time(record.get("due")),
         booted=optional_time(record.get("booted")),
+        billed_since=optional_time(record.get("billed_since")),
     )
 
 
@@ -266,6 +269,7 @@ def job_record(job: Job) -> Json:
         "state": job.state.value,
         "previous": job.previous.value if job.previous else None,
         "terminate_reason": job.terminate_reason,
+        "scheduling_error": job.scheduling_error,
         "pool_id": job.pool_id,
         "priority": job.priority,
         "max_parallel": job.max_parallel,
@@ -294,6 +298,7 @@ def job_from(record: Json) -> Job:
         state=JobState(record["state"]),
         previous=JobState(record["previous"]) if record["previous"] else None,
         terminate_reason=record["terminate_reason"],
+        scheduling_error=record["scheduling_error"],
         pool_id=record["pool_id"],
         priority=record["priority"],
         max_parallel=record["max_parallel"],
@@ -310,3 +315,45 @@ def job_from(record: Json) -> Job:
     for pool_id, node_id, state, preparation, release in record["visits"]:
         job.visits[node_id.lower()] = Visit(pool_id, node_id, state, preparation, release)
     return job
+
+
+def schedule_record(schedule: JobSchedule) -> Json:
+    """A job schedule without its jobs."""
+    return {
+        "id": schedule.id,
+        "spec": schedule.spec,
+        "etag": schedule.etag,
+        "state": schedule.state.value,
+        "previous": schedule.previous.value if schedule.previous else None,
+        "runs": schedule.runs,
+        "pool_id": schedule.pool_id,
+        **_times(
+            created=schedule.created,
+            modified=schedule.modified,
+            state_time=schedule.state_time,
+            previous_time=schedule.previous_time,
+            ended=schedule.ended,
+            next_run=schedule.next_run,
+            last_run=schedule.last_run,
+        ),
+    }
+
+
+def schedule_from(record: Json) -> JobSchedule:
+    """The job schedule that `schedule_record` described."""
+    return JobSchedule(
+        id=record["id"],
+        spec=record["spec"],
+        etag=record["etag"],
+        state=ScheduleState(record["state"]),
+        previous=ScheduleState(record["previous"]) if record["previous"] else None,
+        runs=record["runs"],
+        pool_id=record["pool_id"],
+        created=time_of(record["created"]),
+        modified=time_of(record["modified"]),
+        state_time=time_of(record["state_time"]),
+        previous_time=optional_time(record.get("previous_time")),
+        ended=optional_time(record.get("ended")),
+        next_run=optional_time(record.get("next_run")),
+        last_run=optional_time(record.get("last_run")),
+    )

@@ -10,9 +10,9 @@ from datetime import datetime, timedelta
 
 from batch_emulator.account import Account, AwaitRetention
 from batch_emulator.model import Job, JobState, Node, NodeState, Task, TaskState
-from batch_emulator.records import job_from, node_from, pool_from, task_from
+from batch_emulator.records import job_from, node_from, pool_from, schedule_from, task_from
 from batch_emulator.store import Store
-from batch_emulator.transitions import autoscale, dependencies, retention
+from batch_emulator.transitions import autoscale, dependencies, retention, usage
 from batch_emulator.transitions.eviction import begin_trace
 from batch_emulator.transitions.nodes import drained, gone
 from batch_emulator.transitions.states import count_new, enqueue, refresh_queue
@@ -49,6 +49,13 @@ def load(account: Account, store: Store, now: datetime) -> None:
     due = store.next_expiry()
     if due is not None:
         retention.look_at(account, due)
+    account.usage.update(store.usage())
+    usage.prune(account, now)
+    for _, record in store.records("schedules"):
+        schedule = schedule_from(record)
+        account.seen(0, schedule.etag)
+        account.schedules[schedule.key] = schedule
+        account.dirty_schedules[schedule.key] = schedule
     for _, record in store.records("jobs"):
         job = job_from(record)
         account.seen(job.order, job.etag)
@@ -84,6 +91,7 @@ def _revive(account: Account, node: Node, now: datetime) -> None:
         account.at(node.due, node)
     elif node.state is NodeState.RUNNING:
         node.state, node.state_time = NodeState.IDLE, now
+    usage.meter(account, node, now)
     account.save_node(node)
 
 

@@ -17,10 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from batch_emulator import schedule_store
 from batch_emulator.account import Journal, SampleRun
 from batch_emulator.autoscale.samples import KEPT, PERIOD
 from batch_emulator.autoscale.values import Timestamp
-from batch_emulator.model import Job, Json, Pool, Task
+from batch_emulator.model import Job, Json, Pool, Task, UsageKey
 from batch_emulator.records import (
     dump,
     job_record,
@@ -111,7 +112,7 @@ class Store:
         if used and version != FORMAT:
             self.close()
             raise StoreFormatError(f"its state has format {version}, {_OTHER_VERSION}")
-        self._db.executescript(_SCHEMA)
+        self._db.executescript(_SCHEMA + schedule_store.SCHEMA)
         self._db.execute(f"PRAGMA user_version={FORMAT}")
 
     def close(self) -> None:
@@ -131,6 +132,7 @@ class Store:
             if not self._db.in_transaction:
                 self._db.execute("BEGIN")
             self._write_entities(journal)
+            schedule_store.write(self._db, journal)
             self._write_tasks(journal)
             self._write_samples(journal)
         except Exception as err:
@@ -262,6 +264,7 @@ class Store:
             "pools": "SELECT pool, record FROM pools",
             "nodes": "SELECT pool, record FROM nodes",
             "jobs": "SELECT job, record FROM jobs",
+            "schedules": "SELECT schedule, record FROM schedules",
         }[table]
         for key, record in self._db.execute(query):
             yield key, json.loads(record)
@@ -272,6 +275,10 @@ class Store:
         since = Timestamp.of(pool.created).ticks
         for first, count, record in self._db.execute(query, (pool.key, since)):
             yield SampleRun(pool.key, first, count, json.loads(record))
+
+    def usage(self) -> Iterator[tuple[UsageKey, float]]:
+        """Node-seconds by pool, VM size and start of the interval."""
+        return schedule_store.usage(self._db)
 
     def has_tasks(self, job: Job, keys: Iterable[str]) -> set[str]:
         """Which of these task keys exist."""

@@ -27,6 +27,16 @@ def time_of(text: str) -> datetime:
     return datetime.fromisoformat(text[:-1]).replace(tzinfo=UTC)
 
 
+def parse_time(text: object) -> datetime:
+    """A time as clients spell it; without an offset it is UTC. Raises ValueError."""
+    if not isinstance(text, str):
+        raise ValueError(f"not an ISO 8601 time: {text!r}")
+    # the service sends seven digits behind the point, Python reads six
+    short = re.sub(r"(\.\d{6})\d+", r"\1", text.strip().upper())
+    moment = datetime.fromisoformat(short)
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
+
+
 def optional_time(text: str | None) -> datetime | None:
     """The time that was written, or None."""
     return None if text is None else time_of(text)

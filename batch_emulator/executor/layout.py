@@ -7,6 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def job_folder(job_id: str) -> str:
+    """Where a job lies below the root of a node; of `schedule:job-2` in its schedule's folder."""
+    owner, _, run = job_id.partition(":")
+    return f"workitems/{owner}/{run or 'job-1'}"
+
+
 @dataclass(frozen=True, slots=True)
 class NodeLayout:
     """Paths below AZ_BATCH_NODE_ROOT_DIR."""
@@ -50,7 +56,11 @@ class NodeLayout:
 
     def job_dir(self, job_id: str) -> Path:
         """The folder of a job, with the run number that the service puts below it."""
-        return self.workitems / job_id / "job-1"
+        return self.root / job_folder(job_id)
+
+    def job_root(self, job_id: str) -> Path:
+        """What goes when a job is deleted: a schedule's folder stays for its other jobs."""
+        return self.job_dir(job_id) if ":" in job_id else self.workitems / job_id
 
     def task_dir(self, job_id: str, task_id: str) -> Path:
         """The folder of a task: stdout.txt and stderr.txt lie here, the working directory in it."""

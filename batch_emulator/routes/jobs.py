@@ -6,7 +6,7 @@ from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Job, JobState, Json, key_of
-from batch_emulator.transitions import jobs, quotas
+from batch_emulator.transitions import auto_pools, jobs, quotas
 from batch_emulator.wire import bodies, entities, paging, render, statistics
 
 DEFAULT_TERMINATE_REASON = "UserTerminate"  # as in the docs' example of a terminated job
@@ -32,19 +32,23 @@ def add(call: Call) -> Reply:
     if existing is not None:
         deleting = existing.state is JobState.DELETING
         raise Fault("JobBeingDeleted" if deleting else "JobExists")
+    if key_of(body["id"]) in account.schedules:
+        raise Fault("JobScheduleWithSameIdExists")
     quotas.require_active_job(account)
     _require_pool(call, body)
-    job = jobs.add(account, body, call.now)
+    job = auto_pools.add_job(account, body, call.now)
     return call.created(f"{call.base_url}/jobs/{job.id}", job.etag, job.modified)
 
 
 def _require_pool(call: Call, body: Json) -> None:
     """Our choice [S]: a job on a pool that does not exist is refused with PoolNotFound."""
-    if key_of(body["poolInfo"]["poolId"]) not in call.emulator.account.pools:
-        raise Fault("PoolNotFound", {"PoolId": body["poolInfo"]["poolId"]})
+    pool_id = body["poolInfo"].get("poolId")
+    if pool_id is not None and key_of(pool_id) not in call.emulator.account.pools:
+        raise Fault("PoolNotFound", {"PoolId": pool_id})
 
 
-def _render(call: Call, job: Job) -> Json:
+def rendered(call: Call, job: Job) -> Json:
+    """A job, with its statistics where they are asked for."""
     body = render.job(job, call.base_url)
     if call.expands_stats:
         body["stats"] = statistics.job(job, call.emulator.store, body["url"], call.now)
@@ -61,15 +65,15 @@ def lifetime_statistics(call: Call) -> Reply:
 async def list_all(call: Call) -> Reply:
     """Job_List."""
     found = sorted(call.emulator.account.jobs.items())
-    rendered = ((key, _render(call, job)) for key, job in found)
-    return await call.listing(odata.JOB_FIELDS, paging.from_sorted(rendered))
+    pairs = ((key, rendered(call, job)) for key, job in found)
+    return await call.listing(odata.JOB_FIELDS, paging.from_sorted(pairs))
 
 
 def get(call: Call) -> Reply:
     """Job_Get."""
     job = call.job()
     headers = call.check(job.etag, job.modified)
-    return call.entity(_render(call, job), headers)
+    return call.entity(rendered(call, job), headers)
 
 
 def patch(call: Call) -> Reply:
@@ -94,11 +98,11 @@ def _change(call: Call, job: Job, spec: Json) -> Reply:
     for name in _FIXED:
         spec.pop(name, None)
         spec |= {name: job.spec[name]} if name in job.spec else {}
-    entities.check_job(spec)
-    if spec["poolInfo"]["poolId"].lower() != job.pool_id.lower():
+    entities.check_job_specification(spec, scheduled=bool(job.schedule_key))
+    if spec["poolInfo"].get("poolId", "").lower() != job.pool_id.lower():
         _require_pool(call, spec)
     _check_completion(job, spec)
-    jobs.update(call.emulator.account, job, spec, call.now)
+    auto_pools.update_job(call.emulator.account, job, spec, call.now)
     return Reply(200, None, entity_headers(job.etag, job.modified) | call.data_service_id())
 
 

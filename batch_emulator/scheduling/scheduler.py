@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from datetime import datetime
 
 from batch_emulator.account import Account, Sweep, SweepTasks
+from batch_emulator.job_schedule import JobSchedule
 from batch_emulator.model import AllocationState, Job, JobState, Node, Stop, Task
 from batch_emulator.scheduling import autoscaling
 from batch_emulator.scheduling.actions import (
@@ -35,7 +36,13 @@ from batch_emulator.scheduling.actions import (
 from batch_emulator.scheduling.allocation import allocate, resize_expired, timeout_error
 from batch_emulator.scheduling.displacement import displace
 from batch_emulator.scheduling.placement import place
+from batch_emulator.scheduling.recurrence import (
+    ScheduleAction,
+    apply_to_schedule,
+    decide_schedule,
+)
 from batch_emulator.transitions import (
+    auto_pools,
     autoscale,
     eviction,
     executions,
@@ -47,9 +54,9 @@ from batch_emulator.transitions import (
 from batch_emulator.transitions.states import stop_execution
 
 
-def decide(account: Account, now: datetime) -> list[Action]:
+def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
     """Everything that can happen now; pure."""
-    actions: list[Action] = []
+    actions: list[Action | ScheduleAction] = []
     for entity in account.due(now):
         if isinstance(entity, Node):
             actions += eviction.due(entity, now)
@@ -57,6 +64,8 @@ def decide(account: Account, now: datetime) -> list[Action]:
             actions += _job_deadline(account, entity, now)
         elif isinstance(entity, Sweep):
             actions.append(DeleteExpired())
+        elif isinstance(entity, JobSchedule):
+            actions += decide_schedule(account, entity, now)
         else:
             actions += eviction.due_trace(account, entity, now)
             if resize_expired(entity, now):
@@ -64,6 +73,8 @@ def decide(account: Account, now: datetime) -> list[Action]:
             actions += autoscaling.timed(account, entity, now)
     for job in account.dirty_jobs.values():
         actions += _job(job)
+    for schedule in account.dirty_schedules.values():
+        actions += decide_schedule(account, schedule, now)
     for pool in account.dirty_pools.values():
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
@@ -110,8 +121,15 @@ def _still_fits(task: Task, chosen: tuple[Node, ...]) -> bool:
     return job.state is JobState.ACTIVE and queued and fits
 
 
-def apply(account: Account, action: Action, now: datetime) -> None:
+def apply(account: Account, action: Action | ScheduleAction, now: datetime) -> None:
     """Carry out one decision, unless another of the same turn made it void."""
+    if isinstance(action, ScheduleAction):
+        apply_to_schedule(account, action, now)
+    else:
+        _apply(account, action, now)
+
+
+def _apply(account: Account, action: Action, now: datetime) -> None:
     match action:
         case Advance() | Preempt() | ComeBack() | FollowTrace():
             _apply_to_node(account, action, now)
@@ -127,6 +145,7 @@ def apply(account: Account, action: Action, now: datetime) -> None:
             preparation.begin_release(account, job, now)
         case FinishJob(job):
             jobs.finish(account, job, now)
+            auto_pools.ended(account, job, now)
         case _:
             _apply_to_pool(account, action, now)
 

@@ -14,7 +14,8 @@ from uuid import UUID
 from batch_emulator.account import Account
 from batch_emulator.eviction_trace import TraceEntry
 from batch_emulator.faults import Fault
-from batch_emulator.model import Node, NodeState, Notice, Pool, Stop
+from batch_emulator.model import Node, NodeState, Pool, Stop
+from batch_emulator.notice import Notice
 from batch_emulator.scheduling.actions import Action, Advance, ComeBack, FollowTrace, Preempt
 from batch_emulator.transitions import nodes
 

@@ -20,8 +20,8 @@ from batch_emulator.values import parse_duration
 TERMINABLE = (JobState.ACTIVE, JobState.DISABLING, JobState.DISABLED, JobState.ENABLING)
 
 
-def add(account: Account, body: Json, now: datetime) -> Job:
-    """Add a validated job whose id is free. Raises Fault when its pool does not exist."""
+def add(account: Account, body: Json, now: datetime, *, pool_id: str = "") -> Job:
+    """Add a validated job whose id is free; `pool_id` is the auto pool that was made for it."""
     job = Job(
         id=body["id"],
         spec=body,
@@ -30,6 +30,7 @@ def add(account: Account, body: Json, now: datetime) -> Job:
         etag=account.next_etag(now),
         order=account.next_order(),
         state_time=now,
+        pool_id=pool_id,
     )
     apply_spec(account, job, body)
     account.jobs[job.key] = job
@@ -45,7 +46,7 @@ def apply_spec(account: Account, job: Job, spec: Json) -> None:
     if pool is not None:
         pool.waiting.pop(job.key, None)
     job.spec = spec
-    job.pool_id = spec["poolInfo"]["poolId"]
+    job.pool_id = spec["poolInfo"].get("poolId") or job.pool_id
     job.priority = spec.get("priority") or 0
     job.max_parallel = spec.get("maxParallelTasks") or -1
     if spec.get("allowTaskPreemption"):
@@ -70,7 +71,7 @@ def update(account: Account, job: Job, spec: Json, now: datetime) -> None:
     """Give a job a new body. Its pool may change only while it is disabled and nothing runs."""
     if job.state in (JobState.DELETING, JobState.TERMINATING, JobState.COMPLETED):
         raise_state(job)
-    new_pool = spec["poolInfo"]["poolId"]
+    new_pool = spec["poolInfo"].get("poolId") or job.pool_id
     if new_pool.lower() != job.pool_id.lower() and job.state is not JobState.DISABLED:
         raise Fault("JobNotDisabled", {"Reason": "poolInfo changes only on a disabled job"})
     apply_spec(account, job, spec)
@@ -155,6 +156,7 @@ def _forget(account: Account, job: Job) -> None:
             account.effects.append(DeleteTaskFolder(pool.id, node.id, job.id, None))
     account.jobs.pop(job.key, None)
     account.preemptible.pop(job.key, None)
+    account.wake_job(job)  # its schedule may have waited for this
     account.dirty_jobs.pop(job.key, None)
     account.journal.jobs[job.key] = None
 

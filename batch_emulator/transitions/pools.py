@@ -15,7 +15,7 @@ from batch_emulator.model import (
     Stop,
     part,
 )
-from batch_emulator.transitions import eviction, nodes
+from batch_emulator.transitions import eviction, nodes, usage
 from batch_emulator.transitions.states import refresh_queue
 from batch_emulator.values import parse_duration
 
@@ -137,6 +137,7 @@ def delete(account: Account, pool: Pool, now: datetime) -> None:
     """Take all nodes away; running tasks are requeued (docs), jobs stay."""
     require_active(pool)
     pool.state, pool.state_time = PoolState.DELETING, now
+    usage.close(account, pool, now)
     pool.dedicated_target = pool.spot_target = 0
     set_allocation(account, pool, AllocationState.RESIZING, now)
     touch(account, pool, now)

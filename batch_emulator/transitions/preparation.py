@@ -6,6 +6,7 @@ from datetime import datetime
 
 from batch_emulator.account import Account, Start
 from batch_emulator.executor.launch import Outcome
+from batch_emulator.executor.layout import job_folder
 from batch_emulator.model import (
     Execution,
     Job,
@@ -68,7 +69,7 @@ def enter(account: Account, execution: Execution, now: datetime) -> None:
 
 
 def _info(job: Job, kind: Kind, now: datetime) -> Json:
-    root = f"workitems/{job.id}/job-1/{task_id(job, kind)}"
+    root = f"{job_folder(job.id)}/{task_id(job, kind)}"
     info: Json = {"state": "running", "startTime": time_text(now), "taskRootDirectory": root}
     if kind is Kind.PREPARATION:
         info["retryCount"] = 0

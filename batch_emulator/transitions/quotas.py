@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batch_emulator.account import Account
 from batch_emulator.faults import Fault
+from batch_emulator.job_schedule import ScheduleState
 from batch_emulator.model import JobState
 
 
@@ -24,5 +25,7 @@ def require_active_job(account: Account) -> None:
         return
     ended = (JobState.COMPLETED, JobState.DELETING)
     active = sum(job.state not in ended for job in account.jobs.values())
+    over = (ScheduleState.COMPLETED, ScheduleState.DELETING)
+    active += sum(schedule.state not in over for schedule in account.schedules.values())
     if active >= limit:
         raise Fault("ActiveJobAndScheduleQuotaReached", {"Quota": str(limit)})

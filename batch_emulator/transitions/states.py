@@ -6,6 +6,7 @@ from collections import OrderedDict
 from datetime import datetime
 
 from batch_emulator.account import Account, Kill
+from batch_emulator.job_schedule import JobSchedule, ScheduleState
 from batch_emulator.model import (
     Execution,
     Job,
@@ -17,6 +18,7 @@ from batch_emulator.model import (
     Task,
     TaskState,
 )
+from batch_emulator.transitions import usage
 
 
 def set_node(account: Account, node: Node, state: NodeState, now: datetime) -> None:
@@ -25,6 +27,7 @@ def set_node(account: Account, node: Node, state: NodeState, now: datetime) -> N
         node.state = state
         node.state_time = now
         account.events.add(now, "node.state", f"{node.pool.id}/{node.id}", state.value)
+        usage.meter(account, node, now)
     account.save_node(node)
 
 
@@ -51,6 +54,24 @@ def touch_job(account: Account, job: Job, now: datetime) -> None:
     job.modified = now
     job.etag = account.next_etag(now)
     account.save_job(job)
+
+
+def set_schedule(
+    account: Account, schedule: JobSchedule, state: ScheduleState, now: datetime
+) -> None:
+    """Move a job schedule to another state; its last modification is now."""
+    if schedule.state is not state:
+        schedule.previous, schedule.previous_time = schedule.state, schedule.state_time
+        schedule.state, schedule.state_time = state, now
+        account.events.add(now, "schedule.state", schedule.id, state.value)
+    touch_schedule(account, schedule, now)
+
+
+def touch_schedule(account: Account, schedule: JobSchedule, now: datetime) -> None:
+    """The schedule itself (not one of its jobs) was modified."""
+    schedule.modified = now
+    schedule.etag = account.next_etag(now)
+    account.save_schedule(schedule)
 
 
 def set_task(account: Account, task: Task, state: TaskState, now: datetime) -> None:

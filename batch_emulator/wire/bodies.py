@@ -12,7 +12,7 @@ from typing import Any, cast
 
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Json
-from batch_emulator.values import parse_duration
+from batch_emulator.values import parse_duration, parse_time
 
 ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _MAX_DEPTH = 64  # of objects and lists in each other; a body of the service has some ten
@@ -47,11 +47,20 @@ _BOOLEANS = frozenset(
         "killJobOnCompletion",
         "runExclusive",
         "allowLowPriorityNode",
+        "keepAlive",
     ]
 )
 _DURATIONS = frozenset(
-    ["resizeTimeout", "maxWallClockTime", "retentionTime", "autoScaleEvaluationInterval"]
+    [
+        "resizeTimeout",
+        "maxWallClockTime",
+        "retentionTime",
+        "autoScaleEvaluationInterval",
+        "startWindow",
+        "recurrenceInterval",
+    ]
 )
+_TIMES = frozenset(["doNotRunUntil", "doNotRunAfter"])
 _STRINGS = frozenset(
     [
         "id",
@@ -96,6 +105,8 @@ _STRINGS = frozenset(
         "coordinationCommandLine",
         "imageName",
         "containerRunOptions",
+        "poolLifetimeOption",
+        "autoPoolIdPrefix",
     ]
 )
 _OBJECTS = frozenset(
@@ -128,6 +139,10 @@ _OBJECTS = frozenset(
         "containerSettings",
         "containerConfiguration",
         "registry",
+        "schedule",
+        "jobSpecification",
+        "autoPoolSpecification",
+        "pool",
     ]
 )
 _LISTS = frozenset(
@@ -221,6 +236,14 @@ def _duration(value: Any, where: str) -> str:
     return value
 
 
+def _time(value: Any, where: str) -> str:
+    try:
+        parse_time(value)
+    except (ValueError, OverflowError) as err:
+        raise bad_property(where, value, "an ISO 8601 time is expected") from err
+    return value
+
+
 def _string(value: Any, where: str) -> str:
     if not isinstance(value, str):
         raise bad_property(where, value, "text is expected")
@@ -245,6 +268,7 @@ _CHECKS: dict[str, Callable[[Any, str], Any]] = {
     **dict.fromkeys(_INTEGERS, _integer),
     **dict.fromkeys(_BOOLEANS, _boolean),
     **dict.fromkeys(_DURATIONS, _duration),
+    **dict.fromkeys(_TIMES, _time),
     **dict.fromkeys(_STRINGS, _string),
     **dict.fromkeys(_OBJECTS, _nested),
     **dict.fromkeys(_LISTS, _list),

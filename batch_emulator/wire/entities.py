@@ -15,6 +15,7 @@ from batch_emulator.executor.resource_files import validate_resource_file
 from batch_emulator.faults import Fault, bad_property, not_implemented
 from batch_emulator.model import Json, part, parts
 from batch_emulator.values import parse_duration
+from batch_emulator.wire import pool_info
 from batch_emulator.wire.autoscale import check_pool_scaling
 from batch_emulator.wire.bodies import (
     ID_PATTERN,
@@ -83,7 +84,12 @@ def check_start_task(task: Json) -> None:
 def check_job(body: Json) -> None:
     """Refuse what a job cannot be. Raises Fault."""
     require_id(body)
-    check_job_properties(body)
+    check_job_specification(body)
+
+
+def check_job_specification(body: Json, *, scheduled: bool = False) -> None:
+    """Refuse what a job, or those of a schedule, cannot be. Raises Fault."""
+    check_job_properties(body, scheduled=scheduled)
     if "jobReleaseTask" in body and "jobPreparationTask" not in body:
         reason = "a job release task requires a job preparation task"
         raise bad_property("jobReleaseTask", "", reason)
@@ -111,12 +117,9 @@ def _check_manager(job: Json) -> None:
     _check_files(task)
 
 
-def check_job_properties(body: Json) -> None:
+def check_job_properties(body: Json, *, scheduled: bool = False) -> None:
     """Refuse wrong values of what can also be changed later. Raises Fault."""
-    pool = part(body, "poolInfo")
-    if "autoPoolSpecification" in pool:
-        raise not_implemented("job.poolInfo.autoPoolSpecification")
-    require(body, "poolInfo", "poolInfo/poolId")
+    pool_info.check(body, check_pool, scheduled=scheduled)
     require_range(body, "priority", -1000, 1000, "OutOfRangePriority")
     if body.get("maxParallelTasks", -1) != -1:
         require_range(body, "maxParallelTasks", 1, 2**31)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from batch_emulator.executor.layout import job_folder
 from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskState, part
 from batch_emulator.records import PRIVATE
 from batch_emulator.store import TaskRow
@@ -139,15 +140,10 @@ def node_counts(entity: Pool) -> Json:
     return body
 
 
-def job(entity: Job, base_url: str) -> Json:
-    """A job."""
-    spec, manager = entity.spec, entity.spec.get("jobManagerTask")
-    execution: Json = {"startTime": time_text(entity.created), "poolId": entity.pool_id}
-    if entity.ended is not None:
-        execution["endTime"] = time_text(entity.ended)
-    if entity.terminate_reason is not None:
-        execution["terminateReason"] = entity.terminate_reason
-    body: Json = {
+def job_defaults(spec: Json) -> Json:
+    """What of a job (or a job specification) the client gave, and what the service adds."""
+    manager = spec.get("jobManagerTask")
+    return {
         "priority": 0,
         "maxParallelTasks": -1,
         "allowTaskPreemption": False,
@@ -161,6 +157,22 @@ def job(entity: Job, base_url: str) -> Json:
             **(spec.get("constraints") or {}),
         },
         **({"jobManagerTask": {**_MANAGER, **manager}} if manager else {}),
+    }
+
+
+def job(entity: Job, base_url: str) -> Json:
+    """A job."""
+    execution: Json = {"startTime": time_text(entity.created)}
+    if entity.pool_id:
+        execution["poolId"] = entity.pool_id
+    if entity.scheduling_error is not None:
+        execution["schedulingError"] = entity.scheduling_error
+    if entity.ended is not None:
+        execution["endTime"] = time_text(entity.ended)
+    if entity.terminate_reason is not None:
+        execution["terminateReason"] = entity.terminate_reason
+    body: Json = {
+        **job_defaults(entity.spec),
         "id": entity.id,
         "url": f"{base_url}/jobs/{entity.id}",
         "eTag": etag_text(entity.etag),
@@ -200,7 +212,7 @@ def task(entity: Job, row: TaskRow, base_url: str) -> Json:
     if place is not None and record["state"] != TaskState.ACTIVE.value:
         pool_id, node_id = place
         body["nodeInfo"] = _node_info(
-            base_url, pool_id, node_id, f"workitems/{entity.id}/job-1/{row.id}"
+            base_url, pool_id, node_id, f"{job_folder(entity.id)}/{row.id}"
         )
     return body
 
@@ -210,7 +222,7 @@ def subtasks(entity: Job, row: TaskRow, base_url: str) -> list[tuple[str, Json]]
     found: list[tuple[str, Json]] = []
     for info in part(row.record, "group").get("subtasks") or ():
         place = info["place"]
-        root = f"workitems/{entity.id}/job-1/{row.id}/{info['id']}"
+        root = f"{job_folder(entity.id)}/{row.id}/{info['id']}"
         shown = {name: value for name, value in info.items() if name != "place"}
         body = {**shown, "nodeInfo": _node_info(base_url, place[0], place[1], root)}
         found.append((f"{info['id']:010}", body))

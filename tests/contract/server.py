@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+import httpx
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
-from azure.core.exceptions import HttpResponseError
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 from starlette.types import ASGIApp
 
 from batch_emulator.account import Limits
@@ -38,6 +39,16 @@ class Running:
     emulator: Emulator
     client: BatchClient
 
+    def push(self, seconds: float) -> None:
+        """Let time pass for the emulator."""
+        answer = httpx.post(
+            f"{self.url}/_emulator/clock",
+            json={"push": f"PT{seconds:g}S"},
+            headers={"Authorization": f"Bearer {KEY}"},
+            trust_env=False,
+        )
+        answer.raise_for_status()
+
 
 @contextmanager
 def serving(
@@ -49,7 +60,7 @@ def serving(
     settings: Mapping[str, Any] | None = None,
     **limits: Any,
 ) -> Generator[Running]:
-    """An emulator on a free port; nodes boot in a twentieth of a second.
+    """An emulator on a free port; nodes boot in a twentieth of a second of its clock.
 
     `before` changes it before it starts.
     """
@@ -88,6 +99,14 @@ def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> 
         if time.monotonic() > end:
             raise AssertionError(f"nothing after {deadline_s} s")
         time.sleep(0.01)
+
+
+def missing(look: Callable[[], object]) -> bool:
+    """Whether the service says 404; the SDK raises for HEAD too."""
+    try:
+        return not look()
+    except ResourceNotFoundError:
+        return True
 
 
 def wire(**body: Any) -> Any:
@@ -170,6 +189,13 @@ class Things:
             return task if task.state == state else None
 
         return eventually(look)
+
+    def end_job(self, job_id: str) -> models.BatchJob:
+        """Terminate a job and wait for its end."""
+        self.client.begin_terminate_job(
+            job_id, options=wire(terminateReason="done"), polling_interval=POLL_S
+        ).wait()
+        return self.wait_job(job_id)
 
     def wait_job(self, job_id: str, state: str = "completed") -> models.BatchJob:
         def look() -> models.BatchJob | None:

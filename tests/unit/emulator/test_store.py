@@ -15,7 +15,13 @@ from batch_emulator import restart
 from batch_emulator.account import Account
 from batch_emulator.emulator import Emulator, Settings
 from batch_emulator.model import JobState, NodeState, TaskState
-from batch_emulator.records import job_record, node_record, pool_record, task_record
+from batch_emulator.records import (
+    job_record,
+    node_record,
+    pool_record,
+    schedule_record,
+    task_record,
+)
 from batch_emulator.store import FORMAT, Store, StoreFormatError, StoreInUseError
 from batch_emulator.transitions import jobs, tasks
 from tests.unit.emulator.world import World, failed
@@ -163,7 +169,13 @@ def test_records_keep_their_form_while_the_format_keeps_its_number() -> None:
     pool = world.pool()
     job = world.job(jobPreparationTask={"commandLine": "x"})
     task = world.task(job, "task")
-    records = (pool_record(pool), node_record(world.node(pool)), job_record(job), task_record(task))
+    records = (
+        pool_record(pool),
+        node_record(world.node(pool)),
+        job_record(job),
+        task_record(task),
+        schedule_record(world.schedule()),
+    )
     names = [sorted(record) for record in records]
     digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
-    assert (FORMAT, digest) == (2, "29d6248c2975")
+    assert (FORMAT, digest) == (2, "70bc5653f978")

@@ -7,9 +7,18 @@ from typing import Any
 from batch_emulator.account import Account, AwaitRetention, Effect, Kill, Limits, SetUpNode, Start
 from batch_emulator.clock import ManualClock
 from batch_emulator.executor.launch import Failure, Outcome
+from batch_emulator.job_schedule import JobSchedule
 from batch_emulator.model import Execution, Job, Json, Kind, Node, NodeState, Pool, Task
 from batch_emulator.scheduling.scheduler import apply, decide
-from batch_emulator.transitions import admission, executions, jobs, nodes, pools, retained_nodes
+from batch_emulator.transitions import (
+    admission,
+    auto_pools,
+    executions,
+    nodes,
+    pools,
+    retained_nodes,
+    schedules,
+)
 
 OK = Outcome(exit_code=0, failure=None, retryable=False)
 
@@ -37,15 +46,14 @@ class World:
         for _ in range(1000):
             actions = decide(account, now)
             account.forget_due(now)
-            account.dirty_jobs.clear()
-            account.dirty_pools.clear()
+            account.forget_dirty()
             for action in actions:
                 apply(account, action, now)
             effects = account.take_effects()
             self.effects += effects
             for effect in effects:
                 self._do(effect)
-            if not (account.dirty_jobs or account.dirty_pools or account.effects):
+            if not (account.dirty or account.effects):
                 return
         raise AssertionError("the scheduler does not come to rest")
 
@@ -53,7 +61,9 @@ class World:
         if isinstance(effect, Start) and effect.execution.stop is None:
             execution = effect.execution
             if execution.task is not None:
-                execution.body = self.bodies[f"{execution.task.job.key}/{execution.task.key}"]
+                job, task = execution.task.job, execution.task
+                given = self.bodies.get(f"{job.key}/{task.key}")
+                execution.body = job.spec["jobManagerTask"] if given is None else given
             self.processes[execution.key] = execution
             executions.begun(self.account, execution, self.clock.now())
         elif isinstance(effect, SetUpNode):
@@ -84,12 +94,17 @@ class World:
 
     def job(self, job_id: str = "job", pool: str = "pool", **body: Any) -> Job:
         spec = {"id": job_id, "poolInfo": {"poolId": pool}, **body}
-        if "jobManagerTask" in body:
-            manager = body["jobManagerTask"]
-            self.bodies[f"{job_id.lower()}/{manager['id'].lower()}"] = manager
-        job = jobs.add(self.account, spec, self.clock.now())
+        job = auto_pools.add_job(self.account, spec, self.clock.now())
         self.settle()
         return job
+
+    def schedule(self, times: Json | None = None, **body: Any) -> JobSchedule:
+        """A schedule "daily" on "pool"; `body` is its job specification."""
+        specification = {"poolInfo": {"poolId": "pool"}, **body}
+        spec = {"id": "daily", "schedule": times or {}, "jobSpecification": specification}
+        schedule = schedules.add(self.account, spec, self.clock.now())
+        self.settle()
+        return schedule
 
     def task(self, job: Job, task_id: str, *, settle: bool = True, **body: Any) -> Task:
         spec = {"id": task_id, "commandLine": "x", **body}

@@ -1,0 +1,127 @@
+"""When a job schedule makes its next job."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from batch_emulator.account import Account
+from batch_emulator.job_schedule import JobSchedule, ScheduleState
+from batch_emulator.transitions import schedules
+
+
+@dataclass(frozen=True, slots=True)
+class RunSchedule:
+    """The job that was due is made."""
+
+    schedule: JobSchedule
+    due: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class PostponeSchedule:
+    """An opportunity is lost; the next one is at `due`."""
+
+    schedule: JobSchedule
+    due: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class EndSchedule:
+    """The schedule has nothing left to do."""
+
+    schedule: JobSchedule
+
+
+@dataclass(frozen=True, slots=True)
+class WakeSchedule:
+    """The schedule is to be looked at again."""
+
+    schedule: JobSchedule
+    when: datetime
+
+
+ScheduleAction = RunSchedule | PostponeSchedule | EndSchedule | WakeSchedule
+
+
+def due_of(schedule: JobSchedule, now: datetime) -> datetime | None:
+    """When the next job is due, past opportunities left out.
+
+    Only the newest recurrence counts, and only within its startWindow (docs: startWindow).
+    """
+    due, every = schedule.next_run, schedules.length(schedule, "recurrenceInterval")
+    if due is None or due > now:
+        return due
+    if every is not None:
+        due += every * ((now - due) // every)
+    window = schedules.length(schedule, "startWindow")
+    if window is not None and now > due + window:
+        return None if every is None else due + every
+    return due
+
+
+def decide_schedule(
+    account: Account, schedule: JobSchedule, now: datetime
+) -> Iterator[ScheduleAction]:
+    """The next step of a schedule; pure."""
+    if account.schedules.get(schedule.key) is not schedule:
+        return
+    job = schedules.active_job(account, schedule)
+    if schedule.state is ScheduleState.DELETING:
+        if not schedules.jobs_of(account, schedule):
+            yield EndSchedule(schedule)
+    elif schedule.state is ScheduleState.TERMINATING:
+        if job is None:
+            yield EndSchedule(schedule)
+    elif schedule.state in (ScheduleState.ACTIVE, ScheduleState.DISABLED):
+        yield from _recur(schedule, now, active=job is not None)
+
+
+def _recur(schedule: JobSchedule, now: datetime, *, active: bool) -> Iterator[ScheduleAction]:
+    last = schedules.moment(schedule, "doNotRunAfter")
+    over = last is not None and last <= now
+    enabled = schedule.state is ScheduleState.ACTIVE
+    due = due_of(schedule, now) if enabled else schedule.next_run
+    if not active and (over or due is None):
+        yield EndSchedule(schedule)
+        return
+    if due != schedule.next_run:
+        yield PostponeSchedule(schedule, due)
+        return
+    if due is not None and due <= now and enabled and not active and not over:
+        yield RunSchedule(schedule, due)
+        return
+    when = [] if over or last is None else [last]
+    if due is not None and enabled and not over:
+        when += [due] if due > now else _changes(schedule, due)
+    wake = min((moment for moment in when if moment > now), default=None)
+    if wake is not None and (schedule.alarm is None or not now < schedule.alarm <= wake):
+        yield WakeSchedule(schedule, wake)
+
+
+def _changes(schedule: JobSchedule, due: datetime) -> list[datetime]:
+    """A job is due and waits for the last one to end: when its opportunity is over."""
+    every = schedules.length(schedule, "recurrenceInterval")
+    window = schedules.length(schedule, "startWindow")
+    just_after = None if window is None else window + timedelta(microseconds=1)
+    return [due + span for span in (every, just_after) if span is not None]
+
+
+def apply_to_schedule(account: Account, action: ScheduleAction, now: datetime) -> None:
+    """Carry out one decision, unless another of the same turn made it void."""
+    schedule = action.schedule
+    match action:
+        case RunSchedule(_, due):
+            waiting = schedules.active_job(account, schedule) is None
+            if schedule.state is ScheduleState.ACTIVE and waiting and schedule.next_run == due:
+                schedules.run(account, schedule, due, now)
+        case PostponeSchedule(_, due):
+            schedules.postpone(account, schedule, due)
+        case EndSchedule():
+            over = schedule.state is ScheduleState.COMPLETED
+            if account.schedules.get(schedule.key) is schedule and not over:
+                schedules.finish(account, schedule, now)
+        case WakeSchedule(_, when):
+            schedule.alarm = when
+            account.at(when, schedule)
