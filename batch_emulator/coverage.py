@@ -161,7 +161,7 @@ _NOTES = (
     ("our choice", "Files of mounts are not shown among the files of their node."),
     ("our choice", "removenodes with an unknown node removes none: 404 `NodeNotFound`."),
     ("our choice", "A deallocated node counts towards the targets and has lost its disk."),
-    ("our choice", "A node that lost contact (unusable without errors) reboots after a minute."),
+    ("our choice", "Nodes unusable without errors, or for a full disk, reboot after a minute."),
     ("our choice", "Remote login settings name 127.0.0.1 and a port where nobody answers."),
     ("our choice", "Users of nodes are kept without their passwords; nobody can sign in."),
     ("our choice", "A spot node gets tasks until it is evicted, also during the notice."),

@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 
-from batch_emulator import restart
+from batch_emulator import metadata, restart
 from batch_emulator.account import Account, Limits
 from batch_emulator.applications import Applications
 from batch_emulator.certificates import Certificates
@@ -73,6 +74,7 @@ class Emulator:
             packages=packages,
             certificates=self.certificates,
             time_scale=self.clock.scale,
+            imds=partial(metadata.base_url, settings.url, settings.key),
         )
         self.executor = Executor(pass_environment=environment, kill_grace_s=settings.kill_grace_s)
         self._mounts = mounts = Mounts(

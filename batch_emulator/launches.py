@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from batch_emulator import group_launches
+from batch_emulator import group_launches, metadata
 from batch_emulator.certificates import Certificates
 from batch_emulator.executor.environment import (
     LINUX_PATH,
@@ -39,11 +39,13 @@ class Launches:
         packages: Packages,
         certificates: Certificates,
         time_scale: float = 1.0,
+        imds: Callable[[str, str], str] | None = None,
     ) -> None:
         self._time_scale = time_scale
         self._packages = packages
         self._certificates = certificates
         self.tokens = Tokens()
+        self._imds = imds
         self._nodes = data_dir / "nodes"
         self.trash = data_dir / "trash"
         self._node_path = node_path or LINUX_PATH
@@ -136,6 +138,8 @@ class Launches:
             **installed(layout),
             "BATCH_EMULATOR_NODE_IP": node.address,
         }  # ours: where a server listens
+        if self._imds is not None:
+            extra[metadata.VARIABLE] = self._imds(node.pool.id, node.id)
         if job is None:
             return task_environment(
                 facts,

@@ -126,8 +126,11 @@ class Loop:
         layout = self.launches.layout(node.pool.id, node.id)
         try:
             layout.create()
-        except OSError as err:  # what runs there will fail for the same reason
+        except OSError as err:
             log.error("node %s has no folders: %s", node.id, err)
+            error = executions.disk_full_error(f"Its folders cannot be made: {err.strerror}")
+            nodes.set_up(self.account, node, booted, [error], self.clock.now())
+            return
         fresh = Booted(node.pool.id, node.id, node.pool.spec, layout)
         if self.node_setup.nothing_to_do(fresh):
             nodes.set_up(self.account, node, booted, [], self.clock.now())

@@ -14,7 +14,10 @@ from batch_emulator import __version__
 from batch_emulator.account import Limits
 from batch_emulator.autoscale.dialect import DIALECTS
 from batch_emulator.emulator import Settings
+from batch_emulator.eviction_trace import TraceEntry, TraceError, load_trace
 from batch_emulator.files_share.shares import StorageAccount
+
+_LARGEST = 1e6
 
 
 class OptionError(Exception):
@@ -33,6 +36,7 @@ def parser() -> argparse.ArgumentParser:
     _add_server(top.add_argument_group("server"))
     _add_account(top.add_argument_group("account"))
     _add_nodes(top.add_argument_group("nodes and tasks"))
+    _add_evictions(top.add_argument_group("spot evictions"))
     return top
 
 
@@ -61,6 +65,10 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     group.add_argument("--key", help="its key, base64; better from BATCH_EMULATOR_KEY")
     group.add_argument("--dedicated-core-quota", type=int, help="cores over all dedicated nodes")
     group.add_argument("--spot-core-quota", type=int, help="cores over all spot nodes")
+    group.add_argument("--pool-quota", type=_quota, metavar="N", help="how many pools")
+    group.add_argument(
+        "--active-job-quota", type=_quota, metavar="N", help="jobs and job schedules not completed"
+    )
     group.add_argument(
         "--autoscale-dialect",
         choices=sorted(DIALECTS),
@@ -96,6 +104,46 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
     )
 
 
+def _add_evictions(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
+    group.add_argument(
+        "--eviction-rate", type=_from_zero, default=0.0, metavar="N",
+        help="evictions of a spot node in an hour, in the mean",
+    )  # fmt: skip
+    group.add_argument(
+        "--eviction-trace", type=_trace, default=(), metavar="FILE",
+        help="evictions and capacity by time: JSON lines or CSV of time, pool, evict, capacity",
+    )  # fmt: skip
+    group.add_argument(
+        "--eviction-notice", type=_from_zero, default=30.0, metavar="SECONDS",
+        help="how long before it a node's tasks are told; 0 for never",
+    )  # fmt: skip
+    group.add_argument(
+        "--capacity-away", type=_from_zero, default=0.0, metavar="SECONDS",
+        help="how long an evicted node stays away, in the mean",
+    )  # fmt: skip
+
+
+def _trace(text: str) -> tuple[TraceEntry, ...]:
+    try:
+        return load_trace(Path(text))
+    except TraceError as err:
+        raise argparse.ArgumentTypeError(str(err)) from err
+
+
+def _from_zero(text: str) -> float:
+    value = float(text)
+    if not 0 <= value <= _LARGEST:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to {_LARGEST:.0f}")
+    return value
+
+
+def _quota(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
+    return value
+
+
 def _positive(text: str) -> float:
     value = float(text)
     if not (value > 0 and math.isfinite(value)):
@@ -116,6 +164,12 @@ def settings_of(options: argparse.Namespace, url: str) -> Settings:
             boot_s=options.boot_seconds,
             seed=options.seed,
             autoscale=DIALECTS[options.autoscale_dialect],
+            pools=options.pool_quota,
+            active_jobs=options.active_job_quota,
+            eviction_rate=options.eviction_rate,
+            notice_s=options.eviction_notice,
+            capacity_away_s=options.capacity_away,
+            trace=options.eviction_trace,
         ),
         pass_env=tuple(options.pass_env),
         kill_grace_s=options.kill_grace_seconds,

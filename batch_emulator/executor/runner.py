@@ -97,6 +97,10 @@ class Executor:
         await asyncio.shield(held.ending)
         self._held.pop(key, None)
 
+    async def upload(self, url: str, source: Path) -> None:
+        """Send a text file that belongs to no task. Raises StorageError or OSError."""
+        await self._storage.upload(url, source, {"Content-Type": "text/plain"})
+
     async def close(self) -> None:
         """Kill what still runs and release connections."""
         await asyncio.gather(*(self.kill_now(key) for key in list(self._running)))

@@ -10,14 +10,17 @@ import hmac
 from dataclasses import dataclass
 from datetime import timedelta
 
-from batch_emulator import __version__
+from batch_emulator import __version__, metadata
 from batch_emulator.call import Call, Handler, Reply
 from batch_emulator.faults import Fault, bad_property, bad_query
-from batch_emulator.routes import applications
+from batch_emulator.routes import applications, evictions
 from batch_emulator.values import parse_duration, time_text
 
 PREFIX = "/_emulator"
 _PAGE = 1000
+_POOL = "/pools/{poolId}"
+_NODE = "/pools/{poolId}/nodes/{nodeId}"
+_EVENTS = metadata.PATH + "/{poolId}/{nodeId}/{secret}/metadata/scheduledevents"
 _LONGEST_PUSH = timedelta(days=366)
 
 
@@ -108,5 +111,25 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     AdminRoute("GET", f"{PREFIX}/events", "changes of state, `?after=NUMBER`", events),
     AdminRoute("GET", f"{PREFIX}/clock", "the emulator's time", clock),
     AdminRoute("POST", f"{PREFIX}/clock", '`{"push": "PT15M"}` lets time pass', push_clock),
+    AdminRoute(
+        "GET", f"{PREFIX}{_POOL}/nodes", "nodes, and which can be evicted", evictions.nodes_of
+    ),
+    AdminRoute(
+        "POST",
+        f"{PREFIX}{_POOL}/evict",
+        "evict spot nodes, `?count=N&notice=SECONDS&away=SECONDS`",
+        evictions.evict_some,
+    ),
+    AdminRoute(
+        "POST",
+        f"{PREFIX}{_NODE}/evict",
+        "evict one spot node, `?notice=SECONDS&away=SECONDS`",
+        evictions.evict_node,
+    ),
+    AdminRoute(
+        "POST", f"{PREFIX}{_NODE}/fail", "make it unusable, `?code=DiskFull`", evictions.fail_node
+    ),
+    AdminRoute("GET", _EVENTS, "Scheduled Events of a node", evictions.scheduled_events, open=True),
+    AdminRoute("POST", _EVENTS, "acknowledge an event", evictions.acknowledge, open=True),
     AdminRoute("POST", f"{PREFIX}/reset", "forget all pools and jobs", reset),
 )

@@ -17,6 +17,7 @@ from batch_emulator.routes import (
     nodes,
     pools,
     schedules,
+    service_logs,
     tasks,
     usage,
 )
@@ -98,7 +99,12 @@ ROUTES: tuple[Route, ...] = (
         nodes.remote_login_settings,
     ),
     Route("GET", _NODE + "/rdp", "ComputeNode_GetRemoteDesktop", nodes.remote_desktop),
-    Route("POST", _NODE + "/uploadbatchservicelogs", "ComputeNode_UploadBatchServiceLogs"),
+    Route(
+        "POST",
+        _NODE + "/uploadbatchservicelogs",
+        "ComputeNode_UploadBatchServiceLogs",
+        service_logs.upload,
+    ),
     Route("GET", _NODE + "/extensions", "ComputeNodeExtension_List", nodes.extension_list),
     Route(
         "GET", _NODE + "/extensions/{extensionName}", "ComputeNodeExtension_Get", nodes.extension

@@ -7,11 +7,16 @@ from datetime import datetime
 
 from batch_emulator.account import Account
 from batch_emulator.executor.launch import Outcome
-from batch_emulator.model import Execution, Kind, Node, NodeState, Task
+from batch_emulator.model import Execution, Json, Kind, Node, NodeState, Task
 from batch_emulator.transitions import multi_instance, nodes, preparation, statistics, tasks
 from batch_emulator.transitions.states import dequeue, set_node, settle_node
 
 RECENT_TASKS = 10
+
+
+def disk_full_error(message: str) -> Json:
+    """The error of a node without disk space."""
+    return {"code": nodes.DISK_FULL, "message": message, "errorDetails": []}
 
 
 def place(account: Account, task: Task, chosen: Sequence[Node], now: datetime) -> Execution:
@@ -77,6 +82,13 @@ def ended(account: Account, execution: Execution, outcome: Outcome | None, now: 
         preparation.release_ended(account, execution, outcome, now)
     else:
         nodes.start_task_ended(account, execution, outcome, now)
+    if (
+        outcome is not None
+        and outcome.failure is not None
+        and outcome.failure.code == nodes.DISK_FULL
+    ):
+        message = outcome.failure.message  # the node cannot be used (error checking page)
+        nodes.fail(account, node, [disk_full_error(message)], now)
     account.save_node(node)
     if not node.executions:
         nodes.drained(account, node, now)

@@ -12,7 +12,7 @@ from batch_emulator.account import Account
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Json, Node, part
 from batch_emulator.transitions.node_operations import WORKING, require_state
-from batch_emulator.values import time_text
+from batch_emulator.values import parse_time, time_text
 from batch_emulator.wire.bodies import require
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}")
@@ -87,9 +87,6 @@ def _expiry(body: Json, now: datetime) -> datetime:
     if text is None:
         return now + _LIFE
     try:
-        expiry = datetime.fromisoformat(text)
-        expiry = expiry if expiry.tzinfo else expiry.replace(tzinfo=now.tzinfo)
-        expiry = expiry.astimezone(now.tzinfo)
+        return parse_time(text)
     except (TypeError, ValueError, OverflowError) as err:
         raise bad_property("expiryTime", text, "an ISO 8601 time is expected") from err
-    return expiry

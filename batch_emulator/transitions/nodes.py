@@ -24,6 +24,7 @@ from batch_emulator.transitions.tasks import failure_info
 from batch_emulator.values import time_text
 
 RECOVERY_S = 60.0  # [S]: 15 to 45 minutes on the service (azure-batch-samples 238)
+DISK_FULL = "DiskFull"
 _LONGEST_S = 365 * 86400.0
 
 
@@ -117,13 +118,13 @@ def set_up(
 def fail(account: Account, node: Node, errors: list[Json], now: datetime) -> None:
     """Make a node unusable, with `errors` as the wire shows them; its tasks run elsewhere.
 
-    Without errors it lost contact: the service recovers it (error checking page), here by a
-    reboot after a while [S].
+    Without errors it lost contact, which the service recovers from (error checking page), here by
+    a reboot after a while [S]; so does a node whose disk was full, since others may have filled it.
     """
     node.errors = errors
     node.due = node.next_state = None
     set_node(account, node, NodeState.UNUSABLE, now)
-    if not errors:
+    if all(error["code"] == DISK_FULL for error in errors):
         _after(account, node, now, RECOVERY_S)
         account.save_node(node)
     stop_all(account, node, Stop.LOST)

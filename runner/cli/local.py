@@ -76,6 +76,59 @@ def env() -> None:
         out.text(f"export {name}={shlex.quote(value)}")
 
 
+def _complete_node(incomplete: str) -> list[str]:
+    """Nodes that can be evicted; a shell that completes is never told of errors."""
+    from runner.flows import local_evict
+
+    try:
+        found = local_evict.node_ids(_settings())
+    except RunnerError:
+        return []
+    return [node for node in found if node.startswith(incomplete)]
+
+
+@app.command()
+def evict(
+    node: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id of a spot node, or how it begins; by default any.",
+            autocompletion=_complete_node,
+        ),
+    ] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool of the nodes; 'local' by default.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="How many nodes; 1 by default.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All spot nodes of the pool.")] = False,
+    notice: Annotated[
+        float | None, typer.Option(min=0, help="Seconds of notice that tasks get; 30 by default.")
+    ] = None,
+    away: Annotated[
+        float | None, typer.Option(min=0, help="Seconds until the node comes back; 0 by default.")
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Take spot nodes away, as Azure does: notice, then disk and processes are gone."""
+    from runner.flows import local_evict
+
+    out = Output(output)
+    found = local_evict.evict(
+        _settings(),
+        node=node,
+        pool=pool,
+        count=count,
+        everything=everything,
+        notice_s=notice,
+        away_s=away,
+    )
+    rows = [
+        {"node": e.node, "pool": e.pool, "state": e.state, "evicted": e.not_before or "now"}
+        for e in found
+    ]
+    out.rows(rows, ("node", "pool", "state", "evicted"))
+    if out.format is OutputFormat.TABLE:
+        out.note("their tasks run again on the next node that is free", style="dim")
+
+
 @app.command()
 def reset(
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
 import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
 from tests.contract.server import POLL_S, Running, Things, code_of, eventually, wire
+from tests.unit.emulator import blob_store
 
 # the SDK itself fails where these bodies are left out, as it lets one do
 DEALLOCATE = wire(nodeDeallocateOption="requeue")
@@ -143,3 +146,33 @@ def test_extensions_of_the_pool_are_shown_without_their_secrets(
     with pytest.raises(HttpResponseError) as caught:
         client.get_node_extension(pool_id, node.id, "none")
     assert caught.value.status_code == 404
+
+
+def test_logs_of_a_node_are_uploaded_to_the_container(client: BatchClient, things: Things) -> None:
+    task = models.BatchStartTask(command_line="/bin/sh -c 'echo hello'")
+    pool_id = things.pool(target_dedicated_nodes=1, start_task=task)
+    [node] = things.wait_nodes(pool_id, 1)
+    long_ago, never = datetime(2020, 1, 1, tzinfo=UTC), datetime(2999, 1, 1, tzinfo=UTC)
+    with blob_store.serve() as store:
+        logs = store.containers.setdefault("logs", {})
+        options = models.UploadBatchServiceLogsOptions(
+            container_url=store.container_url("logs"), start_time=long_ago
+        )
+        found = client.upload_node_logs(pool_id, node.id, options)
+        folder = found.virtual_directory_name
+        assert folder.startswith(f"{pool_id}/{node.id}/")
+        assert {name.removeprefix(f"{folder}/") for name in logs} == {
+            "agent.log",
+            "startup/stderr.txt",
+            "startup/stdout.txt",
+        }
+        assert logs[f"{folder}/startup/stdout.txt"] == b"hello\n"
+        assert b'"waitingforstarttask"' in logs[f"{folder}/agent.log"]
+        assert found.number_of_files_uploaded == len(logs)
+        options.start_time = never
+        assert client.upload_node_logs(pool_id, node.id, options).number_of_files_uploaded == 0
+        options.container_url, options.start_time = store.container_url("none"), long_ago
+        with pytest.raises(HttpResponseError) as caught:
+            client.upload_node_logs(pool_id, node.id, options)
+        assert refused(caught) == (400, "InvalidPropertyValue")
+        assert blob_store.SAS not in str(caught.value)

@@ -247,7 +247,7 @@ def test_unusable_node_without_errors_recovers_and_one_with_errors_does_not() ->
         next(n for n in pool.nodes.values() if n is not task.execution.node),
     )
     nodes.fail(world.account, lost, [], world.clock.now())
-    nodes.fail(world.account, broken, [{"code": "DiskFull"}], world.clock.now())
+    nodes.fail(world.account, broken, [{"code": "MountConfigurationError"}], world.clock.now())
     world.settle()
     assert (task.state, task.requeue_count) == (TaskState.ACTIVE, 0)
     world.push(nodes.RECOVERY_S)

@@ -1,0 +1,54 @@
+"""`runner local evict`: spot nodes of the local pool go, as on Azure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.conftest import Cli, until
+
+_SCRIPT = """
+import os, time
+print("attempt", os.environ["RUNNER_ATTEMPT"], flush=True)
+while os.environ["RUNNER_ATTEMPT"] == "1":
+    time.sleep(0.1)
+"""
+
+
+def test_run_of_an_evicted_node_goes_on_in_another_attempt(
+    own_cli: Cli, script: Callable[[str], Path]
+) -> None:
+    folder = script(_SCRIPT)
+    training = own_cli.start("train", folder)
+
+    def begun() -> bool:
+        runs = own_cli.run("ps", "-o", "json")
+        return '"running"' in runs.stdout and "attempt 1" in own_cli.run("logs", "@last").stdout
+
+    until(begun, timeout_s=180, every_s=0.5)
+    [evicted] = own_cli.json("local", "evict", "--notice", "0")
+    assert evicted["pool"] == "local"
+    out, err = training.communicate(timeout=180)
+    assert (training.returncode, "attempt 2" in out) == (0, True), f"{out}\n{err}"
+
+
+def test_evictions_that_cannot_be_say_why(own_cli: Cli) -> None:
+    down = own_cli.run("local", "evict")
+    assert (down.returncode, "runner local up" in down.stderr) == (3, True)
+    own_cli.ok("local", "up", "--nodes", "2")
+
+    def ready() -> bool:
+        return own_cli.run("local", "evict", "--count", "2", "--away", "600").returncode == 0
+
+    until(ready)
+    again = own_cli.run("local", "evict", "--all")
+    assert (again.returncode, "being evicted already" in again.stderr) == (5, True)
+    for words, code, text in (
+        (("nobody",), 2, "has no node 'nobody'"),
+        (("tvm", "--all"), 2, "exclude each other"),
+        (("--all", "--count", "1"), 2, "exclude each other"),
+        (("--pool", "none"), 3, "no local pool 'none'"),
+        (("tvm-",), 2, "2 nodes of pool 'local' begin with 'tvm-'"),
+    ):
+        refused = own_cli.run("local", "evict", *words)
+        assert (refused.returncode, text in refused.stderr) == (code, True), refused.stderr

@@ -1,0 +1,46 @@
+"""Options of the command line that concern evictions and quotas."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from batch_emulator.eviction_trace import TraceEntry
+from batch_emulator.options import parser, settings_of
+
+
+def options(*words: str) -> list[str]:
+    return ["--account", "a", "--key", "YQ==", "--data-dir", "d", *words]
+
+
+def test_evictions_and_quotas_reach_the_limits(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    trace.write_text("time,evict\n3,1\n")
+    words = options(
+        "--eviction-rate", "2.5", "--eviction-notice", "0", "--capacity-away", "60",
+        "--eviction-trace", str(trace), "--pool-quota", "0", "--active-job-quota", "3",
+    )  # fmt: skip
+    limits = settings_of(parser().parse_args(words), "http://127.0.0.1:1").limits
+    assert (limits.eviction_rate, limits.notice_s, limits.capacity_away_s) == (2.5, 0, 60)
+    assert (limits.pools, limits.active_jobs) == (0, 3)
+    assert limits.trace == (TraceEntry(3.0, evict=1),)
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "word"),
+    [
+        ("--eviction-rate", "nan", "number from 0"),
+        ("--eviction-rate", "-1", "number from 0"),
+        ("--eviction-notice", "inf", "number from 0"),
+        ("--eviction-trace", "/nowhere/at/all", "cannot be read"),
+        ("--pool-quota", "-1", "number from 0"),
+    ],
+)
+def test_impossible_values_are_refused_at_the_start(
+    option: str, value: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        parser().parse_args(options(f"{option}={value}"))
+    assert caught.value.code == 2
+    assert word in capsys.readouterr().err
