@@ -120,6 +120,7 @@ _NOTES = (
     ),
     ("our choice", "Preemption ends the youngest tasks of the lowest priority, as few as needed."),
     ("our choice", "A task that is preempted by another job is requeued, which counts."),
+    ("our choice", "Slots that come free by preemption are kept from lower priorities."),
     (
         "our choice",
         "AZ_BATCH_AUTHENTICATION_TOKEN opens what lies below its job, while the task runs.",

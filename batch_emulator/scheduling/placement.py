@@ -5,8 +5,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator
 
+from batch_emulator.account import Account
 from batch_emulator.model import Job, Node, Pool, PoolState, Task, Wants
 from batch_emulator.scheduling.actions import Action, Place, PlaceGroup
+from batch_emulator.scheduling.displacement import Room, lowest_giver
 from batch_emulator.transitions import preparation
 
 
@@ -38,10 +40,11 @@ class _Free:
             return self._any(task.slots, task.job)
         if node is not None:
             used = node.pool.slots_per_node if task.exclusive else task.slots
-            self._give(node, self._free(node) - used)
+            self._give(node, self.left(node) - used)
         return node
 
-    def _free(self, node: Node) -> int:
+    def left(self, node: Node) -> int:
+        """What is left of the node to hand out."""
         return self._left.get(node.key, node.free_slots)
 
     def _give(self, node: Node, left: int) -> None:
@@ -49,22 +52,28 @@ class _Free:
         if left > 0:
             heapq.heappush(self._heap, (self._sign * left, node.number, node))
 
+    def hold(self, node: Node) -> int:
+        """Hand out nothing more of the node; returns what was left of it."""
+        left = self.left(node)
+        self._left[node.key] = 0
+        return left
+
     def _wished(self, task: Task, key: str) -> Node | None:
         """The node that the task has an affinity to: only a hint (docs: AffinityInformation)."""
         node = self._pool.available.get(key)
-        fits = node is not None and self._free(node) >= task.slots
+        fits = node is not None and self.left(node) >= task.slots
         return node if node is not None and fits and preparation.eligible(task.job, node) else None
 
     def _for_manager(self, task: Task, wants: Wants) -> Node | None:
         def fits(node: Node) -> bool:
-            free = self._free(node)
+            free = self.left(node)
             empty = free == node.pool.slots_per_node
             dedicated = node.dedicated or not wants.dedicated
             room = free >= task.slots and (empty or not wants.exclusive)
             return room and dedicated and preparation.eligible(task.job, node)
 
         fitting = filter(fits, self._pool.available.values())
-        return min(fitting, key=lambda n: (self._sign * self._free(n), n.number), default=None)
+        return min(fitting, key=lambda n: (self._sign * self.left(n), n.number), default=None)
 
     def _any(self, slots: int, job: Job) -> Node | None:
         aside: list[tuple[int, int, Node]] = []
@@ -93,12 +102,12 @@ class _Free:
             (
                 node
                 for node in self._pool.available.values()
-                if self._free(node) >= task.slots and preparation.eligible(task.job, node)
+                if self.left(node) >= task.slots and preparation.eligible(task.job, node)
             ),
             key=lambda node: node.number,
         )[: task.instances]
         for node in chosen:
-            self._left[node.key] = self._free(node) - task.slots
+            self._left[node.key] = self.left(node) - task.slots
         return tuple(chosen)
 
     @property
@@ -107,18 +116,28 @@ class _Free:
         return not self._heap
 
 
-def place(pool: Pool) -> Iterator[Action]:
-    """Hand out free slots, jobs of the highest priority first."""
-    if not pool.waiting or not pool.available or pool.state is PoolState.DELETING:
+def place(account: Account, pool: Pool) -> Iterator[Action]:
+    """Hand out free slots, jobs of the highest priority first, and make room for them."""
+    if not pool.waiting or pool.state is PoolState.DELETING:
+        return
+    giving = lowest_giver(account, pool)
+    if giving is None and not pool.available:
         return
     free = _Free(pool)
+    room: Room | None = None
     for job in sorted(pool.waiting.values(), key=lambda job: (-job.priority, job.order)):
-        yield from _place_job(pool, job, free)
-        if free.empty:
+        placed: set[str] = set()
+        for action in _place_job(pool, job, free):
+            placed.add(action.task.key)
+            yield action
+        if giving is not None and job.priority > giving:
+            room = room or Room(pool, free.left, free.hold)
+            yield from room.make(job, placed)
+        elif free.empty:
             return
 
 
-def _place_job(pool: Pool, job: Job, free: _Free) -> Iterator[Action]:
+def _place_job(pool: Pool, job: Job, free: _Free) -> Iterator[Place | PlaceGroup]:
     """Hand out slots to one job, oldest task first.
 
     Tasks that fit nowhere hold up only those that need as many slots [S]. A multi-instance task
@@ -142,12 +161,12 @@ def _place_job(pool: Pool, job: Job, free: _Free) -> Iterator[Action]:
             heads[lane] = following
 
 
-def _place_one(task: Task, free: _Free) -> Action | None:
+def _place_one(task: Task, free: _Free) -> Place | None:
     node = free.take(task)
     return None if node is None else Place(task, node)
 
 
-def _place_group(pool: Pool, task: Task, free: _Free) -> Action | None:
+def _place_group(pool: Pool, task: Task, free: _Free) -> PlaceGroup | None:
     if not pool.runs_groups:
         return None
     working = sum(

@@ -34,7 +34,6 @@ from batch_emulator.scheduling.actions import (
     TerminateJob,
 )
 from batch_emulator.scheduling.allocation import allocate, resize_expired, timeout_error
-from batch_emulator.scheduling.displacement import displace
 from batch_emulator.scheduling.placement import place
 from batch_emulator.scheduling.recurrence import (
     ScheduleAction,
@@ -78,8 +77,7 @@ def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
     for pool in account.dirty_pools.values():
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
-        placed = list(place(pool))
-        actions += placed or displace(account, pool)
+        actions += place(account, pool)
         actions += autoscaling.touched(pool, now)
     return actions
 

@@ -158,10 +158,12 @@ def refresh_queue(account: Account, job: Job) -> None:
 def stop_execution(account: Account, execution: Execution, why: Stop) -> None:
     """Ask for the end of an execution. The first reason decides, only a deletion outranks it.
 
+    And an end that was asked for outranks a requeue: who was told so does not see it run again.
     What ends one instance of a multi-instance task from outside ends them all.
     """
     hard = why in (Stop.LOST, Stop.DISCARD, Stop.GROUP)
-    if execution.stop is None or why is Stop.DISCARD:
+    ends_after_all = why is Stop.TERMINATE and execution.stop is Stop.REQUEUE
+    if execution.stop is None or why is Stop.DISCARD or ends_after_all:
         execution.stop = why
     elif not hard:
         return

@@ -18,15 +18,15 @@ from batch_emulator.store import Store
 from batch_emulator.transitions import admission, eviction, jobs, node_operations, pools, tasks
 from tests.unit.emulator.world import OK, World, failed
 
-OPTIONS = ["requeue", "terminate", "taskcompletion"]
+OPTIONS = ["requeue", "terminate", "taskcompletion", "retaineddata"]
 
 
 class Chaos:
     """A world in which something random is asked for at every step."""
 
-    def __init__(self, source: random.Random, *, seed: int = 0) -> None:
+    def __init__(self, source: random.Random, *, seed: int = 0, slow_ends: bool = False) -> None:
         self.random = source
-        self.world = World(boot_s=4.0, seed=seed)
+        self.world = World(boot_s=4.0, seed=seed, slow_ends=slow_ends)
         self.deleted: dict[str, set[str]] = {}  # ids of deleted tasks by key of their job
         self.pool = self.world.pool(
             targetDedicatedNodes=2, targetLowPriorityNodes=1, taskSlotsPerNode=3
@@ -36,6 +36,7 @@ class Chaos:
         self.steps: list[Callable[[], None]] = [
             *[self.add_task] * 6,
             *[self.end_process] * 8,
+            *[self.end_killed] * 6,
             *[self.add_job] * 3,
             self.terminate_task,
             self.delete_task,
@@ -93,14 +94,17 @@ class Chaos:
             slots, tries = self.random.randint(1, 4), self.random.randint(0, 2)
             more: dict[str, Any] = {}
             if job.dependencies is not None and self.random.random() < 0.5:
-                near = [f"t{self.count + self.random.randint(-9, 3)}" for _ in range(2)]
-                more["dependsOn"] = {"taskIds": near}
+                near = [self.count + self.random.randint(-9, 3) for _ in range(2)]
+                more["dependsOn"] = {"taskIds": [f"t{n}" for n in near]}
                 more["exitConditions"] = {"default": {"dependencyAction": "satisfy"}}
             self.world.task(
                 job,
                 f"t{self.count}",
                 requiredSlots=slots,
-                constraints={"maxTaskRetryCount": tries},
+                constraints={
+                    "maxTaskRetryCount": tries,
+                    "retentionTime": self.random.choice(["PT0S", "PT5S", "P7D"]),
+                },
                 **more,
             )
 
@@ -111,6 +115,10 @@ class Chaos:
             if execution.task is not None:
                 self.finished.append(execution.task)
             self.world.finish(execution, outcome)
+
+    def end_killed(self) -> None:
+        if self.world.dying:
+            self.world.die(self.random.choice(list(self.world.dying.values())))
 
     def terminate_task(self) -> None:
         if (task := self.task()) is not None:
@@ -147,9 +155,7 @@ class Chaos:
     def resize(self) -> None:
         body = {
             "targetDedicatedNodes": self.random.randint(0, 3),
-            "nodeDeallocationOption": self.random.choice(
-                ["requeue", "terminate", "taskcompletion"]
-            ),
+            "nodeDeallocationOption": self.random.choice(OPTIONS),
         }
         pools.resize(self.world.account, self.pool, body, self.world.clock.now())
 
@@ -167,7 +173,7 @@ class Chaos:
         if (node := self.node()) is not None:
             now = self.world.clock.now()
             if node.scheduling:
-                option = self.random.choice(OPTIONS)
+                option = self.random.choice(OPTIONS[:3])
                 node_operations.disable_scheduling(self.world.account, node, option, now)
             else:
                 node_operations.enable_scheduling(self.world.account, node, now)
@@ -229,7 +235,7 @@ def check_jobs(account: Account) -> None:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_nothing_is_lost_or_counted_twice(seed: int, tmp_path: Path) -> None:
-    chaos = Chaos(random.Random(seed), seed=seed)
+    chaos = Chaos(random.Random(seed), seed=seed, slow_ends=seed % 2 == 1)
     store = Store(tmp_path / "data")
     for _ in range(250):
         chaos.step()

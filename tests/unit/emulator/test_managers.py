@@ -12,7 +12,7 @@ from batch_emulator.account import Account
 from batch_emulator.model import JobState, Json, TaskState
 from batch_emulator.scheduling.scheduler import apply, decide
 from batch_emulator.store import Store
-from batch_emulator.transitions import jobs, pools
+from batch_emulator.transitions import jobs, pools, tasks
 from tests.unit.emulator.world import World, failed
 
 
@@ -233,3 +233,62 @@ def test_who_is_being_preempted_already_is_room_enough() -> None:
     assert decide(account, now) == []  # its process has not ended yet
     world.settle()
     assert (low.tasks.active, low.live["b"].state) == (1, TaskState.ACTIVE)
+
+
+def test_slots_that_come_free_for_a_large_task_are_kept_for_it() -> None:
+    world = World(slow_ends=True)
+    world.pool(taskSlotsPerNode=2)
+    low = world.job("low", allowTaskPreemption=True)
+    first, second = world.task(low, "a"), world.task(low, "b")
+    large = world.task(world.job("high", priority=1), "h", requiredSlots=2)
+    world.die(next(e for e in world.dying.values() if e.task is first))
+    assert (first.state, second.state, large.state) == ("active", "running", "active")
+    world.die(next(e for e in world.dying.values() if e.task is second))
+    assert (large.state, first.requeue_count, second.requeue_count) == ("running", 1, 1)
+
+
+def test_preempted_task_does_not_come_back_while_others_are_waited_for() -> None:
+    """It ends at once behind its job preparation: this went round for ever."""
+    world = World(slow_ends=True)
+    world.pool(taskSlotsPerNode=2)
+    firm = world.task(world.job("firm"), "f")
+    low = world.job("low", allowTaskPreemption=True, jobPreparationTask={"commandLine": "p"})
+    preempted = world.task(low, "a")
+    tasks.terminate(world.account, firm, world.clock.now())
+    world.settle()
+    large = world.task(world.job("high", priority=1), "h", requiredSlots=2)
+    assert (preempted.state, preempted.requeue_count) == (TaskState.ACTIVE, 1)
+    [dying] = world.dying.values()
+    world.die(dying)
+    assert (firm.state, large.state) == (TaskState.COMPLETED, TaskState.RUNNING)
+
+
+def test_lower_priorities_run_on_the_other_nodes_meanwhile() -> None:
+    world = World(slow_ends=True)
+    world.pool(taskSlotsPerNode=2, targetDedicatedNodes=2)
+    low = world.job("low", allowTaskPreemption=True)
+    for name in "abcd":
+        world.task(low, name)
+    high = world.job("high", priority=1)
+    world.task(high, "h", requiredSlots=2)
+    held = {e.node.key for e in world.dying.values()}
+    world.finish(next(e for e in world.processes.values() if e.node.key not in held))
+    later = world.task(low, "later")
+    assert (len(held), later.state, low.tasks.running) == (1, TaskState.RUNNING, 4)
+
+
+def test_task_that_is_terminated_while_it_is_requeued_does_not_run_again() -> None:
+    world = World(slow_ends=True)
+    world.pool()
+    job = world.job()
+    task = world.task(job, "a")
+    jobs.disable(world.account, job, "requeue", world.clock.now())
+    world.settle()
+    tasks.terminate(world.account, task, world.clock.now())
+    world.settle()
+    world.die(next(iter(world.dying.values())))
+    assert (task.state, task.failure and task.failure["code"], task.requeue_count) == (
+        TaskState.COMPLETED,
+        "TaskEnded",
+        0,
+    )

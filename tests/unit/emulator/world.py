@@ -32,7 +32,9 @@ def failed(code: int) -> Outcome:
 class World:
     """Settles after every change; processes start when asked to and end when the test says so."""
 
-    def __init__(self, *, boot_s: float = 10.0, **limits: Any) -> None:
+    def __init__(self, *, boot_s: float = 10.0, slow_ends: bool = False, **limits: Any) -> None:
+        self.slow_ends = slow_ends  # what is killed ends when the test says so (`die`)
+        self.dying: dict[str, Execution] = {}
         self.clock = ManualClock()
         self.account = Account("unit", Limits(boot_s=boot_s, **limits))
         self.effects: list[Effect] = []
@@ -75,7 +77,10 @@ class World:
             until = max((when for when in kept if when and when > now), default=None)
             retained_nodes.answer(self.account, node, until, now)
         elif isinstance(effect, Kill):
-            self.processes.pop(effect.execution.key, None)
+            running = self.processes.pop(effect.execution.key, None)
+            if effect.execution.key in self.dying or (running and self.slow_ends):
+                self.dying[effect.execution.key] = effect.execution
+                return
             killed = Outcome(exit_code=-9, failure=None, retryable=False)
             executions.ended(self.account, effect.execution, killed, self.clock.now())
 
@@ -123,6 +128,13 @@ class World:
     def finish(self, execution: Execution, outcome: Outcome = OK) -> None:
         del self.processes[execution.key]
         executions.ended(self.account, execution, outcome, self.clock.now())
+        self.settle()
+
+    def die(self, execution: Execution) -> None:
+        """The process of an execution that was killed has gone, with `slow_ends`."""
+        del self.dying[execution.key]
+        killed = Outcome(exit_code=-9, failure=None, retryable=False)
+        executions.ended(self.account, execution, killed, self.clock.now())
         self.settle()
 
     def only(self, kind: Kind) -> Execution:
