@@ -67,6 +67,13 @@ class SweepTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class FreeTasks:
+    """Effect: set further tasks free that waited; `transitions.dependencies.free`, a bit later."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitRetention:
     """Effect: a node goes when no task on it is retained; answered by `retained_nodes.answer`."""
 
@@ -79,8 +86,9 @@ class Sweep:
 
 
 Effect = (
-    SweepTasks | AwaitRetention | Start | Kill | SetUpNode | DeleteNodeFolder | DeleteTaskFolder
-)
+    SweepTasks | FreeTasks | AwaitRetention | Start | Kill | SetUpNode | DeleteNodeFolder
+    | DeleteTaskFolder
+)  # fmt: skip
 
 
 Timed = Node | Pool | Job | JobSchedule | Sweep

@@ -3,6 +3,7 @@
 A waiting task watches one parent that is not satisfied yet, picked at random among them. Only the
 end of that one has it looked at again, so a completion costs as much as it changes: a task that
 depends on N others is looked at some log N times. Ranges stay intervals, however long they are.
+Thousands may watch the same parent: they are looked at some at a time (`free`).
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 
 _NUMBER = re.compile(r"-?[0-9]+")
 _LONGEST_ID = 64
@@ -77,6 +79,7 @@ class _Group:
 
     needs: Needs
     tasks: dict[str, None] = field(default_factory=dict[str, None])
+    watched: str | int | None = None  # None while it is to be looked at again
 
 
 class Dependencies:
@@ -87,8 +90,14 @@ class Dependencies:
         self._numbers = Runs()
         self._groups: dict[Needs, _Group] = {}
         self._group_of: dict[str, _Group] = {}
-        self._watching: dict[str | int, list[_Group]] = {}
+        self._watching: dict[str | int, dict[_Group, None]] = {}
+        self._stirred: dict[_Group, None] = {}  # what they watched has come
         self._random = random.Random(0)  # noqa: S311 - what is picked first decides nothing
+
+    @property
+    def stirred(self) -> bool:
+        """Whether `free` has something to look at."""
+        return bool(self._stirred)
 
     @property
     def waiting(self) -> int:
@@ -103,7 +112,7 @@ class Dependencies:
             if unmet is None:
                 return False
             group = self._groups[needs] = _Group(needs)
-            self._watching.setdefault(unmet, []).append(group)
+            self._watch(group, unmet)
         group.tasks[task] = None
         self._group_of[task] = group
         return True
@@ -114,29 +123,50 @@ class Dependencies:
         if group is not None:
             del group.tasks[task]
             if not group.tasks:
-                del self._groups[group.needs]
+                self._drop(group)
 
-    def satisfy(self, task: str) -> list[str]:
-        """A task completed so that those that depend on it may run: who need wait no more."""
+    def satisfy(self, task: str) -> None:
+        """A task completed so that those that depend on it may run, which `free` tells."""
         number = _number(task)
         self._satisfied.add(task)
-        groups = self._watching.pop(task, [])
+        groups = self._watching.pop(task, {})
         if number is not None:
             self._numbers.add(number)
-            groups += self._watching.pop(number, [])
-        freed: list[str] = []
+            groups |= self._watching.pop(number, {})
         for group in groups:
-            if not group.tasks:
-                continue
+            group.watched = None
+        self._stirred |= groups
+
+    def free(self, limit: int) -> list[str]:
+        """Tasks that need wait no more, after looking at so many tasks or groups at most."""
+        freed: list[str] = []
+        while self._stirred and limit > 0:
+            group = next(iter(self._stirred))
             unmet = self._unmet(group.needs)
             if unmet is not None:
-                self._watching.setdefault(unmet, []).append(group)
+                del self._stirred[group]
+                self._watch(group, unmet)
+                limit -= 1
                 continue
-            del self._groups[group.needs]
-            for child in group.tasks:
-                del self._group_of[child]
-            freed += group.tasks
+            for child in list(islice(group.tasks, limit)):
+                self.forget(child)
+                freed.append(child)
+                limit -= 1
         return freed
+
+    def _watch(self, group: _Group, parent: str | int) -> None:
+        group.watched = parent
+        self._watching.setdefault(parent, {})[group] = None
+
+    def _drop(self, group: _Group) -> None:
+        del self._groups[group.needs]
+        if group.watched is None:
+            del self._stirred[group]
+            return
+        watchers = self._watching[group.watched]
+        del watchers[group]
+        if not watchers:
+            del self._watching[group.watched]
 
     def revoke(self, task: str) -> None:
         """The task runs again or is gone: whoever still waits needs it anew."""

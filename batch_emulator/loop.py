@@ -16,6 +16,7 @@ from batch_emulator.account import (
     AwaitRetention,
     DeleteNodeFolder,
     DeleteTaskFolder,
+    FreeTasks,
     Kill,
     SetUpNode,
     Start,
@@ -26,10 +27,10 @@ from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.runner import Executor
 from batch_emulator.launches import Launches
-from batch_emulator.model import Execution, Json, Kind, Node, Stop
+from batch_emulator.model import Execution, Job, Json, Kind, Node, Stop
 from batch_emulator.scheduling.scheduler import apply, decide
 from batch_emulator.store import Store
-from batch_emulator.transitions import executions, nodes, retained_nodes, retention
+from batch_emulator.transitions import dependencies, executions, nodes, retained_nodes, retention
 
 log = logging.getLogger(__name__)
 
@@ -108,6 +109,8 @@ class Loop:
                     self._kill(execution, hard=hard)
                 case SweepTasks():
                     self._sweep()
+                case FreeTasks(job):
+                    asyncio.get_running_loop().call_soon(self._free, job)
                 case AwaitRetention(node):
                     self.store.write(self.account.take_journal())
                     until = self.store.retained_until(node.pool.id, node.id)
@@ -212,6 +215,10 @@ class Loop:
         """Return when nothing of the execution is left."""
         if execution.key in self.account.executions:
             await self._waiters.setdefault(execution.key, asyncio.Event()).wait()
+
+    def _free(self, job: Job) -> None:
+        dependencies.free(self.account, job)
+        self.poke()
 
     def _sweep(self) -> None:
         """Some at a time: thousands may expire at once, and others want their turn."""

@@ -110,6 +110,8 @@ def _load_tasks(account: Account, store: Store, job: Job, now: datetime) -> None
         if task.blocked:
             row = store.task(job, task.key)
             dependencies.admit(task, {} if row is None else row.body)
+            if not task.blocked:  # it was about to be set free
+                account.save_task(task)
         if task.state is TaskState.ACTIVE:
             enqueue(account, task)
         else:

@@ -191,7 +191,7 @@ def _complete(
     task.result = "success" if failure is None else "failure"
     retention.keep(account, task, body or {}, now)
     satisfied = exits.satisfies(body or {}, exit_code, failure)
-    dependencies.completed(account, task, satisfies=satisfied, now=now)
+    dependencies.completed(account, task, satisfies=satisfied)
     set_task(account, task, TaskState.COMPLETED, now)
     if task.wants is not None and task.wants.ends_job and task.job.state in jobs.TERMINABLE:
         jobs.terminate(account, task.job, "JMComplete", now)

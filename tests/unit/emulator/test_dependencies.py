@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import random
 import time
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batch_emulator import restart
-from batch_emulator.account import Account
+from batch_emulator.account import Account, FreeTasks
 from batch_emulator.dependencies import Dependencies, Needs, Runs
 from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.model import Job, JobState, Json, TaskState
 from batch_emulator.store import Store
-from batch_emulator.transitions import tasks
+from batch_emulator.transitions import executions, tasks
 from tests.unit.emulator.world import OK, World, failed
 
 
@@ -215,7 +216,9 @@ def test_random_graphs_free_exactly_who_has_all(seed: int) -> None:
                 waiting[f"c{step}"] = needs
         elif roll < 0.7:
             done.add(name)
-            freed = set(dependencies.satisfy(name))
+            dependencies.satisfy(name)
+            freed = {child for _ in range(40) for child in dependencies.free(rng.randint(1, 30))}
+            assert not dependencies.stirred
             assert freed == {child for child, needs in waiting.items() if met(needs)}
             waiting = {c: n for c, n in waiting.items() if c not in freed}
         elif roll < 0.9:
@@ -252,6 +255,83 @@ def test_hundred_thousand_tasks_with_ranges_cost_little_each() -> None:
         dependencies.add(f"c{number}", Needs(ranges=((0, number - 1),)))
     order = list(range(count))
     random.Random(2).shuffle(order)
-    freed = sum(len(dependencies.satisfy(str(number))) for number in order)
+    freed = 0
+    for number in order:
+        dependencies.satisfy(str(number))
+        freed += len(dependencies.free(count))
     assert (freed, dependencies.waiting) == (count - 1, 0)
     assert time.process_time() - started < 30
+
+
+def test_thousands_that_wait_for_one_task_are_set_free_some_at_a_time() -> None:
+    dependencies = Dependencies()
+    for number in range(1000):
+        dependencies.add(f"same{number}", Needs(("p",)))
+        dependencies.add(f"other{number}", Needs(("p",), ((number, number),)))
+    dependencies.satisfy("p")
+    freed: list[str] = []
+    turns = 0
+    while dependencies.stirred:
+        some = dependencies.free(100)
+        freed += some
+        turns += 1
+        assert len(some) <= 100
+    assert (len(freed), dependencies.waiting, turns) == (1000, 1000, 20)
+
+
+def test_who_comes_while_others_are_set_free_joins_them() -> None:
+    dependencies = Dependencies()
+    for name in "abc":
+        dependencies.add(name, Needs(("p",)))
+    dependencies.satisfy("p")
+    assert dependencies.free(1) == ["a"]
+    assert dependencies.add("d", Needs(("p",)))
+    dependencies.forget("b")
+    assert dependencies.free(9) == ["c", "d"]
+    assert not dependencies.add("e", Needs(("p",)))
+
+
+def test_parent_that_is_revoked_meanwhile_is_waited_for_again() -> None:
+    dependencies = Dependencies()
+    for name in "ab":
+        dependencies.add(name, Needs(("p",)))
+    dependencies.satisfy("p")
+    assert dependencies.free(1) == ["a"]
+    dependencies.revoke("p")
+    assert (dependencies.free(9), dependencies.waiting, dependencies.stirred) == ([], 1, False)
+    dependencies.satisfy("p")
+    assert dependencies.free(9) == ["b"]
+
+
+def test_tasks_that_are_deleted_while_they_wait_leave_nothing_behind() -> None:
+    tracemalloc.start()
+    dependencies = Dependencies()
+    for number in range(2000):
+        dependencies.add("child", Needs(("never", "y" * 1000 + str(number))))
+        dependencies.forget("child")
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert kept < 100_000
+
+
+def test_no_turn_is_long_when_one_task_sets_thousands_free(tmp_path: Path) -> None:
+    world, store = World(), Store(tmp_path / "data")
+    world.pool()
+    job = world.job(usesTaskDependencies=True)
+    parent = world.task(job, "parent")
+    for number in range(1000):
+        world.task(job, f"t{number}", settle=False, dependsOn={"taskIds": ["parent"]})
+    store.write(world.account.take_journal())
+    assert parent.execution is not None
+    executions.ended(world.account, parent.execution, OK, world.clock.now())
+    written = world.account.take_journal()
+    assert 0 < len(written.tasks) <= 101
+    assert [effect for effect in world.account.effects if isinstance(effect, FreeTasks)]
+    store.write(written)
+    store.close()
+    again, account = Store(tmp_path / "data"), Account("unit")
+    restart.load(account, again, world.clock.now())  # killed in between
+    assert account.jobs["job"].ready == 1000
+    again.close()
+    world.settle()
+    assert (job.ready, job.tasks.running) == (999, 1)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from batch_emulator.account import Account, AwaitRetention, Effect, Kill, Limits, SetUpNode, Start
+from batch_emulator.account import (
+    Account,
+    AwaitRetention,
+    Effect,
+    FreeTasks,
+    Kill,
+    Limits,
+    SetUpNode,
+    Start,
+)
 from batch_emulator.clock import ManualClock
 from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.job_schedule import JobSchedule
@@ -13,6 +22,7 @@ from batch_emulator.scheduling.scheduler import apply, decide
 from batch_emulator.transitions import (
     admission,
     auto_pools,
+    dependencies,
     executions,
     nodes,
     pools,
@@ -71,6 +81,8 @@ class World:
         elif isinstance(effect, SetUpNode):
             node, now = effect.node, self.clock.now()
             nodes.set_up(self.account, node, node.booted or now, [], now)
+        elif isinstance(effect, FreeTasks):
+            dependencies.free(self.account, effect.job)
         elif isinstance(effect, AwaitRetention):
             node, now = effect.node, self.clock.now()
             kept = [t.expires for t in self.tasks if t.place == (node.pool.id, node.id)]
