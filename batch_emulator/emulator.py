@@ -6,7 +6,6 @@ import asyncio
 import hashlib
 import logging
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -19,6 +18,7 @@ from batch_emulator.account import Account, Limits
 from batch_emulator.applications import Applications
 from batch_emulator.certificates import Certificates
 from batch_emulator.clock import Clock, SystemClock
+from batch_emulator.deletion import remove_tree
 from batch_emulator.executor.blob_mounts import BlobMounts
 from batch_emulator.executor.mounts import Mounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
@@ -103,7 +103,7 @@ class Emulator:
 
     def _sweep(self) -> None:
         """Delete what a crash left: folders of nodes that are gone, and what was being deleted."""
-        shutil.rmtree(self.launches.trash, ignore_errors=True)
+        remove_tree(self.launches.trash)
         known = {
             self.launches.node_dir(pool.id, node.id)
             for pool in self.account.pools.values()
@@ -111,7 +111,7 @@ class Emulator:
         }
         for folder in self.settings.data_dir.glob("nodes/*/*"):
             if folder not in known:
-                shutil.rmtree(folder, ignore_errors=True)
+                remove_tree(folder)
 
     def start(self) -> None:
         """Begin the background work; needs a running event loop."""

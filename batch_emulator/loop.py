@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 from collections.abc import Coroutine
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +22,7 @@ from batch_emulator.account import (
     SweepTasks,
 )
 from batch_emulator.clock import Clock
+from batch_emulator.deletion import remove_tree
 from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.runner import Executor
@@ -262,4 +262,4 @@ class Loop:
 
 
 async def _delete(folder: Path) -> None:
-    await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
+    await asyncio.to_thread(remove_tree, folder)

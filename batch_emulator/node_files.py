@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from batch_emulator.deletion import remove_tree
+
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})", re.ASCII)
 _NOT_FOUND = "The specified file does not exist."
 
@@ -111,6 +113,8 @@ def delete(root: Path, name: str, *, recursive: bool) -> None:
             path.rmdir()
     except FileNotFoundError as err:
         raise FileFault(404, "FileNotFound", _NOT_FOUND) from err
+    except RecursionError:
+        remove_tree(path)
     except OSError as err:
         message = f"The file cannot be deleted: {err.strerror}. Is recursive=true missing?"
         raise FileFault(409, "OperationInvalidForCurrentState", message) from err

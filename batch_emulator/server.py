@@ -23,6 +23,7 @@ from batch_emulator.emulator import Emulator, Settings
 from batch_emulator.files_share.ports import WithFiles
 
 _STOPS_WITHIN_S = 60.0
+_ANSWERS_WITHIN_S = 5  # once it stops; who still reads or waits then is cut off
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -56,6 +57,7 @@ def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
         log_config=None,
         log_level="warning",
         lifespan="on",
+        timeout_graceful_shutdown=_ANSWERS_WITHIN_S,
     )
 
 

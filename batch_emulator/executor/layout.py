@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
+
+from batch_emulator.deletion import remove_tree
 
 
 def job_folder(job_id: str) -> str:
@@ -81,4 +82,4 @@ class NodeLayout:
 
     def delete(self) -> None:
         """Remove everything, as when the node is reimaged or gone."""
-        shutil.rmtree(self.root, ignore_errors=True)
+        remove_tree(self.root)

@@ -10,9 +10,11 @@ import asyncio
 import errno
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import UTC, datetime
+from functools import partial
 from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
@@ -24,6 +26,7 @@ from batch_emulator.files_share.faults import Fault, error_body
 from batch_emulator.files_share.routes.files import MAX_RANGE
 from batch_emulator.files_share.sas import Grant, verify_sas
 from batch_emulator.files_share.shares import Shares
+from batch_emulator.files_share.sources import is_ours
 from batch_emulator.values import http_date
 from batch_emulator.web_pages import reason_to_refuse
 
@@ -32,11 +35,14 @@ log = logging.getLogger(__name__)
 VERSION = "2026-02-06"  # answered to who names none
 _CHUNK = 1024 * 1024
 _THREADS = 16
-_COPIES = 8  # apart, for a copy from a slow URL holds its thread as long as it takes
+_COPIES = 8  # from URLs elsewhere: such a copy takes as long as its source does
 _FAULT_OF = {
     errno.ENAMETOOLONG: "InvalidResourceName",
     errno.EILSEQ: "InvalidResourceName",
     errno.ENOSPC: "ShareSizeLimitReached",
+    errno.EMFILE: "ServerBusy",
+    errno.ENFILE: "ServerBusy",
+    errno.ENOTEMPTY: "DirectoryNotEmpty",
     errno.EDQUOT: "ShareSizeLimitReached",
     errno.EFBIG: "OutOfRangeInput",
     errno.ELOOP: "ResourceNotFound",
@@ -57,7 +63,7 @@ class FilesApp:
         self._shares = shares
         self._now = now or _world_time
         self._threads = ThreadPoolExecutor(_THREADS, "files")
-        self._copies = ThreadPoolExecutor(_COPIES, "copies")
+        self._copies = asyncio.Semaphore(_COPIES)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """ASGI."""
@@ -72,6 +78,8 @@ class FilesApp:
             reply = _failure(fault, request_id, now)
         except OSError as err:
             reply = _failure(_fault_of(err, scope), request_id, now)
+        except asyncio.CancelledError:  # the server stops and waits for nobody
+            reply = _failure(Fault("ServerBusy"), request_id, now)
         except Exception:  # the caller gets the service's error, the log gets the trace
             log.exception("%s %s failed", scope["method"], scope["path"])
             reply = _failure(Fault("InternalError"), request_id, now)
@@ -89,9 +97,12 @@ class FilesApp:
         raw_query = scope["query_string"].decode("ascii", "replace")
         client = (scope.get("client") or ("",))[0]
         request = Request(scope["method"], raw_path, raw_query, headers, client, scope["scheme"])
+        source = headers.get("x-ms-copy-source")
+        if source is not None and not is_ours(source, headers, self._shares.account.name):
+            async with self._copies:
+                return await _apart(partial(self._handle, request, body, now))
         loop = asyncio.get_running_loop()
-        pool = self._copies if "x-ms-copy-source" in headers else self._threads
-        return await loop.run_in_executor(pool, self._handle, request, body, now)
+        return await loop.run_in_executor(self._threads, self._handle, request, body, now)
 
     def _handle(self, request: Request, body: bytes, now: datetime) -> Reply:
         grant = self._authenticate(request, now)
@@ -155,6 +166,21 @@ class FilesApp:
                 raise OSError("the file was made shorter while it was read")
             await send({"type": "http.response.body", "body": data, "more_body": True})
             offset += len(data)
+
+
+async def _apart(work: Callable[[], Reply]) -> Reply:
+    """Run in a thread that ends with the process, whatever it waits for."""
+    done: Future[Reply] = Future()
+    done.set_running_or_notify_cancel()  # from here on only the thread ends it
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except Exception as err:  # noqa: BLE001 - whoever awaits gets it
+            done.set_exception(err)
+
+    threading.Thread(target=run, name="copy", daemon=True).start()
+    return await asyncio.wrap_future(done)
 
 
 def _world_time() -> datetime:

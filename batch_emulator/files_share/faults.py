@@ -54,6 +54,10 @@ FAULTS: Mapping[str, tuple[int, str]] = {
         "This request is not authorized to perform this operation using this source IP.",
     ),
     "ConditionHeadersNotSupported": (400, "Condition headers are not supported."),
+    "ServerBusy": (
+        503,
+        "The server is currently unable to receive requests. Please retry your request.",
+    ),
     "InternalError": (500, "Server encountered an internal error. Please try again."),
     "InvalidHeaderValue": (
         400,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import os
-import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
+from batch_emulator.deletion import remove_tree
 from batch_emulator.files_share.names import BadNameError, check_share
 from batch_emulator.files_share.records import Records, Share
 
@@ -58,7 +58,7 @@ class Shares:
         self._writes = [threading.Lock() for _ in range(_STRIPES)]
         self._usage: dict[str, tuple[int, float]] = {}  # bytes, and until when they count
         for leftover in (_TRASH, INCOMING):
-            shutil.rmtree(self.root / leftover, ignore_errors=True)
+            remove_tree(self.root / leftover)
         (self.root / INCOMING).mkdir()
         self._adopt()
 
@@ -108,7 +108,7 @@ class Shares:
             self.records.delete_share(name)
             self._usage.pop(name, None)
             self.path(name).rename(trash)
-        shutil.rmtree(trash, ignore_errors=True)
+        remove_tree(trash)
 
     def writing(self, inode: int) -> threading.Lock:
         """Held while bytes of a file are written or its size changes."""
@@ -145,16 +145,18 @@ class Shares:
                 continue
 
 
-def _sizes(folder: Path | str) -> Iterator[int]:
-    try:
-        entries = list(os.scandir(folder))
-    except OSError:  # deleted meanwhile
-        return
-    for entry in entries:
-        if entry.is_dir(follow_symlinks=False):
-            yield from _sizes(entry.path)
-        elif entry.is_file(follow_symlinks=False):
-            try:
-                yield entry.stat(follow_symlinks=False).st_size
-            except OSError:
-                continue
+def _sizes(root: Path) -> Iterator[int]:
+    folders: list[Path | str] = [root]
+    while folders:
+        try:
+            entries = list(os.scandir(folders.pop()))
+        except OSError:  # deleted meanwhile, or deeper than a path can say
+            continue
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.path)
+            elif entry.is_file(follow_symlinks=False):
+                try:
+                    yield entry.stat(follow_symlinks=False).st_size
+                except OSError:
+                    continue

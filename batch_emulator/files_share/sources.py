@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
@@ -18,7 +19,9 @@ from batch_emulator.files_share.routes.ranges import segments
 from batch_emulator.files_share.sas import verify_sas
 
 _HEADER = "x-ms-copy-source"
-_TIMEOUT_S = 60.0
+_TIMEOUT_S = 30.0
+# [S] a source that gives less is given up: it would hold one of the few copies for ever
+_LEAST_BYTES, _LEAST_WITHIN_S = 1024 * 1024, 60.0
 _CHUNK = 1024 * 1024
 _OK = (200, 206)
 
@@ -37,19 +40,27 @@ class Source:
     status: os.stat_result | None = None
 
 
+def is_ours(url: str, headers: Mapping[str, str], account: str) -> bool:
+    """Whether a URL leads to a file of this account."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.netloc == headers.get("host") and parts.path.startswith(f"/{account}/")
+
+
 @contextmanager
 def opened(call: Call, span: tuple[int, int] | None = None) -> Generator[Source]:
     """The source that the request names, or first to last byte of it. Raises Fault."""
     url = call.header(_HEADER)
     try:
         parts = urlsplit(url)
-        host = parts.netloc
     except ValueError as err:
         raise bad_header(_HEADER, url) from err
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise bad_header(_HEADER, url)
     before = f"/{call.shares.account.name}/"
-    if host == call.header("host") and parts.path.startswith(before):
+    if is_ours(url, call.headers, call.shares.account.name):
         with _local(call, parts.path.removeprefix(before), parts.path, parts.query, span) as found:
             yield found
     else:
@@ -124,13 +135,20 @@ def _remote(call: Call, url: str, span: tuple[int, int] | None) -> Generator[Sou
             size = int(answer.headers.get("content-length", "-1"))
             content_type = answer.headers.get("content-type")
             item = Item(headers={"Content-Type": content_type} if content_type else {})
-            yield Source(size, _numbered(answer.iter_raw(_CHUNK)), item=item)
+            yield Source(size, _numbered(answer.iter_raw()), item=item)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
         raise Fault("CannotVerifyCopySource", {"Reason": type(err).__name__}) from err
 
 
 def _numbered(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
-    offset = 0
+    """The chunks and where each begins. Raises Fault when they come too slowly."""
+    offset = seen = 0
+    since = time.monotonic()
     for chunk in chunks:
         yield offset, chunk
         offset += len(chunk)
+        now = time.monotonic()
+        if offset - seen >= _LEAST_BYTES:
+            seen, since = offset, now
+        elif now > since + _LEAST_WITHIN_S:
+            raise Fault("CannotVerifyCopySource", {"Reason": "the source is too slow"})

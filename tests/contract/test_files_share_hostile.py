@@ -4,12 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from tests.contract.files_service import ACCOUNT, Files, code_of, sign, string_to_sign
+from tests.contract.files_service import (
+    ACCOUNT,
+    Files,
+    code_of,
+    serving_files,
+    sign,
+    string_to_sign,
+)
 from tests.contract.server import eventually
 
 XML = {"content-type": "application/xml"}
@@ -283,3 +293,32 @@ def open_files() -> list[str]:
         with contextlib.suppress(OSError):
             found.append(str(descriptor.readlink()))
     return found
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """Where connections are taken and never answered."""
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listener:
+        listener.settimeout(20)
+        yield listener
+
+
+def test_copies_from_silent_servers_hold_nobody_up(tmp_path: Path, silent: socket.socket) -> None:
+    with ThreadPoolExecutor(12) as clients, serving_files(tmp_path) as files:
+        share = files.share()
+        share.get_file_client("source").upload_file(b"abc")
+        hole = {"x-ms-copy-source": f"http://127.0.0.1:{silent.getsockname()[1]}/file"}
+        waiting = [
+            clients.submit(files.send, "PUT", f"/{share.share_name}/f{number}", "", hole)
+            for number in range(10)
+        ]
+        held = [silent.accept()[0] for _ in range(8)]
+        begin = time.monotonic()
+        headers = {"x-ms-copy-source": f"{files.url}/{share.share_name}/source"}
+        assert files.send("PUT", f"/{share.share_name}/copy", "", headers).status_code == 202
+        assert time.monotonic() - begin < 5
+        assert not any(copy.done() for copy in waiting)
+    assert time.monotonic() - begin < 20  # the server stops without them
+    answers = [copy.result() for copy in waiting if copy.exception() is None]
+    assert len(answers) >= len(held)  # who came while the server stopped has no answer
+    assert {code_of(answer) for answer in answers} == {(503, "ServerBusy")}

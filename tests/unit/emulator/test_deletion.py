@@ -1,0 +1,62 @@
+"""Folders deleted whatever tasks made of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from batch_emulator import node_files
+from batch_emulator.deletion import remove_tree
+from batch_emulator.files_share.records import Share
+from batch_emulator.files_share.shares import Shares, StorageAccount
+
+
+def dig(folder: Path, levels: int) -> None:
+    """Folders in each other, deeper than a path can say."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    for _ in range(levels):
+        os.mkdir("deeper", dir_fd=descriptor)
+        below = os.open("deeper", os.O_RDONLY, dir_fd=descriptor)
+        os.close(descriptor)
+        descriptor = below
+    os.close(os.open("bottom", os.O_CREAT | os.O_WRONLY, dir_fd=descriptor))
+    os.close(descriptor)
+
+
+@pytest.mark.parametrize("levels", [3, 3000])
+def test_a_folder_of_any_depth_is_deleted(tmp_path: Path, levels: int) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    dig(folder, levels)
+    remove_tree(folder)
+    assert not folder.exists()
+    remove_tree(folder)
+
+
+def test_a_deep_folder_is_deleted_as_a_file_of_its_task(tmp_path: Path) -> None:
+    (tmp_path / "wd").mkdir()
+    dig(tmp_path / "wd", 3000)
+    node_files.delete(tmp_path, "wd", recursive=True)
+    assert not (tmp_path / "wd").exists()
+
+
+def test_a_share_of_any_depth_is_measured_and_deleted(tmp_path: Path) -> None:
+    shares = Shares(tmp_path, StorageAccount("account", "a2V5"))
+    shares.create(Share("data", 1, 1))
+    folder = shares.path("data")
+    (folder / "file").write_bytes(b"12345")
+    dig(folder, 3000)
+    assert shares.usage("data") == 5
+    shares.delete("data")
+    assert not folder.exists()
+    shares.close()
+
+
+def test_what_a_crash_left_of_a_deep_share_hinders_no_start(tmp_path: Path) -> None:
+    trash = tmp_path / "shares" / ".trash" / "share"
+    trash.mkdir(parents=True)
+    dig(trash, 3000)
+    Shares(tmp_path, StorageAccount("account", "a2V5")).close()
+    assert not trash.exists()
