@@ -85,9 +85,16 @@ class Shares:
             return None
 
     def path(self, name: str) -> Path:
-        """The folder of a share that exists; one that was deleted by hand comes back empty."""
+        """The folder of a share; one that was deleted by hand comes back empty.
+
+        Of a share that another request has deleted meanwhile it does not, or the share would be
+        back after a restart: opening it fails then.
+        """
         folder = self.root / check_share(name)
-        folder.mkdir(exist_ok=True)
+        if not folder.is_dir():
+            with self.lock:
+                if self.records.share(name) is not None:
+                    folder.mkdir(exist_ok=True)
         return folder
 
     def create(self, share: Share) -> bool:
@@ -105,9 +112,10 @@ class Shares:
         trash = self.root / _TRASH / uuid4().hex
         with self.lock:
             trash.parent.mkdir(exist_ok=True)
+            folder = self.path(name)
             self.records.delete_share(name)
             self._usage.pop(name, None)
-            self.path(name).rename(trash)
+            folder.rename(trash)
         remove_tree(trash)
 
     def writing(self, inode: int) -> threading.Lock:

@@ -18,7 +18,7 @@ from uuid import uuid4
 import httpx
 import pytest
 
-from batch_emulator.files_share.shares import StorageAccount
+from batch_emulator.files_share.shares import Shares, StorageAccount
 from batch_emulator.server import Server
 
 sdk: Any = pytest.importorskip("azure.storage.fileshare")
@@ -35,6 +35,7 @@ class Files:
     url: str
     root: Path
     service: Any
+    shares: Shares | None = None
 
     def connect(self, key: str = KEY) -> Any:
         """A client made from a connection string; failures are not tried again."""
@@ -120,4 +121,5 @@ def serving_files(data_dir: Path) -> Generator[Files]:
         assert server.files_url is not None
         files = Files(server.files_url, data_dir / "shares", None)
         files.service = files.connect()
+        files.shares = server.emulator.shares if server.emulator else None
         yield files

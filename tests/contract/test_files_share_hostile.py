@@ -6,7 +6,7 @@ import contextlib
 import socket
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -322,3 +322,34 @@ def test_copies_from_silent_servers_hold_nobody_up(tmp_path: Path, silent: socke
     answers = [copy.result() for copy in waiting if copy.exception() is None]
     assert len(answers) >= len(held)  # who came while the server stopped has no answer
     assert {code_of(answer) for answer in answers} == {(503, "ServerBusy")}
+
+
+@pytest.mark.parametrize("action", ["update", "clear"])
+def test_a_range_with_a_bad_time_is_refused_before_it_is_written(files: Files, action: str) -> None:
+    share = files.share()
+    share.get_file_client("file").upload_file(b"before")
+    body = b"AFTER!" if action == "update" else b""
+    headers = {
+        "x-ms-write": action,
+        "x-ms-range": "bytes=0-5",
+        "x-ms-file-last-write-time": "yesterday",
+    }
+    answer = files.send("PUT", f"/{share.share_name}/file", "comp=range", headers, body)
+    assert code_of(answer) == (400, "InvalidHeaderValue")
+    assert (files.folder(share) / "file").read_bytes() == b"before"
+
+
+def test_a_file_created_anew_waits_for_a_range_that_is_being_written(tmp_path: Path) -> None:
+    """Else the range would make the new file longer than it was created."""
+    with serving_files(tmp_path) as files, ThreadPoolExecutor(1) as client:
+        share = files.share()
+        share.get_file_client("file").upload_file(b"before")
+        path = files.folder(share) / "file"
+        assert files.shares is not None
+        with files.shares.writing(path.stat().st_ino):
+            headers = {"x-ms-type": "file", "x-ms-content-length": "2"}
+            anew = client.submit(files.send, "PUT", f"/{share.share_name}/file", "", headers)
+            assert wait([anew], 0.5).not_done
+            assert path.read_bytes() == b"before"
+        assert anew.result().status_code == 201
+        assert path.read_bytes() == bytes(2)

@@ -45,7 +45,10 @@ def create(call: Call) -> Reply:
         written_ns = smb.apply(call.headers, item, call.records, call.now_ns, create=True)
         reserve(call, size - (place.status.st_size if place.status else 0))
         new = os.O_EXCL if place.status is None else 0
-        with place.opened(os.O_RDWR | os.O_CREAT | new) as descriptor:
+        with (
+            place.opened(os.O_RDWR | os.O_CREAT | new) as descriptor,
+            call.shares.writing(os.fstat(descriptor).st_ino),
+        ):
             os.ftruncate(descriptor, 0)
             os.ftruncate(descriptor, size)
             if call.body:

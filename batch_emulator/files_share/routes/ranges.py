@@ -49,6 +49,7 @@ def put(call: Call) -> Reply:
 
 def write(call: Call, first: int, data: bytes) -> Reply:
     """Write inside the file as it is; a range beyond its end is refused."""
+    mode = _time_mode(call)
     with writable(call) as (place, item), place.opened(os.O_RDWR) as descriptor:
         inode = os.fstat(descriptor).st_ino
         with call.shares.writing(inode):
@@ -57,18 +58,19 @@ def write(call: Call, first: int, data: bytes) -> Reply:
             while view:
                 done = os.pwrite(descriptor, view, first)
                 view, first = view[done:], first + done
-        headers = _written(call, place, item, descriptor)
+        headers = _written(call, place, item, descriptor, mode)
     return Reply(201, {**headers, "Content-MD5": md5_of(data)})
 
 
 def clear(call: Call, first: int, last: int) -> Reply:
     """Make a hole, or write zeros where the disk makes none."""
+    mode = _time_mode(call)
     with writable(call) as (place, item), place.opened(os.O_RDWR) as descriptor:
         with call.shares.writing(os.fstat(descriptor).st_ino):
             _check_inside(descriptor, last + 1)
             if not _punch(descriptor, first, last - first + 1):
                 _zero(descriptor, first, last + 1)
-        return Reply(201, _written(call, place, item, descriptor))
+        return Reply(201, _written(call, place, item, descriptor, mode))
 
 
 def list_ranges(call: Call) -> Reply:
@@ -136,11 +138,16 @@ def _check_inside(descriptor: int, end: int) -> None:
         raise Fault("InvalidRange")
 
 
-def _written(call: Call, place: Place, item: Item, descriptor: int) -> dict[str, str]:
-    """Set the last write time; the headers that tell of it."""
+def _time_mode(call: Call) -> str:
+    """What becomes of the last write time. Raises Fault."""
     mode = call.header("x-ms-file-last-write-time").lower() or "now"
     if mode not in ("now", "preserve"):
         raise bad_header("x-ms-file-last-write-time", mode)
+    return mode
+
+
+def _written(call: Call, place: Place, item: Item, descriptor: int, mode: str) -> dict[str, str]:
+    """Set the last write time; the headers that tell of it."""
     before = (place.status or os.fstat(descriptor)).st_mtime_ns
     smb.set_times(descriptor, call.now_ns if mode == "now" else before)
     status = os.fstat(descriptor)

@@ -95,3 +95,13 @@ def test_what_is_in_a_directory_moves_with_it(shares: Shares) -> None:
         "a": {},
         "new/stale": {},
     }
+
+
+def test_a_share_deleted_meanwhile_leaves_no_folder(shares: Shares, tmp_path: Path) -> None:
+    shares.create(Share("data", 1, 1))
+    shares.delete("data")
+    assert not shares.path("data").exists()
+    shares.close()
+    again = Shares(tmp_path, ACCOUNT)
+    assert again.get("data") is None
+    again.close()
