@@ -67,21 +67,16 @@ def often(value):
 
 
 @schemathesis.hook
-def map_path_parameters(context, path_parameters):
-    if not path_parameters or context.operation.method.upper() == "DELETE":
-        return path_parameters
-    return {
-        name: EXISTING[name] if name in EXISTING and often(value) else value
-        for name, value in path_parameters.items()
-    }
-
-
-@schemathesis.hook
-def map_query(context, query):
-    query = dict(query or {})
+def before_call(context, case, kwargs):
+    """In every phase: what was generated gives way to what exists, three times in four."""
+    query = dict(case.query or {})
     if often(query):
-        query["api-version"] = VERSION
-    return query
+        case.query = {**query, "api-version": VERSION}
+    if case.path_parameters and case.method.upper() != "DELETE":
+        case.path_parameters = {
+            name: EXISTING[name] if name in EXISTING and often(value) else value
+            for name, value in case.path_parameters.items()
+        }
 
 
 @schemathesis.hook
