@@ -6,23 +6,22 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
-from batch_emulator.routes.table import ROUTES
-from tests.contract.server import Running, Things, body_of, code_of, values_of, wire
-from tests.contract.signed import send
+from tests.contract.server import Things, body_of, code_of, values_of, wire
 
 
 def fault_of(caught: pytest.ExceptionInfo[HttpResponseError]) -> tuple[int | None, str]:
     return caught.value.status_code, code_of(caught.value)
 
 
-def test_operation_that_is_not_written_answers_501_with_its_name(running: Running) -> None:
-    found = (r for r in ROUTES if r.handler is None and r.method == "GET" and "{" not in r.path)
-    unwritten = next(found)
-    answer = send(running.url, "GET", unwritten.path)
-    assert (answer.status_code, answer.json()["code"]) == (501, "NotImplemented")
-    assert {v["key"]: v["value"] for v in answer.json()["values"]} == {
-        "Operation": unwritten.operation
-    }
+def test_what_is_not_emulated_answers_501_with_its_name(things: Things) -> None:
+    mount = {"azureBlobFileSystemConfiguration": {
+        "accountName": "a", "containerName": "c", "relativeMountPath": "m",
+        "identityReference": {"resourceId": "/subscriptions/s"},
+    }}  # fmt: skip
+    with pytest.raises(HttpResponseError) as caught:
+        things.client.create_pool(wire(id=things.id(), vmSize="d2", mountConfiguration=[mount]))
+    assert fault_of(caught) == (501, "NotImplemented")
+    assert values_of(caught.value)["Operation"].endswith("identityReference")
 
 
 @pytest.mark.parametrize("pool_id", ["with space", "a" * 65, "dot.ted"])
