@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 from uuid import uuid4
 
 import httpx
 
-from tests.contract.description import STABLE, Example, description
-from tests.contract.server import KEY, Running, eventually
+from tests.contract.description import STABLE, description
+from tests.contract.server import Running, eventually
 from tests.contract.signed import send
 
 Body = dict[str, Any]
 Parameters = dict[str, Any]
 
-_POOL: Body = {
+POOL: Body = {
     "vmSize": "standard_a1",
     "virtualMachineConfiguration": {
         "imageReference": {"publisher": "debian", "offer": "debian-12", "sku": "12"},
         "nodeAgentSKUId": "batch.node.debian 12",
     },
 }
-_EMPTY_ZIP = b"PK\x05\x06" + bytes(18)
-_FORMULA = "$TargetDedicatedNodes = 0;"
 
 
 class NotYet(Exception):  # noqa: N818 - nothing is wrong
@@ -59,7 +56,7 @@ class Stage:
 
     def pool(self, **body: Any) -> str:
         """A pool without nodes."""
-        return self.make("/pools", {**_POOL, "id": "pool", **body})
+        return self.make("/pools", {**POOL, "id": "pool", **body})
 
     def node(self, **body: Any) -> tuple[str, str]:
         """A pool and its one idle node."""
@@ -124,257 +121,3 @@ def _writable(shown: Any, schema: Mapping[str, Any]) -> Any:
         for name, item in shown.items()
         if name in known and not known[name].get("readOnly")
     }
-
-
-def prepare(stage: Stage, example: Example) -> Parameters:
-    """Set the stage for an example; its parameters, with the ids of what exists."""
-    given = {**example.parameters}
-    given.update(_SETTINGS.get(example.stable_name, _nothing)(stage, example, given))
-    for name, make in (
-        ("poolId", stage.pool),
-        ("jobId", stage.job),
-        ("jobScheduleId", stage.schedule),
-    ):
-        if name in given and given[name] == example.parameters.get(name):
-            given[name] = make()
-    if given.get("taskId") == example.parameters.get("taskId", ""):
-        given["taskId"] = stage.task(given["jobId"])
-    return given
-
-
-def _nothing(_stage: Stage, _example: Example, _given: Parameters) -> Parameters:
-    return {}
-
-
-def _shown(example: Example) -> Body:
-    """The (first) entity that the example's answer shows."""
-    body = example.responses["200"].get("body", {})
-    if isinstance(body, str):
-        return {}
-    return body["value"][0] if isinstance(body.get("value"), list) else body
-
-
-def _shown_pool(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    pool = writable(_shown(example), "PoolAddParameter")
-    pool |= {"targetDedicatedNodes": 0, "targetLowPriorityNodes": 0}
-    if pool.get("enableAutoScale"):
-        pool = {n: v for n, v in pool.items() if not n.startswith("target")}
-    return {"poolId": stage.make("/pools", pool)}
-
-
-def _shown_job(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    body = writable(_shown(example), "JobAddParameter")
-    job = stage.job(**{n: v for n, v in body.items() if n != "poolInfo"})
-    if "previousState" in json.dumps(example.responses):
-        stage.end(job)
-    return {"jobId": job}
-
-
-def _shown_task(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    job = stage.job()
-    body = writable(_shown(example), "TaskAddParameter")
-    if "multiInstanceSettings" in body:
-        body.pop("requiredSlots", None)  # the example has both, which the service refuses
-    return {"jobId": job, "taskId": stage.task(job, **body)}
-
-
-def _shown_schedule(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    body = writable(_shown(example), "JobScheduleAddParameter")
-    return {"jobScheduleId": stage.schedule(**body)}
-
-
-def _node(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    start = _shown(example).get("startTask") if "200" in example.responses else None
-    body = {"startTask": {**start, "commandLine": "/bin/true"}} if start else {}
-    pool, node = stage.node(**body)
-    return {"poolId": pool, "nodeId": node}
-
-
-def _extended(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    body = example.responses["200"]["body"]
-    shown = [item["vmExtension"] for item in body.get("value", [body])]
-    extensions = [writable(extension, "VMExtension") for extension in shown]
-    machine = {**_POOL["virtualMachineConfiguration"], "extensions": extensions}
-    pool, node = stage.node(virtualMachineConfiguration=machine)
-    return {"poolId": pool, "nodeId": node}
-
-
-def _user(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    found = _node(stage, example, given)
-    path = f"/pools/{found['poolId']}/nodes/{found['nodeId']}/users"
-    answer = stage.call("POST", path, {"name": given["userName"], "password": "p4ssw0rd"})
-    if answer.status_code == 501:
-        raise NotYet("ComputeNode_AddUser")
-    assert answer.status_code == 201, answer.text
-    return found
-
-
-def _offline(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    found = _node(stage, example, given)
-    path = f"/pools/{found['poolId']}/nodes/{found['nodeId']}/disablescheduling"
-    if stage.call("POST", path).status_code == 501:
-        raise NotYet("ComputeNode_DisableScheduling")
-    return found
-
-
-def _remove(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    pool, node = stage.node()
-    [name] = set(given) & {"nodeRemoveParameter", "content"}
-    return {"poolId": pool, name: {**given[name], "nodeList": [node]}}
-
-
-def _files(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    pool, node, job, task = stage.finished("/bin/sh -c 'echo this is a test > testFile.txt'")
-    path = str(given.get("filePath", "")).replace("\\", "/")  # our nodes are Linux
-    path = path.replace("jobId/", f"{job}/").replace("task1/", f"{task}/")
-    found = {"poolId": pool, "nodeId": node, "jobId": job, "taskId": task, "filePath": path}
-    return {name: value for name, value in found.items() if name in given}
-
-
-def _visited(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    _, _, job, _ = stage.finished("/bin/true")
-    stage.end(job)
-    return {"jobId": job}
-
-
-def _failed(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    _, _, job, task = stage.finished("/bin/sh -c 'exit 1'")
-    return {"jobId": job, "taskId": task}
-
-
-def _subtasks(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    pool = stage.pool(targetDedicatedNodes=2, enableInterNodeCommunication=True)
-    job = stage.job(pool)
-    gang = {"numberOfInstances": 2, "coordinationCommandLine": "/bin/true"}
-    task = stage.task(job, multiInstanceSettings=gang)
-    path = f"/jobs/{job}/tasks/{task}"
-    eventually(lambda: stage.call("GET", path).json()["state"] == "completed")
-    return {"jobId": job, "taskId": task}
-
-
-def _disabled(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    job = stage.job()
-    stage.call("POST", f"/jobs/{job}/disable", {"disableTasks": "requeue"})
-    eventually(lambda: stage.call("GET", f"/jobs/{job}").json()["state"] == "disabled")
-    return {"jobId": job}
-
-
-def _autoscaled(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    return {"poolId": stage.pool(enableAutoScale=True, autoScaleFormula=_FORMULA)}
-
-
-def _resizing(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    return {"poolId": stage.pool(id="resizing", targetDedicatedNodes=1)}
-
-
-def _named_anew(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    """Bodies have ids of their own, and name pools that do not exist."""
-    changed: Parameters = {}
-    for name, value in given.items():
-        if isinstance(value, dict):
-            text = re.sub(r'"poolId": "\w+"', f'"poolId": "{stage.base}"', json.dumps(value))
-            changed[name] = json.loads(text)
-            if "id" in value:
-                changed[name]["id"] = f"{value['id']}-{uuid4().hex[:12]}"
-    return changed
-
-
-def _exit_conditions(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    """A task may only name a jobAction when its job takes one (docs: onTaskFailure)."""
-    if "exitConditions" not in given["task"]:
-        return {}
-    return {"jobId": stage.job(onTaskFailure="performexitoptionsjobaction")}
-
-
-def _certificate(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    thumbprint = uuid4().hex + "01234567"
-    body = {"thumbprintAlgorithm": "sha1", "thumbprint": thumbprint}
-    secret = {"certificateFormat": "pfx", "data": "MIIB", "password": "p"}
-    answer = stage.call("POST", "/certificates", {**body, **secret})
-    if answer.status_code == 501:
-        raise NotYet("Certificate_Add")
-    assert answer.status_code == 201, answer.text
-    canceled = example.stable_name == "Certificate_CancelDeletion"
-    if canceled or "deletefailed" in json.dumps(example.responses):  # as one in use cannot go
-        stage.pool(certificateReferences=[body])
-        path = f"/certificates(thumbprintAlgorithm=sha1,thumbprint={thumbprint})"
-        assert stage.call("DELETE", path).status_code == 202
-    return {"thumbprint": thumbprint} if "thumbprint" in given else {}
-
-
-def _application(stage: Stage, example: Example, given: Parameters) -> Parameters:
-    shown = _shown(example)
-    name = f"{shown['id'][:40]}-{uuid4().hex[:12]}"
-    url = f"{stage.url}/_emulator/applications/{name}"
-    bearer = {"Authorization": f"Bearer {KEY}"}
-    made = httpx.put(f"{url}/versions/v1.0", content=_EMPTY_ZIP, headers=bearer)
-    assert made.is_success, made.text
-    named = httpx.put(url, json={"displayName": shown["displayName"]}, headers=bearer)
-    assert named.is_success, named.text
-    return {"applicationId": name}
-
-
-_SETTINGS: Mapping[str, Callable[[Stage, Example, Parameters], Parameters]] = {
-    "Pool_Get": _shown_pool,
-    "Pool_List": _shown_pool,
-    "Job_Get": _shown_job,
-    "Job_List": _shown_job,
-    "Task_Get": _shown_task,
-    "Task_List": _shown_task,
-    "JobSchedule_Get": _shown_schedule,
-    "JobSchedule_List": _shown_schedule,
-    "ComputeNode_AddUser": _node,
-    "ComputeNode_UpdateUser": _user,
-    "ComputeNode_DeleteUser": _user,
-    "ComputeNode_EnableScheduling": _offline,
-    **dict.fromkeys(
-        [
-            "ComputeNode_Get",
-            "ComputeNode_List",
-            "ComputeNode_Reboot",
-            "ComputeNode_Reimage",
-            "ComputeNode_DisableScheduling",
-            "ComputeNode_GetRemoteLoginSettings",
-            "ComputeNode_GetRemoteDesktop",
-            "ComputeNode_UploadBatchServiceLogs",
-        ],
-        _node,
-    ),
-    "ComputeNodeExtension_List": _extended,
-    "ComputeNodeExtension_Get": _extended,
-    "Pool_RemoveNodes": _remove,
-    **dict.fromkeys(
-        [
-            "File_ListFromTask",
-            "File_GetPropertiesFromTask",
-            "File_GetFromTask",
-            "File_DeleteFromTask",
-            "File_ListFromComputeNode",
-            "File_GetPropertiesFromComputeNode",
-            "File_GetFromComputeNode",
-            "File_DeleteFromComputeNode",
-        ],
-        _files,
-    ),
-    "Job_ListPreparationAndReleaseTaskStatus": _visited,
-    "Task_Reactivate": _failed,
-    "Task_ListSubtasks": _subtasks,
-    "Job_Enable": _disabled,
-    "Pool_DisableAutoScale": _autoscaled,
-    "Pool_EvaluateAutoScale": _autoscaled,
-    "Pool_StopResize": _resizing,
-    "Application_Get": _application,
-    "Application_List": _application,
-    "Task_Add": _exit_conditions,
-    "Pool_Add": _named_anew,
-    "Job_Add": _named_anew,
-    "Job_Patch": _named_anew,
-    "Job_Update": _named_anew,
-    "JobSchedule_Add": _named_anew,
-    "JobSchedule_Patch": _named_anew,
-    "JobSchedule_Update": _named_anew,
-    "Certificate_Get": _certificate,
-    "Certificate_List": _certificate,
-    "Certificate_Delete": _certificate,
-    "Certificate_CancelDeletion": _certificate,
-}

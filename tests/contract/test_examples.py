@@ -19,7 +19,8 @@ from tests.contract.conformance import violations
 from tests.contract.coverage_page import is_named_as_missing
 from tests.contract.description import PREVIEW, STABLE, Example, examples, needed
 from tests.contract.server import serving
-from tests.contract.stage import NotYet, Stage, prepare
+from tests.contract.settings import prepare
+from tests.contract.stage import NotYet, Stage
 
 pytestmark = needed
 EXAMPLES = [*examples(STABLE), *examples(PREVIEW)]
@@ -27,6 +28,7 @@ _LONG_BOOT_S = 3600.0
 
 # Documented as a success and refused here: (operation, part of the name) -> status, code, why.
 REFUSED: Mapping[str, tuple[int, str, str]] = {
+    "NodeUploadBatchServiceLogs": (400, "InvalidPropertyValue", "nobody has its container"),
     "CertificateAdd": (400, "InvalidPropertyValue", "its data is a row of #, no certificate"),
     "PoolAdd_CloudServiceConfiguration": (501, "NotImplemented", "nodes are Linux; retired 2024"),
     "NodeGetRemoteDesktop": (409, "OperationNotValidOnNode", "nodes are Linux: no RDP"),
@@ -40,6 +42,10 @@ NOT_GIVEN: Mapping[str, str] = {
     r"(value\.)?publicData": "what is public of a pfx needs its password to be read",
     r"odata\.nextLink": "one page holds everything",
 }
+
+
+# Answers that are empty here: the stage has no past.
+EMPTY: Mapping[str, str] = {"PoolListUsageMetrics": "tells of whole half hours; no pool is so old"}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +83,7 @@ def test_example_is_answered_as_documented(
     status = next(iter(example.responses))
     assert str(answer.status_code) == status, answer.text
     shown = example.responses[status].get("body")
-    if isinstance(shown, dict):
+    if isinstance(shown, dict) and example.name not in EMPTY:
         assert missing(cast("dict[str, Any]", shown), answer.json()) == []
 
 
