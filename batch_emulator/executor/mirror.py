@@ -9,16 +9,16 @@ wins, and a file that changed on both sides is the node's. Links and empty folde
 from __future__ import annotations
 
 import asyncio
-import json
+import errno
 import logging
 import os
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from uuid import uuid4
 
+from batch_emulator.executor.mirror_records import Known, Records
 from batch_emulator.executor.resource_files import safe_parts
 from batch_emulator.executor.storage import (
     Blob,
@@ -33,15 +33,8 @@ log = logging.getLogger(__name__)
 SYNC_S = 10.0
 SETTLED_S = 2.0  # since its last change a file counts as written
 MAX_BLOBS = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A file that was the same on both sides: the blob's tag, the file's size and time."""
-
-    etag: str
-    size: int
-    time_ns: int
+INCOMING = "incoming-"
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 class Mirror:
@@ -53,15 +46,28 @@ class Mirror:
         self._storage = storage
         self._url = container_url
         self._folder = folder
-        self._file = known
+        self._beside = known.parent
         self._read_only = read_only
-        self._known = _load(known)
+        self._records = Records(known)
         self._lock = asyncio.Lock()
         self.closed = False
+
+    def _same_place(self) -> int:
+        """The folder, by its inode, when it is still the one that was mounted. Raises OSError.
+
+        A mount point can be neither renamed nor replaced: what a task puts in its place is none.
+        """
+        status = self._folder.lstat()
+        if self._records.place is None and stat.S_ISDIR(status.st_mode):
+            self._records.begin(status.st_ino)
+        if status.st_ino != self._records.place:
+            raise FileNotFoundError(errno.ENOENT, "the mount point was replaced", self._folder)
+        return status.st_ino
 
     async def pull(self) -> None:
         """Bring the folder up to date. Raises StorageError, LocalWriteError and OSError."""
         async with self._lock:
+            self._same_place()
             found: dict[str, Blob] = {}
             async for blob in self._storage.blobs(self._url):
                 found[blob.name] = blob
@@ -76,14 +82,22 @@ class Mirror:
         for name in _files(found):
             if self.closed:
                 return
-            await self._pull_one(found[name])
-        for name in [name for name in self._known if name not in found]:
+            try:
+                await self._pull_one(found[name])
+            except (LocalWriteError, OSError) as err:
+                cause = err.cause if isinstance(err, LocalWriteError) else err
+                if cause.errno in _NO_SPACE:
+                    raise
+                # a name that is too long, or below what is a file here: the others still come
+                log.warning("blob %r is no file in %s: %s", name, self._folder, cause.strerror)
+        self._same_place()
+        for name in [name for name in self._records.files if name not in found]:
             if self._unchanged(name):
                 (self._folder / name).unlink(missing_ok=True)
-            del self._known[name]
+            self._records.drop(name)
 
     async def _pull_one(self, blob: Blob) -> None:
-        known = self._known.get(blob.name)
+        known = self._records.files.get(blob.name)
         if known is not None and known.etag == blob.etag:
             return  # also when it was deleted here: that is still to be said there
         target = self._folder / blob.name
@@ -91,55 +105,72 @@ class Mirror:
             target.exists() if known is None else not self._unchanged(blob.name)
         ):
             return
-        incoming = self._file.with_name(f"incoming-{uuid4().hex}")
+        incoming = self._beside / f"{INCOMING}{uuid4().hex}"
         try:
             etag = await self._storage.download(blob_url(self._url, blob.name), incoming)
+            self._same_place()
             target.parent.mkdir(parents=True, exist_ok=True)
             status = incoming.stat()
             incoming.rename(target)
         finally:
             incoming.unlink(missing_ok=True)
-        tag = etag or blob.etag
-        self._known[blob.name] = _Known(tag, status.st_size, status.st_mtime_ns)
+        known = Known(etag or blob.etag, status.st_size, status.st_mtime_ns)
+        self._records.put(blob.name, known)
 
     async def push(self, *, settled_s: float = 0.0) -> None:
         """Bring the container up to date. Raises StorageError and OSError.
 
-        A folder that is gone means that the node is, never that its blobs are to be deleted.
+        A folder that is gone means that the node is, never that its blobs are to be deleted. A
+        file that is refused is tried again the next time and holds up no other.
         """
         if self._read_only:
             return
         async with self._lock:
-            place = self._folder.lstat().st_ino
-            files = await asyncio.to_thread(lambda: dict(_walk(self._folder, "")))
-            if self.closed or self._folder.lstat().st_ino != place:
+            place = self._same_place()
+            files, unread = await asyncio.to_thread(_walk, self._folder)
+            if self.closed or self._same_place() != place:
                 return
+            failure: StorageError | None = None
             before_ns = time.time_ns() - int(settled_s * 1e9)
             for name, status in files.items():
-                known = self._known.get(name)
-                same = known and (known.size, known.time_ns) == (status.st_size, status.st_mtime_ns)
-                if not same and (not settled_s or status.st_mtime_ns <= before_ns):
+                known = self._records.files.get(name)
+                if (known and known.is_of(status)) or (settled_s and status.st_mtime_ns > before_ns):
+                    continue
+                try:
                     await self._push_one(name, status)
-            for name in [name for name in self._known if name not in files]:
-                if self.closed:
-                    return
-                await self._storage.delete(blob_url(self._url, name))
-                del self._known[name]
+                except StorageError as err:
+                    if not err.detail.startswith("HTTP 400"):  # it is not about this one
+                        raise
+                    log.warning("%s of %s is not written: %s", name, self._folder, err.detail)
+                    failure = failure or err
+            await self._delete_but(files, unread)
             self._save()
+            if failure is not None:
+                raise failure
+
+    async def _delete_but(self, files: dict[str, os.stat_result], unread: set[str]) -> None:
+        for name in [name for name in self._records.files if name not in files]:
+            if self.closed:
+                return
+            if not any(name.startswith(folder) for folder in unread):
+                self._same_place()  # between two of them it may have been taken away
+                await self._storage.delete(blob_url(self._url, name))
+                self._records.drop(name)
 
     async def _push_one(self, name: str, status: os.stat_result) -> None:
         if self.closed:
             return
         try:
             done = await self._storage.upload(blob_url(self._url, name), self._folder / name, {})
-        except FileNotFoundError:  # deleted meanwhile
+        except OSError as err:  # deleted meanwhile, or it may not be read
+            log.info("%s of %s cannot be read: %s", name, self._folder, err.strerror)
             return
         except StorageError as err:
             if "shrank" in err.detail:  # it is being written: next time
                 return
             raise
         # with what it was before: a change meanwhile is seen by the next push
-        self._known[name] = _Known(done.etag, status.st_size, status.st_mtime_ns)
+        self._records.put(name, Known(done.etag, status.st_size, status.st_mtime_ns))
 
     async def follow(self) -> None:
         """Push and pull until cancelled; what fails is tried again."""
@@ -152,30 +183,16 @@ class Mirror:
                 log.warning("%s is not in step with its container: %s", self._folder, err)
 
     def _unchanged(self, name: str) -> bool:
-        known = self._known[name]
+        path = self._folder / name
         try:
-            status = (self._folder / name).lstat()
+            same = self._records.files[name].is_of(path.lstat())
         except OSError:
             return False
-        return (known.size, known.time_ns) == (status.st_size, status.st_mtime_ns)
+        return same and _is_inside(path, self._folder)
 
     def _save(self) -> None:
-        if self.closed:
-            return
-        text = json.dumps({name: asdict(known) for name, known in self._known.items()})
-        new = self._file.with_name(f"{self._file.name}.new")
-        new.write_text(text)
-        new.rename(self._file)
-
-
-def _load(file: Path) -> dict[str, _Known]:
-    try:
-        return {name: _Known(**known) for name, known in json.loads(file.read_text()).items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError, TypeError) as err:
-        log.warning("%s cannot be read: %s", file, err)
-        return {}
+        if not self.closed:
+            self._records.save()
 
 
 def _files(names: dict[str, Blob]) -> Iterator[str]:
@@ -191,17 +208,43 @@ def _files(names: dict[str, Blob]) -> Iterator[str]:
             yield name
 
 
-def _walk(folder: Path, above: str) -> Iterator[tuple[str, os.stat_result]]:
-    """Files below a folder by name; links are not followed. Raises OSError."""
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            name = f"{above}{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                yield from _walk(Path(entry.path), f"{name}/")
-                continue
-            status = entry.stat(follow_symlinks=False)
-            if stat.S_ISREG(status.st_mode):
-                yield name, status
+def _walk(top: Path) -> tuple[dict[str, os.stat_result], set[str]]:
+    """Files below a folder by name, and the folders that cannot be read, with `/` at their end.
+
+    Links are not followed; names that are no UTF-8 cannot be those of blobs. Raises OSError.
+    """
+    files: dict[str, os.stat_result] = {}
+    unread: set[str] = set()
+    folders = [""]  # no recursion: tasks make folders deeper than Python goes
+    while folders:
+        above = folders.pop()
+        try:
+            with os.scandir(top / above) as entries:
+                found = [(f"{above}{entry.name}", entry) for entry in entries]
+            for name, entry in found:
+                if not _is_text(name):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # deleted meanwhile
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(f"{name}/")
+                elif stat.S_ISREG(status.st_mode):
+                    files[name] = status
+        except OSError:
+            if not above:
+                raise
+            unread.add(above)
+    return files, unread
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _is_inside(target: Path, folder: Path) -> bool:
