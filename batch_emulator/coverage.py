@@ -35,7 +35,10 @@ _WITHOUT_EFFECT = (
     ("userIdentity, userAccounts", "everything runs as the user who started the emulator"),
     ("imageReference and disks", "a node is a folder of this machine, whatever its image"),
     ("networkConfiguration, identity, resourceTags", "kept and given back"),
-    ("mountOptions, blobfuseOptions", "a mount is a folder; only read-only containers stay so"),
+    (
+        "mountOptions, blobfuseOptions",
+        "a mount is a folder; only read-only containers stay so; blobfuse2 has its options",
+    ),
     ("virtualMachineConfiguration.extensions", "shown as provisioned, never run"),
 )
 
@@ -142,8 +145,17 @@ _NOTES = (
     ("our choice", "An application without a name is listed with its id as name."),
     (
         "our choice",
-        "A container is copied to the node and kept in step every 10 s and around tasks.",
+        "A container is mounted by blobfuse2 where it is on the PATH and /dev/fuse may be opened.",
     ),
+    (
+        "our choice",
+        "Else a container is copied to the node, in step every 10 s and around tasks.",
+    ),
+    (
+        "our choice",
+        "A mirrored container whose mount point was replaced is not followed; no blob is deleted.",
+    ),
+    ("our choice", "Files whose names are no UTF-8 stay on the node and become no blobs."),
     (
         "our choice",
         "A container of more than 100,000 blobs is not mounted; whoever writes last wins.",

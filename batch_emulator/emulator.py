@@ -19,7 +19,8 @@ from batch_emulator.applications import Applications
 from batch_emulator.certificates import Certificates
 from batch_emulator.clock import Clock, SystemClock
 from batch_emulator.deletion import remove_tree
-from batch_emulator.executor.blob_mounts import BlobMounts
+from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers
+from batch_emulator.executor.blobfuse import mounted_below
 from batch_emulator.executor.mounts import Mounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.packages import Packages
@@ -90,6 +91,7 @@ class Emulator:
 
     def _load(self) -> None:
         Executor.kill_leftovers(self.settings.data_dir / "nodes")
+        forget_leftovers(self.settings.data_dir / "nodes")
         newest = self.store.newest()
         if newest is not None:
             self.clock.resume(newest)
@@ -110,7 +112,7 @@ class Emulator:
             for node in pool.nodes.values()
         }
         for folder in self.settings.data_dir.glob("nodes/*/*"):
-            if folder not in known:
+            if folder not in known and not mounted_below(folder):  # what is mounted is not ours
                 remove_tree(folder)
 
     def start(self) -> None:

@@ -46,7 +46,7 @@ class Launches:
         self._certificates = certificates
         self.tokens = Tokens()
         self._imds = imds
-        self._nodes = data_dir / "nodes"
+        self.nodes = data_dir / "nodes"
         self.trash = data_dir / "trash"
         self._node_path = node_path or LINUX_PATH
         self._account_name = account_name
@@ -54,7 +54,7 @@ class Launches:
 
     def node_dir(self, pool_id: str, node_id: str) -> Path:
         """The folder that is a node."""
-        return self._nodes / pool_id.lower() / node_id
+        return self.nodes / pool_id.lower() / node_id
 
     def layout(self, pool_id: str, node_id: str) -> NodeLayout:
         """The node's folders; its root is `tasks` as on the service's Linux images."""

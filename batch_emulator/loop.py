@@ -23,7 +23,9 @@ from batch_emulator.account import (
 )
 from batch_emulator.clock import Clock
 from batch_emulator.deletion import remove_tree
+from batch_emulator.executor.blobfuse import mounted_below
 from batch_emulator.executor.launch import Failure, Outcome
+from batch_emulator.executor.layout import is_below
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.runner import Executor
 from batch_emulator.launches import Launches
@@ -149,7 +151,15 @@ class Loop:
         folder = self.launches.node_dir(pool_id, node_id)
         Executor.kill_leftovers(folder)  # daemons live as long as their node
         root = self.launches.layout(pool_id, node_id).root
-        self.node_setup.give_up(root, lambda: self._remove(folder))
+
+        def delete() -> None:
+            left = mounted_below(folder)
+            if left:
+                log.error("%s stays: %s is mounted there", folder, left[0])
+            else:
+                self._remove(folder)
+
+        self.node_setup.give_up(root, delete)
 
     def _start(self, execution: Execution) -> None:
         if execution.stop is not None:
@@ -236,6 +246,9 @@ class Loop:
 
     def _remove(self, folder: Path) -> None:
         """Move away at once, so that a namesake is safe, and delete in a thread."""
+        if not is_below(folder.parent, self.launches.nodes):
+            log.warning("%s is not deleted: a link leads out of the node", folder)
+            return
         doomed = self.launches.trash / uuid4().hex
         try:
             doomed.parent.mkdir(parents=True, exist_ok=True)

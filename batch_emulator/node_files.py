@@ -18,6 +18,7 @@ from pathlib import Path
 
 from batch_emulator.deletion import remove_tree
 
+
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})", re.ASCII)
 _NOT_FOUND = "The specified file does not exist."
 
@@ -69,7 +70,7 @@ class FileRange:
 def list_files(root: Path, *, recursive: bool, prefix: str = "") -> list[FileEntry]:
     """Entries below `root` sorted by name; `prefix` compares names regardless of case."""
     wanted = prefix.casefold()
-    found = _scan(root, Path(os.path.realpath(root)), "", recursive=recursive)
+    found = _scan(root, Path(os.path.realpath(root)), recursive=recursive)
     return sorted(
         (entry for entry in found if entry.name.casefold().startswith(wanted)),
         key=lambda entry: entry.name,
@@ -151,22 +152,27 @@ def _range(header: str | None, size: int) -> tuple[int, int]:
     return start, min(end, size - 1) - start + 1
 
 
-def _scan(folder: Path, real_root: Path, above: str, *, recursive: bool) -> Iterator[FileEntry]:
-    try:
-        with os.scandir(folder) as entries:
-            found = list(entries)
-    except OSError:  # it vanished, or the task took the right to read it away
-        return
-    for one in found:
-        name = above + one.name
+def _scan(root: Path, real_root: Path, *, recursive: bool) -> Iterator[FileEntry]:
+    folders = [""]  # no recursion: tasks make folders deeper than Python goes
+    while folders:
+        above = folders.pop()
         try:
-            if one.is_symlink() and not Path(os.path.realpath(one.path)).is_relative_to(real_root):
-                continue
-            yield _entry(name, one.stat())
-        except OSError:  # vanished meanwhile, or a broken link
+            with os.scandir(root / above) as entries:
+                found = list(entries)
+        except OSError:  # it vanished, or the task took the right to read it away
             continue
-        if recursive and one.is_dir(follow_symlinks=False):
-            yield from _scan(Path(one.path), real_root, f"{name}/", recursive=True)
+        for one in found:
+            name = above + one.name
+            try:
+                if one.is_symlink() and not Path(os.path.realpath(one.path)).is_relative_to(
+                    real_root
+                ):
+                    continue
+                yield _entry(name, one.stat())
+            except OSError:  # vanished meanwhile, or a broken link
+                continue
+            if recursive and one.is_dir(follow_symlinks=False):
+                folders.append(f"{name}/")
 
 
 def _entry(name: str, status: os.stat_result) -> FileEntry:

@@ -12,6 +12,8 @@ from pathlib import Path
 
 import psutil
 
+from batch_emulator.executor.marks import marks_below
+
 _PROC = Path("/proc")
 _TASK_MARKER = "AZ_BATCH_TASK_DIR"
 _NODE_MARKER = "AZ_BATCH_NODE_ROOT_DIR"
@@ -39,7 +41,7 @@ def node_members(folder: Path) -> set[int]:
     """Processes of the nodes at or below a folder, with their descendants.
 
     They are known by the node root in their environment, or, where a task cleaned that, by the
-    stdout.txt or stderr.txt that they write to.
+    stdout.txt or stderr.txt that they write to, or by their mark (`marks`).
     """
     root, below = str(folder), f"{folder}/"
     processes = _snapshot(_NODE_MARKER)
@@ -48,6 +50,7 @@ def node_members(folder: Path) -> set[int]:
         for p in processes
         if (p.marker is not None and (p.marker == root or p.marker.startswith(below)))
         or _writes_below(p.pid, below)
+        or _is_marked(p.pid, folder)
     }
     return _with_descendants(found, processes) - {os.getpid()}
 
@@ -59,6 +62,13 @@ def _writes_below(pid: int, below: str) -> bool:
             if target.startswith(below) and target.endswith(f"/{name}"):
                 return True
     return False
+
+
+def _is_marked(pid: int, folder: Path) -> bool:
+    try:
+        return marks_below(_bytes(f"{_PROC}/{pid}/limits"), folder)
+    except OSError:
+        return False
 
 
 def _with_descendants(found: set[int], processes: list[_Process]) -> set[int]:

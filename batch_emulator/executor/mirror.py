@@ -134,7 +134,9 @@ class Mirror:
             before_ns = time.time_ns() - int(settled_s * 1e9)
             for name, status in files.items():
                 known = self._records.files.get(name)
-                if (known and known.is_of(status)) or (settled_s and status.st_mtime_ns > before_ns):
+                if (known and known.is_of(status)) or (
+                    settled_s and status.st_mtime_ns > before_ns
+                ):
                     continue
                 try:
                     await self._push_one(name, status)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from batch_emulator.executor.blob_mounts import BlobMounts, ContainerError
-from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.layout import NodeLayout, is_below
 from batch_emulator.executor.node_setup import Booted, NodeError, Step
 from batch_emulator.files_share.names import BadNameError, parse_path
 from batch_emulator.files_share.shares import (
@@ -94,13 +93,15 @@ class Mounts:
 
     async def mount_all(self, node: Booted) -> None:
         """Mount everything; the first that fails ends it. Raises NodeError."""
-        self.blobs.forget(node.layout.root)  # of the boot before
+        release = self.blobs.forget(node.layout.root)  # of the boot before
+        if release is not None:
+            await release()
         taken: list[str] = []
         for mount in mounts_of(node.spec):
             try:
                 _refuse_overlap(mount.path, taken)
                 await self._mount(mount, node.layout)
-            except (MountFailedError, ContainerError, OSError) as err:
+            except (MountFailedError, ContainerError, OSError, ValueError) as err:
                 why = err.strerror if isinstance(err, OSError) else None
                 why = why or str(err)
                 _write_log(node.layout.fsmounts / mount.log_name, why)
@@ -170,7 +171,7 @@ class Mounts:
         folder = self._data_dir / kind / host.lower()
         folder.mkdir(parents=True, exist_ok=True)
         target = folder.joinpath(*parts)
-        if not _is_below(target, folder):
+        if not is_below(target, folder):
             raise MountFailedError("mount error(13): Permission denied")
         target.mkdir(parents=True, exist_ok=True)
         return target
@@ -188,7 +189,7 @@ def mount_error(path: str, why: str) -> NodeError:
 def free_mount_point(fsmounts: Path, path: str) -> Path:
     """Where to mount: the folder above it is there, itself it is not. Raises MountFailedError."""
     point = fsmounts / path
-    if not _is_below(point.parent, fsmounts):
+    if not is_below(point.parent, fsmounts):
         raise MountFailedError("the mount point is behind a link")
     point.parent.mkdir(parents=True, exist_ok=True)
     if point.is_symlink():  # of the boot before
@@ -228,13 +229,9 @@ def _below(folder: Path, parts: tuple[str, ...]) -> Path:
         target = folder.joinpath(*parse_path("/".join(parts)))
     except BadNameError as err:
         raise MountFailedError("mount error(2): No such file or directory") from err
-    if not target.is_dir() or not _is_below(target, folder):
+    if not target.is_dir() or not is_below(target, folder):
         raise MountFailedError("mount error(2): No such file or directory")
     return target
-
-
-def _is_below(path: Path, folder: Path) -> bool:
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))
 
 
 def _said(err: MountError) -> str:

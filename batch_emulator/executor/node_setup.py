@@ -84,12 +84,14 @@ class NodeSetup:
 
     def give_up(self, root: Path, delete: Callable[[], None]) -> None:
         """The node at `root` is gone: end what is done to it, then `delete` it."""
-        self._blobs.forget(root)
-        if root not in self._at:
+        release = self._blobs.forget(root)
+        if root not in self._at and release is None:
             delete()
             return
 
         async def after() -> None:
+            if release is not None:
+                await release()
             delete()
 
         self._deleting.add(self._next(root, after))
@@ -115,6 +117,7 @@ class NodeSetup:
     async def _run(self, node: Booted, ready: Callable[[list[Json]], None]) -> None:
         errors: list[Json] = []
         try:
+            node.layout.create()  # again: its namesake was perhaps deleted only now
             for step in self._wanted(node):
                 await step.run(node)
         except NodeError as err:

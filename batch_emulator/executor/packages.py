@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import re
-import shutil
 import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
@@ -15,6 +14,7 @@ from uuid import uuid4
 from weakref import WeakValueDictionary
 
 from batch_emulator.applications import Applications, Package, reference_text, short_id
+from batch_emulator.deletion import remove_tree
 from batch_emulator.executor.launch import USER_ERROR, ExecutionError, Failure
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_setup import Booted, NodeError, Step
@@ -144,4 +144,4 @@ def _unpack(archive: Path, folder: Path, stop: threading.Event) -> None:
         unpack(archive, beside, stop)
         beside.rename(folder)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        remove_tree(beside)

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from batch_emulator.executor import failures
 from batch_emulator.executor.launch import ExecutionError, Launch
+from batch_emulator.executor.marks import marking
 from batch_emulator.usage import Usage
 
 _HAS_PIDFD = hasattr(os, "pidfd_open")
@@ -188,15 +189,16 @@ def _popen(
 ) -> subprocess.Popen[bytes]:
     line = launch.command_line
     try:
-        return subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=stdout,
-            stderr=stderr,
-            cwd=launch.working_dir,
-            env=environment,
-            start_new_session=True,
-        )
+        with marking(launch.root_dir):
+            return subprocess.Popen(
+                argv,
+                stdin=subprocess.DEVNULL,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=launch.working_dir,
+                env=environment,
+                start_new_session=True,
+            )
     except FileNotFoundError as err:
         why = _why_missing(argv[0], launch.working_dir, environment.get("PATH", ""))
         raise ExecutionError(failures.command_not_found(line, argv[0], why)) from err

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from batch_emulator.executor import failures, members, output_files, process, resource_files
 from batch_emulator.executor.launch import ExecutionError, Failure, Launch, Outcome
+from batch_emulator.executor.layout import make_plain
 from batch_emulator.executor.storage import Storage
 
 _T = TypeVar("_T")
@@ -235,9 +236,7 @@ async def _wait_for_end(running: process.TaskProcess, found: set[int], grace_s: 
 def _make_directories(launch: Launch) -> None:
     for folder in (launch.working_dir, launch.task_dir / "certs"):
         try:
-            if folder.is_symlink():  # an earlier attempt put it there: files would go elsewhere
-                folder.unlink()
-            folder.mkdir(parents=True, exist_ok=True)
+            make_plain(folder, launch.root_dir.parent)
         except OSError as err:
             raise ExecutionError(failures.directory_failure(str(folder), err)) from err
 

@@ -12,6 +12,7 @@ from urllib.parse import quote
 
 from batch_emulator import node_files, odata
 from batch_emulator.call import Call, Handler, Reply
+from batch_emulator.executor.layout import is_below
 from batch_emulator.faults import Fault, bad_query
 from batch_emulator.model import Json, TaskState, key_of
 from batch_emulator.node_files import FileEntry, FileFault, FileRange
@@ -41,7 +42,10 @@ def task_root(call: Call) -> tuple[Path, str]:
     if retention.over(row.record, row.body, call.now):
         # docs: "for example because the retention period has expired"; cleaned up fits too [X]
         raise Fault("TaskFilesUnavailable", {"Reason": "the retention time is over"})
-    folder = call.emulator.launches.layout(*place).task_dir(job.id, row.id)
+    launches = call.emulator.launches
+    folder = launches.layout(*place).task_dir(job.id, row.id)
+    if not is_below(folder, launches.nodes):  # the task put a link in its place
+        raise Fault("TaskFilesCleanedup", {"NodeId": place[1]})
     return folder, f"{call.base_url}/jobs/{job.id}/tasks/{row.id}/files"
 
 

@@ -60,3 +60,22 @@ def test_what_a_crash_left_of_a_deep_share_hinders_no_start(tmp_path: Path) -> N
     dig(trash, 3000)
     Shares(tmp_path, StorageAccount("account", "a2V5")).close()
     assert not trash.exists()
+
+
+def test_folders_without_rights_are_deleted(tmp_path: Path) -> None:
+    (tmp_path / "doomed" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "doomed" / "a" / "b" / "f").touch()
+    (tmp_path / "doomed" / "a" / "b").chmod(0o500)
+    (tmp_path / "doomed" / "a").chmod(0)
+    remove_tree(tmp_path / "doomed")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir(mode=0o500)
+    (tmp_path / "doomed").mkdir()
+    dig(tmp_path / "doomed", 1200)
+    (tmp_path / "doomed" / "link").symlink_to(tmp_path / "kept")
+    remove_tree(tmp_path / "doomed")
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert (tmp_path / "kept").stat().st_mode & 0o777 == 0o500

@@ -67,7 +67,7 @@ def test_folder_that_became_a_link_is_neither_read_nor_written(
 
     drive(blobs, folder, script)
     assert sorted(blobs.containers["c"]) == ["a", "deep/er/b", "new"]
-    assert os.listdir(elsewhere) == ["private"]
+    assert [path.name for path in elsewhere.iterdir()] == ["private"]
 
 
 def test_file_behind_a_link_is_not_deleted_with_its_blob(
