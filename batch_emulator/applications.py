@@ -125,7 +125,10 @@ class Applications:
         incoming.parent.mkdir(parents=True, exist_ok=True)
         try:
             await _write(incoming, chunks)
-            application = self._by_key.get(key_of(application_id)) or application  # meanwhile
+            # meanwhile somebody may have deleted it, or stored the same version
+            known = self._by_key.get(key_of(application_id))
+            application = known or Application(_id(application_id))
+            _refuse_fixed(application, version)
             return self._put(application, version, incoming, now)
         finally:
             incoming.unlink(missing_ok=True)

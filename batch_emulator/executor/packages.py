@@ -39,6 +39,10 @@ class PackageError(Exception):
         )
 
 
+class _GoneError(Exception):
+    """The package was replaced or deleted before it was opened."""
+
+
 def variables(reference: Reference, package: Package, folder: Path) -> dict[str, str]:
     """The variables that name a package: with its version, and without when none was asked for.
 
@@ -104,6 +108,11 @@ class Packages:
     async def _install(self, references: Iterable[Reference], layout: NodeLayout) -> dict[str, str]:
         found: dict[str, str] = {}
         for reference in references:
+            found |= await self._install_one(reference, layout)
+        return found
+
+    async def _install_one(self, reference: Reference, layout: NodeLayout) -> dict[str, str]:
+        while True:
             package = self._applications.find(reference)
             if package is None:
                 raise PackageError(reference, _missing(reference))
@@ -111,9 +120,11 @@ class Packages:
             lock = self._locks.setdefault(folder, asyncio.Lock())
             async with lock:
                 if not folder.is_dir():
-                    await self._unpack(reference, package, folder)
-            found |= variables(reference, package, folder)
-        return found
+                    try:
+                        await self._unpack(reference, package, folder)
+                    except _GoneError:
+                        continue
+            return variables(reference, package, folder)
 
     async def _unpack(self, reference: Reference, package: Package, folder: Path) -> None:
         stop = threading.Event()
@@ -127,6 +138,8 @@ class Packages:
         except BrokenArchiveError as err:
             raise PackageError(reference, f"Resource extraction failed: {err}") from err
         except OSError as err:
+            if folder.parent.is_dir() and not package.zip.exists():
+                raise _GoneError from err
             why = err.strerror or str(err)
             raise PackageError(reference, f"Resource download failed: {why}") from err
 

@@ -10,8 +10,7 @@ from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskS
 from batch_emulator.records import PRIVATE
 from batch_emulator.store import TaskRow
 from batch_emulator.values import etag_text, time_text
-from batch_emulator.wire import extensions
-from batch_emulator.wire.mounts import without_secrets
+from batch_emulator.wire.secrets import public_pool, public_pool_info
 
 _FOREVER = "P10675199DT2H48M5.4775807S"
 _USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
@@ -22,7 +21,6 @@ _MANAGER: Json = {
     "runExclusive": True,
     "allowLowPriorityNode": True,
 }
-_SECRETS = ("password", "linuxUserConfiguration")
 
 
 def _start_task(spec: Json) -> Json:
@@ -32,21 +30,11 @@ def _start_task(spec: Json) -> Json:
 def pool(entity: Pool, base_url: str) -> Json:
     """A pool."""
     nodes = list(entity.nodes.values())
-    spec = dict(entity.spec)
+    spec = public_pool(entity.spec)
     if "startTask" in spec:
         spec["startTask"] = _start_task(spec["startTask"])
-    if "virtualMachineConfiguration" in spec:
-        machine = spec["virtualMachineConfiguration"]
-        spec["virtualMachineConfiguration"] = extensions.public(machine)
-    if "userAccounts" in spec:
-        spec["userAccounts"] = [
-            {name: value for name, value in user.items() if name not in _SECRETS}
-            for user in spec["userAccounts"]
-        ]
     if spec.get("enableAutoScale"):
         spec.setdefault("autoScaleEvaluationInterval", "PT15M")
-    if "mountConfiguration" in spec:
-        spec["mountConfiguration"] = without_secrets(spec["mountConfiguration"])
     return {
         "enableAutoScale": False,
         "enableInterNodeCommunication": False,
@@ -157,6 +145,7 @@ def job_defaults(spec: Json) -> Json:
             **(spec.get("constraints") or {}),
         },
         **({"jobManagerTask": {**_MANAGER, **manager}} if manager else {}),
+        "poolInfo": public_pool_info(part(spec, "poolInfo")),
     }
 
 
