@@ -18,7 +18,6 @@ from pathlib import Path
 
 from batch_emulator.deletion import remove_tree
 
-
 _RANGE = re.compile(r"bytes=(\d{1,18})-(\d{0,18})", re.ASCII)
 _NOT_FOUND = "The specified file does not exist."
 

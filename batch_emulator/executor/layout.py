@@ -10,7 +10,6 @@ from pathlib import Path
 from batch_emulator.deletion import remove_tree
 
 
-
 def job_folder(job_id: str) -> str:
     """Where a job lies below the root of a node; of `schedule:job-2` in its schedule's folder."""
     owner, _, run = job_id.partition(":")
