@@ -123,7 +123,7 @@ class Mirror:
         A folder that is gone means that the node is, never that its blobs are to be deleted. A
         file that is refused is tried again the next time and holds up no other.
         """
-        if self._read_only:
+        if self._read_only or self.closed:
             return
         async with self._lock:
             place = self._same_place()
