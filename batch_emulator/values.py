@@ -22,9 +22,10 @@ def time_text(when: datetime) -> str:
     return when.isoformat(timespec="microseconds")[:26] + "Z"
 
 
+@lru_cache(maxsize=256)  # tasks that were added together share theirs
 def time_of(text: str) -> datetime:
     """The time that `time_text` wrote."""
-    return datetime.fromisoformat(text[:-1]).replace(tzinfo=UTC)
+    return datetime.fromisoformat(text)
 
 
 def parse_time(text: object) -> datetime:
