@@ -72,6 +72,7 @@ class Loop:
             self._wake.clear()
             self.step()
             until = self.account.timers[0][0] if self.account.timers else None
+            await asyncio.sleep(0)  # others have their turn also where something is always due
             await self.clock.wait(self._wake, until)
 
     async def push_clock(self, passed: timedelta) -> None:

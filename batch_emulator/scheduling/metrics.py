@@ -62,5 +62,5 @@ def _tasks(account: Account, pool: Pool) -> dict[str, float]:
 
 
 def _ready(job: Job) -> int:
-    """Active tasks that wait for nothing but a node: what is queued (docs)."""
-    return sum(len(queue) for queue in job.queues.values())
+    """Active tasks that wait for nothing but a node: what is queued, by instances (docs)."""
+    return sum(len(queue) * max(1, -key) for key, queue in job.queues.items())

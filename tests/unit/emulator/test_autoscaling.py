@@ -368,3 +368,14 @@ def test_deleted_pool_is_evaluated_no_more() -> None:
     world.push(900)
     assert pool.dedicated_target == 0
     assert "pool" not in world.account.pools
+
+
+def test_a_multi_instance_task_that_waits_counts_its_instances() -> None:
+    world = World()
+    pool = scaling(world, "$TargetDedicatedNodes = 0;")
+    job = world.job()
+    settings = {"numberOfInstances": 3, "coordinationCommandLine": "true"}
+    world.task(job, "together", multiInstanceSettings=settings)
+    world.task(job, "alone")
+    world.push(90)
+    assert value(world, pool, "$ActiveTasks.GetSample(1)") == "[4]"

@@ -1,0 +1,48 @@
+"""The background leaves the foreground its turns."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Any, cast
+
+from batch_emulator.account import Account
+from batch_emulator.clock import ManualClock
+from batch_emulator.loop import Loop
+from tests.unit.emulator.world import World
+
+
+class Behind(Loop):
+    """A loop on whose account something is due whenever it looks, as with an extreme scale."""
+
+    steps = 0
+
+    def step(self) -> None:
+        self.steps += 1
+        if self.steps > 100:
+            raise AssertionError("nobody else had a turn")
+        self.account.timers[:] = [(self.clock.now(), 0, self.account.pools["pool"])]
+
+
+def behind() -> Behind:
+    world = World()
+    world.pool()
+    nothing = cast("Any", None)
+    account: Account = world.account
+    return Behind(account, nothing, nothing, ManualClock(), nothing, nothing)
+
+
+def test_requests_have_their_turn_while_the_loop_is_behind() -> None:
+    loop = behind()
+
+    async def twenty_turns() -> None:
+        background = asyncio.create_task(loop.run())
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert not background.done()
+        background.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await background
+
+    asyncio.run(twenty_turns())
+    assert 10 <= loop.steps <= 30
