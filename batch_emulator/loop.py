@@ -36,7 +36,7 @@ from batch_emulator.transitions import dependencies, executions, nodes, retained
 
 log = logging.getLogger(__name__)
 
-_SWEPT_AT_ONCE = 100
+_SWEPT_AT_ONCE = 50
 
 
 class Loop:
@@ -111,7 +111,7 @@ class Loop:
                 case Kill(execution, hard):
                     self._kill(execution, hard=hard)
                 case SweepTasks():
-                    self._sweep()
+                    self._spawn(self._sweep())
                 case FreeTasks(job):
                     asyncio.get_running_loop().call_soon(self._free, job)
                 case AwaitRetention(node):
@@ -231,35 +231,47 @@ class Loop:
         dependencies.free(self.account, job)
         self.poke()
 
-    def _sweep(self) -> None:
-        """Some at a time: thousands may expire at once, and others want their turn."""
-        self.store.write(self.account.take_journal())
-        for job_key, task_id, (pool_id, node_id) in self.store.take_expired(
-            self.clock.now(), _SWEPT_AT_ONCE
-        ):
-            job = self.account.jobs.get(job_key)
-            if job is not None:
-                layout = self.launches.layout(pool_id, node_id)
-                self._remove(layout.task_dir(job.id, task_id))
+    async def _sweep(self) -> None:
+        """Some at a time, one after the other: thousands may expire at once.
+
+        Others want their turn, and the threads: ends of processes need them too.
+        """
+        while True:
+            self.store.write(self.account.take_journal())
+            expired = self.store.take_expired(self.clock.now(), _SWEPT_AT_ONCE)
+            doomed: list[Path] = []
+            for job_key, task_id, (pool_id, node_id) in expired:
+                job = self.account.jobs.get(job_key)
+                if job is not None:
+                    layout = self.launches.layout(pool_id, node_id)
+                    doomed += self._set_aside(layout.task_dir(job.id, task_id))
+            self.store.commit_soon()
+            if not expired:
+                break
+            await _delete(*doomed)
         due = self.store.next_expiry()
         if due is not None:
             retention.look_at(self.account, due)
+            self.poke()
 
     def _remove(self, folder: Path) -> None:
-        """Move away at once, so that a namesake is safe, and delete in a thread."""
+        self._spawn(_delete(*self._set_aside(folder)))
+
+    def _set_aside(self, folder: Path) -> list[Path]:
+        """Move away what is to be deleted, at once, so that a namesake is safe."""
         if not is_below(folder.parent, self.launches.nodes):
             log.warning("%s is not deleted: a link leads out of the node", folder)
-            return
+            return []
         doomed = self.launches.trash / uuid4().hex
         try:
             doomed.parent.mkdir(parents=True, exist_ok=True)
             folder.rename(doomed)
         except FileNotFoundError:
-            return
+            return []
         except OSError as err:  # a full disk, or a link to another: deleting is what helps now
             log.warning("%s is deleted where it is: %s", folder, err)
-            doomed = folder
-        self._spawn(_delete(doomed))
+            return [folder]
+        return [doomed]
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -275,5 +287,10 @@ class Loop:
         await self.executor.close()
 
 
-async def _delete(folder: Path) -> None:
-    await asyncio.to_thread(remove_tree, folder)
+async def _delete(*folders: Path) -> None:
+    def delete() -> None:
+        for folder in folders:
+            remove_tree(folder)
+
+    if folders:
+        await asyncio.to_thread(delete)

@@ -48,6 +48,8 @@ CREATE TABLE IF NOT EXISTS samples (
   PRIMARY KEY (pool, first)) WITHOUT ROWID;
 CREATE INDEX IF NOT EXISTS live_tasks ON tasks (job, ord) WHERE state <> 'completed';
 CREATE INDEX IF NOT EXISTS expiring ON tasks (expires) WHERE expires IS NOT NULL;
+CREATE INDEX IF NOT EXISTS retained ON tasks (json_extract(record, '$.place'), expires)
+  WHERE expires IS NOT NULL;
 CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
 """
 _NEWEST = (

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import base64
+import contextlib
+import sqlite3
 from datetime import timedelta
 from pathlib import Path
 
 from batch_emulator import restart
 from batch_emulator.account import Account, DeleteNodeFolder, SweepTasks
+from batch_emulator.emulator import Emulator, Settings
 from batch_emulator.model import Json, NodeState, Task
 from batch_emulator.store import Store
-from batch_emulator.transitions import node_operations, pools, tasks
+from batch_emulator.transitions import admission, jobs, node_operations, pools, retention, tasks
 from batch_emulator.transitions.retention import NEVER
 from tests.unit.emulator.world import World, failed
 
@@ -187,3 +192,44 @@ def test_leaving_node_waits_on_after_a_restart(tmp_path: Path) -> None:
     for _ in range(61):
         world.push(60)
     assert not pool.nodes
+
+
+def test_others_have_their_turn_while_hundreds_of_directories_expire(tmp_path: Path) -> None:
+    """All of them went in one turn of the loop: thousands blocked it for seconds."""
+
+    async def turns() -> list[int]:
+        emulator = Emulator(Settings(tmp_path, "unit", base64.b64encode(b"k" * 32).decode()))
+        account, now = emulator.account, emulator.clock.now()
+        pools.add(account, {"id": "p", "vmSize": "standard_d2s_v3"}, now)
+        job = jobs.add(account, {"id": "j", "poolInfo": {"poolId": "p"}}, now)
+        layout = emulator.launches.layout("p", "n")
+        for number in range(400):
+            task = admission.add(account, job, {"id": f"t{number}", "commandLine": "x"}, now)
+            task.place, task.expires = ("p", "n"), now
+            account.save_task(task)
+            (layout.task_dir("j", task.id) / "wd").mkdir(parents=True)
+        emulator.store.write(account.take_journal())
+        retention.look_at(account, now)
+        emulator.start()
+        seen: list[int] = []
+        while emulator.store.next_expiry() is not None:
+            await asyncio.sleep(0)
+            there = sum(1 for _ in (layout.workitems / "j" / "job-1").iterdir())
+            seen += [] if there in seen else [there]
+        await emulator.close()
+        return seen
+
+    seen = asyncio.run(turns())
+    assert len(seen) >= 8
+    assert seen[-1] == 0
+
+
+def test_where_nothing_is_retained_is_told_without_looking_at_all_tasks(tmp_path: Path) -> None:
+    Store(tmp_path).close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "state.sqlite")) as database:
+        plan = database.execute(
+            "EXPLAIN QUERY PLAN SELECT max(expires) FROM tasks WHERE expires IS NOT NULL"
+            " AND json_extract(record, '$.place') = 'x'"
+        ).fetchall()
+    assert "USING" in str(plan)
+    assert "retained" in str(plan)
