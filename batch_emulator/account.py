@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
@@ -166,6 +166,8 @@ class Account:
         self.addresses = Addresses(network)
         self.random = random.Random(self.limits.seed)  # noqa: S311 - ids and evictions, no secrets
         self._root = self.random.getrandbits(64)
+        # set where packages and certificates are known; raises Fault for a pool that names others
+        self.check_references: Callable[[Json], None] = lambda _pool: None
         self.dirty_pools: dict[str, Pool] = {}
         self.dirty_jobs: dict[str, Job] = {}
         self.dirty_schedules: dict[str, JobSchedule] = {}

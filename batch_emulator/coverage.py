@@ -39,6 +39,7 @@ _WITHOUT_EFFECT = (
         "mountOptions, blobfuseOptions",
         "a mount is a folder; only read-only containers stay so; blobfuse2 has its options",
     ),
+    ("`force` of terminate and delete", "nodes always answer, so there is nothing to force"),
     ("virtualMachineConfiguration.extensions", "shown as provisioned, never run"),
 )
 
@@ -59,9 +60,12 @@ _NOTES = (
     ("observed", "The text of an error ends with the lines RequestId and Time."),
     ("observed", "A part of a file (`ocp-range`) is answered 200, not 206."),
     ("observed", "ETags are sent without quotes and accepted with and without them."),
-    ("our choice", "A job on a pool that does not exist is refused with `PoolNotFound`."),
     ("our choice", "The jobs of a schedule are `SCHEDULE:job-1`, `SCHEDULE:job-2`, ..."),
-    ("our choice", "A schedule makes jobs on a pool that does not exist; they wait for it."),
+    ("our choice", "Jobs that a schedule makes count towards the quota and are made beyond it."),
+    (
+        "our choice",
+        "An auto pool sent back as it was shown, without its secrets, is the same pool.",
+    ),
     (
         "our choice",
         "Recurrences count from the first due job; of missed ones the newest counts.",

@@ -26,11 +26,12 @@ from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.packages import Packages
 from batch_emulator.executor.runner import Executor
 from batch_emulator.files_share.shares import Shares, StorageAccount
+from batch_emulator.job_schedule import ScheduleState
 from batch_emulator.launches import Launches
 from batch_emulator.loop import Loop
-from batch_emulator.model import JobState, PoolState
+from batch_emulator.model import JobState, Json, PoolState, parts
 from batch_emulator.store import Store, StoreFormatError
-from batch_emulator.transitions import jobs, pools
+from batch_emulator.transitions import jobs, pools, schedules
 
 log = logging.getLogger(__name__)
 
@@ -66,6 +67,7 @@ class Emulator:
         environment = passed(os.environ, settings.pass_env)
         self.applications = Applications(settings.data_dir / "applications")
         self.certificates = Certificates(settings.data_dir / "certificates.json")
+        self.account.check_references = self._check_references
         packages = Packages(self.applications)
         self.launches = Launches(
             settings.data_dir,
@@ -88,6 +90,10 @@ class Emulator:
         self.started: datetime = self.clock.now()
         self._background: asyncio.Task[None] | None = None
         self._load()
+
+    def _check_references(self, pool: Json) -> None:
+        self.applications.check(parts(pool, "applicationPackageReferences"))
+        self.certificates.check(parts(pool, "certificateReferences"))
 
     def _load(self) -> None:
         Executor.kill_leftovers(self.settings.data_dir / "nodes")
@@ -131,8 +137,11 @@ class Emulator:
         return running and not self.store.failed
 
     async def reset(self) -> None:
-        """End and forget all jobs and pools; returns when nothing of them is left."""
+        """End and forget all jobs, schedules and pools; returns when nothing of them is left."""
         account, now = self.account, self.clock.now()
+        for schedule in list(account.schedules.values()):
+            if schedule.state is not ScheduleState.DELETING:
+                schedules.delete(account, schedule, now)
         for job in list(account.jobs.values()):
             if job.state is not JobState.DELETING:
                 jobs.delete(account, job, now)
@@ -140,7 +149,7 @@ class Emulator:
             if pool.state is not PoolState.DELETING:
                 pools.delete(account, pool, now)
         self.loop.poke()
-        while self.healthy and (account.jobs or account.pools):
+        while self.healthy and (account.jobs or account.schedules or account.pools):
             await asyncio.sleep(_RESET_POLL_S)
 
     async def close(self) -> None:

@@ -351,9 +351,13 @@ class Store:
         return None if when is None else datetime.fromtimestamp(when, UTC)
 
     def take_expired(self, now: datetime, limit: int) -> list[tuple[str, str, list[str]]]:
-        """Job key, id and place of up to `limit` tasks whose retention is over, each once."""
+        """Job key, id and place of up to `limit` tasks whose retention is over, each once.
+
+        A multi-instance task has a place for each of its instances.
+        """
         rows = self._db.execute(
-            "SELECT job, task, id, json_extract(record, '$.place') FROM tasks"
+            "SELECT job, task, id, json_extract(record, '$.place'),"
+            " json_extract(record, '$.group.subtasks') FROM tasks"
             " WHERE expires <= ? ORDER BY expires LIMIT ?",
             (now.timestamp(), limit),
         ).fetchall()
@@ -362,14 +366,21 @@ class Store:
         self._db.executemany(
             "UPDATE tasks SET expires=NULL WHERE job=? AND task=?", (row[:2] for row in rows)
         )
-        return [(job, task_id, json.loads(place)) for job, _, task_id, place in rows]
+        return [
+            (job, task_id, place)
+            for job, _, task_id, own, subtasks in rows
+            for place in (json.loads(own), *(s["place"] for s in json.loads(subtasks or "[]")))
+        ]
 
     def retained_until(self, pool_id: str, node_id: str) -> datetime | None:
         """When the last retention of a task that ran on the node is over, None without one."""
+        place = json.dumps([pool_id, node_id], separators=(",", ":"))
         [when] = self._db.execute(
             "SELECT max(expires) FROM tasks WHERE expires IS NOT NULL"
-            " AND json_extract(record, '$.place') = ?",
-            (json.dumps([pool_id, node_id], separators=(",", ":")),),
+            " AND (json_extract(record, '$.place') = ? OR EXISTS"
+            " (SELECT 1 FROM json_each(record, '$.group.subtasks') AS subtask"
+            " WHERE json_extract(subtask.value, '$.place') = ?))",
+            (place, place),
         ).fetchone()
         return None if when is None else datetime.fromtimestamp(when, UTC)
 

@@ -88,7 +88,7 @@ async def push_clock(call: Call) -> Reply:
 
 
 async def reset(call: Call) -> Reply:
-    """End and forget all jobs and pools; answered when nothing of them is left."""
+    """End and forget all jobs, schedules and pools; answered when nothing of them is left."""
     await call.emulator.reset()
     return Reply(204)
 
@@ -131,5 +131,5 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
     ),
     AdminRoute("GET", _EVENTS, "Scheduled Events of a node", evictions.scheduled_events, open=True),
     AdminRoute("POST", _EVENTS, "acknowledge an event", evictions.acknowledge, open=True),
-    AdminRoute("POST", f"{PREFIX}/reset", "forget all pools and jobs", reset),
+    AdminRoute("POST", f"{PREFIX}/reset", "forget all pools, jobs and schedules", reset),
 )

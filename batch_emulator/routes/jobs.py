@@ -7,7 +7,7 @@ from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Job, JobState, Json, key_of
 from batch_emulator.transitions import auto_pools, jobs, quotas
-from batch_emulator.wire import bodies, entities, paging, render, statistics
+from batch_emulator.wire import bodies, entities, paging, render, secrets, statistics
 
 DEFAULT_TERMINATE_REASON = "UserTerminate"  # as in the docs' example of a terminated job
 # properties that a PUT clears when they are absent (docs: Job_Update)
@@ -24,7 +24,7 @@ _FIXED = ("usesTaskDependencies", "onTaskFailure", "jobManagerTask")
 
 
 def add(call: Call) -> Reply:
-    """Job_Add."""
+    """Job_Add. The pool need not exist: the job's tasks wait for it (docs: poolId)."""
     body = call.json()
     entities.check_job(body)
     account = call.emulator.account
@@ -35,16 +35,8 @@ def add(call: Call) -> Reply:
     if key_of(body["id"]) in account.schedules:
         raise Fault("JobScheduleWithSameIdExists")
     quotas.require_active_job(account)
-    _require_pool(call, body)
     job = auto_pools.add_job(account, body, call.now)
     return call.created(f"{call.base_url}/jobs/{job.id}", job.etag, job.modified)
-
-
-def _require_pool(call: Call, body: Json) -> None:
-    """Our choice [S]: a job on a pool that does not exist is refused with PoolNotFound."""
-    pool_id = body["poolInfo"].get("poolId")
-    if pool_id is not None and key_of(pool_id) not in call.emulator.account.pools:
-        raise Fault("PoolNotFound", {"PoolId": pool_id})
 
 
 def rendered(call: Call, job: Job) -> Json:
@@ -98,9 +90,8 @@ def _change(call: Call, job: Job, spec: Json) -> Reply:
     for name in _FIXED:
         spec.pop(name, None)
         spec |= {name: job.spec[name]} if name in job.spec else {}
+    spec = secrets.with_secrets(spec, job.spec)
     entities.check_job_specification(spec, scheduled=bool(job.schedule_key))
-    if spec["poolInfo"].get("poolId", "").lower() != job.pool_id.lower():
-        _require_pool(call, spec)
     _check_completion(job, spec)
     auto_pools.update_job(call.emulator.account, job, spec, call.now)
     return Reply(200, None, entity_headers(job.etag, job.modified) | call.data_service_id())

@@ -27,8 +27,7 @@ def add(call: Call) -> Reply:
     """Pool_Add."""
     body = call.json()
     entities.check_pool(body)
-    call.emulator.applications.check(parts(body, _PACKAGES))
-    call.emulator.certificates.check(parts(body, "certificateReferences"))
+    call.emulator.account.check_references(body)
     existing = call.emulator.account.pools.get(key_of(body["id"]))
     if existing is not None:
         pools.require_active(existing)

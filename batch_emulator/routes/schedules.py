@@ -9,7 +9,7 @@ from batch_emulator.job_schedule import JobSchedule
 from batch_emulator.model import Json, key_of
 from batch_emulator.routes.jobs import rendered
 from batch_emulator.transitions import quotas, schedules
-from batch_emulator.wire import bodies, paging, schedule_info, statistics
+from batch_emulator.wire import bodies, paging, schedule_info, secrets, statistics
 
 # properties that a PUT clears when they are absent (docs: JobSchedule_Update)
 _REPLACED = ("schedule", "metadata")
@@ -87,6 +87,9 @@ def put(call: Call) -> Reply:
 
 def _change(call: Call, schedule: JobSchedule, spec: Json) -> Reply:
     spec["id"] = schedule.id
+    before = schedule.spec["jobSpecification"]
+    if isinstance(spec.get("jobSpecification"), dict):
+        spec["jobSpecification"] = secrets.with_secrets(spec["jobSpecification"], before)
     schedule_info.check(spec)
     schedules.update(call.emulator.account, schedule, spec, call.now)
     return Reply(200, None, _changed(call, schedule))

@@ -63,4 +63,5 @@ def _render(key: tuple[str, str, datetime], node_s: float) -> tuple[str, Json]:
         "vmSize": vm_size,
         "totalCoreHours": round(node_s / 3600 * cores_of(vm_size), 6),
     }
-    return f"{time_text(start)} {pool_id.lower()} {vm_size.lower()}", body
+    # a pool may have had a namesake in other case: pages are found by keys that are all different
+    return f"{time_text(start)} {pool_id.lower()} {vm_size.lower()} {pool_id} {vm_size}", body

@@ -57,6 +57,7 @@ def _pool_for(account: Account, auto: Json, schedule: JobSchedule | None, now: d
 def _create(account: Account, auto: Json, now: datetime) -> Pool:
     body = {**deepcopy(part(auto, "pool")), "id": _new_id(account, auto)}
     entities.check_pool(body)
+    account.check_references(body)
     quotas.require_pool(account)
     return pools.add(account, body, now)
 

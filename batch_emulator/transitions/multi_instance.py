@@ -101,14 +101,24 @@ def _close(info: Json, execution: Execution, outcome: Outcome | None) -> None:
     info["result"] = "failure"
 
 
-def _settle(account: Account, task: Task, group: Group, now: datetime) -> None:
-    """What the group comes to: a deletion, the end that came first, or what was asked for."""
+def _decisive(group: Group) -> Stop | None:
+    """What the attempt comes to: a deletion, the end that came first (None), or what was asked for.
+
+    Who asked for the end of the task while its last instances were going wants no other attempt.
+    """
     asked = [one.stop for one in group.members if one.stop not in (None, Stop.GROUP)]
-    stop = asked[0] if asked else None
     if Stop.DISCARD in asked:
-        stop = Stop.DISCARD
-    elif group.end is not None:
-        stop = None
+        return Stop.DISCARD
+    if group.end is not None:
+        return Stop.TERMINATE if group.end.retryable and Stop.TERMINATE in asked else None
+    if Stop.TERMINATE in asked:
+        return Stop.TERMINATE
+    return asked[0] if asked else None
+
+
+def _settle(account: Account, task: Task, group: Group, now: datetime) -> None:
+    """The last instance has gone: end the attempt, and the task with it unless it runs again."""
+    stop = _decisive(group)
     primary, outcome = group.members[0], group.end or group.primary
     group.members, group.waiting, group.coordinated = [], set(), False
     group.end = group.primary = None

@@ -122,6 +122,8 @@ def fail(account: Account, node: Node, errors: list[Json], now: datetime) -> Non
     a reboot after a while [S]; so does a node whose disk was full, since others may have filled it.
     """
     node.errors = errors
+    if node.state is NodeState.LEAVING_POOL:  # it would never leave
+        return
     node.due = node.next_state = None
     set_node(account, node, NodeState.UNUSABLE, now)
     if all(error["code"] == DISK_FULL for error in errors):

@@ -159,16 +159,21 @@ def stop_execution(account: Account, execution: Execution, why: Stop) -> None:
     """Ask for the end of an execution. The first reason decides, only a deletion outranks it.
 
     And an end that was asked for outranks a requeue: who was told so does not see it run again.
-    What ends one instance of a multi-instance task from outside ends them all.
+    What ends one instance of a multi-instance task from outside ends them all; one that ends since
+    another ended may still be asked for more.
     """
+    _stop(account, execution, why)
+    group = None if execution.task is None else execution.task.group
+    for other in () if group is None or why is Stop.GROUP else group.members:
+        if other is not execution and other.stop is not why and other.key in account.executions:
+            _stop(account, other, why)
+
+
+def _stop(account: Account, execution: Execution, why: Stop) -> None:
     hard = why in (Stop.LOST, Stop.DISCARD, Stop.GROUP)
-    ends_after_all = why is Stop.TERMINATE and execution.stop is Stop.REQUEUE
-    if execution.stop is None or why is Stop.DISCARD or ends_after_all:
+    open_to = (None, Stop.GROUP, Stop.REQUEUE) if why is Stop.TERMINATE else (None, Stop.GROUP)
+    if execution.stop in open_to or why is Stop.DISCARD:
         execution.stop = why
     elif not hard:
         return
     account.effects.append(Kill(execution, hard=hard))
-    group = None if execution.task is None else execution.task.group
-    for other in () if group is None or why is Stop.GROUP else group.members:
-        if other.stop is not why and other.key in account.executions:
-            stop_execution(account, other, why)

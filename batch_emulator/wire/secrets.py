@@ -33,6 +33,20 @@ def public_pool_info(info: Json) -> Json:
     return {**info, "autoPoolSpecification": {**auto, "pool": public_pool(auto["pool"])}}
 
 
+def with_secrets(spec: Json, before: Json) -> Json:
+    """A new body of a job: its auto pool, where it is the one that was shown, as it was given.
+
+    So that what a client got can be sent back with another keepAlive.
+    """
+    info, old = part(spec, "poolInfo"), part(before, "poolInfo")
+    auto = part(info, "autoPoolSpecification")
+    shown = part(public_pool_info(old), "autoPoolSpecification")
+    if not auto.get("pool") or auto["pool"] != shown.get("pool"):
+        return spec
+    given = {**auto, "pool": old["autoPoolSpecification"]["pool"]}
+    return {**spec, "poolInfo": {**info, "autoPoolSpecification": given}}
+
+
 def _without_registry_passwords(machine: Json) -> Json:
     containers = part(machine, "containerConfiguration")
     if not containers.get("containerRegistries"):

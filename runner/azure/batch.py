@@ -36,7 +36,12 @@ JOB_CLOSED_CODES = frozenset(
 
 
 def ensure_job(connection: Connection, job_id: str, pool_id: str) -> str:
-    """An open job on the pool: `job_id`, or `<job_id>-2`, ... where that one is closed."""
+    """An open job on the pool: `job_id`, or `<job_id>-2`, ... where that one is closed.
+
+    The pool must be there: the service takes a job without it, whose tasks then wait for ever.
+    """
+    with service_errors(f"looking for pool {pool_id}"):
+        connection.batch_client().get_pool(pool_id, select=["id"])
     for number in range(1, _LAST_SUFFIX + 1):
         candidate = job_id if number == 1 else f"{job_id}-{number}"
         if _open_job(connection, candidate, pool_id):

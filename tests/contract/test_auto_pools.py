@@ -6,12 +6,14 @@ import datetime
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
 from batch_emulator.clock import ManualClock
 from tests.contract.server import (
+    KEY,
     POLL_S,
     Running,
     Things,
@@ -19,6 +21,7 @@ from tests.contract.server import (
     eventually,
     missing,
     serving,
+    wire,
 )
 
 
@@ -86,7 +89,7 @@ def test_keep_alive_can_be_changed_and_nothing_else(client: BatchClient) -> None
     moved = models.BatchJobUpdateOptions(pool_info=models.BatchPoolInfo(pool_id="elsewhere"))
     with pytest.raises(HttpResponseError) as caught:
         client.update_job(job_id, moved)
-    assert code_of(caught.value) == "PoolNotFound"
+    assert code_of(caught.value) == "JobNotDisabled"
 
 
 def test_job_cannot_be_moved_to_an_auto_pool(
@@ -195,3 +198,119 @@ def test_usage_metrics_are_core_hours_per_pool_and_half_hour(tmp_path: Path) -> 
     with serving(tmp_path, clock=clock, boot_s=0.0) as running:
         again = metrics(running, **asked, filter="poolId eq 'a'")
         assert [m.total_core_hours for m in again] == [3.0, 3.0, 3.0]
+
+
+def test_metrics_of_namesakes_in_other_case_are_all_paged(tmp_path: Path) -> None:
+    start = datetime.datetime(2026, 3, 1, tzinfo=datetime.UTC)
+    size, other = "Standard_D2s_v3", "Standard_D4s_v3"
+    with serving(tmp_path, clock=ManualClock(start)) as running:
+        things = Things(running.client)
+        for pool_id, vm_size in (("Same", size), ("same", other), ("SAME", size)):
+            things.pool(id=pool_id, vm_size=vm_size)
+            running.push(1)
+            running.client.begin_delete_pool(pool_id, polling_interval=POLL_S).wait()
+        running.push(3 * 3600)
+        half = start + datetime.timedelta(minutes=30)
+        found = metrics(running, start_time=start, end_time=half, max_results=1)
+        assert sorted((str(m.pool_id), str(m.vm_size)) for m in found) == [
+            ("SAME", "Standard_D2s_v3"),
+            ("Same", "Standard_D2s_v3"),
+            ("same", "Standard_D4s_v3"),
+        ]
+
+
+def secret_pool() -> Any:
+    account: dict[str, Any] = {
+        "accountName": "a",
+        "azureFileUrl": "https://a.file.example/s",
+        "accountKey": "c2VjcmV0",
+        "relativeMountPath": "m",
+    }
+    pool = {
+        "vmSize": "Standard_D2s_v3",
+        "mountConfiguration": [{"azureFileShareConfiguration": account}],
+        "userAccounts": [{"name": "u", "password": "secret"}],
+    }
+    return {"autoPoolSpecification": {"poolLifetimeOption": "job", "pool": pool}}
+
+
+def test_secrets_of_an_auto_pool_are_never_shown_and_need_not_be_sent_back(
+    client: BatchClient, things: Things
+) -> None:
+    job_id, schedule_id = things.id("auto"), things.id("schedule")
+    client.create_job(wire(id=job_id, poolInfo=secret_pool()))
+    later = {"doNotRunUntil": "2090-01-01T00:00:00Z"}
+    specification = {"poolInfo": secret_pool()}
+    client.create_job_schedule(wire(id=schedule_id, schedule=later, jobSpecification=specification))
+    job, schedule = client.get_job(job_id), client.get_job_schedule(schedule_id)
+    for shown in (job, schedule, *client.list_jobs(), *client.list_job_schedules()):
+        assert "c2VjcmV0" not in str(shown.as_dict())
+        assert "'password'" not in str(shown.as_dict())
+    info: Any = job.as_dict()["poolInfo"]
+    info["autoPoolSpecification"]["keepAlive"] = True
+    client.update_job(job_id, wire(poolInfo=info))
+    client.update_job_schedule(
+        schedule_id, wire(jobSpecification=schedule.as_dict()["jobSpecification"])
+    )
+    again: Any = client.get_job(job_id).as_dict()
+    assert again["poolInfo"]["autoPoolSpecification"]["keepAlive"] is True
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (
+            {"applicationPackageReferences": [{"applicationId": "absent"}]},
+            "InvalidApplicationPackageReferencesInAutoPool",
+        ),
+        (
+            {"certificateReferences": [{"thumbprint": "0a", "thumbprintAlgorithm": "sha1"}]},
+            "InvalidCertificatesInAutoPool",
+        ),
+        (
+            {"enableAutoScale": True, "autoScaleFormula": "$TargetDedicatedNodes=("},
+            "InvalidAutoScaleFormulaInAutoPool",
+        ),
+    ],
+)
+def test_auto_pool_that_cannot_be_made_is_the_jobs_scheduling_error(
+    client: BatchClient, things: Things, body: dict[str, Any], code: str
+) -> None:
+    job_id = things.id("auto")
+    pool = {"vmSize": "Standard_D2s_v3", **body}
+    info = {"autoPoolSpecification": {"poolLifetimeOption": "job", "pool": pool}}
+    client.create_job(wire(id=job_id, poolInfo=info))
+    found: Any = things.wait_job(job_id).as_dict()["executionInfo"]
+    assert found["schedulingError"]["code"] == code
+    assert "poolId" not in found
+
+
+def test_auto_pool_scales_by_its_formula(client: BatchClient, things: Things) -> None:
+    formula = {"enableAutoScale": True, "autoScaleFormula": "$TargetDedicatedNodes=2"}
+    pool = {"vmSize": "Standard_D2s_v3", **formula}
+    info = {"autoPoolSpecification": {"poolLifetimeOption": "job", "pool": pool}}
+    job_id = things.id("auto")
+    client.create_job(wire(id=job_id, poolInfo=info))
+    pool_id = pool_of(client, job_id)
+    things.wait_nodes(pool_id, 2)
+    things.wait_task(job_id, things.task(job_id))
+    things.end_job(job_id)
+    assert eventually(lambda: missing(lambda: client.pool_exists(pool_id)))
+
+
+def test_reset_forgets_schedules_and_what_they_would_make(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        client = running.client
+        specification = {"poolInfo": auto_pool("jobschedule").as_dict()}
+        every = {"recurrenceInterval": "PT1M"}
+        client.create_job_schedule(wire(id="s", schedule=every, jobSpecification=specification))
+        eventually(lambda: list(client.list_jobs()))
+        answer = httpx.post(
+            f"{running.url}/_emulator/reset",
+            headers={"Authorization": f"Bearer {KEY}"},
+            trust_env=False,
+        )
+        assert answer.status_code == 204
+        running.push(3600)
+        left = (client.list_job_schedules(), client.list_jobs(), client.list_pools())
+        assert [list(found) for found in left] == [[], [], []]

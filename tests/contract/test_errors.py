@@ -53,12 +53,6 @@ def test_wrong_type_is_refused(client: BatchClient, things: Things) -> None:
     assert fault_of(caught) == (400, "InvalidPropertyValue")
 
 
-def test_job_on_an_absent_pool_is_refused(things: Things) -> None:
-    with pytest.raises(ResourceNotFoundError) as caught:
-        things.job("absent")
-    assert code_of(caught.value) == "PoolNotFound"
-
-
 @pytest.mark.parametrize("priority", [-1001, 1001])
 def test_priority_out_of_range_is_refused(things: Things, pool: str, priority: int) -> None:
     with pytest.raises(HttpResponseError) as caught:

@@ -283,3 +283,25 @@ def test_status_of_preparation_needs_a_preparation_task(
     with pytest.raises(HttpResponseError) as caught:
         list(client.list_job_preparation_and_release_task_status(job_id))
     assert code_of(caught.value) == "JobPreparationTaskNotSpecified"
+
+
+def test_job_without_its_pool_waits_until_there_is_one(things: Things) -> None:
+    pool_id = things.id("late")
+    job_id = things.job(pool_id)
+    task_id = things.task(job_id, "/bin/echo here")
+    assert things.wait_task(job_id, task_id, "active").node_info is None
+    things.pool(id=pool_id, target_dedicated_nodes=1)
+    things.wait_task(job_id, task_id)
+    assert things.text(job_id, task_id) == "here\n"
+
+
+@pytest.mark.parametrize("end", ["terminate", "delete"])
+def test_job_without_its_pool_comes_to_an_end(
+    things: Things, client: BatchClient, end: str
+) -> None:
+    job_id = things.job("absent")
+    things.task(job_id)
+    if end == "terminate":
+        assert things.end_job(job_id).state == "completed"
+    client.begin_delete_job(job_id, polling_interval=POLL_S).wait()
+    assert job_id not in [job.id for job in client.list_jobs()]

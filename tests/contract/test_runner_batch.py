@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
+from azure.core.exceptions import ResourceNotFoundError
 
 from runner.azure.batch import (
     add_task,
@@ -75,8 +76,12 @@ def test_disabled_job_is_refused_with_the_way_out(
 
 
 def test_missing_pool_is_named(connection: Connection, things: Things) -> None:
-    with pytest.raises(RunnerError):
-        ensure_job(connection, things.id("job"), "no-such-pool")
+    job_id = things.id("job")
+    with pytest.raises(RunnerError) as caught:
+        ensure_job(connection, job_id, "no-such-pool")
+    assert caught.value.code == "R-POOL-MISSING"
+    with pytest.raises(ResourceNotFoundError):
+        connection.batch_client().get_job(job_id)
 
 
 def test_a_task_is_added_once(connection: Connection, things: Things, pool: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,8 @@ import pytest
 from batch_emulator.account import DeleteTaskFolder
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.model import Execution, Job, Json, Kind, Pool, Task, TaskState
-from batch_emulator.transitions import jobs, node_operations, nodes, pools, tasks
+from batch_emulator.store import Store
+from batch_emulator.transitions import executions, jobs, node_operations, nodes, pools, tasks
 from tests.unit.emulator.world import OK, World, failed
 
 
@@ -301,3 +304,81 @@ def test_every_node_has_an_address_of_its_own_and_gives_it_back() -> None:
     account = world.account
     seen = {account.addresses.take() for _ in range(256 * 254 - 2)}
     assert set(given) <= seen
+
+
+def test_node_lost_while_the_whole_is_being_terminated_changes_nothing() -> None:
+    world = World()
+    cluster(world)
+    task = gang(world, world.job())
+    coordinate(world, task)
+    tasks.terminate(world.account, task, world.clock.now())
+    nodes.leave(world.account, members(task)[1].node, tasks.Stop.LOST, world.clock.now())
+    world.settle()
+    assert (task.state, task.failure) == (TaskState.COMPLETED, tasks.ENDED)
+    assert not world.account.executions
+
+
+def end_primary(world: World, task: Task, outcome: Outcome) -> None:
+    """The primary ends; its subtasks are still going."""
+    primary = members(task)[0]
+    del world.processes[primary.key]
+    executions.ended(world.account, primary, outcome, world.clock.now())
+    assert task.state is TaskState.RUNNING
+
+
+def test_task_terminated_between_the_ends_of_its_instances_has_no_other_attempt() -> None:
+    world = World()
+    cluster(world)
+    for operation in ("task", "job"):
+        job = world.job(operation)
+        task = gang(world, job, constraints={"maxTaskRetryCount": 3})
+        coordinate(world, task)
+        end_primary(world, task, failed(7))
+        if operation == "task":
+            tasks.terminate(world.account, task, world.clock.now())
+        else:
+            jobs.terminate(world.account, job, "done", world.clock.now())
+        world.settle()
+        assert (task.state, task.retry_count, task.exit_code) == (TaskState.COMPLETED, 0, 7)
+        assert task.failure == tasks.ENDED
+
+
+def test_task_deleted_between_the_ends_of_its_instances_is_gone_everywhere() -> None:
+    world = World()
+    pool = cluster(world)
+    task = gang(world, world.job())
+    coordinate(world, task)
+    end_primary(world, task, OK)
+    tasks.delete(world.account, task)
+    world.settle()
+    gone = {e.node_id for e in world.effects if isinstance(e, DeleteTaskFolder)}
+    assert gone == {node.id for node in pool.nodes.values()}
+    assert (task.job.live, task.job.tasks.running, world.account.executions) == ({}, 0, {})
+
+
+def test_natural_end_outweighs_the_loss_of_a_node_afterwards() -> None:
+    world = World()
+    cluster(world)
+    task = gang(world, world.job())
+    coordinate(world, task)
+    end_primary(world, task, OK)
+    nodes.leave(world.account, members(task)[2].node, tasks.Stop.LOST, world.clock.now())
+    world.settle()
+    assert (task.state, task.result) == (TaskState.COMPLETED, "success")
+
+
+def test_retention_covers_the_folders_of_subtasks(tmp_path: Path) -> None:
+    world = World()
+    cluster(world)
+    task = gang(world, world.job(), constraints={"retentionTime": "PT1H"})
+    coordinate(world, task)
+    world.end(task)
+    store = Store(tmp_path)
+    store.write(world.account.take_journal())
+    where, later = tasks.places(task), world.clock.now() + timedelta(hours=1)
+    assert len(where) == 3
+    assert [store.retained_until(*place) for place in where] == [later] * 3
+    assert store.retained_until("pool", "other") is None
+    assert store.take_expired(later, 10) == [("job", "gang", list(place)) for place in where]
+    assert store.take_expired(later, 10) == []
+    store.close()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batch_emulator.account import DeleteNodeFolder
+from batch_emulator.executor.launch import Failure, Outcome
 from batch_emulator.faults import Fault
 from batch_emulator.model import AllocationState, Kind, NodeState, TaskState
 from batch_emulator.scheduling.allocation import cores_of
@@ -167,3 +168,17 @@ def test_only_working_nodes_reboot() -> None:
     with pytest.raises(Fault) as caught:
         node_operations.reboot(world.account, node, "requeue", world.clock.now())
     assert caught.value.code == "NodeBeingCreated"
+
+
+def test_node_whose_disk_is_full_when_it_leaves_leaves_all_the_same() -> None:
+    world = World()
+    pool = world.pool()
+    task = world.task(world.job(), "a")
+    body = {"targetDedicatedNodes": 0, "nodeDeallocationOption": "taskcompletion"}
+    pools.resize(world.account, pool, body, world.clock.now())
+    world.settle()
+    full = Outcome(None, Failure("servererror", "DiskFull", "full"), retryable=False)
+    world.end(task, full)
+    assert (pool.nodes, pool.allocation) == ({}, "steady")
+    states = [e.value for e in world.account.events.after(0) if e.kind == "node.state"]
+    assert states[-1] == "leavingpool"

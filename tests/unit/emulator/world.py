@@ -28,6 +28,7 @@ from batch_emulator.transitions import (
     pools,
     retained_nodes,
     schedules,
+    tasks,
 )
 
 OK = Outcome(exit_code=0, failure=None, retryable=False)
@@ -85,16 +86,22 @@ class World:
             dependencies.free(self.account, effect.job)
         elif isinstance(effect, AwaitRetention):
             node, now = effect.node, self.clock.now()
-            kept = [t.expires for t in self.tasks if t.place == (node.pool.id, node.id)]
+            kept = [t.expires for t in self.tasks if (node.pool.id, node.id) in tasks.places(t)]
             until = max((when for when in kept if when and when > now), default=None)
             retained_nodes.answer(self.account, node, until, now)
         elif isinstance(effect, Kill):
-            running = self.processes.pop(effect.execution.key, None)
+            running = self.processes.pop(effect.execution.key, None) or self.held(effect.execution)
             if effect.execution.key in self.dying or (running and self.slow_ends):
                 self.dying[effect.execution.key] = effect.execution
                 return
             killed = Outcome(exit_code=-9, failure=None, retryable=False)
             executions.ended(self.account, effect.execution, killed, self.clock.now())
+
+    def held(self, execution: Execution) -> bool:
+        """Whether it is an instance that waits for the others of its task."""
+        group = None if execution.task is None else execution.task.group
+        started = group is not None and execution.instance not in group.waiting
+        return started and execution.key in self.account.executions
 
     def push(self, seconds: float) -> None:
         self.clock.push(seconds)
