@@ -21,6 +21,7 @@ from batch_emulator.clock import Clock, SystemClock
 from batch_emulator.deletion import remove_tree
 from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers
 from batch_emulator.executor.blobfuse import mounted_below
+from batch_emulator.executor.containers import Containers
 from batch_emulator.executor.mounts import Mounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.packages import Packages
@@ -53,6 +54,8 @@ class Settings:
     storage: StorageAccount | None = None  # whose shares are served and mounted
     blob_endpoint: str | None = None  # of the account in its path: its containers are mounted
     time_scale: float = 1.0
+    container_engine: str = "auto"  # or podman, docker, none, a path
+    container_options: tuple[str, ...] = ()  # for every container
 
 
 class Emulator:
@@ -79,11 +82,19 @@ class Emulator:
             time_scale=self.clock.scale,
             imds=partial(metadata.base_url, settings.url, settings.key),
         )
-        self.executor = Executor(pass_environment=environment, kill_grace_s=settings.kill_grace_s)
+        self.containers = Containers(
+            settings.data_dir, settings.container_engine, settings.container_options
+        )
+        self.executor = Executor(
+            pass_environment=environment,
+            kill_grace_s=settings.kill_grace_s,
+            containers=self.containers,
+        )
         self._mounts = mounts = Mounts(
             settings.data_dir, self.shares, BlobMounts(settings.blob_endpoint)
         )
-        self.node_setup = NodeSetup([mounts.step(), packages.step()], mounts.blobs)
+        steps = [mounts.step(), packages.step(), self.containers.step()]
+        self.node_setup = NodeSetup(steps, mounts.blobs)
         self.loop = Loop(
             self.account, self.store, self.executor, self.clock, self.launches, self.node_setup
         )
@@ -96,6 +107,7 @@ class Emulator:
         self.certificates.check(parts(pool, "certificateReferences"))
 
     def _load(self) -> None:
+        self.containers.remove_leftovers()
         Executor.kill_leftovers(self.settings.data_dir / "nodes")
         forget_leftovers(self.settings.data_dir / "nodes")
         newest = self.store.newest()

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from batch_emulator import group_launches, metadata
+from batch_emulator import container_launches, group_launches, metadata
 from batch_emulator.certificates import Certificates
 from batch_emulator.executor.environment import (
     LINUX_PATH,
@@ -46,6 +46,7 @@ class Launches:
         self._certificates = certificates
         self.tokens = Tokens()
         self._imds = imds
+        self._data_dir = data_dir
         self.nodes = data_dir / "nodes"
         self.trash = data_dir / "trash"
         self._node_path = node_path or LINUX_PATH
@@ -67,6 +68,7 @@ class Launches:
         directory = self._task_dir(execution, layout)
         group = None if execution.task is None else execution.task.group
         launch = self._launch(execution, layout, directory)
+        launch = container_launches.of(execution, launch, layout, self._data_dir)
         if group is None:
             return launch
         begun = None if execution.task is None else execution.task.start

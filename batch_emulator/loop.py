@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -24,7 +25,7 @@ from batch_emulator.account import (
 from batch_emulator.clock import Clock
 from batch_emulator.deletion import remove_tree
 from batch_emulator.executor.blobfuse import mounted_below
-from batch_emulator.executor.launch import Failure, Outcome
+from batch_emulator.executor.launch import ExecutionError, Failure, Outcome
 from batch_emulator.executor.layout import is_below
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.runner import Executor
@@ -32,7 +33,14 @@ from batch_emulator.launches import Launches
 from batch_emulator.model import Execution, Job, Json, Kind, Node, Stop
 from batch_emulator.scheduling.scheduler import apply, decide
 from batch_emulator.store import Store
-from batch_emulator.transitions import dependencies, executions, nodes, retained_nodes, retention
+from batch_emulator.transitions import (
+    container_info,
+    dependencies,
+    executions,
+    nodes,
+    retained_nodes,
+    retention,
+)
 
 log = logging.getLogger(__name__)
 
@@ -174,9 +182,15 @@ class Loop:
         try:
             self._load_body(execution)
             launch = self.node_setup.around(self.launches.of(execution, self.clock.now()))
-            outcome = await self.executor.run(launch, lambda _pid: None)
+            outcome = await self.executor.run(
+                launch,
+                lambda _pid: None,
+                partial(container_info.show, self.account, execution),
+            )
             if execution.stop is not Stop.LOST:
                 await self.node_setup.after_task(launch.root_dir)
+        except ExecutionError as err:
+            outcome = Outcome(exit_code=None, failure=err.failure, retryable=False)
         except Exception as err:  # a task must end whatever happens to it
             log.exception("execution %s failed", execution.key)
             failure = Failure("servererror", "Unknown", f"{type(err).__name__}: {err}")

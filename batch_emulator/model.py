@@ -127,6 +127,7 @@ class Task:
     used: Usage | None = None  # by all its attempts
     expires: datetime | None = None  # when the directory of a completed task may be deleted
     group: Group | None = None  # of a multi-instance task
+    container: Json | None = None  # of the current or last attempt, as the wire shows it
 
     @property
     def key(self) -> str:

@@ -8,6 +8,7 @@ import binascii
 import ipaddress
 import math
 import os
+import shlex
 from pathlib import Path
 
 from batch_emulator import __version__
@@ -100,6 +101,15 @@ def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[repor
         help="variables of this process that tasks inherit, beside PATH and LANG (repeatable)",
     )
     group.add_argument(
+        "--container-engine", metavar="NAME",
+        help="runs container tasks: auto, podman, docker, none, a path; "
+        "or BATCH_EMULATOR_CONTAINER_ENGINE, or auto: the first that works",
+    )  # fmt: skip
+    group.add_argument(
+        "--container-run-options", type=_words, metavar="TEXT",
+        help="for every container, as '--runtime runc'; or BATCH_EMULATOR_CONTAINER_RUN_OPTIONS",
+    )  # fmt: skip
+    group.add_argument(
         "--kill-grace-seconds", type=float, default=5.0, help="between SIGTERM and SIGKILL"
     )
 
@@ -135,6 +145,13 @@ def _from_zero(text: str) -> float:
     if not 0 <= value <= _LARGEST:
         raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to {_LARGEST:.0f}")
     return value
+
+
+def _words(text: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(text))
+    except ValueError as err:
+        raise argparse.ArgumentTypeError(f"{text}: {err}") from err
 
 
 def _quota(text: str) -> int:
@@ -174,6 +191,10 @@ def settings_of(options: argparse.Namespace, url: str) -> Settings:
         pass_env=tuple(options.pass_env),
         kill_grace_s=options.kill_grace_seconds,
         time_scale=options.time_scale,
+        container_engine=options.container_engine
+        or os.environ.get("BATCH_EMULATOR_CONTAINER_ENGINE")
+        or "auto",
+        container_options=_container_options(options.container_run_options),
         storage=_storage(options.storage_account),
         blob_endpoint=options.blob_endpoint,
     )
@@ -191,6 +212,14 @@ def check_host(host: str) -> None:
             "whoever reaches this port with the key can run commands on this machine",
             "use --host 127.0.0.1",
         )
+
+
+def _container_options(given: tuple[str, ...] | None) -> tuple[str, ...]:
+    name = "BATCH_EMULATOR_CONTAINER_RUN_OPTIONS"
+    try:
+        return _words(os.environ.get(name, "")) if given is None else given
+    except argparse.ArgumentTypeError as err:
+        raise OptionError(f"{name} cannot be read", str(err), "quote it as for a shell") from err
 
 
 def _base64(text: str) -> str | None:

@@ -59,6 +59,8 @@ def task_record(task: Task) -> Json:
         execution["failureInfo"] = task.failure
     if task.result is not None:
         execution["result"] = task.result
+    if task.container is not None:
+        execution["containerInfo"] = task.container
     record: Json = {
         "eTag": task.etag,
         "lastModified": time_text(task.modified),
@@ -117,6 +119,7 @@ def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> T
         wants=Wants(*record["wants"]) if "wants" in record else None,
         group=Group(group["size"], subtasks=group["subtasks"]) if group else None,
         used=usage_from(record.get("used")),
+        container=info.get("containerInfo"),
     )
 
 

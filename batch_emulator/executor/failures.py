@@ -81,3 +81,8 @@ def _disk_failure(code: str, message: str, path: str, err: OSError) -> Failure:
         return disk_full(path)
     details = (("FilePath", path), ("Message", err.strerror or str(err)))
     return Failure(SERVER_ERROR, code, message, details)
+
+
+def container_failure(code: str, message: str, *details: tuple[str, str]) -> Failure:
+    """The container of a task or the images of a pool: all are the user's (Azure/Batch#4)."""
+    return Failure(USER_ERROR, code, message, details)

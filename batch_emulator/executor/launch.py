@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from batch_emulator.executor.container import Container
 from batch_emulator.usage import Usage
 
 USER_ERROR = "usererror"
@@ -37,6 +38,7 @@ class Launch:
     resource_dir: Path | None = None
     holds: bool = False
     continues: bool = False
+    container: Container | None = None  # where the command runs, instead of on the node
 
 
 @dataclass(frozen=True, slots=True)

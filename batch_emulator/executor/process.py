@@ -133,9 +133,14 @@ def _io_counters(pid: int) -> dict[str, int]:
     return {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
 
 
-def start(launch: Launch, environment: Mapping[str, str]) -> TaskProcess:
-    """Launch the command line. Raises ExecutionError with the service's failureInfo."""
-    argv = _split(launch.command_line)
+def start(
+    launch: Launch, environment: Mapping[str, str], command: list[str] | None = None
+) -> TaskProcess:
+    """Launch the command line, or `command` for it.
+
+    Raises ExecutionError with the service's failureInfo.
+    """
+    argv = command or split_command(launch.command_line)
     opened = _continue if launch.continues else _create
     stdout = opened(launch.task_dir / "stdout.txt")
     try:
@@ -149,7 +154,8 @@ def start(launch: Launch, environment: Mapping[str, str]) -> TaskProcess:
         os.close(stdout)
 
 
-def _split(command_line: str) -> list[str]:
+def split_command(command_line: str) -> list[str]:
+    """The words of a command line, as a POSIX shell has them. Raises ExecutionError."""
     try:
         argv = shlex.split(command_line)
     except ValueError as err:

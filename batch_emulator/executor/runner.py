@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from batch_emulator.executor import failures, members, output_files, process, resource_files
+from batch_emulator.executor.container import Container
+from batch_emulator.executor.containers import Containers, new_name, not_started
 from batch_emulator.executor.launch import ExecutionError, Failure, Launch, Outcome
 from batch_emulator.executor.layout import make_plain
 from batch_emulator.executor.storage import Storage
@@ -17,6 +20,7 @@ from batch_emulator.executor.storage import Storage
 _T = TypeVar("_T")
 
 _POLL_S = 0.02
+_ENGINE_S = 5.0  # for an engine to notice that a container was killed
 
 
 @dataclass(eq=False, slots=True)
@@ -27,7 +31,9 @@ class _Execution:
     stop: asyncio.Future[Failure]
     abandon: asyncio.Future[None]  # resolves when not even the output files are wanted
     done: asyncio.Event
+    on_container: Callable[[dict[str, Any]], None]  # hears the wire's containerInfo
     process: process.TaskProcess | None = None
+    container: str | None = None  # its name
     ending: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
 
@@ -43,17 +49,31 @@ class _Held:
 class Executor:
     """Starts, watches and ends the processes of tasks; one per event loop."""
 
-    def __init__(self, *, pass_environment: Mapping[str, str], kill_grace_s: float = 5.0) -> None:
+    def __init__(
+        self,
+        *,
+        pass_environment: Mapping[str, str],
+        kill_grace_s: float = 5.0,
+        containers: Containers | None = None,
+    ) -> None:
+        self._containers = containers
         self._pass_environment = dict(pass_environment)
         self._kill_grace_s = kill_grace_s
         self._running: dict[str, _Execution] = {}
         self._held: dict[str, _Held] = {}
         self._storage = Storage()
 
-    async def run(self, launch: Launch, on_started: Callable[[int], None]) -> Outcome:
+    async def run(
+        self,
+        launch: Launch,
+        on_started: Callable[[int], None],
+        on_container: Callable[[dict[str, Any]], None] = lambda _: None,
+    ) -> Outcome:
         """Run one launch to its end; never raises for anything the task did."""
         loop = asyncio.get_running_loop()
-        execution = _Execution(launch, loop.create_future(), loop.create_future(), asyncio.Event())
+        execution = _Execution(
+            launch, loop.create_future(), loop.create_future(), asyncio.Event(), on_container
+        )
         self._running[launch.key] = execution
         timer = None
         if launch.wall_clock_s is not None:
@@ -133,6 +153,10 @@ class Executor:
             )
         if execution.stop.done():
             return Outcome(None, execution.stop.result(), retryable=False)
+        if launch.container is not None and self._containers is not None:
+            wanted = {**launch.container.environment, **_added(environment)}
+            container = replace(launch.container, environment=wanted)
+            return await self._run_container(execution, self._containers, container)
         started = process.start(launch, environment)
         execution.process = started
         on_started(started.pid)
@@ -147,6 +171,34 @@ class Executor:
         if launch.output_files:
             outcome = await self._upload(execution, outcome)
         return outcome
+
+    async def _run_container(
+        self, execution: _Execution, containers: Containers, container: Container
+    ) -> Outcome:
+        launch, name = execution.launch, new_name()
+        execution.container = name
+        try:
+            container_id = await _unless(execution.stop, containers.create(container, name))
+            if execution.stop.done():
+                await containers.remove(name)
+                return Outcome(None, execution.stop.result(), retryable=False)
+            command = await containers.start_command(name)
+            execution.process = process.start(launch, os.environ, command)
+            execution.on_container({"containerId": container_id or "", "state": "running"})
+            exit_code = await asyncio.shield(execution.process.ended)
+            if execution.ending:
+                await asyncio.gather(*execution.ending)
+            ended = await containers.finish(name)
+        except BaseException:
+            await asyncio.shield(containers.remove(name))
+            raise
+        if ended is not None:
+            execution.on_container(ended.document)
+        outcome = _outcome(exit_code, execution)
+        if ended is not None and not ended.started and not execution.stop.done():
+            failure = not_started(launch, exit_code, ended)
+            outcome = Outcome(None, failure, retryable=False)
+        return await self._upload(execution, outcome) if launch.output_files else outcome
 
     async def _upload(self, execution: _Execution, outcome: Outcome) -> Outcome:
         launch = execution.launch
@@ -200,9 +252,17 @@ class Executor:
             members.send(members.outside_group(found, running.pid), signal.SIGTERM)
             await _wait_for_end(running, found, grace_s)
         running.keep_group = False
+        if execution.container is not None and self._containers is not None:
+            await self._containers.kill(execution.container)
+            await asyncio.wait({running.ended}, timeout=_ENGINE_S)  # it has the exit code
         running.signal_group(signal.SIGKILL)
         await asyncio.to_thread(members.kill_task_members, running.pid, execution.launch.task_dir)
         await asyncio.shield(running.ended)
+
+
+def _added(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the preparation of the launch added, such as the folders of its packages."""
+    return {n: v for n, v in environment.items() if n.startswith("AZ_BATCH_APP_PACKAGE")}
 
 
 async def _end_held(held: _Held) -> None:

@@ -142,7 +142,7 @@ def requeue(account: Account, task: Task, now: datetime, *, counted: bool) -> No
 
 def _forget_attempt(task: Task) -> None:
     task.start = task.end = None
-    task.exit_code = task.failure = task.result = None
+    task.exit_code = task.failure = task.result = task.container = None
     if task.group is not None:
         task.group.subtasks = []
 

@@ -24,6 +24,7 @@ from batch_emulator.wire.bodies import (
     require_id,
     require_range,
 )
+from batch_emulator.wire.containers import check_command, check_containers
 from batch_emulator.wire.dependencies import check_dependencies, check_dependency_action
 from batch_emulator.wire.mounts import check_mounts
 
@@ -31,7 +32,6 @@ MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quotas
 
 NOT_IN_POOLS = ("cloudServiceConfiguration",)
-NOT_IN_TASKS = ("containerSettings",)
 
 
 def _refuse(body: Json, names: tuple[str, ...], where: str) -> None:
@@ -46,8 +46,8 @@ def check_pool(body: Json) -> None:
     require(body, "vmSize")
     _refuse(body, NOT_IN_POOLS, "pool")
     check_pool_scaling(body)
+    check_containers(body)
     machine = part(body, "virtualMachineConfiguration")
-    _refuse(machine, ("containerConfiguration",), "pool.virtualMachineConfiguration")
     for extension in parts(machine, "extensions"):
         require(extension, "name", "publisher", "type")
     require_range(body, "taskSlotsPerNode", 1, MAX_SLOTS)
@@ -75,8 +75,7 @@ def check_targets(body: Json) -> None:
 
 def check_start_task(task: Json) -> None:
     """Refuse a start task that could not run. Raises Fault."""
-    require(task, "commandLine")
-    _refuse(task, NOT_IN_TASKS, "startTask")
+    check_command(task, "startTask")
     require_range(task, "maxTaskRetryCount", -1, 2**31)
     _check_files(task)
 
@@ -107,8 +106,7 @@ def check_job_specification(body: Json, *, scheduled: bool = False) -> None:
 def _check_manager(job: Json) -> None:
     task = job["jobManagerTask"]
     require_id(task)
-    require(task, "commandLine")
-    _refuse(task, NOT_IN_TASKS, "jobManagerTask")
+    check_command(task, "jobManagerTask")
     require_range(task, "requiredSlots", 1, MAX_SLOTS)
     check_constraints(task)
     check_token_settings(task)
@@ -131,8 +129,7 @@ def check_job_properties(body: Json, *, scheduled: bool = False) -> None:
 def check_task(body: Json, job: Json) -> None:
     """Refuse what a task of this job cannot be. Raises Fault."""
     require_id(body)
-    require(body, "commandLine")
-    _refuse(body, NOT_IN_TASKS, "task")
+    check_command(body, "task")
     require_range(body, "requiredSlots", 1, MAX_SLOTS)
     if "multiInstanceSettings" in body:
         check_multi_instance(body)

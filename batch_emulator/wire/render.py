@@ -10,7 +10,8 @@ from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskS
 from batch_emulator.records import PRIVATE
 from batch_emulator.store import TaskRow
 from batch_emulator.values import etag_text, time_text
-from batch_emulator.wire.secrets import public_pool, public_pool_info
+from batch_emulator.wire.containers import public_task
+from batch_emulator.wire.secrets import public_job, public_pool
 
 _FOREVER = "P10675199DT2H48M5.4775807S"
 _USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
@@ -97,7 +98,7 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
     if entity.booted is not None:
         body["lastBootTime"] = time_text(entity.booted)
     if entity.start_task is not None:
-        body["startTask"] = _start_task(entity.start_task)
+        body["startTask"] = _start_task(public_task(entity.start_task))
     if entity.start_info is not None:
         body["startTaskInfo"] = entity.start_info
     if entity.errors:
@@ -130,6 +131,7 @@ def node_counts(entity: Pool) -> Json:
 
 def job_defaults(spec: Json) -> Json:
     """What of a job (or a job specification) the client gave, and what the service adds."""
+    spec = public_job(spec)
     manager = spec.get("jobManagerTask")
     return {
         "priority": 0,
@@ -145,7 +147,6 @@ def job_defaults(spec: Json) -> Json:
             **(spec.get("constraints") or {}),
         },
         **({"jobManagerTask": {**_MANAGER, **manager}} if manager else {}),
-        "poolInfo": public_pool_info(part(spec, "poolInfo")),
     }
 
 
@@ -179,7 +180,7 @@ def job(entity: Job, base_url: str) -> Json:
 
 def task(entity: Job, row: TaskRow, base_url: str) -> Json:
     """A task from its row."""
-    record, spec = row.record, row.body
+    record, spec = row.record, public_task(row.body)
     body: Json = {
         "requiredSlots": 1,
         "userIdentity": _USER,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batch_emulator.model import Json, part, parts
 from batch_emulator.wire import extensions
+from batch_emulator.wire.containers import public_task
 from batch_emulator.wire.mounts import without_secrets
 
 _OF_USERS = ("password", "linuxUserConfiguration")
@@ -15,6 +16,8 @@ def public_pool(spec: Json) -> Json:
     if "virtualMachineConfiguration" in spec:
         machine = extensions.public(spec["virtualMachineConfiguration"])
         shown["virtualMachineConfiguration"] = _without_registry_passwords(machine)
+    if "startTask" in spec:
+        shown["startTask"] = public_task(spec["startTask"])
     if "userAccounts" in spec:
         shown["userAccounts"] = [
             {name: value for name, value in user.items() if name not in _OF_USERS}
@@ -22,6 +25,15 @@ def public_pool(spec: Json) -> Json:
         ]
     if "mountConfiguration" in spec:
         shown["mountConfiguration"] = without_secrets(spec["mountConfiguration"])
+    return shown
+
+
+def public_job(spec: Json) -> Json:
+    """The body of a job, or of one that a schedule makes, without secrets."""
+    shown = {**spec, "poolInfo": public_pool_info(part(spec, "poolInfo"))}
+    for name in ("jobManagerTask", "jobPreparationTask", "jobReleaseTask"):
+        if name in spec:
+            shown[name] = public_task(spec[name])
     return shown
 
 

@@ -1,0 +1,27 @@
+"""The containerInfo of whatever runs in a container: a task, a start task, a job's other tasks."""
+
+from __future__ import annotations
+
+from batch_emulator.account import Account
+from batch_emulator.model import Execution, Json, Kind
+
+
+def show(account: Account, execution: Execution, document: Json) -> None:
+    """The container of an execution was started, or ended. Not a change that moves the eTag [S]."""
+    if execution.key not in account.executions:
+        return
+    node, job, task = execution.node, execution.job, execution.task
+    if task is not None:
+        if task.execution is execution:
+            task.container = document
+            account.save_task(task)
+    elif job is not None:
+        visit = job.visits.get(node.key)
+        release = execution.kind is Kind.RELEASE
+        info = None if visit is None else visit.release if release else visit.preparation
+        if info is not None:
+            info["containerInfo"] = document
+            account.save_job(job)
+    elif node.start_info is not None:
+        node.start_info["containerInfo"] = document
+        account.save_node(node)

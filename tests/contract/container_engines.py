@@ -1,0 +1,132 @@
+"""Engines for container tests: a podman and a docker that are fake, and podman if it works here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from azure.batch import models
+
+from tests.contract.server import Running, Things, serving
+
+IMAGE = "localhost/batch-emulator-test:plain"
+ENTRY = "localhost/batch-emulator-test:entry"  # echoes "entry" and its arguments
+PRIVATE = "private.example/team/tool:1"
+ACCOUNT = ["robot", "s3cret-of-a-registry"]
+RUNC = ("--runtime=runc", "--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
+_APPLETS = ("sh", "cat", "echo", "pwd", "sleep", "env", "touch", "true")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """An engine, the options that every container needs there, and how to ask it."""
+
+    program: str
+    options: tuple[str, ...] = ()
+
+    def calls(self) -> list[list[str]]:
+        """The command lines that a fake one was called with."""
+        lines = (Path(self.program).parent / "calls.jsonl").read_text().splitlines()
+        return [json.loads(line)["argv"] for line in lines]
+
+    def left(self, data_dir: Path) -> list[str]:
+        """The containers of an emulator."""
+        label = f"--filter=label=batch-emulator.data={data_dir}"
+        listed = subprocess.run(
+            [self.program, "ps", "--all", "--quiet", label],
+            capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        return listed.stdout.split()
+
+
+def fake(folder: Path, name: str, **changes: Any) -> Machine:
+    """A podman or docker that runs containers as processes of this machine."""
+    source = Path(__file__).with_name("fake_engine.py").read_text(encoding="utf-8")
+    program = folder / name
+    folder.mkdir(parents=True, exist_ok=True)
+    program.write_text(f"#!{sys.executable}\n{source}", encoding="utf-8")
+    program.chmod(0o755)
+    path = {"PATH": "/usr/local/bin:/usr/bin:/bin", "OF_THE_IMAGE": "yes"}
+    images = {
+        IMAGE: {"env": path},
+        ENTRY: {"env": path, "entrypoint": ["/bin/echo", "entry"], "cmd": ["default"]},
+        PRIVATE: {"env": path, "private": True},
+    }
+    machine = {"registry": images, "accounts": {"private.example": ACCOUNT}, **changes}
+    (folder / "images.json").write_text(json.dumps(machine))
+    return Machine(str(program))
+
+
+def podman(folder: Path) -> tuple[Machine | None, str]:
+    """The machine's own podman with the images of the tests, or why there is none."""
+    program, shell = shutil.which("podman"), shutil.which("busybox")
+    if program is None or shell is None:
+        return None, "podman and a static busybox are not installed"
+    tree = folder / "image"
+    (tree / "bin").mkdir(parents=True)
+    (tree / "tmp").mkdir()
+    shutil.copy(shell, tree / "bin" / "busybox")
+    for name in _APPLETS:
+        (tree / "bin" / name).symlink_to("busybox")
+    archive = folder / "image.tar"
+    changes = [
+        (IMAGE, ["--change=ENV OF_THE_IMAGE=yes"]),
+        (ENTRY, ['--change=ENTRYPOINT ["/bin/echo", "entry"]', '--change=CMD ["default"]']),
+    ]
+    commands = [["tar", "-C", str(tree), "-cf", str(archive), "."]]
+    commands += [[program, "import", *how, str(archive), name] for name, how in changes]
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode != 0:
+            return None, f"{command[0]} does not work: {done.stderr.strip()[-200:]}"
+    why = ""
+    for options in ((), RUNC):
+        command = [program, "run", "--rm", "--network=host", *options, IMAGE, "/bin/true"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode == 0:
+            return Machine(program, options), ""
+        why = done.stderr.strip()[-200:]
+    return None, f"podman runs no containers on this machine: {why}"
+
+
+def forget_images(machine: Machine) -> None:
+    """Remove what `podman` brought."""
+    subprocess.run([machine.program, "rmi", IMAGE, ENTRY], capture_output=True, check=False)
+
+
+@contextmanager
+def serving_on(machine: Machine | None, data_dir: Path, **options: Any) -> Generator[Running]:
+    """An emulator that runs containers there, or nowhere."""
+    settings = {
+        "container_engine": "none" if machine is None else machine.program,
+        "container_options": () if machine is None else machine.options,
+        "kill_grace_s": 0.5,
+    }
+    with serving(data_dir, settings=settings, **options) as running:
+        yield running
+
+
+def container_pool(things: Things, **options: Any) -> str:
+    """A pool with one node; `config` is the rest of its container configuration."""
+    config: Any = {"type": "dockerCompatible", **options.pop("config", {})}
+    machine = models.VirtualMachineConfiguration(
+        image_reference=models.BatchVmImageReference(
+            publisher="microsoft-dsvm", offer="ubuntu-hpc", sku="2204"
+        ),
+        node_agent_sku_id="batch.node.ubuntu 22.04",
+        container_configuration=models.BatchContainerConfiguration(**config),
+    )
+    given = {"target_dedicated_nodes": 1, "task_slots_per_node": 4, **options}
+    return things.pool(virtual_machine_configuration=machine, **given)
+
+
+def inside(image: str = IMAGE, **options: Any) -> models.BatchTaskContainerSettings:
+    """Container settings."""
+    return models.BatchTaskContainerSettings(image_name=image, **options)

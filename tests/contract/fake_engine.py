@@ -1,0 +1,307 @@
+#!/usr/bin/env python3
+"""A container engine for tests: takes what podman and docker take, no more, and runs on the host.
+
+It is what it is called, podman or docker; an option that the real one does not know, in a place
+where the real one does not take it, ends it with 125. Images and registries stand in
+`images.json` beside it; each call is noted in `calls.jsonl`. The command of a container runs with
+the variables of the container alone, in its working directory, on the folders of this machine,
+once it was checked that each folder it names is mounted at the same path.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import fcntl
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NoReturn
+from uuid import uuid4
+
+ME = Path(sys.argv[0]).absolute()
+HOME = ME.parent
+PODMAN = ME.name == "podman"
+BOXES = HOME / "containers"
+
+
+def fail(why: str, code: int = 125) -> NoReturn:
+    """End as the real one does: its own failures are 125."""
+    sys.stderr.write(f"Error: {why}\n")
+    sys.exit(code)
+
+
+class Strict(argparse.ArgumentParser):
+    """No abbreviations, and the exit code of the engines."""
+
+    def __init__(self) -> None:
+        super().__init__(prog=ME.name, add_help=False, allow_abbrev=False)
+
+    def error(self, message: str) -> NoReturn:
+        """Complain as the engines do."""
+        fail(f"unknown flag or argument: {message}")
+
+
+def note(argv: list[str]) -> None:
+    """Keep what was called, for the tests to read."""
+    with (HOME / "calls.jsonl").open("a") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.write(json.dumps({"argv": argv}) + "\n")
+
+
+def machine() -> dict[str, Any]:
+    """What the test says there is: images by full name, accounts by registry, what is broken."""
+    return json.loads((HOME / "images.json").read_text())
+
+
+def full_name(image: str) -> str:
+    """Docker resolves short names itself."""
+    first, slash, _ = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
+
+
+def credentials(file: Path | None) -> dict[str, Any]:
+    """What a login left in a file."""
+    if file is None or not file.exists():
+        return {}
+    return json.loads(file.read_text()).get("auths", {})
+
+
+def login(options: list[str], config: Path | None) -> None:
+    """Check a password from stdin, never from the command line."""
+    parser = Strict()
+    parser.add_argument("--username", required=True)
+    parser.add_argument("--password-stdin", action="store_true", required=True)
+    if PODMAN:
+        parser.add_argument("--authfile", type=Path, required=True)
+    parser.add_argument("server")
+    given = parser.parse_args(options)
+    password = sys.stdin.read()
+    accounts = machine().get("accounts", {})
+    if "://" in given.server or accounts.get(given.server) != [given.username, password]:
+        fail(f'logging into "{given.server}": invalid username/password')
+    file = given.authfile if PODMAN else (config or fail("no --config")) / "config.json"
+    known = credentials(file)
+    token = base64.b64encode(f"{given.username}:{password}".encode()).decode()
+    file.write_text(json.dumps({"auths": {**known, given.server: {"auth": token}}}))
+
+
+def pull(options: list[str], config: Path | None) -> None:
+    """Fetch an image from the registry of the test."""
+    parser = Strict()
+    if PODMAN:
+        parser.add_argument("--authfile", type=Path)
+    parser.add_argument("image")
+    given = parser.parse_args(options)
+    file = given.authfile if PODMAN else config and config / "config.json"
+    if PODMAN and given.image != full_name(given.image):
+        fail(f"short-name {given.image!r} did not resolve to an alias")
+    name = full_name(given.image)
+    image = machine()["registry"].get(name)
+    server = name.partition("/")[0]
+    account = machine().get("accounts", {}).get(server)
+    if image is None:
+        fail(f"{name}: manifest unknown")
+    if image.get("private"):
+        auth = credentials(file).get(server, {}).get("auth", "")
+        if base64.b64decode(auth).decode() != ":".join(account or ["", ""]):
+            fail(f"{name}: unauthorized: authentication required")
+    (HOME / "pulled").mkdir(exist_ok=True)
+    (HOME / "pulled" / name.replace("/", "%")).write_text(json.dumps(image))
+
+
+def local_image(name: str) -> dict[str, Any]:
+    """An image that was pulled."""
+    file = HOME / "pulled" / full_name(name).replace("/", "%")
+    if not file.exists():
+        fail(f"{name}: image not known")
+    return json.loads(file.read_text())
+
+
+def create(options: list[str]) -> None:
+    """Write down a container."""
+    parser = Strict()
+    parser.add_argument("--name", required=True)
+    parser.add_argument("--label", action="append", default=[])
+    parser.add_argument("--log-driver", choices=["none"], required=True)
+    parser.add_argument("--pull", choices=["never"], required=True)
+    parser.add_argument("--network", choices=["host", "bridge", "none"], required=True)
+    parser.add_argument("--user")
+    parser.add_argument("--mount", action="append", default=[])
+    parser.add_argument("--env-file", type=Path, required=True)
+    parser.add_argument("--env", action="append", default=[])
+    parser.add_argument("--workdir")
+    parser.add_argument("--entrypoint")
+    parser.add_argument("--shm-size")
+    parser.add_argument("image")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args(options)
+    image = local_image(given.image)
+    if stat.S_IMODE(given.env_file.stat().st_mode) != 0o600:
+        fail(f"others can read {given.env_file}")
+    lines = given.env_file.read_text().split("\n")
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    environment = {**image.get("env", {}), **{name: value for name, _, value in pairs}}
+    environment |= {name: os.environ[name] for name in given.env}
+    entry = [given.entrypoint] if given.entrypoint else image.get("entrypoint", [])
+    box = {
+        "Id": uuid4().hex + uuid4().hex,
+        "Name": given.name,
+        "labels": dict(label.split("=", 1) for label in given.label),
+        "environment": environment,
+        "mounts": [mounted(text) for text in given.mount],
+        "workdir": given.workdir or image.get("workdir", "/"),
+        "command": [*entry, *(given.command or image.get("cmd", []))],
+        "State": {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z", "Error": ""},
+    }
+    BOXES.mkdir(exist_ok=True)
+    with (BOXES / given.name).open("x") as file:
+        json.dump(box, file)
+    sys.stdout.write(f"{box['Id']}\n")
+
+
+def mounted(text: str) -> dict[str, Any]:
+    """A bind mount at the same path, of a folder that is there."""
+    fields: dict[str, str] = {}
+    for field in text.split(","):
+        name, _, value = field.partition("=")
+        fields[name] = value
+    read_only = fields.pop("readonly", None) is not None
+    if set(fields) != {"type", "source", "target"} or fields["type"] != "bind":
+        fail(f"invalid mount {text}")
+    if fields["source"] != fields["target"] or not Path(fields["source"]).is_dir():
+        fail(f"statfs {fields['source']}: no such file or directory")
+    return {"path": fields["source"], "read_only": read_only}
+
+
+def load(name: str) -> dict[str, Any]:
+    """A container by name or id."""
+    for file in BOXES.glob("*"):
+        box = json.loads(file.read_text())
+        if name in (box["Name"], box["Id"]):
+            return box
+    fail(f"no container with name or ID {name!r} found: no such container")
+
+
+def save(box: dict[str, Any]) -> None:
+    """Keep a container as it is now, unless it was removed."""
+    file = BOXES / box["Name"]
+    if file.exists():
+        file.write_text(json.dumps(box))
+
+
+def start(options: list[str]) -> None:
+    """Run the command of a container, its output being ours."""
+    parser = Strict()
+    parser.add_argument("--attach", action="store_true", required=True)
+    parser.add_argument("name")
+    box = load(parser.parse_args(options).name)
+    where = Path(box["workdir"])
+    if where != Path("/") and not any(where.is_relative_to(m["path"]) for m in box["mounts"]):
+        fail(f"workdir {where} does not exist in the container", 126)
+    try:
+        child = subprocess.Popen(
+            box["command"], cwd=where, env=box["environment"], stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except FileNotFoundError:
+        why = f'exec: "{box["command"][0]}": executable file not found in $PATH'
+        if PODMAN:
+            fail(f"runc: {why}: OCI runtime attempted to invoke a command that was not found")
+        box["State"] |= {"Error": why, "ExitCode": 127}
+        save(box)
+        fail(f"Error response from daemon: {why}", 1)
+    box["State"] |= {"Status": "running", "StartedAt": "2026-01-01T00:00:00Z", "Pid": child.pid}
+    save(box)
+    signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
+    code = child.wait()
+    with suppress(ProcessLookupError):  # the others in the container end with its first process
+        os.killpg(child.pid, signal.SIGKILL)
+    box["State"] |= {"Status": "exited", "Pid": 0}
+    save(box)
+    sys.exit(128 - code if code < 0 else code)
+
+
+def kill(options: list[str]) -> None:
+    """End containers."""
+    parser = Strict()
+    parser.add_argument("--signal", default="KILL", choices=["KILL"])
+    parser.add_argument("names", nargs="+")
+    for name in parser.parse_args(options).names:
+        box = load(name)
+        if box["State"]["Status"] != "running":
+            fail("can only kill running containers")
+        with suppress(ProcessLookupError):
+            os.killpg(box["State"]["Pid"], signal.SIGKILL)
+
+
+def remove(options: list[str]) -> None:
+    """Remove containers, running ones too."""
+    parser = Strict()
+    parser.add_argument("--force", action="store_true", required=True)
+    parser.add_argument("names", nargs="+")
+    for name in parser.parse_args(options).names:
+        box = load(name)
+        if box["State"]["Status"] == "running":
+            with suppress(ProcessLookupError):
+                os.killpg(box["State"]["Pid"], signal.SIGKILL)
+        (BOXES / box["Name"]).unlink(missing_ok=True)
+
+
+def listing(options: list[str]) -> None:
+    """The ids of the containers with a label."""
+    parser = Strict()
+    parser.add_argument("--all", action="store_true", required=True)
+    parser.add_argument("--quiet", action="store_true", required=True)
+    parser.add_argument("--filter", required=True)
+    kind, name, value = parser.parse_args(options).filter.split("=", 2)
+    for file in BOXES.glob("*"):
+        box = json.loads(file.read_text())
+        if kind == "label" and box["labels"].get(name) == value:
+            sys.stdout.write(box["Id"] + "\n")
+
+
+def inspect(name: str) -> None:
+    """A container as JSON."""
+    box = load(name)
+    shown = {name: box[name] for name in ("Id", "Name", "State")}
+    sys.stdout.write(json.dumps([shown]))
+
+
+def main(argv: list[str]) -> None:
+    """Global options, the command, its own options."""
+    note(argv)
+    config = None
+    if PODMAN and argv[0] == "--log-level=error":
+        argv = argv[1:]
+    elif not PODMAN and argv[0] == "--config":
+        config, argv = Path(argv[1]), argv[2:]
+    match argv:
+        case ["info"]:
+            if machine().get("broken"):
+                fail("cannot connect to the daemon", 1)
+        case ["login", *options]:
+            login(options, config)
+        case ["pull", *options]:
+            pull(options, config)
+        case ["image", "inspect", "--format={{.Id}}", name]:
+            local_image(name)
+        case ["container", "inspect", name]:
+            inspect(name)
+        case [name, *options] if name in COMMANDS:
+            COMMANDS[name](options)
+        case _:
+            fail(f"unknown command {argv}")
+
+
+COMMANDS = {"create": create, "start": start, "kill": kill, "rm": remove, "ps": listing}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,217 @@
+"""Containers that cannot be: images, registries, pools; and what of secrets is ever seen."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from azure.batch import models
+from azure.core.exceptions import HttpResponseError
+
+from tests.contract.container_engines import (
+    ACCOUNT,
+    IMAGE,
+    PRIVATE,
+    Machine,
+    container_pool,
+    fake,
+    inside,
+    serving_on,
+)
+from tests.contract.server import Things, code_of, eventually, wire
+from tests.contract.test_restart import alive, process
+
+
+@pytest.fixture(params=["podman", "docker"])
+def machine(request: pytest.FixtureRequest, tmp_path: Path) -> Machine:
+    return fake(tmp_path / "engine", request.param)
+
+
+def registry(password: str = ACCOUNT[1], **options: Any) -> models.ContainerRegistryReference:
+    return models.ContainerRegistryReference(
+        registry_server="https://private.example", username=ACCOUNT[0], password=password, **options
+    )
+
+
+def failure_of(task: models.BatchTask) -> tuple[str | None, dict[str | None, str | None]]:
+    assert task.execution_info is not None
+    failure = task.execution_info.failure_info
+    assert failure is not None
+    assert failure.category == "usererror"
+    return failure.code, {detail.name: detail.value for detail in failure.details or []}
+
+
+def error_of(things: Things, pool: str) -> tuple[str | None, dict[str | None, str | None]]:
+    [node] = things.wait_nodes(pool, 1, "unusable")
+    [error] = node.errors or []
+    return error.code, {detail.name: detail.value for detail in error.error_details or []}
+
+
+def test_password_of_a_registry_is_seen_by_the_engine_alone(
+    machine: Machine, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="batch_emulator")
+    shown: list[Any] = []
+    with serving_on(machine, tmp_path / "data") as running:
+        things = Things(running.client)
+        start = models.BatchStartTask(
+            command_line="/bin/true", container_settings=inside(PRIVATE, registry=registry())
+        )
+        config = {"container_image_names": [PRIVATE], "container_registries": [registry()]}
+        pool = container_pool(things, config=config, start_task=start)
+        [node] = things.wait_nodes(pool, 1)
+        assert node.id is not None
+        settings = inside(PRIVATE, registry=registry())
+        job = things.job(
+            pool,
+            job_preparation_task=models.BatchJobPreparationTask(
+                command_line="/bin/true", container_settings=settings
+            ),
+            job_manager_task=models.BatchJobManagerTask(
+                id="manager", command_line="/bin/true", container_settings=settings,
+                kill_job_on_completion=False,
+            ),
+        )  # fmt: skip
+        task = things.task(job, "/bin/true", container_settings=settings)
+        done = things.wait_task(job, task)
+        assert done.execution_info is not None
+        assert done.execution_info.exit_code == 0
+        client = running.client
+        shown += [done, client.get_pool(pool), client.get_job(job), client.get_node(pool, node.id)]
+        shown += [*client.list_tasks(job), *client.list_jobs(), *client.list_pools()]
+    text = json.dumps([thing.as_dict() for thing in shown])
+    assert text.count(ACCOUNT[0]) > 6, "the user names are shown"
+    assert ACCOUNT[1] not in text
+    assert ACCOUNT[1] not in json.dumps(machine.calls())
+    assert ACCOUNT[1] not in caplog.text
+    assert any("--password-stdin" in call for call in machine.calls())
+
+
+def test_wrong_password_makes_the_node_unusable(machine: Machine, tmp_path: Path) -> None:
+    with serving_on(machine, tmp_path / "data") as running:
+        things = Things(running.client)
+        pool = container_pool(things, config={"container_registries": [registry("wrong")]})
+        code, details = error_of(things, pool)
+        assert code == "ContainerInvalidRegistry"
+        assert details["ContainerRegistry"] == "private.example"
+        assert "wrong" not in str(details)
+
+
+def test_image_that_cannot_be_pulled(machine: Machine, tmp_path: Path) -> None:
+    with serving_on(machine, tmp_path / "data") as running:
+        things = Things(running.client)
+        pool = container_pool(things, config={"container_image_names": ["nothing:1"]})
+        code, details = error_of(things, pool)
+        assert (code, details["ContainerImage"]) == ("ContainerInvalidImage", "nothing:1")
+        pool = container_pool(things)
+        job = things.job(pool)
+        for image in ("nothing:1", PRIVATE):
+            task = things.task(job, "/bin/true", container_settings=inside(image))
+            code, details = failure_of(things.wait_task(job, task))
+            assert (code, details["ContainerImage"]) == ("ContainerInvalidImage", image)
+
+
+def test_machine_without_an_engine(tmp_path: Path) -> None:
+    broken = fake(tmp_path / "engine", "docker", broken=True)
+    for machine in (None, broken):
+        with serving_on(machine, tmp_path / f"data{machine is None}") as running:
+            things = Things(running.client)
+            code, _ = error_of(things, container_pool(things))
+            assert code == "ContainerPoolNotSupported"
+
+
+def test_pool_that_has_no_containers_and_one_that_has_nothing_else(
+    machine: Machine, tmp_path: Path
+) -> None:
+    with serving_on(machine, tmp_path / "data") as running:
+        things = Things(running.client)
+        job = things.job(things.pool(target_dedicated_nodes=1))
+        task = things.task(job, container_settings=inside())
+        assert failure_of(things.wait_task(job, task))[0] == "ContainerPoolNotSupported"
+        job = things.job(container_pool(things))
+        task = things.task(job)
+        assert failure_of(things.wait_task(job, task))[0] == "ContainerTaskSettingsNotFound"
+
+
+def test_settings_that_cannot_be(things: Things) -> None:
+    """Refused with the request."""
+    job = things.job(container_pool(things, target_dedicated_nodes=0))
+    identity = models.BatchNodeIdentityReference(resource_id="x")
+    gang = models.MultiInstanceSettings(number_of_instances=2, coordination_command_line="x")
+    refused: list[tuple[Any, dict[str, Any], str]] = [
+        (inside(working_directory="elsewhere"), {}, "InvalidPropertyValue"),
+        (inside(""), {}, "MissingRequiredProperty"),
+        (inside("--privileged"), {}, "InvalidPropertyValue"),
+        (
+            inside(container_host_batch_bind_mounts=[wire(source="Root")]),
+            {},
+            "InvalidPropertyValue",
+        ),
+        (inside(registry=registry(identity_reference=identity)), {}, "NotImplemented"),
+        (inside(), {"multi_instance_settings": gang}, "NotImplemented"),
+    ]
+    for settings, options, code in refused:
+        with pytest.raises(HttpResponseError) as error:
+            things.task(job, container_settings=settings, **options)
+        assert code_of(error.value) == code
+    with pytest.raises(HttpResponseError) as error:
+        things.task(job, "")
+    assert code_of(error.value) == "MissingRequiredProperty"
+    for config in ({"type": "lxc"}, {"container_image_names": ["-v/:/x"]}):
+        with pytest.raises(HttpResponseError) as error:
+            container_pool(things, config=config)
+        assert code_of(error.value) == "InvalidPropertyValue"
+
+
+def test_name_of_the_container_is_not_the_tasks_to_choose(machine: Machine, tmp_path: Path) -> None:
+    with serving_on(machine, tmp_path / "data") as running:
+        things = Things(running.client)
+        job = things.job(container_pool(things))
+        settings = inside(container_run_options="--name=mine")
+        task = things.task(job, "/bin/true", container_settings=settings)
+        assert failure_of(things.wait_task(job, task))[0] == "ContainerInvalidSettings"
+        assert not any("--name=mine" in call for call in machine.calls())
+
+
+def test_containers_of_an_emulator_that_was_killed_are_removed_at_its_start(
+    machine: Machine, tmp_path: Path
+) -> None:
+    data, pid = tmp_path / "data", tmp_path / "pid"
+    option = ("--container-engine", machine.program)
+    command = f"/bin/sh -c 'echo $$ > {pid}; exec sleep 600'"
+    with process(data, *option) as (_, client):
+        things = Things(client)
+        job = things.job(container_pool(things))
+        task = things.task(job, command, container_settings=inside(IMAGE))
+        eventually(lambda: pid.exists() and pid.read_text().strip())
+        first = int(pid.read_text())
+        [left] = machine.left(data)
+    assert machine.left(data) == [left], "kill -9 leaves it"
+    pid.unlink()
+    with process(data, *option) as (_, client):
+        things = Things(client)
+        eventually(lambda: pid.exists() and pid.read_text().strip())
+        [fresh] = machine.left(data)
+        assert fresh != left
+        eventually(lambda: not alive(first))
+        client.terminate_task(job, task)
+        things.wait_task(job, task)
+        assert machine.left(data) == []
+
+
+def test_tasks_of_many_slots_pull_an_image_once(machine: Machine, tmp_path: Path) -> None:
+    with serving_on(machine, tmp_path / "data") as running:
+        things = Things(running.client)
+        job = things.job(container_pool(things))
+        tasks = [things.task(job, "/bin/true", container_settings=inside()) for _ in range(6)]
+        begun = time.monotonic()
+        for task in tasks:
+            info = things.wait_task(job, task).execution_info
+            assert info is not None
+            assert info.exit_code == 0
+        assert time.monotonic() - begun < 30
+    assert sum("pull" in call for call in machine.calls()) == 1
