@@ -75,14 +75,25 @@ def create_arguments(
     if user is not None:
         arguments.append(f"--user={user}")
     for mount in container.mounts:
-        access = ",readonly" if mount.read_only else ""
-        arguments.append(f"--mount=type=bind,source={mount.path},target={mount.path}{access}")
+        arguments.append(f"--mount={_bind(mount)}")
     arguments += env_arguments(container.environment, env_file)
     if container.working_dir is not None:
         arguments.append(f"--workdir={container.working_dir}")
     # the service takes care of the removal itself (container workloads page)
     arguments += [option for option in given if option not in ("--rm", "--rm=true")]
     return [*arguments, container.image, *container.command]
+
+
+def _bind(mount: Mount) -> str:
+    """The mount as the engines read it: fields of a CSV line."""
+    fields = ["type=bind", f"source={mount.path}", f"target={mount.path}"]
+    if mount.read_only:
+        fields.append("readonly")
+    quoted = [
+        '"{}"'.format(field.replace('"', '""')) if {",", '"'} & set(field) else field
+        for field in fields
+    ]
+    return ",".join(quoted)
 
 
 def _names_network(options: Sequence[str]) -> bool:

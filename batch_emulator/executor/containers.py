@@ -255,5 +255,5 @@ def settings_missing() -> Failure:
 
 def _write_secret(path: Path, text: str) -> None:
     file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(file, "w", encoding="utf-8") as stream:
+    with os.fdopen(file, "w", encoding="utf-8", errors="surrogateescape") as stream:
         stream.write(text)

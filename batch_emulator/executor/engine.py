@@ -68,14 +68,17 @@ class Engine:
         timeout_s: float | None = _QUICK_S,
     ) -> Result:
         """Run a command of the engine to its end; cancelling ends the command."""
-        process = await asyncio.create_subprocess_exec(
-            *self.command(*arguments, config_dir=config_dir),
-            stdin=asyncio.subprocess.DEVNULL if text is None else asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
-            start_new_session=True,
-        )
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command(*arguments, config_dir=config_dir),
+                stdin=asyncio.subprocess.DEVNULL if text is None else asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as err:  # ValueError: a NUL in what a client gave
+            return Result(-1, "", str(err))
         try:
             given = None if text is None else text.encode()
             out, err = await asyncio.wait_for(process.communicate(given), timeout_s)
@@ -97,11 +100,7 @@ async def find(choice: str) -> Engine | None:
         if program is None:
             continue
         engine = Engine(program)
-        try:
-            answer = await engine.run("info", timeout_s=_PROBE_S)
-        except OSError as err:
-            log.warning("%s cannot be used: %s", program, err)
-            continue
+        answer = await engine.run("info", timeout_s=_PROBE_S)
         if answer.code == 0:
             log.info("containers run through %s", program)
             return engine

@@ -20,6 +20,7 @@ from batch_emulator.executor.storage import Storage
 _T = TypeVar("_T")
 
 _POLL_S = 0.02
+_OF_THE_NODE = ("PATH", "HOME", "LANG")  # an image has its own
 _ENGINE_S = 5.0  # for an engine to notice that a container was killed
 
 
@@ -154,7 +155,8 @@ class Executor:
         if execution.stop.done():
             return Outcome(None, execution.stop.result(), retryable=False)
         if launch.container is not None and self._containers is not None:
-            wanted = {**launch.container.environment, **_added(environment)}
+            passed = {n: v for n, v in self._pass_environment.items() if n not in _OF_THE_NODE}
+            wanted = {**passed, **launch.container.environment, **_added(environment)}
             container = replace(launch.container, environment=wanted)
             return await self._run_container(execution, self._containers, container)
         started = process.start(launch, environment)

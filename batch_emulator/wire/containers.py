@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from batch_emulator.faults import bad_property, not_implemented
 from batch_emulator.model import Json, part, parts
 from batch_emulator.wire.bodies import require
@@ -20,7 +22,10 @@ def check_containers(pool: Json) -> None:
     require(config, "type")
     _check_word(config, "type", _TYPES)
     where = "containerConfiguration/containerImageNames"
-    for image in config.get("containerImageNames") or ():
+    images: Any = config.get("containerImageNames", [])
+    if not isinstance(images, list):
+        raise bad_property(where, images, "a list is expected")
+    for image in cast("list[object]", images):
         _check_image(where, image)
     for registry in parts(config, "containerRegistries"):
         _check_registry(registry, "pool.containerConfiguration.containerRegistries")

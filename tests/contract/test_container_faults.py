@@ -161,7 +161,9 @@ def test_settings_that_cannot_be(things: Things) -> None:
     with pytest.raises(HttpResponseError) as error:
         things.task(job, "")
     assert code_of(error.value) == "MissingRequiredProperty"
-    for config in ({"type": "lxc"}, {"container_image_names": ["-v/:/x"]}):
+    for config in (
+        {"type": "lxc"}, {"container_image_names": ["-v/:/x"]}, {"container_image_names": 5},
+    ):  # fmt: skip
         with pytest.raises(HttpResponseError) as error:
             container_pool(things, config=config)
         assert code_of(error.value) == "InvalidPropertyValue"
@@ -201,6 +203,40 @@ def test_containers_of_an_emulator_that_was_killed_are_removed_at_its_start(
         client.terminate_task(job, task)
         things.wait_task(job, task)
         assert machine.left(data) == []
+
+
+def test_nul_in_options_and_command_fails_the_task_alone(machine: Machine, tmp_path: Path) -> None:
+    with serving_on(machine, tmp_path / "data") as running:
+        things = Things(running.client)
+        job = things.job(container_pool(things))
+        broken = [
+            ("/bin/true", inside(container_run_options="--shm-size=1\0")),
+            ("/bin/true 'a\0b'", inside()),
+            ("/bin/true 'open", inside()),
+            ("/bin/true", inside(container_run_options="'open")),
+        ]
+        for command, settings in broken:
+            task = things.task(job, command, container_settings=settings)
+            code, _ = failure_of(things.wait_task(job, task))
+            assert code in ("ContainerInvalidSettings", "CommandLaunchFailed")
+        task = things.task(job, "/bin/true", container_settings=inside())
+        info = things.wait_task(job, task).execution_info
+        assert info is not None
+        assert info.exit_code == 0
+
+
+def test_variables_that_tasks_inherit_are_in_containers_too(
+    machine: Machine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("INHERITED_ONE", "1")
+    option = ("--container-engine", machine.program, "--pass-env", "INHERITED_*")
+    with process(tmp_path / "data", *option) as (_, client):
+        things = Things(client)
+        job = things.job(container_pool(things))
+        command = "/bin/sh -c 'echo $INHERITED_ONE $OF_THE_IMAGE'"
+        task = things.task(job, command, container_settings=inside())
+        things.wait_task(job, task)
+        assert things.text(job, task) == "1 yes\n"
 
 
 def test_tasks_of_many_slots_pull_an_image_once(machine: Machine, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,18 @@ def test_whole_command_line() -> None:
 @pytest.mark.parametrize("option", ["--network=bridge", "--net", "--net=none"])
 def test_network_of_the_task_replaces_the_nodes(option: str) -> None:
     assert "--network=host" not in create_arguments(container(option), "name", Path("/e"))
+
+
+def test_paths_with_commas_stay_one_field() -> None:
+    task = replace(container(), mounts=(Mount(Path('/a,"b'), read_only=True),))
+    [mount] = [a for a in create_arguments(task, "name", Path("/e")) if a.startswith("--mount")]
+    assert mount == '--mount=type=bind,"source=/a,""b","target=/a,""b",readonly'
+
+
+def test_nul_in_what_a_client_gave_is_an_answer() -> None:
+    answer = asyncio.run(Engine("/bin/echo").run("a\0b"))
+    assert answer.code != 0
+    assert "null byte" in answer.why
 
 
 def test_values_are_never_in_the_command_line() -> None:
