@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,8 +17,9 @@ from azure.batch import models
 
 from tests.contract.server import Running, Things, serving
 
-IMAGE = "localhost/batch-emulator-test:plain"
-ENTRY = "localhost/batch-emulator-test:entry"  # echoes "entry" and its arguments
+_MINE = f"localhost/batch-emulator-test-{os.getpid()}"  # test processes share one store of images
+IMAGE = f"{_MINE}:plain"
+ENTRY = f"{_MINE}:entry"  # echoes "entry" and its arguments
 PRIVATE = "private.example/team/tool:1"
 ACCOUNT = ["robot", "s3cret-of-a-registry"]
 RUNC = ("--runtime=runc", "--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")
