@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from batch_emulator.deletion import remove_tree
 from batch_emulator.executor.mirror import Mirror
 from batch_emulator.executor.storage import StorageError
 from tests.unit.emulator.blob_store import BlobStore, serve
@@ -181,7 +182,10 @@ def test_folders_deeper_than_python_recurses_are_walked(blobs: BlobStore, folder
             deep = deep / "d"
             deep.mkdir()
         (deep / "f").write_text("f")
-        await mirror.push()
+        try:
+            await mirror.push()
+        finally:
+            remove_tree(folder / "d")  # pytest cannot
         assert blobs.containers["c"]["z"] == b"z"
 
     drive(blobs, folder, script)
