@@ -272,6 +272,8 @@ def test_kill_leftovers_finds_processes_by_node_root(
         start_new_session=True,
     )
     try:
+        while "AZ_BATCH_NODE_ROOT_DIR" not in mine.environ():
+            os.sched_yield()  # exec closes its pipe to us before the kernel shows the environment
         assert Executor.kill_leftovers(node.layout.root.parent.parent / "no") == 0
         assert Executor.kill_leftovers(node.layout.root.parent) == 1
         assert mine.wait(10) == -9
