@@ -1,8 +1,8 @@
 """The instance metadata service of a node, as far as Scheduled Events go (VM docs).
 
 On Azure it answers at `http://169.254.169.254`. Here each node has a base of its own, which its
-tasks find in `AZ_BATCH_EMULATOR_IMDS`; below it paths, headers and documents are the same, so that
-code works on both: `${AZ_BATCH_EMULATOR_IMDS:-http://169.254.169.254}/metadata/scheduledevents`.
+tasks find in `BATCH_EMULATOR_IMDS`; below it paths, headers and documents are the same, so that
+code works on both: `${BATCH_EMULATOR_IMDS:-http://169.254.169.254}/metadata/scheduledevents`.
 The base holds a word that only tasks of the node know, for acknowledging an event evicts.
 """
 
@@ -14,7 +14,7 @@ import hmac
 from batch_emulator.model import Json, Node, key_of
 from batch_emulator.values import http_date
 
-VARIABLE = "AZ_BATCH_EMULATOR_IMDS"
+VARIABLE = "BATCH_EMULATOR_IMDS"
 PATH = "/_emulator/imds"
 VERSIONS = ("2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
 _DESCRIPTION = "The spot virtual machine is being evicted"

@@ -9,7 +9,7 @@ from typing import Any, cast
 from batch_emulator import metadata
 from batch_emulator.call import Call, Reply
 from batch_emulator.faults import Fault, bad_query
-from batch_emulator.model import Json, Node, NodeState
+from batch_emulator.model import Json, Node
 from batch_emulator.transitions import eviction, nodes
 from batch_emulator.values import time_text
 
@@ -88,7 +88,7 @@ def _seconds(call: Call, name: str) -> float | None:
 def fail_node(call: Call) -> Reply:
     """Make a node unusable: with the error of a `code`, or without contact until it recovers."""
     node = call.node()
-    if node.state in (NodeState.LEAVING_POOL, NodeState.PREEMPTED, NodeState.DEALLOCATED):
+    if node.state in nodes.WITHOUT_MACHINE:
         raise Fault("OperationInvalidForCurrentState", {"State": node.state.value})
     code, message = call.query.get("code"), call.query.get("message", "asked for")
     details: list[Json] = []

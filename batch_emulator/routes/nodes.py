@@ -45,7 +45,7 @@ def _with_option(
 
     def handler(call: Call) -> Reply:
         node = call.node()
-        option = str(call.json(optional=True).get(name, "requeue")).lower()
+        option = str(call.json(optional=True).get(name) or "requeue").lower()
         operation(call.emulator.account, node, option, call.now)
         return Reply(status, None, call.data_service_id())
 

@@ -28,14 +28,35 @@ def resize_expired(pool: Pool, now: datetime) -> bool:
     )
 
 
-def timeout_error(pool: Pool) -> Json:
-    """What is said of a resize that took too long, by what it was to do."""
+def timeout_errors(pool: Pool) -> Iterator[Json]:
+    """What is said of a resize that took too long, by what it was to do.
+
+    Messages as users quote them: batch-shipyard 191, BatchExplorer 2085 (timed out);
+    doAzureParallel 349 (a spot pool without capacity, failed after its timeout).
+    """
     if any(node.state is NodeState.LEAVING_POOL for node in pool.nodes.values()):
-        return resize_error("RemoveNodesFailed", "Nodes could not be removed within the timeout")
-    return resize_error(
-        "AllocationTimedout",
-        "Desired number of nodes could not be allocated as the resize timeout was reached",
-    )
+        yield resize_error("RemoveNodesFailed", "Nodes could not be removed within the timeout")
+    for dedicated in (True, False):
+        kind = "dedicated" if dedicated else "low priority"
+        staying = _staying(pool, dedicated=dedicated)
+        failed = f"Desired number of {kind} nodes could not be allocated"
+        if not dedicated and len(staying) < pool.spot_target and eviction.room(pool) <= 0:
+            yield resize_error("AllocationFailed", failed)
+        elif sum(not _unborn(node) for node in staying) < pool.target(dedicated=dedicated):
+            reason = "as the resize timeout was reached"
+            yield resize_error("AllocationTimedout", f"{failed} {reason}")
+
+
+def _staying(pool: Pool, *, dedicated: bool) -> list[Node]:
+    return [
+        node
+        for node in pool.nodes.values()
+        if node.dedicated is dedicated and node.state is not NodeState.LEAVING_POOL
+    ]
+
+
+def _unborn(node: Node) -> bool:
+    return node.state is NodeState.CREATING and node.lives <= 1
 
 
 def allocate(account: Account, pool: Pool) -> Iterator[Action]:
@@ -54,13 +75,10 @@ def allocate(account: Account, pool: Pool) -> Iterator[Action]:
     changes: list[Action] = []
     waiting = False
     for dedicated in (True, False):
-        staying = [
-            node for node in pool.nodes.values()
-            if node.dedicated is dedicated and node.state is not NodeState.LEAVING_POOL
-        ]  # fmt: skip
+        staying = _staying(pool, dedicated=dedicated)
         missing = pool.target(dedicated=dedicated) - len(staying)
         room = _room(account, pool, dedicated=dedicated)
-        capacity = math.inf if dedicated else eviction.room(pool)
+        capacity = math.inf if dedicated else eviction.room(pool) - len(eviction.waiting(pool))
         count = int(min(missing, room, capacity))
         waiting = waiting or capacity < min(missing, room)  # for capacity, until the timeout
         if count > 0:

@@ -33,7 +33,7 @@ from batch_emulator.scheduling.actions import (
     Sample,
     TerminateJob,
 )
-from batch_emulator.scheduling.allocation import allocate, resize_expired, timeout_error
+from batch_emulator.scheduling.allocation import allocate, resize_expired, timeout_errors
 from batch_emulator.scheduling.placement import place
 from batch_emulator.scheduling.recurrence import (
     ScheduleAction,
@@ -68,13 +68,14 @@ def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
         else:
             actions += eviction.due_trace(account, entity, now)
             if resize_expired(entity, now):
-                actions.append(EndResize(entity, (timeout_error(entity),)))
+                actions.append(EndResize(entity, tuple(timeout_errors(entity))))
             actions += autoscaling.timed(account, entity, now)
     for job in account.dirty_jobs.values():
         actions += _job(job)
     for schedule in account.dirty_schedules.values():
         actions += decide_schedule(account, schedule, now)
     for pool in account.dirty_pools.values():
+        actions += eviction.returning(pool)
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
         actions += place(account, pool)
@@ -183,8 +184,7 @@ def _apply_to_pool(
 ) -> None:
     match action:
         case AddNodes(pool, dedicated, count):
-            for _ in range(count):
-                nodes.add(account, pool, dedicated=dedicated, now=now)
+            nodes.add(account, pool, count, dedicated=dedicated, now=now)
         case Leave(node, why):
             nodes.leave(account, node, why, now)
         case EndResize(pool, errors):

@@ -19,17 +19,10 @@ from batch_emulator.notice import Notice
 from batch_emulator.scheduling.actions import Action, Advance, ComeBack, FollowTrace, Preempt
 from batch_emulator.transitions import nodes
 
-_GONE = (
-    NodeState.PREEMPTED,
-    NodeState.LEAVING_POOL,
-    NodeState.DEALLOCATING,
-    NodeState.DEALLOCATED,
-)
-
 
 def evictable(node: Node) -> bool:
     """Whether it is a spot node with a machine that nobody has claimed yet."""
-    return not node.dedicated and node.notice is None and node.state not in _GONE
+    return not node.dedicated and node.notice is None and node.state not in nodes.WITHOUT_MACHINE
 
 
 def due(node: Node, now: datetime) -> Iterator[Action]:
@@ -50,7 +43,16 @@ def due_trace(account: Account, pool: Pool, now: datetime) -> Iterator[Action]:
 
 
 def begin_trace(account: Account, pool: Pool, now: datetime) -> None:
-    """Follow the trace of a pool that was added or read from disk."""
+    """Follow the trace of a pool that was added or read from disk.
+
+    What an earlier trace said of its capacity is over when there is no trace any more.
+    """
+    if not account.limits.trace and pool.spot_capacity is not None:
+        for node in waiting(pool):
+            node.due = now
+            account.at(now, node)
+        pool.spot_capacity = None
+        account.save_pool(pool)
     while any(due_trace(account, pool, now)):
         follow_trace(account, pool, now)
     _watch(account, pool)
@@ -122,7 +124,7 @@ def _away_s(account: Account, node: Node) -> float:
 
 def preempt(account: Account, node: Node, now: datetime, why: str) -> None:
     """The machine goes: its processes are killed, its tasks run again elsewhere, uncounted."""
-    if node.state in _GONE or node.pool.nodes.get(node.key) is not node:
+    if node.state in nodes.WITHOUT_MACHINE or node.pool.nodes.get(node.key) is not node:
         return
     node.notice = node.evict_at = None
     account.events.add(now, "node.evict", f"{node.pool.id}/{node.id}", "preempted", why)
@@ -131,7 +133,8 @@ def preempt(account: Account, node: Node, now: datetime, why: str) -> None:
 
 def come_back(account: Account, node: Node, now: datetime) -> None:
     """Get another machine for a preempted node, or wait until there is capacity."""
-    if node.due is None or node.due > now:
+    due = node.due is not None and node.due <= now
+    if node.pool.nodes.get(node.key) is not node or not (due or _waits(node)):
         return
     node.due = None
     if has_room(account, node.pool):
@@ -164,10 +167,25 @@ def follow_trace(account: Account, pool: Pool, now: datetime) -> None:
     for node in pick(account, pool, max(0, int(count))):
         evict(account, node, now, why="trace", notice_s=entry.notice_s)
     account.save_pool(pool)
-    for node in sorted(pool.nodes.values(), key=lambda node: node.number):
-        if node.state is NodeState.PREEMPTED and node.away_s is None and has_room(account, pool):
-            nodes.create(account, node, now)
     _watch(account, pool)
+
+
+def _waits(node: Node) -> bool:
+    """Whether it is preempted, and back as soon as there is capacity."""
+    return node.state is NodeState.PREEMPTED and node.away_s is None and node.next_state is None
+
+
+def waiting(pool: Pool) -> list[Node]:
+    """The preempted nodes that are back as soon as there is capacity, by number."""
+    if pool.spot_capacity is None:
+        return []
+    return sorted(filter(_waits, pool.nodes.values()), key=lambda node: node.number)
+
+
+def returning(pool: Pool) -> Iterator[Action]:
+    """The preempted nodes for which there is capacity now; pure."""
+    for node in waiting(pool)[: max(0, int(room(pool)))] if pool.spot_capacity else ():
+        yield ComeBack(node)
 
 
 def room(pool: Pool) -> float:
@@ -175,7 +193,7 @@ def room(pool: Pool) -> float:
     if pool.spot_capacity is None:
         return math.inf
     return pool.spot_capacity - sum(
-        not node.dedicated and node.notice is None and node.state not in _GONE
+        not node.dedicated and node.notice is None and node.state not in nodes.WITHOUT_MACHINE
         for node in pool.nodes.values()
     )
 

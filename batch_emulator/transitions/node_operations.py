@@ -66,7 +66,7 @@ def deallocate(account: Account, node: Node, option: str, now: datetime) -> None
 def start(account: Account, node: Node, now: datetime) -> None:
     """Get a machine for a deallocated node. Raises Fault."""
     require_state(node, NodeState.DEALLOCATED)
-    nodes.boot(account, node, NodeState.STARTING, now)
+    nodes.create(account, node, now, NodeState.STARTING)
 
 
 def disable_scheduling(account: Account, node: Node, option: str, now: datetime) -> None:

@@ -26,11 +26,22 @@ from batch_emulator.values import time_text
 RECOVERY_S = 60.0  # [S]: 15 to 45 minutes on the service (azure-batch-samples 238)
 DISK_FULL = "DiskFull"
 _LONGEST_S = 365 * 86400.0
+WITHOUT_MACHINE = (
+    NodeState.PREEMPTED,
+    NodeState.LEAVING_POOL,
+    NodeState.DEALLOCATING,
+    NodeState.DEALLOCATED,
+)
 
 
-def add(account: Account, pool: Pool, *, dedicated: bool, now: datetime) -> Node:
-    """Put a new node into the pool; it is created for half of the boot time, then starts."""
-    number = 1 + max((node.number for node in pool.nodes.values()), default=0)
+def add(account: Account, pool: Pool, count: int, *, dedicated: bool, now: datetime) -> None:
+    """Put new nodes into the pool; they are created for half of the boot time, then start."""
+    first = 1 + max((node.number for node in pool.nodes.values()), default=0)
+    for number in range(first, first + count):
+        _add(account, pool, number, dedicated=dedicated, now=now)
+
+
+def _add(account: Account, pool: Pool, number: int, *, dedicated: bool, now: datetime) -> None:
     node = Node(
         id=f"tvm-{account.token()}-{'d' if dedicated else 'p'}",
         pool=pool,
@@ -44,11 +55,12 @@ def add(account: Account, pool: Pool, *, dedicated: bool, now: datetime) -> Node
     pool.nodes[node.key] = node
     account.events.add(now, "node.state", f"{pool.id}/{node.id}", node.state.value)
     create(account, node, now)
-    return node
 
 
-def create(account: Account, node: Node, now: datetime) -> None:
-    """Get a machine for the node, a new one also when it was preempted."""
+def create(
+    account: Account, node: Node, now: datetime, state: NodeState = NodeState.CREATING
+) -> None:
+    """Get a machine for the node, a new one also when it was preempted or deallocated."""
     node.allocated = now
     node.lives += 1
     if account.limits.eviction_rate > 0 and not node.dedicated:
@@ -56,7 +68,7 @@ def create(account: Account, node: Node, now: datetime) -> None:
         seconds = draw.expovariate(account.limits.eviction_rate / 3600)
         node.evict_at = now + timedelta(seconds=min(seconds, _LONGEST_S))
         account.at(node.evict_at, node)
-    boot(account, node, NodeState.CREATING, now)
+    boot(account, node, state, now)
 
 
 def boot(account: Account, node: Node, state: NodeState, now: datetime) -> None:
@@ -120,10 +132,12 @@ def fail(account: Account, node: Node, errors: list[Json], now: datetime) -> Non
 
     Without errors it lost contact, which the service recovers from (error checking page), here by
     a reboot after a while [S]; so does a node whose disk was full, since others may have filled it.
+    A node whose machine goes or is gone has nothing more to fail.
     """
-    node.errors = errors
-    if node.state is NodeState.LEAVING_POOL:  # it would never leave
+    if node.state in WITHOUT_MACHINE:
         return
+    node.errors = errors
+    node.keeps_data = False
     node.due = node.next_state = None
     set_node(account, node, NodeState.UNUSABLE, now)
     if all(error["code"] == DISK_FULL for error in errors):
@@ -246,6 +260,8 @@ def drained(account: Account, node: Node, now: datetime) -> None:
         node_restarted(account, node, wiped=state is not NodeState.REBOOTING)
         if state is not NodeState.REBOOTING:
             _wipe(account, node)
+        if state in WITHOUT_MACHINE:
+            node.notice = node.evict_at = None  # they were the machine's
         if state is NodeState.PREEMPTED:
             if node.away_s is not None:
                 _after(account, node, now, node.away_s)

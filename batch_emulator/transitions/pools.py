@@ -124,9 +124,12 @@ def stop_resize(account: Account, pool: Pool, now: datetime) -> None:
 
 
 def end_resize(account: Account, pool: Pool, errors: list[Json], now: datetime) -> None:
-    """Go steady. Nodes that are not allocated yet are given up; the targets stay as asked [S]."""
+    """Go steady. Nodes that are not allocated yet are given up; the targets stay as asked [S].
+
+    Evicted nodes that get another machine were there before.
+    """
     for node in list(pool.nodes.values()):
-        if errors and node.state is NodeState.CREATING:
+        if errors and node.state is NodeState.CREATING and node.lives <= 1:
             nodes.gone(account, node)
     pool.resize_errors = errors
     pool.resize_deadline = None

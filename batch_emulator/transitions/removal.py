@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import cast
 
 from batch_emulator.account import Account
 from batch_emulator.faults import Fault, bad_property
@@ -34,12 +35,13 @@ def remove(account: Account, pool: Pool, body: Json, now: datetime) -> None:
 def _find(pool: Pool, names: object) -> list[Node]:
     if not isinstance(names, list) or not names:
         raise Fault("MissingRequiredProperty", {"PropertyName": "nodeList"})
+    listed = cast("list[object]", names)
+    if len(listed) > MAX_NODES:
+        raise bad_property("nodeList", len(listed), f"1 to {MAX_NODES} nodes are allowed")
     found: dict[str, Node] = {}
-    for name in names[: MAX_NODES + 1]:  # pyright: ignore[reportUnknownVariableType]
+    for name in listed:
         node = pool.nodes.get(key_of(name)) if isinstance(name, str) else None
         if node is None or node.state is NodeState.LEAVING_POOL:
-            raise Fault("NodeNotFound", {"NodeId": str(name)[:64]})  # pyright: ignore[reportUnknownArgumentType]
+            raise Fault("NodeNotFound", {"NodeId": str(name)[:64]})
         found[node.key] = node
-    if len(found) > MAX_NODES:
-        raise bad_property("nodeList", len(found), f"1 to {MAX_NODES} nodes are allowed")
     return list(found.values())

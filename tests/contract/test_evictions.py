@@ -15,9 +15,9 @@ from tests.contract.server import KEY, Running, Things, eventually, serving
 
 VERSION = "2020-07-01"
 WATCH = """/bin/sh -c '
-url=$AZ_BATCH_EMULATOR_IMDS/metadata/scheduledevents?api-version=2020-07-01
+url=$BATCH_EMULATOR_IMDS/metadata/scheduledevents?api-version=2020-07-01
 test -e $AZ_BATCH_NODE_SHARED_DIR/../was-here && exit 0
-echo $AZ_BATCH_EMULATOR_IMDS
+echo $BATCH_EMULATOR_IMDS
 trap "" TERM
 sleep 600 & wait; sleep 600'"""
 

@@ -184,7 +184,7 @@ def test_resize_beyond_the_capacity_waits_for_it_until_the_timeout() -> None:
     pool = spot(world, 3, resizeTimeout="PT5M")
     assert (len(pool.nodes), pool.allocation) == (1, AllocationState.RESIZING)
     world.push(300)
-    assert pool.resize_errors[0]["code"] == "AllocationTimedout"
+    assert pool.resize_errors[0]["code"] == "AllocationFailed"
     pools.resize(world.account, pool, {"targetLowPriorityNodes": 3}, world.clock.now())
     world.settle()
     assert len(pool.nodes) == 1

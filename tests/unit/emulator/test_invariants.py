@@ -15,10 +15,20 @@ from batch_emulator.account import Account
 from batch_emulator.faults import Fault
 from batch_emulator.model import Job, JobState, Kind, Node, NodeState, Task, TaskState
 from batch_emulator.store import Store
-from batch_emulator.transitions import admission, eviction, jobs, node_operations, pools, tasks
+from batch_emulator.transitions import (
+    admission,
+    eviction,
+    jobs,
+    node_operations,
+    nodes,
+    pools,
+    removal,
+    tasks,
+)
 from tests.unit.emulator.world import OK, World, failed
 
 OPTIONS = ["requeue", "terminate", "taskcompletion", "retaineddata"]
+ENOUGH = 1000
 
 
 class Chaos:
@@ -49,6 +59,10 @@ class Chaos:
             self.switch_scheduling,
             self.give_back,
             self.evict,
+            self.fail,
+            self.remove,
+            self.change_capacity,
+            self.stop_resize,
             *[self.wait] * 3,
         ]
 
@@ -155,6 +169,7 @@ class Chaos:
     def resize(self) -> None:
         body = {
             "targetDedicatedNodes": self.random.randint(0, 3),
+            "targetLowPriorityNodes": self.random.randint(0, 3),
             "nodeDeallocationOption": self.random.choice(OPTIONS),
         }
         pools.resize(self.world.account, self.pool, body, self.world.clock.now())
@@ -198,6 +213,34 @@ class Chaos:
                 notice_s=self.random.choice([0, 3]),
                 away_s=self.random.choice([0, 4]),
             )
+
+    def fail(self) -> None:
+        if (node := self.node()) is not None:
+            error = {"code": nodes.DISK_FULL, "message": "full", "errorDetails": []}
+            errors = self.random.choice([[], [error]])
+            nodes.fail(self.world.account, node, errors, self.world.clock.now())
+
+    def remove(self) -> None:
+        if (node := self.node()) is not None:
+            option = self.random.choice(OPTIONS)
+            body = {"nodeList": [node.id], "nodeDeallocationOption": option}
+            removal.remove(self.world.account, self.pool, body, self.world.clock.now())
+
+    def change_capacity(self) -> None:
+        self.pool.spot_capacity = self.random.choice([0, 1, 3, ENOUGH])
+        self.world.account.save_pool(self.pool)
+
+    def stop_resize(self) -> None:
+        pools.stop_resize(self.world.account, self.pool, self.world.clock.now())
+
+    def come_to_rest(self) -> None:
+        """Everything that runs ends, there is capacity, and much time passes."""
+        self.pool.spot_capacity = ENOUGH
+        self.world.account.save_pool(self.pool)
+        for _ in range(60):
+            while self.world.processes:
+                self.world.finish(next(iter(self.world.processes.values())))
+            self.world.push(30)
 
     def wait(self) -> None:
         self.world.push(self.random.choice([0.5, 2.0, 5.0]))

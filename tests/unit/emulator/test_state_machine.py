@@ -11,7 +11,7 @@ from collections import Counter
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from batch_emulator.model import JobState, Kind, NodeState, Stop, TaskState
+from batch_emulator.model import AllocationState, JobState, Kind, NodeState, Stop, TaskState
 from tests.unit.emulator.test_invariants import Chaos, check_jobs, check_slots
 
 STEPS = 60
@@ -104,6 +104,16 @@ def check_processes(chaos: Chaos) -> None:
         assert job is None or job.state is not JobState.COMPLETED
 
 
+def check_rest(chaos: Chaos) -> None:
+    """Left alone, no node stays on its way to somewhere and no resize goes on."""
+    chaos.come_to_rest()
+    resting = (NodeState.IDLE, NodeState.OFFLINE, NodeState.DEALLOCATED)
+    for node in chaos.pool.nodes.values():
+        assert node.state in resting, node
+        assert (node.notice, node.next_state, node.executions) == (None, None, {})
+    assert chaos.pool.allocation is AllocationState.STEADY
+
+
 @settings(
     max_examples=60,
     deadline=None,
@@ -118,6 +128,7 @@ def test_states_counters_and_processes_agree_whatever_happens(randomness: random
         check_slots(chaos)
         check_jobs(chaos.world.account)
         check_processes(chaos)
+    check_rest(chaos)
     check_events(chaos)
 
 
