@@ -18,6 +18,7 @@ from batch_emulator.values import parse_duration, time_text
 
 PREFIX = "/_emulator"
 _PAGE = 1000
+_DIGITS = 18
 _POOL = "/pools/{poolId}"
 _NODE = "/pools/{poolId}/nodes/{nodeId}"
 _EVENTS = metadata.PATH + "/{poolId}/{nodeId}/{secret}/metadata/scheduledevents"
@@ -60,7 +61,7 @@ def health(call: Call) -> Reply:
 def events(call: Call) -> Reply:
     """Changes of state after a number, oldest first, 1000 at most."""
     text = call.query.get("after", "0")
-    if not text.isdecimal():
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
         raise bad_query("after", text, "the number of an event is expected")
     found = [event.document() for event in call.emulator.account.events.after(int(text))]
     return Reply(200, {"value": found[:_PAGE]})

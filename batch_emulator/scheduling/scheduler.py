@@ -11,7 +11,7 @@ from datetime import datetime
 
 from batch_emulator.account import Account, Sweep, SweepTasks
 from batch_emulator.job_schedule import JobSchedule
-from batch_emulator.model import AllocationState, Job, JobState, Node, Stop, Task
+from batch_emulator.model import AllocationState, Job, JobState, Node, NodeState, Stop, Task
 from batch_emulator.scheduling import autoscaling
 from batch_emulator.scheduling.actions import (
     Action,
@@ -154,7 +154,8 @@ def _apply_to_node(
 ) -> None:
     match action:
         case Advance(node):
-            if node.due is not None and node.due <= now:
+            preempted = node.state is NodeState.PREEMPTED  # in the same turn, and due to come back
+            if node.due is not None and node.due <= now and not preempted:
                 nodes.advance(account, node, now)
         case Preempt():
             eviction.apply_due(account, action, now)

@@ -252,6 +252,7 @@ def leave(account: Account, node: Node, why: Stop | None, now: datetime) -> None
 def drained(account: Account, node: Node, now: datetime) -> None:
     """Nothing runs on the node any more: go on with what waited for that."""
     if node.keeps_data and (node.state is NodeState.LEAVING_POOL or node.next_state):
+        settle_node(account, node, now)
         account.effects.append(AwaitRetention(node))
     elif node.state is NodeState.LEAVING_POOL:
         gone(account, node)

@@ -33,7 +33,9 @@ def remove(account: Account, pool: Pool, body: Json, now: datetime) -> None:
 
 
 def _find(pool: Pool, names: object) -> list[Node]:
-    if not isinstance(names, list) or not names:
+    if names is not None and not isinstance(names, list):
+        raise bad_property("nodeList", names, "a list of node ids is expected")
+    if not names:
         raise Fault("MissingRequiredProperty", {"PropertyName": "nodeList"})
     listed = cast("list[object]", names)
     if len(listed) > MAX_NODES:

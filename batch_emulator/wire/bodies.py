@@ -187,9 +187,13 @@ def _no_number(text: str) -> None:
     raise ValueError(f"{text} is not a number of JSON")
 
 
-def _object(value: Json, where: str) -> Json:
+def _require_shallow(where: str) -> None:
     if where.count("/") > _MAX_DEPTH:
         raise Fault("InvalidRequestBody", {"Reason": f"nested deeper than {_MAX_DEPTH}"})
+
+
+def _object(value: Json, where: str) -> Json:
+    _require_shallow(where)
     return {
         name: item if name in _FREE else _property(name, item, f"{where}{name}")
         for name, item in value.items()
@@ -205,11 +209,17 @@ def _property(name: str, value: Any, where: str) -> Any:
         return _object(cast("Json", value), f"{where}/")
     if isinstance(value, list):
         items = cast("list[Any]", value)
-        return [
-            _object(cast("Json", item), f"{where}/") if isinstance(item, dict) else item
-            for item in items
-        ]
+        return [_item(item, f"{where}/") for item in items]
     return value
+
+
+def _item(item: Any, where: str) -> Any:
+    if isinstance(item, dict):
+        return _object(cast("Json", item), where)
+    if isinstance(item, list):
+        _require_shallow(where)
+        return [_item(one, f"{where}/") for one in cast("list[Any]", item)]
+    return item
 
 
 def _integer(value: Any, where: str) -> int:

@@ -39,6 +39,9 @@ def test_events_tell_what_happened_in_order(running: Running, things: Things, po
 
 
 def test_a_number_that_is_none_is_refused(running: Running) -> None:
+    for bad in ("9" * 5000, "-1", ""):
+        answer = _admin(running, f"/events?after={bad}", authorization=f"Bearer {KEY}")
+        assert answer.status_code == 400
     answer = _admin(running, "/events?after=x", authorization=f"Bearer {KEY}")
     assert (answer.status_code, answer.json()["code"]) == (400, "InvalidQueryParameterValue")
 

@@ -39,6 +39,7 @@ def nested(depth: int) -> dict[str, Any]:
         (task(displayName="\ud800"), "InvalidRequestBody"),
         (task(unknown=float("nan")), "InvalidRequestBody"),
         (task(unknown=nested(700)), "InvalidRequestBody"),
+        (task(unknown=json.loads("[" * 500 + "]" * 500)), "InvalidRequestBody"),
         (task(id="hostile\n"), "InvalidPropertyValue"),
         (task(exitConditions={"default": "terminate"}), "InvalidPropertyValue"),
         (task(**output({"containerUrl": "http://["})), "InvalidPropertyValue"),

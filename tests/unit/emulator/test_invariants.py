@@ -237,10 +237,10 @@ class Chaos:
         """Everything that runs ends, there is capacity, and much time passes."""
         self.pool.spot_capacity = ENOUGH
         self.world.account.save_pool(self.pool)
-        for _ in range(60):
+        for seconds in (*[30] * 45, 8 * 86400, *[30] * 10):  # retention is over after a week
             while self.world.processes:
                 self.world.finish(next(iter(self.world.processes.values())))
-            self.world.push(30)
+            self.world.push(seconds)
 
     def wait(self) -> None:
         self.world.push(self.random.choice([0.5, 2.0, 5.0]))

@@ -206,6 +206,7 @@ def test_removal_that_waits_too_long_for_tasks_says_so() -> None:
         ([], "MissingRequiredProperty"),
         (["tvm-none"], "NodeNotFound"),
         ([1], "NodeNotFound"),
+        ("tvm-none", "InvalidPropertyValue"),
     ],
 )
 def test_bad_list_removes_nothing(names: object, code: str) -> None:

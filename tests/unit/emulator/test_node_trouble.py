@@ -159,6 +159,16 @@ def test_capacity_is_back_when_the_emulator_starts_without_its_trace(tmp_path: P
     assert states(again.account.pools["pool"]) == [NodeState.IDLE]
 
 
+def test_node_that_is_evicted_at_the_moment_it_would_have_started_comes_back() -> None:
+    world = World(boot_s=10)
+    pool = spot(world, 1, boot=False)
+    [node] = pool.nodes.values()
+    eviction.evict(world.account, node, world.clock.now(), why="test", notice_s=10, away_s=0)
+    for _ in range(4):
+        world.push(5)
+    assert (node.state, node.lives) == (NodeState.IDLE, 2)
+
+
 def test_resize_for_which_there_is_no_capacity_fails_with_the_code_of_the_service() -> None:
     world = World()
     pool = spot(world, 1)
