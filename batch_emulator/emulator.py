@@ -128,6 +128,7 @@ class Emulator:
             self.launches.node_dir(pool.id, node.id)
             for pool in self.account.pools.values()
             for node in pool.nodes.values()
+            if node.booted is not None  # else a disk that was about to be emptied
         }
         for folder in self.settings.data_dir.glob("nodes/*/*"):
             if folder not in known and not mounted_below(folder):  # what is mounted is not ours

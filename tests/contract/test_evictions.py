@@ -207,3 +207,20 @@ def test_notice_and_absence_survive_a_restart(tmp_path: Path) -> None:
         eventually(lambda: node.lives == 2 and node.state == "idle")
         assert running.client.get_node(pool_id, second.id).state == "preempted"
         assert json.dumps(noticed)
+
+
+def test_disk_that_was_about_to_be_emptied_is_empty_after_a_crash(tmp_path: Path) -> None:
+    with serving(tmp_path) as running:
+        things = Things(running.client)
+        pool_id = things.pool(target_low_priority_nodes=1)
+        [node] = things.wait_nodes(pool_id, 1)
+        headers = {"authorization": f"Bearer {KEY}"}
+        url = f"{running.url}/_emulator/pools/{pool_id}/nodes/{node.id}/evict"
+        httpx.post(f"{url}?notice=0&away=3600", headers=headers).raise_for_status()
+        folder = running.emulator.launches.node_dir(pool_id, str(node.id))
+        eventually(lambda: not folder.exists())
+    folder.mkdir()
+    (folder / "left").write_text("by a kill between the state and the disk")
+    with serving(tmp_path) as running:
+        eventually(lambda: not folder.exists())
+        assert running.client.get_node(pool_id, str(node.id)).state == "preempted"

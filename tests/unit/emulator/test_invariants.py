@@ -238,8 +238,11 @@ class Chaos:
         self.pool.spot_capacity = ENOUGH
         self.world.account.save_pool(self.pool)
         for seconds in (*[30] * 45, 8 * 86400, *[30] * 10):  # retention is over after a week
-            while self.world.processes:
-                self.world.finish(next(iter(self.world.processes.values())))
+            while self.world.processes or self.world.dying:
+                if self.world.dying:
+                    self.world.die(next(iter(self.world.dying.values())))
+                else:
+                    self.world.finish(next(iter(self.world.processes.values())))
             self.world.push(seconds)
 
     def wait(self) -> None:
