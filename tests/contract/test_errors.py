@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from azure.batch import BatchClient, models
+from azure.batch import BatchClient
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from tests.contract.server import Things, body_of, code_of, values_of, wire
@@ -71,16 +71,6 @@ def test_wrong_filter_is_refused(client: BatchClient) -> None:
     with pytest.raises(HttpResponseError) as caught:
         list(client.list_jobs(filter="colour eq 'red'"))
     assert fault_of(caught) == (400, "InvalidQueryParameterValue")
-
-
-def test_containers_are_refused_and_not_ignored(things: Things, pool: str) -> None:
-    job_id = things.job(pool)
-    with pytest.raises(HttpResponseError) as caught:
-        things.task(
-            job_id,
-            container_settings=models.BatchTaskContainerSettings(image_name="busybox"),
-        )
-    assert fault_of(caught) == (501, "NotImplemented")
 
 
 def test_error_text_ends_with_request_and_time(client: BatchClient) -> None:
