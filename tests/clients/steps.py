@@ -1,29 +1,67 @@
 """What the scenarios of all client generations share. Needs nothing but the standard library.
 
 A scenario is a plain script in the environment of its client; where the account is it learns from
-the variables that `az batch` reads. It prints one JSON line for everything that the emulator said
-it does not emulate (501), which the test judges, and ends with another code than 0 when anything
-else is not as it should be.
+the variables that `az batch` reads. It has one function for each resource of Batch, which makes
+what it needs, so that each can run alone: `python track1.py tasks files`. For each it prints one
+JSON line: what it checked and what the emulator said it does not emulate (501), or how it failed.
 """
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import sys
 import time
+import traceback
+import urllib.request
+import zipfile
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 DEADLINE_S = 60.0
 POLL_S = 0.05
+MANAGER = f"{sys.executable} {Path(__file__).with_name('manager.py')}"
+_resources: dict[str, Callable[[], None]] = {}
+_ids: dict[str, int] = {}
 _count = 0
+_missed: list[str] = []
+
+
+def resource(function: Callable[[], None]) -> Callable[[], None]:
+    """The part of the scenario that goes through one resource; in the order of definition."""
+    _resources[function.__name__] = function
+    return function
+
+
+def run(**facts: Any) -> None:
+    """Every resource, or those of the command line; a line for each."""
+    told(**facts)
+    for name in sys.argv[1:] or _resources:
+        before = _count
+        _missed.clear()
+        start = time.monotonic()
+        try:
+            _resources[name]()
+        except Exception:  # noqa: BLE001 - it fails the resource's own test
+            told(resource=name, failed=traceback.format_exc())
+        else:
+            seconds = round(time.monotonic() - start, 2)
+            told(resource=name, checks=_count - before, missing=_missed, seconds=seconds)
 
 
 def told(**facts: Any) -> None:
     """One line for the test."""
     sys.stdout.write(json.dumps(facts) + "\n")
     sys.stdout.flush()
+
+
+def fresh(kind: str) -> str:
+    """An id that nothing has."""
+    _ids[kind] = _ids.get(kind, 0) + 1
+    return f"{kind}-{_ids[kind]}"
 
 
 def check(condition: object, what: object) -> None:
@@ -43,7 +81,7 @@ def step(missing: Callable[[Exception], str | None]) -> Generator[None]:
         name = missing(err)
         if name is None:
             raise
-        told(missing=name)
+        _missed.append(name)
 
 
 def until(look: Callable[[], Any], what: str) -> Any:
@@ -53,10 +91,24 @@ def until(look: Callable[[], Any], what: str) -> Any:
         found = look()
         if found:
             return found
-        check(time.monotonic() < end, f"did not happen in time: {what}")
+        if time.monotonic() > end:
+            raise AssertionError(f"did not happen in time: {what}")
         time.sleep(POLL_S)
 
 
-def finish(client: str) -> None:
-    """The last line: everything above held."""
-    told(done=client, checks=_count)
+def publish(application: str, version: str, **files: str) -> None:
+    """Give the account a version of an application, as the resource manager does in Azure."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    url = f"{os.environ['AZURE_BATCH_ENDPOINT']}/_emulator/applications/{application}"
+    request = urllib.request.Request(
+        f"{url}/versions/{version}?default=true",
+        buffer.getvalue(),
+        {"Authorization": f"Bearer {os.environ['AZURE_BATCH_ACCESS_KEY']}"},
+        method="PUT",
+    )
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request) as answer:
+        check(answer.status < 300, answer.status)

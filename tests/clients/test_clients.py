@@ -1,4 +1,4 @@
-"""Every generation of clients runs a long scenario, unmodified, each in an environment of its own.
+"""Every generation of clients goes through every resource of Batch that it has, unmodified.
 
 What the emulator answers 501 to must be a route without a handler or a property that the coverage
 page names as refused, so the check tightens by itself as operations are written.
@@ -6,73 +6,54 @@ page names as refused, so the check tightens by itself as operations are written
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.clients.environments import python_of
+from tests.clients.generations import GENERATIONS, Generation, Runs
 from tests.contract.coverage_page import is_named_as_missing
-from tests.contract.server import ACCOUNT, KEY, Running, serving
 
-HERE = Path(__file__).parent
-_LIMIT_S = 200
-
-
-def run(python: Path, script: str, running: Running) -> list[dict[str, Any]]:
-    """The lines that a scenario printed; fails when it failed."""
-    account = {
-        "AZURE_BATCH_ENDPOINT": running.url,
-        "AZURE_BATCH_ACCOUNT": ACCOUNT,
-        "AZURE_BATCH_ACCESS_KEY": KEY,
-    }
-    done = subprocess.run(
-        [str(python), str(HERE / script)],
-        env={**os.environ, **account, "NO_PROXY": "*"},
-        capture_output=True,
-        text=True,
-        timeout=_LIMIT_S,
-        check=False,
+CASES = [
+    pytest.param(
+        generation,
+        resource,
+        id=f"{generation.name}-{resource}",
+        marks=[pytest.mark.slow] if generation.slow else [],
     )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    for generation in GENERATIONS
+    for resource in generation.resources
+]
 
 
-def judge(lines: list[dict[str, Any]], least: int) -> None:
-    """The scenario went to its end, and what it missed is known to be missing."""
-    missed = {line["missing"] for line in lines if "missing" in line}
-    assert [name for name in missed if not is_named_as_missing(name)] == []
-    assert lines[-1]["checks"] >= least
+@pytest.fixture(scope="session")
+def runs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """Runs of what this session selected, each at its first test."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "clients"
+    folder.mkdir(exist_ok=True)
+    return Runs(folder, _selected(request.session.items))
 
 
-@pytest.mark.parametrize(
-    ("version", "api_version"),
-    [
-        pytest.param("9.0.0", "2020-03-01.11.0", marks=pytest.mark.slow),
-        ("10.0.0", "2020-09-01.12.0"),
-        ("14.2.0", "2024-02-01.19.0"),
-    ],
-)
-def test_azure_batch_of_the_msrest_days(tmp_path: Path, version: str, api_version: str) -> None:
-    python = python_of(f"azure-batch-{version}", f"azure-batch=={version}")
-    with serving(tmp_path) as running:
-        lines = run(python, "track1.py", running)
-    assert {"version": version, "api_version": api_version} in lines
-    judge(lines, least=60)
+def _selected(items: list[pytest.Item]) -> dict[Generation, set[str]]:
+    wanted: dict[Generation, set[str]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and item.path == Path(__file__):
+            params: dict[str, Any] = dict(item.callspec.params)
+            wanted.setdefault(params["generation"], set()).add(params["resource"])
+    return wanted
 
 
-@pytest.mark.slow
-def test_az_batch(tmp_path: Path) -> None:
-    with serving(tmp_path) as running:
-        lines = run(python_of("azure-cli", "azure-cli==2.91.0"), "az.py", running)
-    judge(lines, least=30)
-
-
-def test_azure_batch_of_today(tmp_path: Path) -> None:
-    with serving(tmp_path) as running:
-        lines = run(Path(sys.executable), "track2.py", running)
-    judge(lines, least=25)
+@pytest.mark.parametrize(("generation", "resource"), CASES)
+def test_client_goes_through_the_resource(
+    runs: Runs, generation: Generation, resource: str
+) -> None:
+    lines = runs.lines(generation)
+    assert dict(generation.facts).items() <= lines[0].items()
+    assert lines[-1] == {"ended": 0}
+    [line] = [line for line in lines if line.get("resource") == resource]
+    assert "failed" not in line, line["failed"]
+    assert line["wrong"] == [], "answers that the service's description does not allow"
+    assert [name for name in line["missing"] if not is_named_as_missing(name)] == []
+    assert line["checks"] > 0
