@@ -1,6 +1,7 @@
 """The coverage page: `python -m batch_emulator.coverage > docs/emulator-coverage.md`.
 
-Operations come from the routes, refused properties from the checks; the notes stand here.
+Operations come from the routes, refused properties from the checks, and what rests on more than
+the documentation from coverage_notes.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from itertools import groupby
 
+from batch_emulator.coverage_notes import AREAS, Area, Kind
 from batch_emulator.files_share.coverage import section as files_section
 from batch_emulator.routes.table import ROUTES, Route
 from batch_emulator.wire.entities import NOT_IN_POOLS
@@ -19,8 +21,10 @@ _HEAD = """\
 # What the emulator covers
 
 Names are those of the service's OpenAPI description; {done} of {all} operations are implemented.
-The others answer `501 NotImplemented` with their name, never a silent success. Any `api-version`
-from 2018 on is accepted.
+What is not emulated answers `501 NotImplemented` with its name, never a silent success.
+Any `api-version` from 2018 on is accepted. What an operation does is what the service documents,
+except where the last column names an area below: there the documentation says two things, the
+service was seen to do it, or all sources are silent and the choice is ours; each row says which.
 """
 
 _REFUSED = (
@@ -42,192 +46,6 @@ _WITHOUT_EFFECT = (
     ("virtualMachineConfiguration.extensions", "shown as provisioned, never run"),
 )
 
-# Kinds: documented twice and differently, observed on the service, or silent and thus our choice.
-_NOTES = (
-    ("disagree", "A failed start task leaves its node in `starttaskfailed`, not `unusable`."),
-    ("disagree", "A terminated task and one past maxWallClockTime are `usererror` / `TaskEnded`."),
-    ("disagree", "Task directories are kept for 7 days by default, not for ever."),
-    ("disagree", "Files of a task whose retention is over are `TaskFilesUnavailable`."),
-    ("disagree", "When a job is terminated its active tasks stay active."),
-    ("disagree", "The default scope of autoUser is `pool`; nodes fill by `spread`."),
-    ("disagree", "A request body may have 4 MiB."),
-    ("disagree", "The root directory of a node is `<node>/tasks`."),
-    ("disagree", "Nodes whose start task failed are rebooted and reimaged like working ones."),
-    ("disagree", "Nodes of any pool are reimaged; the docs say only cloud service ones."),
-    ("observed", "Unusable nodes are not rebooted: 409 `NodeStateUnusable`."),
-    ("observed", "A command ended by a signal has the negative signal number as its exit code."),
-    ("observed", "The text of an error ends with the lines RequestId and Time."),
-    ("observed", "A part of a file (`ocp-range`) is answered 200, not 206."),
-    ("observed", "ETags are sent without quotes and accepted with and without them."),
-    ("our choice", "The jobs of a schedule are `SCHEDULE:job-1`, `SCHEDULE:job-2`, ..."),
-    ("our choice", "Jobs that a schedule makes count towards the quota and are made beyond it."),
-    (
-        "our choice",
-        "An auto pool sent back as it was shown, without its secrets, is the same pool.",
-    ),
-    (
-        "our choice",
-        "Recurrences count from the first due job; of missed ones the newest counts.",
-    ),
-    ("our choice", "A schedule that is enabled again makes the job that is due within its window."),
-    ("our choice", "A single job that misses its startWindow is never made; its schedule ends."),
-    (
-        "our choice",
-        "A schedule without recurrence has a second job only for a new doNotRunUntil.",
-    ),
-    ("our choice", "The id of an auto pool is its prefix, `_` and a GUID in capitals."),
-    ("our choice", "Another auto pool for a job is refused with `InvalidPropertyValue`."),
-    ("our choice", "A job that leaves its auto pool for another pool takes it along, if not kept."),
-    ("our choice", "Usage counts nodes from `starting` to `leavingpool`, and is kept for 90 days."),
-    ("our choice", "Nodes go on counting for the usage metrics while the emulator is down."),
-    ("our choice", "Command lines are split as a POSIX shell would, and executed without one."),
-    ("our choice", "A task that comes back to active goes to the front of its job's queue."),
-    ("our choice", "Tasks that fit nowhere hold up only those that need as many slots."),
-    (
-        "our choice",
-        "A multi-instance task keeps free nodes from later tasks while its pool has enough.",
-    ),
-    ("observed", "A container task on another pool ends with `ContainerPoolNotSupported`."),
-    (
-        "our choice",
-        "Without a container engine, nodes of container pools are unusable with it.",
-    ),
-    ("our choice", "Containers share the network of this machine unless their options name one."),
-    (
-        "our choice",
-        "A container has PATH and HOME of its image unless the settings name them.",
-    ),
-    (
-        "disagree",
-        "A container's command is what its entry point gets; an older page lets it replace that.",
-    ),
-    ("our choice", "containerRunOptions may not name or label the container: tasks then fail."),
-    ("our choice", "Passwords of registries are kept, and given back by no operation."),
-    ("our choice", "`criCompatible` pools run the same engine as `dockerCompatible` ones."),
-    ("our choice", "Statistics of a container task count the engine's client, not the container."),
-    (
-        "our choice",
-        "A container ended by request has the exit code that the engine gives, such as 137.",
-    ),
-    ("our choice", "A multi-instance task counts as one task towards maxParallelTasks."),
-    (
-        "our choice",
-        "When the primary ends, subtasks and all they started are killed, then the task ends.",
-    ),
-    (
-        "our choice",
-        "stdout.txt of a primary begins with what its coordination command wrote.",
-    ),
-    (
-        "our choice",
-        "maxWallClockTime of a multi-instance task covers both commands of the primary.",
-    ),
-    (
-        "disagree",
-        "Common resource files lie in the task's folder; subtask n works in folder n below it.",
-    ),
-    (
-        "our choice",
-        "A node's address is a 127.x.y.z, told to tasks in `BATCH_EMULATOR_NODE_IP` (ours).",
-    ),
-    ("our choice", "`AZ_BATCH_TASK_SHARED_DIR` differs from node to node: nodes are folders."),
-    ("our choice", "Nodes leave in the order of what is lost: not working yet, then least busy."),
-    ("our choice", "An exit code listed in exitCodes outranks a range that contains it."),
-    ("our choice", "jobAction `disable` lets the other running tasks end."),
-    ("our choice", "Ids that a task depends on and that no task has yet are waited for."),
-    (
-        "our choice",
-        "A deleted or reactivated parent is waited for anew; who was set free stays so.",
-    ),
-    ("our choice", "A task ended by request takes no job action; its dependency action counts."),
-    ("our choice", "The exit option `default` covers the end by request and by wall clock."),
-    ("our choice", "The ranges of one dependsOn may have 64,000 characters together."),
-    (
-        "our choice",
-        "An exclusive job manager task waits for an empty node; none is cleared for it.",
-    ),
-    ("our choice", "Preemption ends the youngest tasks of the lowest priority, as few as needed."),
-    ("our choice", "A task that is preempted by another job is requeued, which counts."),
-    ("our choice", "Slots that come free by preemption are kept from lower priorities."),
-    (
-        "our choice",
-        "AZ_BATCH_AUTHENTICATION_TOKEN opens what lies below its job, while the task runs.",
-    ),
-    ("our choice", "`retaineddata`: whether tasks are still retained is looked at once a minute."),
-    ("our choice", "Statistics cover the pools, jobs and tasks that exist, up to the request."),
-    ("our choice", "I/O operations are system calls; disk space and network are not measured."),
-    ("our choice", "A pattern of an output file that matches nothing is no failure."),
-    ("our choice", "A resize that fails keeps its targets; nodes still in creation are given up."),
-    ("our choice", "Cores of a VM size are read from its name, 1 where it tells none."),
-    ("our choice", "The `default` node communication mode is `simplified`."),
-    ("our choice", "In a filter a property that is absent satisfies no comparison, `ne` included."),
-    ("our choice", "What leaves the process group of a task lives as long as the node does."),
-    ("observed", "A package lies in `applications/IDVERSIONTIME`, the time is that of storing it."),
-    ("disagree", "`AZ_BATCH_APP_PACKAGE_…` keeps the case of the application's id."),
-    ("observed", "Without a version in the reference there is a variable without one, too."),
-    ("our choice", "A package that a task wants and cannot have is the user's error."),
-    ("our choice", "Unpacked files have the modes of their zip file, else 0644."),
-    ("our choice", "An application without a name is listed with its id as name."),
-    (
-        "our choice",
-        "A container is mounted by blobfuse2 where it is on the PATH and /dev/fuse may be opened.",
-    ),
-    (
-        "our choice",
-        "Else a container is copied to the node, in step every 10 s and around tasks.",
-    ),
-    (
-        "our choice",
-        "A mirrored container whose mount point was replaced is not followed; no blob is deleted.",
-    ),
-    ("our choice", "Files whose names are no UTF-8 stay on the node and become no blobs."),
-    (
-        "our choice",
-        "A container of more than 100,000 blobs is not mounted; whoever writes last wins.",
-    ),
-    ("observed", "Certificates are `sha1-THUMBPRINT.pfx` and `….pfx.pw` in the tasks' folder."),
-    ("our choice", "A PFX is not opened: thumbprint and password are believed, no publicData."),
-    ("our choice", "A certificate that no pool references is deleted at once."),
-    ("observed", "A mount that fails is `MountConfigurationError` of a node that is unusable."),
-    ("our choice", "A share that is mounted is a link: all nodes and REST see the same files."),
-    (
-        "our choice",
-        "An NFS export is the folder `nfs/HOST/PATH` of the data dir, made when missing.",
-    ),
-    ("our choice", "CIFS `//host/share` likewise; on `*.file.*` it is a share of Azure Files."),
-    ("our choice", "Mounts below each other make the node unusable; the pool is accepted."),
-    ("our choice", "Files of mounts are not shown among the files of their node."),
-    ("our choice", "removenodes with an unknown node removes none: 404 `NodeNotFound`."),
-    ("our choice", "A deallocated node counts towards the targets and has lost its disk."),
-    ("our choice", "Nodes unusable without errors, or for a full disk, reboot after a minute."),
-    ("our choice", "Remote login settings name 127.0.0.1 and a port where nobody answers."),
-    ("our choice", "Users of nodes are kept without their passwords; nobody can sign in."),
-    ("our choice", "A spot node gets tasks until it is evicted, also during the notice."),
-    ("our choice", "A preempted node comes back at once, or as `--capacity-away` says."),
-    ("observed", "A formula is evaluated when the pool is added and when scaling is enabled."),
-    ("disagree", "The full names of targets are in results, whatever the formula calls them."),
-    ("observed", "Evaluations fail with 200; undefined names are errors of the evaluation."),
-    ("observed", "Fractions of nodes are cut off: 2.9 is 2. Less than none is none."),
-    ("disagree", "`$CPUPercent` goes from 0 to 1 and percentages of samples from 0 to 100."),
-    ("disagree", "A metric in arithmetic is its newest sample, 0 without one."),
-    ("our choice", "`$CPUPercent` is the part of the pool's task slots that is taken."),
-    ("our choice", "Metrics of memory, disk and network are 0."),
-    (
-        "our choice",
-        "Samples are kept for a day; while no emulator runs they stay what they were.",
-    ),
-    ("our choice", "avg, min, max of nothing and `val` outside of a vector are 0."),
-    ("our choice", "`weekday` of a Sunday is 7, percentile is linear and goes from 0 to 100."),
-    ("our choice", "Formulas nest 50 deep and may use 250,000 elements of vectors."),
-    ("our choice", "An evaluation that falls into a resize waits for its end."),
-    ("our choice", "The same targets resize again when the last resize fell short of them."),
-    ("our choice", "A new formula alone waits for the next evaluation."),
-    ("our choice", "Disabling automatic scaling keeps the targets, and succeeds where it is off."),
-    ("our choice", "Targets of an automatic pool set by hand: 409 OperationNotValidOnPool."),
-    ("our choice", "After a crash nodes that worked are as they were, with their disks."),
-    ("our choice", "After a crash start tasks and tasks that ran run again, uncounted."),
-)
-
 
 def page() -> str:
     """The page, as Markdown."""
@@ -244,11 +62,23 @@ def _group(route: Route) -> str:
 def _operations() -> Iterator[str]:
     ordered = sorted(ROUTES, key=_group)
     for group, routes in groupby(ordered, _group):
-        yield f"## {group}\n\n| operation | request | |\n|---|---|---|"
+        yield f"## {group}\n\n| operation | request | | rests on |\n|---|---|---|---|"
         for route in routes:
             state = "501" if route.handler is None else "implemented"
-            yield f"| {route.operation} | `{route.method} {route.path}` | {state} |"
+            request = f"`{route.method} {route.path}`"
+            yield f"| {route.operation} | {request} | {state} | {_basis(route)} |"
         yield ""
+
+
+def _basis(route: Route) -> str:
+    """Every operation is documented; beside that, the areas in which other things decide."""
+    areas = [a for a in AREAS if route.operation.startswith(a.operations) and a.operations != ("",)]
+    links = [f"[{area.title.lower()}](#{_anchor(area)})" for area in areas]
+    return ", ".join(["documented", *links])
+
+
+def _anchor(area: Area) -> str:
+    return area.title.lower().replace(" ", "-")
 
 
 def _properties() -> Iterator[str]:
@@ -262,10 +92,18 @@ def _properties() -> Iterator[str]:
 
 
 def _notes() -> Iterator[str]:
-    yield "## Where the documentation does not decide\n\n| it | and the emulator does |\n|---|---|"
-    words = {"disagree": "says both", "observed": "is silent; seen on the service"}
-    for kind, text in _NOTES:
-        yield f"| {words.get(kind, 'is silent; our choice')} | {text} |"
+    yield "# Where the documentation does not decide\n"
+    yield f"Requests of every operation: [requests](#{_anchor(AREAS[0])}).\n"
+    words = {
+        Kind.DISAGREE: "the documentation says both",
+        Kind.OBSERVED: "observed on the service",
+        Kind.OURS: "our choice",
+    }
+    for area in AREAS:
+        yield f"## {area.title}\n\n| | |\n|---|---|"
+        for kind, text in area.notes:
+            yield f"| {words[kind]} | {text} |"
+        yield ""
 
 
 if __name__ == "__main__":

@@ -144,8 +144,10 @@ def check_task(body: Json, job: Json) -> None:
 
 def _check_reserved_id(body: Json, job: Json) -> None:
     for name in ("jobPreparationTask", "jobReleaseTask"):
+        if name not in job:
+            continue
         reserved = str(part(job, name).get("id") or name[:-4].lower()).lower()
-        if name in job and body["id"].lower() == reserved:
+        if body["id"].lower() == reserved:
             raise Fault(f"TaskIdSameAs{name[0].upper()}{name[1:]}")
 
 
@@ -184,6 +186,8 @@ def check_token_settings(task: Json) -> None:
 
 def _check_exit_conditions(body: Json, job: Json) -> None:
     conditions = part(body, "exitConditions")
+    if not conditions:
+        return
     for name in ("exitCodes", "exitCodeRanges"):
         for mapping in parts(conditions, name):
             require(

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from batch_emulator import coverage, reference
+from batch_emulator.coverage_notes import AREAS
 from batch_emulator.routes.table import ROUTES
 
 ROOT = Path(__file__).parents[3]
@@ -38,3 +39,15 @@ def test_the_tables_of_the_readme_are_what_make_schema_writes() -> None:
     written = reference.PAGE.read_text(encoding="utf-8")
     assert written == reference.page(written)
     assert "| `--account ACCOUNT` | required |" in written
+
+
+def test_every_area_of_notes_concerns_operations_there_are() -> None:
+    names = [route.operation for route in ROUTES]
+    for area in AREAS:
+        assert area.notes
+        for start in area.operations:
+            assert any(name.startswith(start) for name in names), f"{area.title}: {start}"
+
+
+def test_every_operation_is_implemented() -> None:
+    assert [route.operation for route in ROUTES if route.handler is None] == []
