@@ -19,16 +19,8 @@ from tests.contract.server import Things, client_for, eventually
 ROOT = Path(__file__).parents[2]
 pytest_plugins = ["pytester"]
 
-FIVE_LINES = """
-from azure.batch import BatchClient
-from azure.core.credentials import AzureNamedKeyCredential
-
-def test_mine(batch_emulator):
-    credential = AzureNamedKeyCredential(batch_emulator.account, batch_emulator.key)
-    client = BatchClient(batch_emulator.url, credential)
-    client.create_pool({"id": "mine", "vmSize": "standard_d2s_v3", "targetDedicatedNodes": 1})
-    assert [pool.id for pool in client.list_pools()] == ["mine"]
-"""
+README = (ROOT / "batch_emulator/README.md").read_text(encoding="utf-8")
+FIVE_LINES = README.split("```python\n", 1)[1].split("```", 1)[0]  # as strangers copy them
 
 
 def _bearer(server: Server) -> dict[str, str]:

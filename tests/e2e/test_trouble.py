@@ -188,9 +188,12 @@ def test_terminated_task_is_not_a_success(cli: Cli, script: Write) -> None:
     until(lambda: cli.json("show", run_id)["state"] == "failed")
 
 
-def test_ctrl_c_detaches_and_the_run_goes_on(cli: Cli, script: Write) -> None:
+def test_ctrl_c_detaches_and_the_run_goes_on(cli: Cli, script: Write, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
     folder = script(
-        "import time\nprint('begun', flush=True)\ntime.sleep(4)\nprint('finished', flush=True)"
+        "import pathlib, time\nprint('begun', flush=True)\n"
+        f"while not pathlib.Path({str(gate)!r}).exists(): time.sleep(0.05)\n"
+        "print('finished', flush=True)"
     )
     process = cli.start("train", folder)
     assert process.stdout is not None
@@ -198,6 +201,7 @@ def test_ctrl_c_detaches_and_the_run_goes_on(cli: Cli, script: Write) -> None:
     _out, err = interrupt(process)
     assert process.returncode == 130
     assert "runner attach" in err
+    gate.touch()
     assert "finished" in cli.ok("attach", "@last")
 
 
