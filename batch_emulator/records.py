@@ -87,6 +87,19 @@ def task_record(task: Task) -> Json:
     return record
 
 
+def task_text(task: Task) -> str:
+    """The record of a task as JSON; written down at once for the many that were just added."""
+    fresh = task.previous is None and task.place is None and task.used is None
+    if not fresh or task.blocked or task.satisfies or task.wants or task.group:
+        return dump(task_record(task))
+    return (
+        f'{{"eTag":{task.etag},"lastModified":"{time_text(task.modified)}",'
+        f'"creationTime":"{time_text(task.created)}","state":"{task.state.value}",'
+        f'"stateTransitionTime":"{time_text(task.state_time)}",'
+        f'"executionInfo":{{"retryCount":{task.retry_count},"requeueCount":{task.requeue_count}}}}}'
+    )
+
+
 def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> Task:
     """The task that `task_record` described."""
     info = record["executionInfo"]

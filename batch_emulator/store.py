@@ -29,6 +29,7 @@ from batch_emulator.records import (
     pool_record,
     task_from,
     task_record,
+    task_text,
 )
 from batch_emulator.values import time_of
 
@@ -167,7 +168,7 @@ class Store:
             "INSERT INTO tasks VALUES (?,?,?,?,?,?,?,?,?,NULL)",
             (
                 (t.job.key, t.key, t.id, t.order, t.slots, t.state.value, t.result,
-                 dump(task_record(t)), dump(body))
+                 task_text(t), dump(body))
                 for t, body in journal.new_tasks
             ),
         )  # fmt: skip

@@ -10,6 +10,14 @@ from starlette.types import Receive, Scope, Send
 
 from batch_emulator.server import bind, url_of, uvicorn_config
 
+# As long as the service's answer, so that clients have as much to read.
+_ADDED = {
+    "status": "Success",
+    "eTag": "0x8DE28FB2A5C3D40",
+    "lastModified": "2026-11-21T11:42:00.123456Z",
+    "location": "http://127.0.0.1:8900/jobs/job/tasks/sdk0000",
+}
+
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """ASGI: JSON in, the same JSON out; tasks in a collection have all been added."""
@@ -23,7 +31,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
             break
     document = json.loads(b"".join(parts))
     if scope["path"].endswith("/addtaskcollection"):  # what the SDK needs to believe it
-        results = [{"status": "Success", "taskId": task["id"]} for task in document["value"]]
+        results = [{**_ADDED, "taskId": task["id"]} for task in document["value"]]
         document = {"value": results}
     text = json.dumps(document, separators=(",", ":"), ensure_ascii=False)
     await Response(text.encode(), 200, media_type="application/json")(scope, receive, send)

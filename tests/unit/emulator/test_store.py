@@ -16,11 +16,13 @@ from batch_emulator.account import Account
 from batch_emulator.emulator import Emulator, Settings
 from batch_emulator.model import JobState, NodeState, TaskState
 from batch_emulator.records import (
+    dump,
     job_record,
     node_record,
     pool_record,
     schedule_record,
     task_record,
+    task_text,
 )
 from batch_emulator.store import FORMAT, Store, StoreFormatError, StoreInUseError
 from batch_emulator.transitions import jobs, tasks
@@ -179,3 +181,19 @@ def test_records_keep_their_form_while_the_format_keeps_its_number() -> None:
     names = [sorted(record) for record in records]
     digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
     assert (FORMAT, digest) == (2, "70bc5653f978")
+
+
+def test_text_of_a_task_is_its_record_however_it_came_about() -> None:
+    world = World()
+    world.pool()
+    job = world.job(usesTaskDependencies=True)
+    plain = world.task(job, "plain", settle=False)
+    waiting = world.task(job, "waiting", dependsOn={"taskIds": ["plain"]}, settle=False)
+    wishing = world.task(job, "wishing", affinityInfo={"affinityId": "TVM:x"}, settle=False)
+    fresh = [json.loads(task_text(task)) for task in (plain, waiting, wishing)]
+    assert fresh == [json.loads(dump(task_record(task))) for task in (plain, waiting, wishing)]
+    world.settle()
+    assert plain.execution is not None
+    for end in (lambda: None, lambda: world.end(plain)):
+        end()
+        assert json.loads(task_text(plain)) == json.loads(dump(task_record(plain)))
