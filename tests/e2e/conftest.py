@@ -73,6 +73,8 @@ class Cli:
             stderr=subprocess.PIPE,
             text=True,
             start_new_session=True,
+            # a suite in the background of a script has Ctrl-C switched off, and so its children
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509
         )
 
 
