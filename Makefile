@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Pulumi's Azure SDK is 155 MB on disk: training does not wait for it.
+INFRA_READY := $(VENV)/.ready-infra
 # Real MNIST beside the checkout is used when it is there; otherwise the runner finds the data itself.
 DATA ?= $(wildcard ../shared/data/mnist)
 ARGS ?=
@@ -21,16 +23,19 @@ setup: $(READY) ## create .venv with the pinned packages
 $(READY): requirements/dev.lock pyproject.toml tools/setup.sh
 	@tools/setup.sh $(PYTHON) $(VENV)
 
+$(INFRA_READY): $(READY) requirements/infra.lock tools/setup_infra.sh
+	@tools/setup_infra.sh $(VENV)
+
 train: $(READY) ## train MNIST on local services (ARGS="--set subset=8000" for a quick one)
 	@$(BIN)/runner train mnist $(if $(DATA),--data $(DATA)) $(ARGS)
 
-test: $(READY) ## unit, contract and end-to-end tests
+test: $(INFRA_READY) ## unit, contract and end-to-end tests
 	$(BIN)/pytest -n 2 -m "not slow" $(ARGS)
 
-test-all: $(READY) ## everything, the slow suites too
+test-all: $(INFRA_READY) ## everything, the slow suites too
 	$(BIN)/pytest -n 2 $(ARGS)
 
-lint: $(READY) ## ruff, pyright strict, import rules, generated files
+lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
@@ -54,6 +59,11 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/dev.loc
 	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --upgrade --quiet \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/dev.lock
+	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
+	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --extra infra --upgrade --quiet \
+	  --constraints requirements/dev.lock \
+	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+	  --output-file requirements/infra.lock
 
 clean: ## remove what make made in this folder
 	rm -rf $(VENV) .cache outputs .pytest_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""The Pulumi program: the Azure environment that `runner` trains in."""
