@@ -1,0 +1,96 @@
+"""What a person may say of one pool in `Pulumi.<stack>.yaml`."""
+
+from __future__ import annotations
+
+from datetime import time
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+# Pool ids: up to 64 letters, digits, '-' and '_', compared without case.
+# https://learn.microsoft.com/rest/api/batchservice/pools/create-pool (2025-06-01)
+POOL_ID = r"^[A-Za-z0-9_-]{1,64}$"
+Scenario = Literal[
+    "scale_to_zero", "spot_first_with_dedicated_fallback", "office_hours", "fixed", "formula"
+]
+Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+
+
+class Section(BaseModel):
+    """A part of the file: a key nobody knows is an error, not a wish."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+
+class OfficeHours(Section):
+    """Days and hours during which a pool keeps its nodes, in a fixed offset from UTC."""
+
+    days: tuple[Weekday, ...] = Field(
+        ("mon", "tue", "wed", "thu", "fri"), min_length=1, strict=False
+    )
+    start: time = Field(default=time(8), strict=False)
+    end: time = Field(default=time(18), strict=False)
+    utc_offset_hours: int = Field(default=0, ge=-12, le=14)
+    nodes: int = Field(default=1, ge=1)
+
+
+class ImageChoice(Section):
+    """The VM image: a marketplace GPU image, or a version of the stack's own image.
+
+    `version` of a gallery image is `latest` or `1.2.3`; of the marketplace one likewise.
+    """
+
+    source: Literal["marketplace", "gallery"] = "marketplace"
+    version: str = Field(default="latest", pattern=r"^(latest|\d+\.\d+\.\d+)$")
+
+
+class BlobMount(Section):
+    """A container mounted through blobfuse with the pool's identity."""
+
+    kind: Literal["blob"]
+    container: str
+    path: str = Field(pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+    read_only: bool = True
+
+
+class FilesMount(Section):
+    """The stack's Azure Files share, over SMB with the account's key."""
+
+    kind: Literal["files"]
+    path: str = Field(default="shared", pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+
+
+class NfsMount(Section):
+    """An NFS export, such as `host:/export`."""
+
+    kind: Literal["nfs"]
+    source: str = Field(pattern=r"^[^\s:]+:/\S*$")
+    path: str = Field(pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+    options: str = "-o vers=4,minorversion=1,sec=sys"
+
+
+Mount = Annotated[BlobMount | FilesMount | NfsMount, Field(discriminator="kind")]
+
+
+class PoolConfig(Section):
+    """One pool. Node counts are maxima: every scenario but `fixed` begins with none.
+
+    `spend_cap_usd_per_hour` lowers the maxima to what the price table says it buys.
+    """
+
+    id: str = Field(pattern=POOL_ID)
+    vm_size: str
+    max_spot: int = Field(default=4, ge=0, le=1000)
+    max_dedicated: int = Field(default=0, ge=0, le=1000)
+    slots: int = Field(default=1, ge=1, le=256)
+    scenario: Scenario = "scale_to_zero"
+    formula: str | None = None
+    evaluation_minutes: int = Field(default=5, ge=5, le=10080)
+    office_hours: OfficeHours | None = None
+    spend_cap_usd_per_hour: float | None = Field(default=None, gt=0, strict=False)
+    image: ImageChoice = ImageChoice()
+    mounts: tuple[Mount, ...] = Field(default=(), max_length=10, strict=False)
+    preload: tuple[str, ...] = Field(default=(), strict=False)
+    inter_node_communication: bool = False
+    pack_tasks: bool = True
+    tags: dict[str, str] = Field(default_factory=dict)

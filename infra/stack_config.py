@@ -1,0 +1,201 @@
+"""`Pulumi.<stack>.yaml` as typed values: everything a person may say of an environment."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import Field
+from ruamel.yaml.comments import CommentedMap
+
+from infra.pool_config import BlobMount, FilesMount, PoolConfig, Section
+from runner.core.document import Document, check_document, field_error, read_document
+from runner.core.errors import ExitCode, RunnerError
+
+_CODE = "R-STACK-CONFIG"
+# 3 to 24 lower-case letters and digits.
+# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+_ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
+CONTAINERS = ("runs", "models", "data")
+_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+
+
+class StorageConfig(Section):
+    """The storage account. A file share needs the account's keys, which are off without it."""
+
+    account_name: str | None = None
+    file_share_gib: int | None = Field(default=None, ge=1, le=102400)
+    shared_keys: bool | None = None
+    keep_runs_days: int | None = Field(default=None, ge=1)
+    cool_models_days: int = Field(default=30, ge=1)
+
+
+class NetworkConfig(Section):
+    """A virtual network of the stack's own, with a NAT gateway for what nodes download."""
+
+    address_space: str = "10.20.0.0/16"
+    pool_subnet: str = "10.20.0.0/20"
+
+
+class ImageConfig(Section):
+    """The stack's own VM image, verified on a GPU: `build_vm_size` must have one."""
+
+    build_vm_size: str = "Standard_NC4as_T4_v3"
+    replicate_to: tuple[str, ...] = Field(default=(), strict=False)
+
+
+class BudgetConfig(Section):
+    """A monthly budget: it notifies, it does not stop spending."""
+
+    usd_per_month: float = Field(default=100, gt=0, strict=False)
+    emails: tuple[str, ...] = Field(default=(), strict=False)
+    thresholds_percent: tuple[int, ...] = Field(
+        default=(50, 80, 100), min_length=1, max_length=5, strict=False
+    )
+
+
+class ObservabilityConfig(Section):
+    """Diagnostics to Log Analytics, and alerts to `emails`."""
+
+    retention_days: int = Field(default=30, ge=30, le=730)
+    emails: tuple[str, ...] = Field(default=(), strict=False)
+
+
+class StackConfig(Section):
+    """One environment. `operators` are the Entra object ids that may submit, beside who deploys."""
+
+    stack: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    subscription_id: str = Field(pattern=_UUID)
+    location: str = Field(pattern=r"^[a-z0-9]+$")
+    tags: dict[str, str] = Field(default_factory=dict)
+    operators: tuple[str, ...] = Field(default=(), strict=False)
+    storage: StorageConfig = StorageConfig()
+    network: NetworkConfig | None = None
+    image: ImageConfig | None = None
+    registry: bool = False
+    budget: BudgetConfig = BudgetConfig()
+    observability: ObservabilityConfig | None = ObservabilityConfig()
+    pools: tuple[PoolConfig, ...] = Field(strict=False)
+
+
+def parse_stack_config(values: Mapping[str, Any], *, stack: str, file: Path) -> StackConfig:
+    """Check the values of `file`'s `runner:` keys, with `location` and `subscription_id` added.
+
+    Raises RunnerError naming the file, the line when the file can be read, and the field.
+    """
+    tree: Any = _runner_tree(file)
+    document = Document(file, {**values, "stack": stack}, tree)
+    for key, setting in (("location", "location"), ("subscription_id", "subscriptionId")):
+        if not values.get(key):
+            raise RunnerError(
+                f"{_CODE}-MISSING",
+                f"{file.name} does not say the {key.replace('_id', '')}",
+                why=f"azure-native:{setting} is not set for stack {stack!r}",
+                fix=f"pulumi config set azure-native:{setting} VALUE --stack {stack}",
+                exit_code=ExitCode.PREFLIGHT,
+            )
+    config = check_document(document, StackConfig, code=_CODE)
+    for location, problem, fix in _contradictions(config):
+        raise field_error(document, location, problem, code=_CODE, fix=fix)
+    return config
+
+
+def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackConfig:
+    """Read `Pulumi.<stack>.yaml` without Pulumi; what it lacks comes from the ARM_ variables."""
+    document = read_document(file, code=_CODE)
+    raw: object = document.data.get("config", {})
+    config = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+    values = {k.split(":", 1)[1]: v for k, v in config.items() if k.startswith("runner:")}
+    values["location"] = config.get("azure-native:location") or environment.get("ARM_LOCATION")
+    values["subscription_id"] = config.get("azure-native:subscriptionId") or environment.get(
+        "ARM_SUBSCRIPTION_ID"
+    )
+    stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
+    return parse_stack_config(values, stack=stack, file=file)
+
+
+def _runner_tree(file: Path) -> Any:
+    """The file's lines under the names of our keys, so that an error can say where."""
+    try:
+        found: object = read_document(file, code=_CODE).tree.get("config")
+    except RunnerError:
+        return None
+    if not isinstance(found, CommentedMap):
+        return None
+    tree = CommentedMap()
+    lines = cast("dict[str, Any]", cast("Any", found).lc.data)
+    for key, value in cast("Mapping[str, Any]", found).items():
+        if key.startswith("runner:"):
+            name = key.split(":", 1)[1]
+            tree[name] = value
+            cast("Any", tree).lc.add_kv_line_col(name, lines[key])
+    return tree
+
+
+_Problem = tuple[tuple[int | str, ...], str, str]  # where, what, fix
+
+
+def _contradictions(config: StackConfig) -> Iterator[_Problem]:
+    storage = config.storage
+    if storage.account_name is not None and not _ACCOUNT_NAME.fullmatch(storage.account_name):
+        yield (
+            ("storage", "account_name"),
+            f"{storage.account_name!r} is not the name of a storage account",
+            "use 3 to 24 lower-case letters and digits, or leave it out",
+        )
+    if storage.file_share_gib is not None and storage.shared_keys is False:
+        yield (
+            ("storage", "file_share_gib"),
+            "a share is asked for while shared_keys is false",
+            "an SMB mount signs in with an account key: remove one of the two",
+        )
+    if not config.pools:
+        yield ("pools",), "there is no pool", "add one: - id: t4"
+    seen: dict[str, str] = {}
+    for number, pool in enumerate(config.pools):
+        where = ("pools", number)
+        if (first := seen.setdefault(pool.id.lower(), pool.id)) is not pool.id:
+            what = f"two pools are called {first!r} (case does not count)"
+            yield (*where, "id"), what, "give each pool an id of its own"
+        for key, what, fix in (*_pool_contradictions(pool), *_missing_parts(config, pool)):
+            yield (*where, key), f"pool {pool.id!r}: {what}", fix
+
+
+def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
+    if pool.max_spot + pool.max_dedicated < 1:
+        yield "max_spot", "it may never have a node", "set max_spot or max_dedicated to 1 or more"
+    if (pool.scenario == "formula") != (pool.formula is not None):
+        yield "scenario", "scenario 'formula' and the key formula go together", "give both or none"
+    if (pool.scenario == "office_hours") != (pool.office_hours is not None):
+        yield "scenario", "scenario and key office_hours go together", "give both or none"
+    both = pool.max_spot > 0 and pool.max_dedicated > 0
+    if pool.scenario == "spot_first_with_dedicated_fallback" and not both:
+        fix = "set max_spot and max_dedicated to 1 or more"
+        yield "scenario", "a fallback needs both kinds of node", fix
+    if pool.scenario in ("scale_to_zero", "office_hours") and both:
+        fix = "set one of the two to 0, or use spot_first_with_dedicated_fallback"
+        yield "max_dedicated", f"{pool.scenario} uses one kind of node", fix
+    paths = [mount.path.lower() for mount in pool.mounts]
+    if len(set(paths)) < len(paths):
+        yield "mounts", "two mounts have the same path", "give each mount a path of its own"
+
+
+def _missing_parts(config: StackConfig, pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
+    if pool.image.source == "gallery" and config.image is None:
+        yield (
+            "image",
+            "its image comes from the gallery, and this stack has none",
+            "add runner:image: {}, or set image.source to marketplace",
+        )
+    for mount in pool.mounts:
+        if isinstance(mount, FilesMount) and config.storage.file_share_gib is None:
+            yield (
+                "mounts",
+                "it mounts the file share, and this stack has none",
+                "set storage.file_share_gib, or mount a container with kind: blob",
+            )
+        if isinstance(mount, BlobMount) and mount.container not in CONTAINERS:
+            what = f"there is no container {mount.container!r}"
+            yield "mounts", what, f"the stack has {', '.join(CONTAINERS)}"
