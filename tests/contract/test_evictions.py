@@ -97,10 +97,10 @@ def test_no_process_and_no_file_of_an_evicted_node_is_left(
     )
     task_id = things.task(job_id, command)
     things.wait_task(job_id, task_id, "running")
-    eventually((shared / "x").exists)
+    assert eventually((shared / "x").exists)
     admin("POST", f"/pools/{node[0]}/nodes/{node[1]}/evict", notice=0, away=3600)
     things.wait_nodes(node[0], 1, "preempted")
-    eventually(lambda: not folder.exists())
+    assert eventually(lambda: not folder.exists())
 
     def mine() -> list[str]:
         found: list[str] = []
@@ -112,7 +112,7 @@ def test_no_process_and_no_file_of_an_evicted_node_is_left(
                 continue
         return found
 
-    eventually(lambda: not mine())
+    assert eventually(lambda: not mine())
 
 
 def test_metadata_service_refuses_what_the_real_one_refuses(

@@ -32,12 +32,15 @@ def test_reimaged_node_has_an_empty_disk(
     client: BatchClient, things: Things, node: tuple[str, str], running: Running
 ) -> None:
     job_id = things.job(node[0])
-    things.wait_task(job_id, things.task(job_id, "touch $AZ_BATCH_NODE_SHARED_DIR/../shared/x"))
+    command = "/bin/sh -c 'touch $AZ_BATCH_NODE_SHARED_DIR/left'"
+    task = things.wait_task(job_id, things.task(job_id, command))
+    assert task.execution_info is not None
+    assert task.execution_info.exit_code == 0
     shared = running.emulator.launches.layout(*node).shared
-    (shared / "left").write_text("x")
+    assert (shared / "left").exists()
     client.begin_reimage_node(*node, wire(nodeReimageOption="requeue"), polling_interval=POLL_S)
     things.wait_nodes(node[0], 1, "idle")
-    eventually(lambda: shared.is_dir() and not list(shared.iterdir()))
+    assert eventually(lambda: shared.is_dir() and not list(shared.iterdir()))
 
 
 def test_deallocated_node_is_listed_and_comes_back_when_started(

@@ -65,10 +65,13 @@ def test_reboot_runs_the_start_task_again_and_keeps_the_disk(
     pool_id = things.pool(target_dedicated_nodes=1, start_task=task)
     [node] = things.wait_nodes(pool_id, 1)
     client.begin_reboot_node(pool_id, node.id, wire(nodeRebootOption="requeue"))
-    eventually(
-        lambda: b"".join(client.download_node_file(pool_id, node.id, "shared/boots")) == b"x\nx\n"
-    )
-    things.wait_nodes(pool_id, 1)
+
+    def boots() -> bytes:
+        return b"".join(client.download_node_file(pool_id, node.id, "shared/boots"))
+
+    assert eventually(lambda: (found := boots()) != b"x\n" and found) == b"x\nx\n"
+    [again] = things.wait_nodes(pool_id, 1)
+    assert again.id == node.id
 
 
 def test_reboot_requeues_the_running_task(client: BatchClient, things: Things) -> None:
@@ -101,7 +104,7 @@ def test_node_shows_what_it_ran(client: BatchClient, things: Things, pool: str) 
         tasks = node.recent_tasks or []
         return any(task.task_id == task_id and task.task_state == "completed" for task in tasks)
 
-    eventually(recent)
+    assert eventually(recent)
 
 
 def test_absent_node_is_not_found(client: BatchClient, pool: str) -> None:

@@ -227,7 +227,7 @@ def test_start_task_that_nobody_waits_for_runs_again(tmp_path: Path) -> None:
             info = node.start_task_info
             return node.state == "idle" and info is not None and info.result == "success"
 
-        eventually(ended)
+        assert eventually(ended)
 
 
 LOCKED = (

@@ -65,13 +65,14 @@ def test_node_waits_for_the_retention_of_its_tasks(tmp_path: Path) -> None:
         pool_id = things.pool(target_dedicated_nodes=1)
         things.wait_nodes(pool_id, 1)
         job_id = things.job(pool_id)
-        things.wait_task(job_id, things.task(job_id, constraints=short(3)))
+        done = things.wait_task(job_id, things.task(job_id, constraints=short(3)))
         client.begin_resize_pool(
             pool_id,
             models.BatchPoolResizeOptions(
                 target_dedicated_nodes=0, node_deallocation_option="retaineddata"
             ),
         )
-        things.wait_nodes(pool_id, 1, "leavingpool")
-        things.wait_nodes(pool_id, 0)
-        eventually(lambda: client.get_pool(pool_id).allocation_state == "steady")
+        [leaving] = things.wait_nodes(pool_id, 1, "leavingpool")
+        assert folder(running, done).is_dir(), f"{leaving.id} waits for it"
+        assert things.wait_nodes(pool_id, 0) == []
+        assert eventually(lambda: client.get_pool(pool_id).allocation_state == "steady")

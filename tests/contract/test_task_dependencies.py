@@ -47,7 +47,9 @@ def test_failure_may_satisfy(things: Things, pool: str) -> None:
     conditions = models.ExitConditions(default=models.ExitOptions(dependency_action="satisfy"))
     things.task(job_id, "/bin/false", id="a", exit_conditions=conditions)
     things.task(job_id, id="b", depends_on=on("a"))
-    things.wait_task(job_id, "b")
+    follower = things.wait_task(job_id, "b")
+    assert follower.execution_info is not None
+    assert follower.execution_info.result == "success"
 
 
 def test_terminated_waiting_task_may_satisfy(
@@ -58,7 +60,9 @@ def test_terminated_waiting_task_may_satisfy(
     things.task(job_id, id="a", depends_on=on("nobody"), exit_conditions=conditions)
     things.task(job_id, id="b", depends_on=on("a"))
     client.terminate_task(job_id, "a")
-    things.wait_task(job_id, "b")
+    follower = things.wait_task(job_id, "b")
+    assert follower.execution_info is not None
+    assert follower.execution_info.result == "success"
 
 
 def test_job_must_say_that_it_uses_dependencies(things: Things, pool: str) -> None:

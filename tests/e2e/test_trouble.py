@@ -88,7 +88,7 @@ def test_recipe_reference_cannot_name_a_requirements_file_outside(
 
 
 def test_unknown_run_is_refused(cli: Cli) -> None:
-    refused(cli, "show", "no-such-run")
+    assert "no-such-run" in refused(cli, "show", "no-such-run")
 
 
 def test_script_that_exits_3_fails_the_run_and_shows_its_last_words(
@@ -185,7 +185,8 @@ def test_terminated_task_is_not_a_success(cli: Cli, script: Write) -> None:
     client = BatchClient(endpoint, AzureNamedKeyCredential(account, key))
     batch = cli.json("show", run_id)["run"]["batch"]
     client.terminate_task(batch["job_id"], batch["task_id"])
-    until(lambda: cli.json("show", run_id)["state"] == "failed")
+    until(lambda: cli.json("show", run_id)["state"] != "running")
+    assert cli.json("show", run_id)["state"] == "failed"
 
 
 def test_ctrl_c_detaches_and_the_run_goes_on(cli: Cli, script: Write, tmp_path: Path) -> None:

@@ -60,3 +60,24 @@ def test_every_error_says_what_to_do_next(path: Path) -> None:
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "RunnerError":
             given = {keyword.arg for keyword in node.keywords}
             assert given & {"fix", None}, f"line {node.lineno} has no fix"
+
+
+def _asserts(node: ast.AST) -> bool:
+    if isinstance(node, ast.Call):
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        return name in ("raises", "fail") or name.startswith("assert_")
+    return isinstance(node, ast.Assert)
+
+
+@pytest.mark.parametrize(
+    "path", sorted((ROOT / "tests").rglob("test_*.py")), ids=lambda p: str(p.relative_to(ROOT))
+)
+def test_every_test_says_what_it_asserts(path: Path) -> None:
+    mute = [
+        f"{node.name} at line {node.lineno}"
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and not any(_asserts(inner) for inner in ast.walk(node))
+    ]
+    assert mute == [], "a helper that waits or checks is no claim that a reader can see"

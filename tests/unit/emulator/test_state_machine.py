@@ -130,6 +130,7 @@ def test_states_counters_and_processes_agree_whatever_happens(randomness: random
         check_processes(chaos)
     check_rest(chaos)
     check_events(chaos)
+    assert "node.state" in {event.kind for event in chaos.world.account.events.after(0)}
 
 
 def test_the_same_decisions_give_the_same_events() -> None:

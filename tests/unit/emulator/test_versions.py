@@ -74,6 +74,11 @@ def test_version_must_be_there() -> None:
     assert caught.value.code == "MissingRequiredQueryParameter"
 
 
-@pytest.mark.parametrize("version", ["2018-08-01.7.0", "2019-08-01.10.0", "2027-01-01-preview"])
-def test_every_other_version_is_accepted(version: str) -> None:
-    versions.check({"api-version": version})
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [("2018-08-01.7.0", True), ("2019-08-01.10.0", True), ("2027-01-01-preview", False)],
+)
+def test_every_other_version_is_accepted(version: str, old: bool) -> None:
+    query = {"api-version": version}
+    versions.check(query)
+    assert versions.is_old(query) is old

@@ -264,6 +264,7 @@ def test_instances_schedules_and_pools_agree_whatever_happens(randomness: random
         check(chaos)
     check_events(chaos)
     check_schedule_events(chaos)
+    assert "node.state" in {event.kind for event in chaos.world.account.events.after(0)}
 
 
 @pytest.mark.parametrize("seed", range(6))

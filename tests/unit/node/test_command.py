@@ -152,4 +152,6 @@ def test_script_does_not_outlive_a_killed_agent(tmp_path: Path, until: Until) ->
     until(lambda: out.exists() and out.read_text().endswith("\n"))
     os.kill(agent, 9)
     os.waitpid(agent, 0)
-    until(lambda: not is_alive(int(out.read_text())))
+    script = int(out.read_text())
+    until(lambda: not is_alive(script))
+    assert not is_alive(script)

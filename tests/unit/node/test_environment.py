@@ -300,7 +300,12 @@ def test_killed_agent_leaves_no_uv_writing(
     agent.kill()
     agent.wait()
     stat = Path("/proc", calls(shared)[0].split()[0], "stat")
-    until(lambda: not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z")
+
+    def over() -> bool:
+        return not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z"
+
+    until(over)
+    assert over()
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,12 @@ def test_link_to_a_file_is_exported_as_the_file(
     ["model.keras", "*.keras", "plots", "plots/**", "plots/*.png", "**/*.png", "./plots"],
 )
 def test_kept_promise_passes(output: Path, promised: str) -> None:
+    before = sorted(output.rglob("*"))
     check_promised(output, [promised])
+    with pytest.raises(StageFailedError) as caught:
+        check_promised(output, [promised, "broken.promise"])
+    assert "promised broken.promise in" in str(caught.value)
+    assert sorted(output.rglob("*")) == before
 
 
 @pytest.mark.parametrize(
