@@ -74,6 +74,16 @@ class FreeTasks:
 
 
 @dataclass(frozen=True, slots=True)
+class EraseTasks:
+    """Effect: forget the tasks of a job being deleted, bit by bit; then `transitions.jobs.forget`.
+
+    Until then the job is deleting, as seen from outside without tasks.
+    """
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
 class AwaitRetention:
     """Effect: a node goes when no task on it is retained; answered by `retained_nodes.answer`."""
 
@@ -86,8 +96,8 @@ class Sweep:
 
 
 Effect = (
-    SweepTasks | FreeTasks | AwaitRetention | Start | Kill | SetUpNode | DeleteNodeFolder
-    | DeleteTaskFolder
+    SweepTasks | FreeTasks | EraseTasks | AwaitRetention | Start | Kill | SetUpNode
+    | DeleteNodeFolder | DeleteTaskFolder
 )  # fmt: skip
 
 

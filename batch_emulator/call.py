@@ -68,7 +68,8 @@ class Call:
     def job(self) -> Job:
         """The job of the path. Raises Fault."""
         job = self.emulator.account.jobs.get(key_of(self.params["jobId"]))
-        if job is None:
+        of_tasks = self.path.strip("/").split("/")[2:3] == ["tasks"]
+        if job is None or (job.erasing and of_tasks):
             raise Fault("JobNotFound")
         return job
 

@@ -7,15 +7,18 @@ import logging
 from collections.abc import Coroutine
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from batch_emulator import erasure
 from batch_emulator.account import (
     Account,
     AwaitRetention,
     DeleteNodeFolder,
     DeleteTaskFolder,
+    EraseTasks,
     FreeTasks,
     Kill,
     SetUpNode,
@@ -37,6 +40,7 @@ from batch_emulator.transitions import (
     container_info,
     dependencies,
     executions,
+    jobs,
     nodes,
     retained_nodes,
     retention,
@@ -91,6 +95,8 @@ class Loop:
             left_s = (min(until, target) - self.clock.now()).total_seconds()
             self.clock.push(max(0.0, left_s))
             self.step()
+            while await self.node_setup.settle():  # it takes none of the pushed clock's time
+                self.step()
             if until >= target:
                 return
             await asyncio.sleep(0)  # whoever else wants to may go on in between
@@ -122,6 +128,10 @@ class Loop:
                     self._spawn(self._sweep())
                 case FreeTasks(job):
                     asyncio.get_running_loop().call_soon(self._free, job)
+                case EraseTasks(job):
+                    self.store.write(self.account.take_journal())
+                    if self._erase_some(job):
+                        self._spawn(self._erase(job))
                 case AwaitRetention(node):
                     self.store.write(self.account.take_journal())
                     until = self.store.retained_until(node.pool.id, node.id)
@@ -138,28 +148,15 @@ class Loop:
     def _set_up(self, node: Node) -> None:
         booted = node.booted or self.clock.now()
         layout = self.launches.layout(node.pool.id, node.id)
-        try:
-            layout.create()
-        except OSError as err:
-            log.error("node %s has no folders: %s", node.id, err)
-            error = executions.disk_full_error(f"Its folders cannot be made: {err.strerror}")
-            nodes.set_up(self.account, node, booted, [error], self.clock.now())
-            return
-        fresh = Booted(node.pool.id, node.id, node.pool.spec, layout)
-        if self.node_setup.nothing_to_do(fresh):
-            nodes.set_up(self.account, node, booted, [], self.clock.now())
-            return
 
         def ready(errors: list[Json]) -> None:
             nodes.set_up(self.account, node, booted, errors, self.clock.now())
             self.poke()
 
-        self.node_setup.begin(fresh, ready)
+        self.node_setup.begin(Booted(node.pool.id, node.id, node.pool.spec, layout), ready)
 
     def _delete_node(self, pool_id: str, node_id: str) -> None:
         folder = self.launches.node_dir(pool_id, node_id)
-        Executor.kill_leftovers(folder)  # daemons live as long as their node
-        root = self.launches.layout(pool_id, node_id).root
 
         def delete() -> None:
             left = mounted_below(folder)
@@ -168,7 +165,7 @@ class Loop:
             else:
                 self._remove(folder)
 
-        self.node_setup.give_up(root, delete)
+        self.node_setup.give_up(self.launches.layout(pool_id, node_id).root, delete)
 
     def _start(self, execution: Execution) -> None:
         if execution.stop is not None:
@@ -217,6 +214,9 @@ class Loop:
                 self._load_body(execution)  # its exit conditions count
             self._ended(execution, None)
         elif hard:
+            if execution.stop is Stop.LOST:
+                node = execution.node
+                self.node_setup.lose(self.launches.layout(node.pool.id, node.id).root)
             self._spawn(self.executor.kill_now(key))
         else:
             # the output files of a task that will run again are not wanted
@@ -244,6 +244,23 @@ class Loop:
     def _free(self, job: Job) -> None:
         dependencies.free(self.account, job)
         self.poke()
+
+    async def _erase(self, job: Job) -> None:
+        """Others have their turn after each bit."""
+        more = True
+        while more:
+            await asyncio.sleep(0)
+            more = self._erase_some(job)
+            self.store.commit_soon()
+        self.poke()
+
+    def _erase_some(self, job: Job) -> bool:
+        more = self.store.erase(job)
+        for key in list(islice(job.live, erasure.AT_ONCE)) if more else ():
+            del job.live[key]
+        if not more:
+            jobs.forget(self.account, job)
+        return more
 
     async def _sweep(self) -> None:
         """Some at a time, one after the other: thousands may expire at once.

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from batch_emulator import schedule_store
+from batch_emulator import erasure, schedule_store
 from batch_emulator.account import Journal, SampleRun
 from batch_emulator.autoscale.samples import KEPT, PERIOD
 from batch_emulator.autoscale.values import Timestamp
@@ -31,37 +31,17 @@ from batch_emulator.records import (
     task_record,
     task_text,
 )
+from batch_emulator.schema import FORMAT, SCHEMA
 from batch_emulator.values import time_of
 
 log = logging.getLogger(__name__)
 
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS pools (pool TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS nodes (
-  pool TEXT, node TEXT, record TEXT NOT NULL, PRIMARY KEY (pool, node)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS tasks (
-  job TEXT, task TEXT, id TEXT NOT NULL, ord INTEGER NOT NULL, slots INTEGER NOT NULL,
-  state TEXT NOT NULL, result TEXT, record TEXT NOT NULL, body TEXT NOT NULL, expires REAL,
-  PRIMARY KEY (job, task)) WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS samples (
-  pool TEXT, first INTEGER, count INTEGER NOT NULL, record TEXT NOT NULL,
-  PRIMARY KEY (pool, first)) WITHOUT ROWID;
-CREATE INDEX IF NOT EXISTS live_tasks ON tasks (job, ord) WHERE state <> 'completed';
-CREATE INDEX IF NOT EXISTS expiring ON tasks (expires) WHERE expires IS NOT NULL;
-CREATE INDEX IF NOT EXISTS retained ON tasks (json_extract(record, '$.place'), expires)
-  WHERE expires IS NOT NULL;
-CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
-"""
 _NEWEST = (
     "SELECT max(json_extract(record, '$.lastModified')) FROM tasks",
     "SELECT max(json_extract(record, '$.modified')) FROM jobs",
     "SELECT max(json_extract(record, '$.state_time')) FROM nodes",
     "SELECT max(json_extract(record, '$.allocation_time')) FROM pools",
 )
-# Raised with every change of the tables above or of what records.py writes: no version reads the
-# state of another.
-FORMAT = 2
 _OTHER_VERSION = (
     f"this emulator reads {FORMAT}: start the version that wrote it, or name an empty folder"
 )
@@ -115,8 +95,9 @@ class Store:
         if used and version != FORMAT:
             self.close()
             raise StoreFormatError(f"its state has format {version}, {_OTHER_VERSION}")
-        self._db.executescript(_SCHEMA + schedule_store.SCHEMA)
+        self._db.executescript(SCHEMA + schedule_store.SCHEMA)
         self._db.execute(f"PRAGMA user_version={FORMAT}")
+        erasure.finish(self._db)
 
     def close(self) -> None:
         """Commit, unless writing failed half-way, and let go of the data dir."""
@@ -162,6 +143,19 @@ class Store:
                 run("DELETE FROM tasks WHERE job=?", (key,))
             else:
                 run("REPLACE INTO jobs VALUES (?,?)", (key, dump(job_record(job))))
+
+    def erase(self, job: Job) -> bool:
+        """Delete a job, and some of its tasks; whether there may be more of them.
+
+        With the first call the job is gone for whoever opens this data dir next.
+        """
+        try:
+            if not self._db.in_transaction:
+                self._db.execute("BEGIN")
+            return erasure.step(self._db, job.key)
+        except sqlite3.Error as err:
+            self._fail(err)
+            raise
 
     def _write_tasks(self, journal: Journal) -> None:
         self._db.executemany(

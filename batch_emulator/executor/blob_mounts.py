@@ -221,8 +221,7 @@ class BlobMounts:
         gone = list(self._at.pop(root, {}).values())
         for mounted in gone:
             mounted.forget()
-        for task in self._busy.get(root, ()):
-            task.cancel()
+        self.give_up_waiting(root)
         if not gone:
             return None
 
@@ -230,6 +229,11 @@ class BlobMounts:
             await asyncio.gather(*(mounted.release() for mounted in gone))
 
         return release
+
+    def give_up_waiting(self, root: Path) -> None:
+        """End what is read and written for the tasks of a node: it may hang, and they are over."""
+        for task in self._busy.get(root, ()):
+            task.cancel()
 
     async def close(self) -> None:
         """Stop following; what was not pushed is after the next start."""

@@ -9,6 +9,7 @@ import errno
 
 from batch_emulator.executor.launch import SERVER_ERROR, USER_ERROR, Failure
 
+DISK_FULL = "DiskFull"  # of a node, too
 _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
@@ -55,7 +56,7 @@ def disk_full(path: str) -> Failure:
     """The node ran out of disk space."""
     return Failure(
         SERVER_ERROR,
-        "DiskFull",
+        DISK_FULL,
         "There is not enough disk space on the node",
         (("FilePath", path),),
     )

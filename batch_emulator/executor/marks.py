@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import re
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
@@ -54,8 +54,11 @@ def marking(root: Path) -> Generator[None]:
         resource.setrlimit(_LOCKS, (soft, hard))
 
 
-def marks_below(limits: bytes, folder: Path) -> bool:
-    """Whether a process with that /proc/PID/limits is of the node or nodes at the folder."""
+def marks_below(limits: bytes, folders: Iterable[Path]) -> bool:
+    """Whether a process with that /proc/PID/limits is of a node at or right below a folder."""
     found = _LINE.search(limits)
     mark = int(found[1]) if found else 0
-    return mark != 0 and (mark == _of(folder) or mark >> _BITS == _hash(folder) | 1 << (_BITS - 1))
+    return mark != 0 and any(
+        mark == _of(folder) or mark >> _BITS == _hash(folder) | 1 << (_BITS - 1)
+        for folder in folders
+    )

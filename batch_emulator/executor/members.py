@@ -37,25 +37,26 @@ def task_members(pid: int, task_dir: Path) -> set[int]:
     return _with_descendants(found, processes) - {os.getpid()}
 
 
-def node_members(folder: Path) -> set[int]:
-    """Processes of the nodes at or below a folder, with their descendants.
+def node_members(*folders: Path) -> set[int]:
+    """Processes of the nodes at or below the folders, with their descendants.
 
     They are known by the node root in their environment, or, where a task cleaned that, by the
     stdout.txt or stderr.txt that they write to, or by their mark (`marks`).
     """
-    root, below = str(folder), f"{folder}/"
+    roots, below = {str(folder) for folder in folders}, tuple(f"{folder}/" for folder in folders)
     processes = _snapshot(_NODE_MARKER)
     found = {
         p.pid
         for p in processes
-        if (p.marker is not None and (p.marker == root or p.marker.startswith(below)))
+        if (p.marker is not None and (p.marker in roots or p.marker.startswith(below)))
         or _writes_below(p.pid, below)
-        or _is_marked(p.pid, folder)
+        or _is_marked(p.pid, folders)
     }
-    return _with_descendants(found, processes) - {os.getpid()}
+    # we may wear a mark just now (`marks.marking`), which makes no member of what we started
+    return _with_descendants(found - {os.getpid()}, processes) - {os.getpid()}
 
 
-def _writes_below(pid: int, below: str) -> bool:
+def _writes_below(pid: int, below: tuple[str, ...]) -> bool:
     for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
         with suppress(OSError):
             target = str(Path(f"{_PROC}/{pid}/fd/{number}").readlink()).removesuffix(" (deleted)")
@@ -64,9 +65,9 @@ def _writes_below(pid: int, below: str) -> bool:
     return False
 
 
-def _is_marked(pid: int, folder: Path) -> bool:
+def _is_marked(pid: int, folders: Iterable[Path]) -> bool:
     try:
-        return marks_below(_bytes(f"{_PROC}/{pid}/limits"), folder)
+        return marks_below(_bytes(f"{_PROC}/{pid}/limits"), folders)
     except OSError:
         return False
 
@@ -117,11 +118,11 @@ def kill_task_members(pid: int, task_dir: Path, rounds: int = 5) -> None:
         time.sleep(0.01)  # in a worker thread: the kernel needs a moment to end them
 
 
-def kill_node_members(folder: Path, rounds: int = 5) -> int:
-    """SIGKILL everything of the nodes at or below a folder; how many processes there were."""
+def kill_node_members(*folders: Path, rounds: int = 5) -> int:
+    """SIGKILL everything of the nodes at or below the folders; how many processes there were."""
     ended: set[int] = set()
     for _ in range(rounds):
-        left = node_members(folder)
+        left = node_members(*folders)
         if not left:
             break
         send(left, signal.SIGKILL)

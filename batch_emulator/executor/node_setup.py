@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from batch_emulator.executor.blob_mounts import BlobMounts
+from batch_emulator.executor.failures import DISK_FULL
 from batch_emulator.executor.launch import Launch
 from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.leftovers import Leftovers
+from batch_emulator.executor.threads import in_thread
 
 log = logging.getLogger(__name__)
 
@@ -68,33 +71,58 @@ class NodeSetup:
     def __init__(self, steps: Sequence[Step] = (), blobs: BlobMounts | None = None) -> None:
         self._steps = tuple(steps)
         self._blobs = blobs or BlobMounts(None)
+        self._leftovers = Leftovers()
+        self._killing: set[asyncio.Task[None]] = set()
+        self._brief: set[asyncio.Task[None]] = set()
+        self._making = asyncio.Lock()
         self._at: dict[Path, asyncio.Task[None]] = {}
         self._deleting: set[asyncio.Task[None]] = set()
-
-    def nothing_to_do(self, node: Booted) -> bool:
-        """Whether the node is ready as soon as it has its folders."""
-        return node.layout.root not in self._at and not self._wanted(node)
 
     def _wanted(self, node: Booted) -> list[Step]:
         return [step for step in self._steps if step.wanted(node.spec)]
 
     def begin(self, node: Booted, ready: Callable[[list[Json]], None]) -> None:
         """Set the node up in the background; `ready` hears the errors, if it comes to that."""
-        self._next(node.layout.root, lambda: self._run(node, ready))
+        task = self._next(node.layout.root, lambda: self._run(node, ready))
+        if not self._wanted(node):
+            self._be_brief(task)
 
     def give_up(self, root: Path, delete: Callable[[], None]) -> None:
-        """The node at `root` is gone: end what is done to it, then `delete` it."""
+        """The node at `root` is gone: end what is done to it and runs on it, then `delete` it."""
         release = self._blobs.forget(root)
-        if root not in self._at and release is None:
-            delete()
-            return
+        # daemons live as long as their node; its folder is the one above its root
+        killing = asyncio.get_running_loop().create_task(self._leftovers.kill(root.parent))
+        self._killing.add(killing)
+        killing.add_done_callback(self._killing.discard)
 
         async def after() -> None:
+            await asyncio.wait({killing})
             if release is not None:
                 await release()
             delete()
 
-        self._deleting.add(self._next(root, after))
+        task = self._next(root, after)
+        self._deleting.add(task)
+        if release is None:
+            self._be_brief(task)
+
+    def _be_brief(self, task: asyncio.Task[None]) -> None:
+        self._brief.add(task)
+        task.add_done_callback(self._brief.discard)
+
+    async def settle(self) -> bool:
+        """Wait for folders that are being made and deleted; whether there were any.
+
+        Not for what takes its time: mounts, packages and images.
+        """
+        if not self._brief:
+            return False
+        await asyncio.wait(set(self._brief))
+        return True
+
+    def lose(self, root: Path) -> None:
+        """The node is being lost: nobody waits for its containers any more."""
+        self._blobs.give_up_waiting(root)
 
     def _next(
         self, root: Path, work: Callable[[], Coroutine[Any, Any, None]]
@@ -117,7 +145,7 @@ class NodeSetup:
     async def _run(self, node: Booted, ready: Callable[[list[Json]], None]) -> None:
         errors: list[Json] = []
         try:
-            node.layout.create()  # again: its namesake was perhaps deleted only now
+            await self._make_folders(node)
             for step in self._wanted(node):
                 await step.run(node)
         except NodeError as err:
@@ -127,6 +155,16 @@ class NodeSetup:
             message = "An internal error occurred while preparing the node"
             errors.append(NodeError("Unknown", message, (("Message", str(err)),)).document())
         ready(errors)
+
+    async def _make_folders(self, node: Booted) -> None:
+        """One after the other: nodes that booted together are ready in the same order again."""
+        async with self._making:
+            try:
+                await in_thread(node.layout.create)
+            except OSError as err:
+                log.error("node %s has no folders: %s", node.node_id, err)
+                why = f"Its folders cannot be made: {err.strerror}"
+                raise NodeError(DISK_FULL, why) from err
 
     def around(self, launch: Launch) -> Launch:
         """The launch of a task that first sees what is new in the containers of its node."""
@@ -150,7 +188,7 @@ class NodeSetup:
         tasks = list(self._at.values())
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*tasks, *self._killing, return_exceptions=True)
 
 
 async def _after(

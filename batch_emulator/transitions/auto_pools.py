@@ -73,7 +73,7 @@ def _new_id(account: Account, auto: Json) -> str:
 def ended(account: Account, job: Job, now: datetime) -> None:
     """A job took a step: when that was its last, its own auto pool goes unless it is kept."""
     auto = wanted(job.spec)
-    over = job.state is JobState.COMPLETED or account.jobs.get(job.key) is not job
+    over = job.erasing or job.state is JobState.COMPLETED or account.jobs.get(job.key) is not job
     if auto is not None and over and auto["poolLifetimeOption"] == "job":
         _release(account, auto, job.pool_id, now)
 

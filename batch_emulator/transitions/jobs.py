@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from batch_emulator.account import Account, DeleteTaskFolder
+from batch_emulator.account import Account, DeleteTaskFolder, EraseTasks
 from batch_emulator.dependencies import Dependencies
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Execution, Job, JobState, Json, Kind, Stop, part
@@ -144,16 +144,24 @@ def finish(account: Account, job: Job, now: datetime) -> None:
     elif job.state is JobState.TERMINATING:
         job.ended = now
         set_job(account, job, JobState.COMPLETED, now)
-    elif job.state is JobState.DELETING:
-        _forget(account, job)
+    elif job.state is JobState.DELETING and not job.erasing:
+        job.erasing = True
+        _forget_places(account, job)
+        account.effects.append(EraseTasks(job))
 
 
-def _forget(account: Account, job: Job) -> None:
+def _forget_places(account: Account, job: Job) -> None:
+    """Its queue goes at once; so do its folders, before what tells the next start of them."""
+    job.queues.clear()
     pool = account.pool_of(job)
     if pool is not None:
         pool.waiting.pop(job.key, None)
         for node in pool.nodes.values():
             account.effects.append(DeleteTaskFolder(pool.id, node.id, job.id, None))
+
+
+def forget(account: Account, job: Job) -> None:
+    """The last of a deleted job: none of its tasks is left."""
     account.jobs.pop(job.key, None)
     account.preemptible.pop(job.key, None)
     account.wake_job(job)  # its schedule may have waited for this

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 
 from batch_emulator.account import Account, AwaitRetention, DeleteNodeFolder, SetUpNode, Start
+from batch_emulator.executor.failures import DISK_FULL
 from batch_emulator.executor.launch import Outcome
 from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import (
@@ -24,7 +25,6 @@ from batch_emulator.transitions.tasks import failure_info
 from batch_emulator.values import time_text
 
 RECOVERY_S = 60.0  # [S]: 15 to 45 minutes on the service (azure-batch-samples 238)
-DISK_FULL = "DiskFull"
 _LONGEST_S = 365 * 86400.0
 WITHOUT_MACHINE = (
     NodeState.PREEMPTED,

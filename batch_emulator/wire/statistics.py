@@ -6,7 +6,7 @@ then, at most half an hour late (docs). Job statistics give no wait time, lifeti
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -77,7 +77,7 @@ def task(record: Json, url: str, now: datetime) -> Json:
 def job(entity: Job, store: Store, url: str, now: datetime) -> Json:
     """The statistics of a job."""
     total = _Sum()
-    for record in store.task_records(entity):
+    for record in _records(entity, store):
         _count(total, record, now)
     return _of_jobs(total, _span(url, entity.created, now), wait_s=0.0)
 
@@ -87,9 +87,13 @@ def lifetime_of_jobs(jobs: Iterable[Job], store: Store, url: str, now: datetime)
     total, start = _Sum(), now
     for entity in jobs:
         start = min(start, entity.created)
-        for record in store.task_records(entity):
+        for record in _records(entity, store):
             _count(total, record, now)
     return _of_jobs(total, _span(url, start, now), wait_s=total.wait_s)
+
+
+def _records(entity: Job, store: Store) -> Iterator[Json]:
+    return iter(()) if entity.erasing else store.task_records(entity)
 
 
 def _of_jobs(total: _Sum, span: Json, *, wait_s: float) -> Json:

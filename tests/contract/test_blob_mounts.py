@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError
 
-from tests.contract.server import Running, Things, code_of, eventually, serving
+from tests.contract.server import KEY, Running, Things, code_of, eventually, serving
 from tests.unit.emulator.blob_store import SAS, BlobStore, serve
 
 
@@ -152,3 +154,24 @@ def test_managed_identity_is_not_emulated(things: Things) -> None:
     with pytest.raises(HttpResponseError) as caught:
         things.pool(mount_configuration=[container(sas_key=None, identity_reference=identity)])
     assert code_of(caught.value) == "NotImplemented"
+
+
+def test_node_that_is_lost_does_not_wait_for_a_blob_service_that_hangs(
+    blobs: BlobStore, running: Running, things: Things
+) -> None:
+    pool = things.pool(target_low_priority_nodes=1, mount_configuration=[container()])
+    [node] = things.wait_nodes(pool, 1, "idle")
+    job = things.job(pool)
+    folder = running.emulator.launches.layout(pool, str(node.id)).fsmounts / "m"
+    script = "while ! test -e go; do sleep 0.05; done; echo x > new"
+    things.task(job, f'/bin/sh -c "cd $AZ_BATCH_NODE_MOUNTS_DIR/m && touch begun; {script}"')
+    assert eventually((folder / "begun").exists)
+    with blobs.lock:  # from now on it answers nobody
+        (folder / "go").touch()
+        assert eventually((folder / "new").exists)
+        since = time.monotonic()
+        url = f"{running.url}/_emulator/pools/{pool}/nodes/{node.id}/evict?notice=0&away=3600"
+        httpx.post(url, headers={"authorization": f"Bearer {KEY}"}).raise_for_status()
+        things.wait_nodes(pool, 1, "preempted")
+        assert time.monotonic() - since < 10, "it would wait for a minute"
+    assert "new" not in blobs.containers["data"]

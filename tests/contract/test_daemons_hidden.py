@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from batch_emulator.executor.marks import marking
 from batch_emulator.executor.members import node_members
 from tests.contract.server import Running, Things, eventually
 
@@ -84,6 +85,8 @@ def test_hidden_daemon_is_found_by_the_next_start(
         other = subprocess.Popen(["/bin/sleep", "60"], env={}, stdout=subprocess.DEVNULL)
         try:
             assert other.pid not in node_members(nodes)
+            with marking(node / "tasks"):  # while another thread starts something on that node
+                assert other.pid not in node_members(node)
         finally:
             other.kill()
             other.wait()

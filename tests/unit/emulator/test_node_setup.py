@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+import pytest
+
+from batch_emulator.executor import members
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_setup import Booted, NodeError, NodeSetup, Step
+
+_T = TypeVar("_T")
 
 
 def booted(tmp_path: Path, **spec: Any) -> Booted:
@@ -45,23 +52,32 @@ class Recorder:
 
 
 async def settled() -> None:
+    """Everybody, threads too, has had many turns."""
     for _ in range(20):
-        await asyncio.sleep(0)
+        await asyncio.to_thread(lambda: None)
+
+
+def in_loop(main: Callable[[], Coroutine[Any, Any, _T]]) -> _T:
+    """Run it where threads do one thing after the other."""
+
+    async def with_one_thread() -> _T:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        return await main()
+
+    return asyncio.run(with_one_thread())
 
 
 def test_steps_run_in_order_and_only_those_the_pool_wants(tmp_path: Path) -> None:
     async def main() -> list[str]:
         seen = Recorder()
         setup = NodeSetup([seen.step("a"), seen.step("b"), seen.step("c")])
-        assert setup.nothing_to_do(booted(tmp_path, wants=[]))
         node = booted(tmp_path, wants=["c", "a"])
-        assert not setup.nothing_to_do(node)
         setup.begin(node, seen.ready)
         await settled()
         return seen.log
 
     expected = ["begin a", "end a", "begin c", "end c", "ready []"]
-    assert asyncio.run(main()) == expected
+    assert in_loop(main) == expected
 
 
 def test_first_step_that_fails_is_the_last(tmp_path: Path) -> None:
@@ -75,7 +91,7 @@ def test_first_step_that_fails_is_the_last(tmp_path: Path) -> None:
         await settled()
         return seen.log
 
-    assert asyncio.run(main()) == ["begin a"]
+    assert in_loop(main) == ["begin a"]
     details = [{"name": "Why", "value": "so"}]
     assert errors == [{"code": "Bad", "message": "it is bad", "errorDetails": details}]
 
@@ -88,7 +104,7 @@ def test_a_step_that_breaks_makes_an_error_of_the_node(tmp_path: Path) -> None:
         setup.begin(booted(tmp_path, wants=["a"]), errors.extend)
         await settled()
 
-    asyncio.run(main())
+    in_loop(main)
     assert [error["code"] for error in errors] == ["Unknown"]
     assert errors[0]["errorDetails"] == [{"name": "Message", "value": "broken"}]
 
@@ -105,20 +121,87 @@ def test_node_that_goes_while_it_is_set_up_is_given_up_before_it_is_deleted(tmp_
         setup.begin(node, seen.ready)  # it came back under the same id
         seen.held["a"].set()
         await settled()
-        assert setup.nothing_to_do(booted(tmp_path))
+        assert not await setup.settle()
         return seen.log
 
     expected = ["begin a", "cancel a", "delete", "begin a", "end a", "ready []"]
-    assert asyncio.run(main()) == expected
+    assert in_loop(main) == expected
 
 
-def test_deletion_is_at_once_when_nothing_is_going_on(tmp_path: Path) -> None:
+def test_node_without_wishes_is_ready_when_it_has_its_folders(tmp_path: Path) -> None:
     async def main() -> list[str]:
-        log: list[str] = []
-        NodeSetup().give_up(tmp_path, lambda: log.append("delete"))
-        return log
+        seen, setup = Recorder(), NodeSetup()
+        names = [f"node{number}" for number in range(5)]
+        for name in names:
+            node = Booted("pool", name, {}, NodeLayout(tmp_path / name / "tasks"))
+            setup.begin(node, lambda _, name=name: seen.log.append(name))
+        assert seen.log == []
+        assert await setup.settle()
+        assert all((tmp_path / name / "tasks/shared").is_dir() for name in names)
+        assert seen.log == names, "in the order in which they booted"
+        return seen.log
 
-    assert asyncio.run(main()) == ["delete"]
+    assert len(in_loop(main)) == 5
+
+
+def test_node_without_folders_is_unusable(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    node = Booted("pool", "node", {}, NodeLayout(tmp_path / "file" / "node" / "tasks"))
+
+    async def main() -> list[str]:
+        seen, setup = Recorder(), NodeSetup()
+        setup.begin(node, seen.ready)
+        await setup.settle()
+        return seen.log
+
+    assert in_loop(main) == ["ready ['DiskFull']"]
+
+
+def test_processes_of_nodes_that_go_are_looked_for_beside_the_loop_and_for_all_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[set[Path]] = []
+    go_on = threading.Event()
+
+    def look(*folders: Path) -> int:
+        assert threading.current_thread() is not threading.main_thread()
+        assert go_on.wait(20)
+        looks.append(set(folders))
+        return 0
+
+    monkeypatch.setattr(members, "kill_node_members", look)
+    folders = [tmp_path / f"node{number}" for number in range(30)]
+
+    async def main() -> list[Path]:
+        setup, deleted = NodeSetup(), list[Path]()
+        for folder in folders:
+            setup.give_up(folder / "tasks", lambda folder=folder: deleted.append(folder))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert deleted == [], "what runs there goes first"
+        go_on.set()
+        while await setup.settle():
+            pass
+        return deleted
+
+    assert set(asyncio.run(main())) == set(folders)
+    assert set.union(*looks) == set(folders)
+    assert len(looks) <= 2
+
+
+def test_closing_waits_for_the_end_of_what_lost_nodes_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[Path] = []
+    monkeypatch.setattr(members, "kill_node_members", lambda *folders: looked.extend(folders))
+
+    async def main() -> None:
+        setup = NodeSetup()
+        setup.give_up(tmp_path / "node" / "tasks", lambda: None)
+        await setup.close()
+
+    in_loop(main)
+    assert looked == [tmp_path / "node"]
 
 
 def test_closing_gives_up_what_is_going_on(tmp_path: Path) -> None:
@@ -131,4 +214,4 @@ def test_closing_gives_up_what_is_going_on(tmp_path: Path) -> None:
         await setup.close()
         return seen.log
 
-    assert asyncio.run(main()) == ["begin a", "cancel a"]
+    assert in_loop(main) == ["begin a", "cancel a"]

@@ -8,6 +8,7 @@ from batch_emulator.account import (
     Account,
     AwaitRetention,
     Effect,
+    EraseTasks,
     FreeTasks,
     Kill,
     Limits,
@@ -24,6 +25,7 @@ from batch_emulator.transitions import (
     auto_pools,
     dependencies,
     executions,
+    jobs,
     nodes,
     pools,
     retained_nodes,
@@ -84,6 +86,8 @@ class World:
             nodes.set_up(self.account, node, node.booted or now, [], now)
         elif isinstance(effect, FreeTasks):
             dependencies.free(self.account, effect.job)
+        elif isinstance(effect, EraseTasks):
+            jobs.forget(self.account, effect.job)
         elif isinstance(effect, AwaitRetention):
             node, now = effect.node, self.clock.now()
             kept = [t.expires for t in self.tasks if (node.pool.id, node.id) in tasks.places(t)]
