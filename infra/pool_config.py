@@ -35,12 +35,14 @@ class OfficeHours(Section):
 
 
 class ImageChoice(Section):
-    """The VM image: a marketplace GPU image, or a version of the stack's own image.
+    """The VM image: Microsoft's GPU image of the marketplace, or a version of the stack's own.
 
-    `version` of a gallery image is `latest` or `1.2.3`; of the marketplace one likewise.
+    `sku` is of the marketplace image only. 2204 is the newest that the Batch team names as
+    supported, until 2027-06-30 (github.com/Azure/Batch issues 166 and 200, read 2026-11-20).
     """
 
     source: Literal["marketplace", "gallery"] = "marketplace"
+    sku: Literal["2204", "2404"] = "2204"
     version: str = Field(default="latest", pattern=r"^(latest|\d+\.\d+\.\d+)$")
 
 

@@ -1,0 +1,63 @@
+"""A monthly budget over the resource group, with notifications before it is spent.
+
+A budget alerts and stops nothing: what stops spending is each pool's node cap and scale to zero.
+https://learn.microsoft.com/azure/cost-management-billing/costs/tutorial-acm-create-budgets
+(2026-11).
+"""
+
+from __future__ import annotations
+
+from datetime import date
+
+import pulumi
+from pulumi_azure_native import consumption
+
+from infra.context import StackContext
+from infra.stack_config import BudgetConfig
+
+
+class MonthlyBudget(pulumi.ComponentResource):
+    """Notifies at each threshold that was reached, and when the forecast passes the whole."""
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        config: BudgetConfig,
+        today: date,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("runner:infra:MonthlyBudget", name, None, opts)
+        notifications = {
+            f"actual-{percent}": _notification(config, percent, consumption.ThresholdType.ACTUAL)
+            for percent in config.thresholds_percent
+        }
+        notifications["forecast-100"] = _notification(
+            config, 100, consumption.ThresholdType.FORECASTED
+        )
+        consumption.Budget(
+            "budget",
+            budget_name=context.names.of("budget"),
+            scope=context.resource_group_id,
+            category=consumption.CategoryType.COST,
+            amount=config.usd_per_month,
+            time_grain=consumption.TimeGrainType.MONTHLY,
+            # A budget begins with a month that is not over; later months change nothing.
+            time_period=consumption.BudgetTimePeriodArgs(start_date=f"{today:%Y-%m}-01T00:00:00Z"),
+            notifications=notifications,
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["timePeriod"]),
+        )
+        self.register_outputs({})
+
+
+def _notification(
+    config: BudgetConfig, percent: int, kind: consumption.ThresholdType
+) -> consumption.NotificationArgs:
+    return consumption.NotificationArgs(
+        enabled=True,
+        operator=consumption.OperatorType.GREATER_THAN_OR_EQUAL_TO,
+        threshold=percent,
+        threshold_type=kind,
+        contact_emails=list(config.emails),
+        contact_roles=[] if config.emails else ["Owner"],
+    )

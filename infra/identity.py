@@ -1,0 +1,108 @@
+"""Who may do what: an identity for nodes, one for the Batch account, and the people who submit.
+
+Role ids: https://learn.microsoft.com/azure/role-based-access-control/built-in-roles (2026-11).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pulumi
+from pulumi_azure_native import managedidentity
+
+from infra.context import StackContext, assign_role
+from infra.data_store import DataStore
+
+_BLOB_DATA_CONTRIBUTOR = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
+_BLOB_DATA_READER = "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
+# Pools and jobs, but not the account itself.
+_BATCH_DATA_CONTRIBUTOR = "6aaa78f1-f7de-44ca-8722-c64a23943cae"
+
+
+class Identities(pulumi.ComponentResource):
+    """Two user-assigned identities with the least that they need.
+
+    `nodes` writes runs and models and reads data; `account` is what Batch itself signs in to its
+    auto-storage with. `ready` holds the assignments that something must wait for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        store: DataStore,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("runner:infra:Identities", name, None, opts)
+        self._context = context
+        self._store = store
+        self.nodes = self._identity("nodes")
+        self.account = self._identity("account")
+        self.ready: list[pulumi.Resource] = [
+            self._may("nodes-write-runs", self.nodes, _BLOB_DATA_CONTRIBUTOR, "runs"),
+            self._may("nodes-write-models", self.nodes, _BLOB_DATA_CONTRIBUTOR, "models"),
+            self._may("nodes-read-data", self.nodes, _BLOB_DATA_READER, "data"),
+            # Batch makes containers of its own in the auto-storage account.
+            self._may("account-auto-storage", self.account, _BLOB_DATA_CONTRIBUTOR, None),
+        ]
+        self.register_outputs({"nodes": self.nodes.id, "account": self.account.id})
+
+    def _identity(self, kind: str) -> managedidentity.UserAssignedIdentity:
+        context = self._context
+        return managedidentity.UserAssignedIdentity(
+            f"identity-{kind}",
+            resource_name_=context.names.of(f"id-{kind}"),
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            tags=dict(context.tags),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _may(
+        self,
+        name: str,
+        identity: managedidentity.UserAssignedIdentity,
+        role: str,
+        container: str | None,
+    ) -> pulumi.Resource:
+        scope = (
+            self._store.account.id if container is None else self._store.containers[container].id
+        )
+        return assign_role(
+            name,
+            self._context,
+            role,
+            principal_id=identity.principal_id,
+            principal_type="ServicePrincipal",
+            scope=scope,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+
+class Operators(pulumi.ComponentResource):
+    """The principals that submit runs: who deploys, and those named in the configuration."""
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        principals: Sequence[pulumi.Input[str]],
+        scopes: tuple[pulumi.Input[str], pulumi.Input[str]],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        """`scopes` are the ids of the storage account and of the Batch account."""
+        super().__init__("runner:infra:Operators", name, None, opts)
+        roles = (_BLOB_DATA_CONTRIBUTOR, _BATCH_DATA_CONTRIBUTOR)
+        for number, principal in enumerate(principals):
+            for kind, role, scope in zip(("blobs", "batch"), roles, scopes, strict=True):
+                assign_role(
+                    f"operator-{number}-{kind}",
+                    context,
+                    role,
+                    principal_id=principal,
+                    # A user, a group or a service principal: Azure finds out which.
+                    principal_type=None,
+                    scope=scope,
+                    opts=pulumi.ResourceOptions(parent=self),
+                )
+        self.register_outputs({})

@@ -1,0 +1,71 @@
+"""Names of everything in a stack: the same subscription and stack always give the same names.
+
+Rules of length and letters:
+https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules (2026-11).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import uuid
+from dataclasses import dataclass
+
+_ROLE_NAMES = uuid.UUID("8b1f6d3c-52d7-4f0e-9a55-0b6f2f3c9f57")
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Names of one stack; those that must be unique in all of Azure carry a hash."""
+
+    stack: str
+    subscription_id: str
+
+    @property
+    def slug(self) -> str:
+        """The stack's name in lower-case letters, digits and single dashes, at most 20."""
+        plain = re.sub(r"[^a-z0-9]+", "-", self.stack.lower()).strip("-")
+        return plain[:20].strip("-") or "stack"
+
+    @property
+    def _unique(self) -> str:
+        text = f"{self.subscription_id.lower()}/{self.stack}"
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    @property
+    def _compact(self) -> str:
+        """At most 24 lower-case letters and digits, unique in Azure."""
+        return f"runner{self.slug.replace('-', '')[:10]}{self._unique}"
+
+    @property
+    def resource_group(self) -> str:
+        """Holds everything of the stack."""
+        return self.of("rg")
+
+    @property
+    def storage_account(self) -> str:
+        """3 to 24 lower-case letters and digits, unique in Azure."""
+        return self._compact
+
+    @property
+    def batch_account(self) -> str:
+        """3 to 24 lower-case letters and digits, unique in the region."""
+        return self._compact
+
+    @property
+    def registry(self) -> str:
+        """5 to 50 letters and digits, unique in Azure."""
+        return self._compact
+
+    @property
+    def gallery(self) -> str:
+        """Letters, digits, dots and underscores."""
+        return f"runner_{self.slug.replace('-', '_')}"
+
+    def of(self, kind: str) -> str:
+        """A name inside the resource group, such as `vnet-runner-dev`."""
+        return f"{kind}-runner-{self.slug}"
+
+    def role_assignment(self, *parts: str) -> str:
+        """The GUID of an assignment: the same role, scope and principal have the same one."""
+        return str(uuid.uuid5(_ROLE_NAMES, "/".join((self.subscription_id, self.stack, *parts))))

@@ -1,0 +1,141 @@
+"""Diagnostics of the Batch account in Log Analytics, and alerts on nodes and tasks that fail.
+
+Metric and log names:
+https://learn.microsoft.com/azure/batch/monitor-batch-reference (2026-11).
+"""
+
+from __future__ import annotations
+
+import pulumi
+from pulumi_azure_native import monitor, operationalinsights
+
+from infra.batch_account import BatchAccount
+from infra.context import StackContext
+from infra.stack_config import ObservabilityConfig
+
+_OWNER = "8e3af657-a8ff-443c-a75c-2fe8c4bcb635"
+_WINDOW = "PT15M"
+_EVERY = "PT5M"
+
+
+class Observability(pulumi.ComponentResource):
+    """A workspace that keeps the account's logs and metrics, and two alerts.
+
+    Whoever is named in `emails` is told; when nobody is, the owners of the subscription are.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        account: BatchAccount,
+        config: ObservabilityConfig,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("runner:infra:Observability", name, None, opts)
+        self._context = context
+        self._account = account
+        self._child = pulumi.ResourceOptions(parent=self)
+        self.workspace = self._workspace(config)
+        monitor.DiagnosticSetting(
+            "diagnostics",
+            name=context.names.of("diag"),
+            resource_uri=account.account.id,
+            workspace_id=self.workspace.id,
+            logs=[monitor.DiagnosticsLogSettingsArgs(category_group="allLogs", enabled=True)],
+            metrics=[monitor.DiagnosticsMetricSettingsArgs(category="AllMetrics", enabled=True)],
+            opts=self._child,
+        )
+        group = self._action_group(config)
+        self._alert(
+            "unusable-nodes",
+            "nodes that could not run their start task",
+            group,
+            metric="UnusableNodeCount",
+            aggregation=monitor.AggregationTypeEnum.MAXIMUM,
+        )
+        self._alert(
+            "failed-tasks",
+            "tasks that ended with a failure",
+            group,
+            metric="TaskFailEvent",
+            aggregation=monitor.AggregationTypeEnum.TOTAL,
+        )
+        self.register_outputs({"workspace": self.workspace.id})
+
+    def _workspace(self, config: ObservabilityConfig) -> operationalinsights.Workspace:
+        context = self._context
+        sku = operationalinsights.WorkspaceSkuNameEnum.PER_GB2018
+        return operationalinsights.Workspace(
+            "logs",
+            workspace_name=context.names.of("log"),
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            sku=operationalinsights.WorkspaceSkuArgs(name=sku),
+            retention_in_days=config.retention_days,
+            tags=dict(context.tags),
+            opts=self._child,
+        )
+
+    def _action_group(self, config: ObservabilityConfig) -> monitor.ActionGroup:
+        context = self._context
+        owners = monitor.ArmRoleReceiverArgs(
+            name="owners", role_id=_OWNER, use_common_alert_schema=True
+        )
+        return monitor.ActionGroup(
+            "alert-receivers",
+            action_group_name=context.names.of("ag"),
+            group_short_name="runner",
+            resource_group_name=context.resource_group_name,
+            location="Global",
+            enabled=True,
+            email_receivers=[
+                monitor.MicrosoftCommonEmailReceiverArgs(
+                    name=f"email-{number}", email_address=email, use_common_alert_schema=True
+                )
+                for number, email in enumerate(config.emails)
+            ],
+            arm_role_receivers=[] if config.emails else [owners],
+            tags=dict(context.tags),
+            opts=self._child,
+        )
+
+    def _alert(
+        self,
+        name: str,
+        description: str,
+        group: monitor.ActionGroup,
+        *,
+        metric: str,
+        aggregation: monitor.AggregationTypeEnum,
+    ) -> None:
+        context = self._context
+        above_zero = monitor.MetricCriteriaArgs(
+            name=name,
+            criterion_type="StaticThresholdCriterion",
+            metric_name=metric,
+            metric_namespace="Microsoft.Batch/batchAccounts",
+            operator=monitor.Operator.GREATER_THAN,
+            threshold=0,
+            time_aggregation=aggregation,
+        )
+        monitor.MetricAlert(
+            f"alert-{name}",
+            rule_name=context.names.of(name),
+            description=f"{description} in the last 15 minutes",
+            resource_group_name=context.resource_group_name,
+            location="global",
+            enabled=True,
+            auto_mitigate=True,
+            severity=2,
+            scopes=[self._account.account.id],
+            evaluation_frequency=_EVERY,
+            window_size=_WINDOW,
+            criteria=monitor.MetricAlertSingleResourceMultipleMetricCriteriaArgs(
+                odata_type="Microsoft.Azure.Monitor.SingleResourceMultipleMetricCriteria",
+                all_of=[above_zero],
+            ),
+            actions=[monitor.MetricAlertActionArgs(action_group_id=group.id)],
+            tags=dict(context.tags),
+            opts=self._child,
+        )

@@ -1,0 +1,135 @@
+"""What Azure answers when a resource is made: its ARM id and the properties that it computes."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+SUBSCRIPTION = "11111111-2222-3333-4444-555555555555"
+DEPLOYER = "99999999-8888-7777-6666-555555555555"
+ACCOUNT_KEY = "c2VjcmV0LWtleS1vZi10aGUtYWNjb3VudA=="
+# The path of each type below its resource group; braces are the names of inputs.
+PATHS: dict[str, str] = {
+    "batch:BatchAccount": "Microsoft.Batch/batchAccounts/{accountName}",
+    "batch:Pool": "Microsoft.Batch/batchAccounts/{accountName}/pools/{poolName}",
+    "storage:StorageAccount": "Microsoft.Storage/storageAccounts/{accountName}",
+    "storage:BlobServiceProperties": (
+        "Microsoft.Storage/storageAccounts/{accountName}/blobServices/default"
+    ),
+    "storage:BlobContainer": (
+        "Microsoft.Storage/storageAccounts/{accountName}/blobServices/default/containers/"
+        "{containerName}"
+    ),
+    "storage:ManagementPolicy": (
+        "Microsoft.Storage/storageAccounts/{accountName}/managementPolicies/default"
+    ),
+    "storage:FileShare": (
+        "Microsoft.Storage/storageAccounts/{accountName}/fileServices/default/shares/{shareName}"
+    ),
+    "managedidentity:UserAssignedIdentity": (
+        "Microsoft.ManagedIdentity/userAssignedIdentities/{resourceName}"
+    ),
+    "compute:Gallery": "Microsoft.Compute/galleries/{galleryName}",
+    "compute:GalleryImage": "Microsoft.Compute/galleries/{galleryName}/images/{galleryImageName}",
+    "virtualmachineimages:VirtualMachineImageTemplate": (
+        "Microsoft.VirtualMachineImages/imageTemplates/{imageTemplateName}"
+    ),
+    "operationalinsights:Workspace": "Microsoft.OperationalInsights/workspaces/{workspaceName}",
+    "monitor:ActionGroup": "Microsoft.Insights/actionGroups/{actionGroupName}",
+    "monitor:MetricAlert": "Microsoft.Insights/metricAlerts/{ruleName}",
+    "network:VirtualNetwork": "Microsoft.Network/virtualNetworks/{virtualNetworkName}",
+    "network:Subnet": (
+        "Microsoft.Network/virtualNetworks/{virtualNetworkName}/subnets/{subnetName}"
+    ),
+    "network:NatGateway": "Microsoft.Network/natGateways/{natGatewayName}",
+    "network:PublicIPAddress": "Microsoft.Network/publicIPAddresses/{publicIpAddressName}",
+    "network:NetworkSecurityGroup": (
+        "Microsoft.Network/networkSecurityGroups/{networkSecurityGroupName}"
+    ),
+    "containerregistry:Registry": "Microsoft.ContainerRegistry/registries/{registryName}",
+}
+
+
+def short_type(token: str) -> str:
+    """`azure-native:batch:Pool` and `azure-native:batch/v2024:Pool` are `batch:Pool`."""
+    _, module, kind = token.split(":")
+    return f"{module.split('/')[0]}:{kind}"
+
+
+def arm_id(token: str, inputs: Mapping[str, Any]) -> str:
+    """The id that Azure gives; a missing name is a KeyError, for no name may be made up."""
+    kind = short_type(token)
+    if kind == "resources:ResourceGroup":
+        return f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{inputs['resourceGroupName']}"
+    if kind == "authorization:RoleAssignment":
+        name = inputs["roleAssignmentName"]
+        return f"{inputs['scope']}/providers/Microsoft.Authorization/roleAssignments/{name}"
+    if kind == "consumption:Budget":
+        return f"{inputs['scope']}/providers/Microsoft.Consumption/budgets/{inputs['budgetName']}"
+    if kind == "monitor:DiagnosticSetting":
+        name = inputs["name"]
+        return f"{inputs['resourceUri']}/providers/Microsoft.Insights/diagnosticSettings/{name}"
+    group = f"/subscriptions/{SUBSCRIPTION}/resourceGroups/{inputs['resourceGroupName']}"
+    return f"{group}/providers/{PATHS[kind].format(**inputs)}"
+
+
+def outputs(token: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+    """The inputs as Azure echoes them, with what it adds."""
+    resource_id = arm_id(token, inputs)
+    state = _echoed(dict(inputs))
+    state["name"] = resource_id.rsplit("/", 1)[1]
+    state.update(_computed(short_type(token), inputs, resource_id))
+    return state
+
+
+def answer(token: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The functions of the provider that the program calls."""
+    name = token.rpartition(":")[2]
+    if name == "getClientConfig":
+        return {
+            "clientId": "04b07795-8ddb-461a-bbee-02f9e1bf7b46",
+            "objectId": DEPLOYER,
+            "subscriptionId": SUBSCRIPTION,
+            "tenantId": "72f988bf-86f1-41af-91ab-2d7cd011db47",
+        }
+    if name == "listStorageAccountKeys":
+        keys = [
+            {"keyName": n, "permissions": "FULL", "value": ACCOUNT_KEY} for n in ("key1", "key2")
+        ]
+        return {"keys": keys}
+    raise KeyError(f"{token} with {sorted(arguments)}: nobody has said what Azure answers")
+
+
+def _computed(kind: str, inputs: Mapping[str, Any], resource_id: str) -> dict[str, Any]:
+    if kind == "storage:StorageAccount":
+        hosts = {
+            part: f"https://{inputs['accountName']}.{part}.core.windows.net/"
+            for part in ("blob", "file")
+        }
+        return {"primaryEndpoints": hosts, "provisioningState": "Succeeded"}
+    if kind == "batch:BatchAccount":
+        host = f"{inputs['accountName']}.{inputs['location']}.batch.azure.com"
+        return {"accountEndpoint": host, "provisioningState": "Succeeded"}
+    if kind == "managedidentity:UserAssignedIdentity":
+        return {
+            name: str(uuid.uuid5(uuid.NAMESPACE_URL, f"{resource_id}/{name}"))
+            for name in ("principalId", "clientId", "tenantId")
+        }
+    if kind == "containerregistry:Registry":
+        return {"loginServer": f"{inputs['registryName']}.azurecr.io"}
+    return {"etag": hashlib.sha256(resource_id.encode()).hexdigest()[:16]}
+
+
+def _echoed(value: Any) -> Any:
+    """Identities go in as a list of ids and come back as a map by id."""
+    if isinstance(value, dict):
+        echoed = {key: _echoed(part) for key, part in value.items()}
+        ids = echoed.get("userAssignedIdentities")
+        if isinstance(ids, list):
+            echoed["userAssignedIdentities"] = {identity: {} for identity in ids}
+        return echoed
+    if isinstance(value, list):
+        return [_echoed(part) for part in value]
+    return value
