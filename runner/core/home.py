@@ -68,6 +68,11 @@ class HomePaths:
         """What is kept of finished runs; may be deleted at any time."""
         return self.home / "history"
 
+    @property
+    def prices(self) -> Path:
+        """Prices that were asked for after the shipped table was made."""
+        return self.home / "prices.csv"
+
     def stack_outputs(self, stack: str) -> Path:
         """The cached export of one Pulumi stack."""
         if not _STACK_NAME.fullmatch(stack):
