@@ -90,7 +90,7 @@ def _mounts(
         "shared": layout.shared,
         "startup": layout.startup,
         "vfsmounts": layout.fsmounts,
-        "task": launch.task_dir,
+        "task": launch.resource_dir or launch.task_dir,  # a subtask's is below the shared one
         "applications": layout.applications,
     }
     if job is not None and "jobPreparationTask" in job.spec:

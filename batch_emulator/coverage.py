@@ -30,7 +30,6 @@ service was seen to do it, or all sources are silent and the choice is ours; eac
 _REFUSED = (
     ("pool", NOT_IN_POOLS),
     ("containerSettings.registry", ("identityReference",)),
-    ("task", ("multiInstanceSettings with containerSettings",)),
     ("pool.mountConfiguration.azureBlobFileSystemConfiguration", ("identityReference",)),
 )
 

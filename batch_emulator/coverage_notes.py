@@ -222,6 +222,10 @@ AREAS: tuple[Area, ...] = (
             (Kind.DISAGREE, "Common resource files lie in the task's folder; subtask n works in folder n below it."),
             (Kind.OURS, "A node's address is a 127.x.y.z, told to tasks in `BATCH_EMULATOR_NODE_IP` (ours)."),
             (Kind.OURS, "`AZ_BATCH_TASK_SHARED_DIR` differs from node to node: nodes are folders."),
+            (Kind.OURS, "In containers, each instance has one, and both commands of the primary run in the same."),
+            (Kind.OURS, "It is created for the coordination command and removed at the end of the task."),
+            (Kind.OURS, "Its first process is the image's `/bin/sh`: an image without one cannot be used so."),
+            (Kind.OURS, "Each command there is what the entry point gets, as elsewhere; the options count once."),
         ),
     ),
     Area(

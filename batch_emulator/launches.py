@@ -68,12 +68,11 @@ class Launches:
         directory = self._task_dir(execution, layout)
         group = None if execution.task is None else execution.task.group
         launch = self._launch(execution, layout, directory)
-        launch = container_launches.of(execution, launch, layout, self._data_dir)
-        if group is None:
-            return launch
-        begun = None if execution.task is None else execution.task.start
-        spent_s = 0.0 if begun is None else (now - begun).total_seconds() / self._time_scale
-        return group_launches.of(execution, group, layout, launch, spent_s)
+        if group is not None:
+            begun = None if execution.task is None else execution.task.start
+            spent_s = 0.0 if begun is None else (now - begun).total_seconds() / self._time_scale
+            launch = group_launches.of(execution, group, layout, launch, spent_s)
+        return container_launches.of(execution, launch, layout, self._data_dir)
 
     def _launch(self, execution: Execution, layout: NodeLayout, directory: Path) -> Launch:
         body = execution.body

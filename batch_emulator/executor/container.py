@@ -106,7 +106,7 @@ def env_file_text(environment: Mapping[str, str]) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def env_arguments(environment: Mapping[str, str], env_file: Path) -> list[str]:
+def env_arguments(environment: Mapping[str, str], env_file: Path | str) -> list[str]:
     """The options that name the file, and the variables that the engine takes from its own."""
     inherited = [f"--env={name}" for name, value in environment.items() if _many_lines(value)]
     return [f"--env-file={env_file}", *inherited]

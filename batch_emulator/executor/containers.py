@@ -108,6 +108,15 @@ class Containers:
             raise ExecutionError(invalid_settings(created.why))
         return created.out.strip()
 
+    async def words_of(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The entry point of an image and its command, as far as it names them."""
+        answer = await (await self.require()).run("image", "inspect", image)
+        try:
+            config: dict[str, Any] = json.loads(answer.out)[0].get("Config") or {}
+        except (ValueError, LookupError, TypeError):
+            return (), ()
+        return tuple(config.get("Entrypoint") or ()), tuple(config.get("Cmd") or ())
+
     async def start_command(self, name: str) -> list[str]:
         """The command that runs a created container, its output and exit code being its own."""
         return (await self.require()).command("start", "--attach", name)

@@ -134,7 +134,10 @@ def _io_counters(pid: int) -> dict[str, int]:
 
 
 def start(
-    launch: Launch, environment: Mapping[str, str], command: list[str] | None = None
+    launch: Launch,
+    environment: Mapping[str, str],
+    command: list[str] | None = None,
+    stdin: int = subprocess.DEVNULL,
 ) -> TaskProcess:
     """Launch the command line, or `command` for it.
 
@@ -146,7 +149,7 @@ def start(
     try:
         stderr = opened(launch.task_dir / "stderr.txt")
         try:
-            popen = _popen(launch, argv, environment, stdout, stderr)
+            popen = _popen(launch, argv, environment, (stdin, stdout, stderr))
             return TaskProcess(popen, holds=launch.holds)
         finally:
             os.close(stderr)
@@ -191,14 +194,15 @@ def _continue(path: Path) -> int:
 
 
 def _popen(
-    launch: Launch, argv: list[str], environment: Mapping[str, str], stdout: int, stderr: int
+    launch: Launch, argv: list[str], environment: Mapping[str, str], streams: tuple[int, int, int]
 ) -> subprocess.Popen[bytes]:
     line = launch.command_line
+    stdin, stdout, stderr = streams
     try:
         with marking(launch.root_dir):
             return subprocess.Popen(
                 argv,
-                stdin=subprocess.DEVNULL,
+                stdin=stdin,
                 stdout=stdout,
                 stderr=stderr,
                 cwd=launch.working_dir,

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from batch_emulator.executor import failures, members, output_files, process, resource_files
-from batch_emulator.executor.container import Container
+from batch_emulator.executor import failures, kept, members, output_files, process, resource_files
+from batch_emulator.executor.container import Container, inherited
 from batch_emulator.executor.containers import Containers, new_name, not_started
 from batch_emulator.executor.launch import ExecutionError, Failure, Launch, Outcome
 from batch_emulator.executor.layout import make_plain
@@ -35,6 +35,7 @@ class _Execution:
     on_container: Callable[[dict[str, Any]], None]  # hears the wire's containerInfo
     process: process.TaskProcess | None = None
     container: str | None = None  # its name
+    in_kept: bool = False  # the process is the engine's client: what it runs is not its child
     ending: list[asyncio.Task[None]] = field(default_factory=list[asyncio.Task[None]])
 
 
@@ -58,6 +59,7 @@ class Executor:
         containers: Containers | None = None,
     ) -> None:
         self._containers = containers
+        self._kept = None if containers is None else kept.KeptContainers(containers)
         self._pass_environment = dict(pass_environment)
         self._kill_grace_s = kill_grace_s
         self._running: dict[str, _Execution] = {}
@@ -107,10 +109,12 @@ class Executor:
 
     def holds(self, key: str) -> bool:
         """Whether what a launch left running still lives."""
-        return key in self._held
+        return key in self._held or (self._kept is not None and key in self._kept)
 
     async def release(self, key: str) -> None:
         """End what a launch that `holds` left running, if it did; return when all is gone."""
+        if self._kept is not None:
+            await self._kept.close(key)
         held = self._held.get(key)
         if held is None:
             return
@@ -126,7 +130,7 @@ class Executor:
     async def close(self) -> None:
         """Kill what still runs and release connections."""
         await asyncio.gather(*(self.kill_now(key) for key in list(self._running)))
-        await asyncio.gather(*(self.release(key) for key in list(self._held)))
+        await asyncio.gather(*(self.release(key) for key in {*self._held, *(self._kept or ())}))
         await self._storage.close()
 
     @staticmethod
@@ -158,6 +162,8 @@ class Executor:
             passed = {n: v for n, v in self._pass_environment.items() if n not in _OF_THE_NODE}
             wanted = {**passed, **launch.container.environment, **_added(environment)}
             container = replace(launch.container, environment=wanted)
+            if self._kept is not None and (launch.holds or launch.continues):
+                return await self._run_in_kept(execution, self._kept, container)
             return await self._run_container(execution, self._containers, container)
         started = process.start(launch, environment)
         execution.process = started
@@ -201,6 +207,42 @@ class Executor:
             failure = not_started(launch, exit_code, ended)
             outcome = Outcome(None, failure, retryable=False)
         return await self._upload(execution, outcome) if launch.output_files else outcome
+
+    async def _run_in_kept(
+        self, execution: _Execution, containers: kept.KeptContainers, container: Container
+    ) -> Outcome:
+        """Run a command of a multi-instance task in the container of its instance."""
+        launch, key, keep = execution.launch, execution.launch.key, False
+        try:
+            if key not in containers:
+                containers.reserve(key, execution.on_container)
+                await _unless(execution.stop, containers.open(key, container))
+            if execution.stop.done():
+                return Outcome(None, execution.stop.result(), retryable=False)
+            exit_code = await self._in_kept(execution, containers, container)
+            outcome = _outcome(exit_code, execution)
+            failure = None if execution.stop.done() else kept.refusal(launch, exit_code)
+            if failure is not None:
+                outcome = Outcome(None, failure, retryable=False)
+            keep = launch.holds and outcome.failure is None
+        finally:
+            if not keep:
+                await containers.close(key)
+        return await self._upload(execution, outcome) if launch.output_files else outcome
+
+    async def _in_kept(
+        self, execution: _Execution, containers: kept.KeptContainers, container: Container
+    ) -> int:
+        command = await containers.command(execution.launch.key, container)
+        execution.container, execution.in_kept = containers.name(execution.launch.key), True
+        client = {**os.environ, **inherited(container.environment)}
+        with kept.variables(container.environment) as variables:
+            collected = replace(execution.launch, holds=False)
+            execution.process = process.start(collected, client, command, variables)
+        exit_code = await asyncio.shield(execution.process.ended)
+        if execution.ending:
+            await asyncio.gather(*execution.ending)
+        return exit_code
 
     async def _upload(self, execution: _Execution, outcome: Outcome) -> Outcome:
         launch = execution.launch
@@ -250,7 +292,8 @@ class Executor:
         )
         if grace_s > 0:
             running.keep_group = True
-            running.signal_group(signal.SIGTERM)
+            if not execution.in_kept:
+                running.signal_group(signal.SIGTERM)
             members.send(members.outside_group(found, running.pid), signal.SIGTERM)
             await _wait_for_end(running, found, grace_s)
         running.keep_group = False

@@ -12,9 +12,11 @@ def show(account: Account, execution: Execution, document: Json) -> None:
         return
     node, job, task = execution.node, execution.job, execution.task
     if task is not None:
-        if task.execution is execution:
+        if task.group is not None and execution.instance:
+            task.group.subtasks[execution.instance - 1]["containerInfo"] = document
+        elif task.execution is execution:
             task.container = document
-            account.save_task(task)
+        account.save_task(task)
     elif job is not None:
         visit = job.visits.get(node.key)
         release = execution.kind is Kind.RELEASE

@@ -49,8 +49,6 @@ def check_command(task: Json, where: str) -> None:
         require(entry, "source")
         _check_word(entry, "source", _FOLDERS)
     _check_registry(part(settings, "registry"), f"{where}.containerSettings.registry")
-    if "multiInstanceSettings" in task:
-        raise not_implemented(f"{where}.multiInstanceSettings with containerSettings")
 
 
 def _check_word(body: Json, name: str, choices: tuple[str, ...]) -> None:

@@ -28,6 +28,7 @@ ME = Path(sys.argv[0]).absolute()
 HOME = ME.parent
 PODMAN = ME.name == "podman"
 BOXES = HOME / "containers"
+IN = "FAKE_CONTAINER"  # a variable of what `exec` started, and of what that started
 
 
 def fail(why: str, code: int = 125) -> NoReturn:
@@ -140,17 +141,14 @@ def create(options: list[str]) -> None:
     parser.add_argument("--workdir")
     parser.add_argument("--entrypoint")
     parser.add_argument("--shm-size")
+    parser.add_argument("--interactive", action="store_true")
     parser.add_argument("image")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args(options)
     image = local_image(given.image)
-    if stat.S_IMODE(given.env_file.stat().st_mode) != 0o600:
-        fail(f"others can read {given.env_file}")
-    lines = given.env_file.read_text().split("\n")
-    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
-    environment = {**image.get("env", {}), **{name: value for name, _, value in pairs}}
-    environment |= {name: os.environ[name] for name in given.env}
+    environment = {**image.get("env", {}), **variables(given)}
     entry = [given.entrypoint] if given.entrypoint else image.get("entrypoint", [])
+    default = [] if given.entrypoint else image.get("cmd", [])
     box = {
         "Id": uuid4().hex + uuid4().hex,
         "Name": given.name,
@@ -158,13 +156,23 @@ def create(options: list[str]) -> None:
         "environment": environment,
         "mounts": [mounted(text) for text in given.mount],
         "workdir": given.workdir or image.get("workdir", "/"),
-        "command": [*entry, *(given.command or image.get("cmd", []))],
+        "command": [*entry, *(given.command or default)],
+        "interactive": given.interactive,
         "State": {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z", "Error": ""},
     }
     BOXES.mkdir(exist_ok=True)
     with (BOXES / given.name).open("x") as file:
         json.dump(box, file)
     sys.stdout.write(f"{box['Id']}\n")
+
+
+def variables(given: argparse.Namespace) -> dict[str, str]:
+    """Those of the file, which nobody else may read, and those of the engine's own."""
+    if stat.S_IMODE(given.env_file.stat().st_mode) & 0o077:
+        fail(f"others can read {given.env_file}")
+    lines = given.env_file.read_text().split("\n")
+    pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
+    return {n: v for n, _, v in pairs} | {name: os.environ[name] for name in given.env}
 
 
 def mounted(text: str) -> dict[str, Any]:
@@ -200,9 +208,13 @@ def save(box: dict[str, Any]) -> None:
 def start(options: list[str]) -> None:
     """Run the command of a container, its output being ours."""
     parser = Strict()
-    parser.add_argument("--attach", action="store_true", required=True)
+    parser.add_argument("--attach", action="store_true")
     parser.add_argument("name")
-    box = load(parser.parse_args(options).name)
+    given = parser.parse_args(options)
+    box = load(given.name)
+    if not given.attach:
+        start_alone(box)
+        return
     where = Path(box["workdir"])
     if where != Path("/") and not any(where.is_relative_to(m["path"]) for m in box["mounts"]):
         fail(f"workdir {where} does not exist in the container", 126)
@@ -229,6 +241,57 @@ def start(options: list[str]) -> None:
     sys.exit(128 - code if code < 0 else code)
 
 
+def start_alone(box: dict[str, Any]) -> None:
+    """Leave the first process of a container running; without open input a shell would end."""
+    if not box["interactive"]:
+        fail("this engine only leaves interactive containers running")
+    reading, writing = os.pipe()
+    child = subprocess.Popen(
+        box["command"], env=box["environment"], stdin=reading, stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL, start_new_session=True, pass_fds=(writing,),
+    )  # fmt: skip
+    box["State"] |= {"Status": "running", "StartedAt": "2026-01-01T00:00:00Z", "Pid": child.pid}
+    save(box)
+
+
+def execute(options: list[str]) -> None:
+    """Run a command in a container that runs; killing this client does not end the command."""
+    parser = Strict()
+    parser.add_argument("--env-file", type=Path, required=True)
+    parser.add_argument("--env", action="append", default=[])
+    parser.add_argument("name")
+    parser.add_argument("command", nargs=argparse.REMAINDER)
+    given = parser.parse_args(options)
+    box = load(given.name)
+    if box["State"]["Status"] != "running":
+        fail("can only create exec sessions on running containers: container state improper", 255)
+    environment = {**box["environment"], **variables(given), IN: box["Name"]}
+    try:
+        child = subprocess.Popen(
+            given.command, cwd=box["workdir"], env=environment, stdin=subprocess.DEVNULL,
+            start_new_session=True,
+        )  # fmt: skip
+    except FileNotFoundError:
+        why = f'exec: "{given.command[0]}": executable file not found in $PATH'
+        fail(f"OCI runtime exec failed: {why}", 127)
+    code = child.wait()
+    sys.exit(128 - code if code < 0 else code)
+
+
+def kill_all(box: dict[str, Any]) -> None:
+    """End the first process of a container, and with it everything else in it."""
+    with suppress(ProcessLookupError):
+        os.killpg(box["State"]["Pid"], signal.SIGKILL)
+    mark = f"{IN}={box['Name']}".encode()
+    for environment in Path("/proc").glob("[0-9]*/environ"):
+        with suppress(OSError):
+            if mark in environment.read_bytes().split(b"\0"):
+                os.kill(int(environment.parent.name), signal.SIGKILL)
+    if box["interactive"]:
+        box["State"] |= {"Status": "exited", "Pid": 0, "ExitCode": 137}
+        save(box)
+
+
 def kill(options: list[str]) -> None:
     """End containers."""
     parser = Strict()
@@ -238,8 +301,7 @@ def kill(options: list[str]) -> None:
         box = load(name)
         if box["State"]["Status"] != "running":
             fail("can only kill running containers")
-        with suppress(ProcessLookupError):
-            os.killpg(box["State"]["Pid"], signal.SIGKILL)
+        kill_all(box)
 
 
 def remove(options: list[str]) -> None:
@@ -250,8 +312,7 @@ def remove(options: list[str]) -> None:
     for name in parser.parse_args(options).names:
         box = load(name)
         if box["State"]["Status"] == "running":
-            with suppress(ProcessLookupError):
-                os.killpg(box["State"]["Pid"], signal.SIGKILL)
+            kill_all(box)
         (BOXES / box["Name"]).unlink(missing_ok=True)
 
 
@@ -293,6 +354,10 @@ def main(argv: list[str]) -> None:
             pull(options, config)
         case ["image", "inspect", "--format={{.Id}}", name]:
             local_image(name)
+        case ["image", "inspect", name]:
+            image = local_image(name)
+            config = {"Entrypoint": image.get("entrypoint"), "Cmd": image.get("cmd")}
+            sys.stdout.write(json.dumps([{"Config": config}]))
         case ["container", "inspect", name]:
             inspect(name)
         case [name, *options] if name in COMMANDS:
@@ -301,7 +366,9 @@ def main(argv: list[str]) -> None:
             fail(f"unknown command {argv}")
 
 
-COMMANDS = {"create": create, "start": start, "kill": kill, "rm": remove, "ps": listing}
+COMMANDS = {
+    "create": create, "start": start, "exec": execute, "kill": kill, "rm": remove, "ps": listing,
+}  # fmt: skip
 
 if __name__ == "__main__":
     main(sys.argv[1:])

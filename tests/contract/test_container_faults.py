@@ -141,7 +141,6 @@ def test_settings_that_cannot_be(things: Things) -> None:
     """Refused with the request."""
     job = things.job(container_pool(things, target_dedicated_nodes=0))
     identity = models.BatchNodeIdentityReference(resource_id="x")
-    gang = models.MultiInstanceSettings(number_of_instances=2, coordination_command_line="x")
     refused: list[tuple[Any, dict[str, Any], str]] = [
         (inside(working_directory="elsewhere"), {}, "InvalidPropertyValue"),
         (inside(""), {}, "MissingRequiredProperty"),
@@ -152,7 +151,6 @@ def test_settings_that_cannot_be(things: Things) -> None:
             "InvalidPropertyValue",
         ),
         (inside(registry=registry(identity_reference=identity)), {}, "NotImplemented"),
-        (inside(), {"multi_instance_settings": gang}, "NotImplemented"),
     ]
     for settings, options, code in refused:
         with pytest.raises(HttpResponseError) as error:
