@@ -10,6 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 # Pool ids: up to 64 letters, digits, '-' and '_', compared without case.
 # https://learn.microsoft.com/rest/api/batchservice/pools/create-pool (2025-06-01)
 POOL_ID = r"^[A-Za-z0-9_-]{1,64}$"
+# Below $AZ_BATCH_NODE_MOUNTS_DIR; no part begins with a dot, so none leads out of it.
+_RELATIVE_PATH = r"^\w[\w.-]*(/\w[\w.-]*)*$"
 Scenario = Literal[
     "scale_to_zero", "spot_first_with_dedicated_fallback", "office_hours", "fixed", "formula"
 ]
@@ -51,7 +53,7 @@ class BlobMount(Section):
 
     kind: Literal["blob"]
     container: str
-    path: str = Field(pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+    path: str = Field(pattern=_RELATIVE_PATH)
     read_only: bool = True
 
 
@@ -59,7 +61,7 @@ class FilesMount(Section):
     """The stack's Azure Files share, over SMB with the account's key."""
 
     kind: Literal["files"]
-    path: str = Field(default="shared", pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+    path: str = Field(default="shared", pattern=_RELATIVE_PATH)
 
 
 class NfsMount(Section):
@@ -67,7 +69,7 @@ class NfsMount(Section):
 
     kind: Literal["nfs"]
     source: str = Field(pattern=r"^[^\s:]+:/\S*$")
-    path: str = Field(pattern=r"^[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)*$")
+    path: str = Field(pattern=_RELATIVE_PATH)
     options: str = "-o vers=4,minorversion=1,sec=sys"
 
 

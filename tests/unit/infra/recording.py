@@ -67,8 +67,8 @@ class _Mocks(mocks.Mocks):
         plain = _revealed(args.inputs)
         return cloud.arm_id(args.typ, plain), cloud.outputs(args.typ, plain)
 
-    def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], None]:
-        return cloud.answer(args.token, args.args), None
+    def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]]]:
+        return cloud.answer(args.token, args.args), []
 
 
 class _Monitor(mocks.MockMonitor):

@@ -1,0 +1,149 @@
+"""Every wrong configuration is one error that names file, line, field and fix."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ruamel.yaml import YAML
+
+from infra.stack_config import StackConfig, load_stack_config
+from runner.core.errors import RunnerError
+
+_AZURE = {
+    "ARM_LOCATION": "westeurope",
+    "ARM_SUBSCRIPTION_ID": "11111111-2222-3333-4444-555555555555",
+}
+_Load = Callable[..., StackConfig]
+
+
+def pool(**values: Any) -> dict[str, Any]:
+    return {"id": "t4", "vm_size": "Standard_NC4as_T4_v3", **values}
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> _Load:
+    def write(environment: dict[str, str] | None = None, **values: Any) -> StackConfig:
+        config = {f"runner:{name}": value for name, value in {"pools": [pool()], **values}.items()}
+        file = tmp_path / "Pulumi.lab.yaml"
+        with file.open("w") as stream:
+            YAML(typ="safe").dump({"config": config}, stream)
+        return load_stack_config(file, environment=_AZURE if environment is None else environment)
+
+    return write
+
+
+def failure(load: _Load, **values: Any) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        load(**values)
+    assert caught.value.fix, "an error says what to do next"
+    return caught.value
+
+
+def test_dev_stack_needs_only_a_subscription_and_a_region() -> None:
+    config = load_stack_config(Path("Pulumi.dev.yaml"), environment=_AZURE)
+    assert config.stack == "dev"
+    assert [found.id for found in config.pools] == ["t4"]
+
+
+def test_region_and_subscription_of_the_file_win_over_the_environment(tmp_path: Path) -> None:
+    file = tmp_path / "Pulumi.x.yaml"
+    file.write_text(
+        "config:\n  azure-native:location: eastus\n  runner:pools:\n"
+        "    - {id: a, vm_size: Standard_NC4as_T4_v3}\n"
+    )
+    assert load_stack_config(file, environment=_AZURE).location == "eastus"
+
+
+@pytest.mark.parametrize(
+    ("missing", "setting"),
+    [("ARM_LOCATION", "location"), ("ARM_SUBSCRIPTION_ID", "subscriptionId")],
+)
+def test_missing_region_or_subscription_names_the_command(
+    load: _Load, missing: str, setting: str
+) -> None:
+    environment = {name: value for name, value in _AZURE.items() if name != missing}
+    err = failure(load, environment=environment)
+    assert f"pulumi config set azure-native:{setting}" in err.fix
+
+
+@pytest.mark.parametrize(
+    ("values", "field", "says"),
+    [
+        ({"pools": [pool(), pool(id="T4")]}, "pools.1.id", "two pools are called 't4'"),
+        ({"pools": []}, "pools", "no pool"),
+        ({"pools": [pool(id="t 4")]}, "pools.0.id", "got 't 4'"),
+        ({"pools": [pool(max_spot=0)]}, "pools.0.max_spot", "never have a node"),
+        ({"pools": [pool(max_spot=-1)]}, "pools.0.max_spot", "-1"),
+        ({"pools": [pool(scenario="formula")]}, "pools.0.scenario", "go together"),
+        ({"pools": [pool(formula="$x=1;")]}, "pools.0.scenario", "go together"),
+        ({"pools": [pool(scenario="office_hours")]}, "pools.0.scenario", "go together"),
+        (
+            {"pools": [pool(scenario="spot_first_with_dedicated_fallback")]},
+            "pools.0.scenario",
+            "both kinds",
+        ),
+        ({"pools": [pool(max_dedicated=1)]}, "pools.0.max_dedicated", "one kind of node"),
+        ({"pools": [pool(evaluation_minutes=4)]}, "pools.0.evaluation_minutes", "5"),
+        ({"pools": [pool(scenario="spot")]}, "pools.0.scenario", "got 'spot'"),
+        ({"pools": [pool(image={"source": "gallery"})]}, "pools.0.image", "this stack has none"),
+        ({"pools": [pool(image={"version": "newest"})]}, "pools.0.image.version", "newest"),
+        ({"pools": [pool(mounts=[{"kind": "files"}])]}, "pools.0.mounts", "has none"),
+        (
+            {"pools": [pool(mounts=[{"kind": "blob", "container": "x", "path": "x"}])]},
+            "pools.0.mounts",
+            "no container 'x'",
+        ),
+        (
+            {"pools": [pool(mounts=[{"kind": "blob", "container": "data", "path": "../x"}])]},
+            "pools.0.mounts.0.blob.path",
+            "../x",
+        ),
+        (
+            {
+                "pools": [
+                    pool(
+                        mounts=[
+                            {"kind": "blob", "container": c, "path": "d"} for c in ("data", "runs")
+                        ]
+                    )
+                ]
+            },
+            "pools.0.mounts",
+            "same path",
+        ),
+        ({"storage": {"account_name": "My-Store"}}, "storage.account_name", "My-Store"),
+        (
+            {"storage": {"file_share_gib": 100, "shared_keys": False}},
+            "storage.file_share_gib",
+            "shared_keys is false",
+        ),
+        ({"budget": {"usd_per_month": 0}}, "budget.usd_per_month", "0"),
+        ({"colour": "blue"}, "colour", "unknown key"),
+    ],
+)
+def test_wrong_value_names_its_field(
+    load: _Load, values: dict[str, Any], field: str, says: str
+) -> None:
+    err = failure(load, **values)
+    assert f"{field}:" in err.what
+    assert says in err.what
+
+
+def test_error_names_the_line(tmp_path: Path) -> None:
+    file = tmp_path / "Pulumi.x.yaml"
+    file.write_text(
+        "config:\n  runner:pools:\n    - id: t4\n      vm_size: Standard_NC4as_T4_v3\n"
+        "      max_spt: 3\n"
+    )
+    with pytest.raises(RunnerError, match=r"Pulumi\.x\.yaml:5: pools\.0\.max_spt") as caught:
+        load_stack_config(file, environment=_AZURE)
+    assert "did you mean 'max_spot'" in caught.value.fix
+
+
+def test_missing_file_is_said_so(tmp_path: Path) -> None:
+    with pytest.raises(RunnerError, match="cannot read") as caught:
+        load_stack_config(tmp_path / "Pulumi.prod.yaml", environment=_AZURE)
+    assert caught.value.code == "R-STACK-CONFIG-READ"
