@@ -290,8 +290,8 @@ def machine(vm_size: str, today: date) -> Machine:
 
 
 def family_key(family: str) -> str:
-    """`Standard NCASv3_T4 Family` and `standardNCASv3_T4Family` are the same quota."""
-    return family.replace(" ", "").lower()
+    """`Standard NCASv3_T4 Family` and `standardNCASv3T4Family` are the same quota."""
+    return family.replace(" ", "").replace("_", "").lower()
 
 
 def _unknown(vm_size: str) -> RunnerError:
