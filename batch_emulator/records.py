@@ -28,8 +28,8 @@ from batch_emulator.usage import Usage, usage_from
 from batch_emulator.values import optional_time, time_of, time_text
 
 # In ASCII: names of files may hold bytes that are no text. Made once: json.dumps with options makes
-# an encoder for every call.
-_ENCODER = json.JSONEncoder(separators=(",", ":"))
+# an encoder for every call. What we keep are trees: it need not look for circles.
+_ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 def dump(document: Json) -> str:

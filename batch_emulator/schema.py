@@ -18,7 +18,7 @@ CREATE INDEX IF NOT EXISTS live_tasks ON tasks (job, ord) WHERE state <> 'comple
 CREATE INDEX IF NOT EXISTS expiring ON tasks (expires) WHERE expires IS NOT NULL;
 CREATE INDEX IF NOT EXISTS retained ON tasks (json_extract(record, '$.place'), expires)
   WHERE expires IS NOT NULL;
-CREATE INDEX IF NOT EXISTS task_counts ON tasks (job, state, result, slots);
+CREATE INDEX IF NOT EXISTS finished ON tasks (job, result, slots) WHERE state = 'completed';
 """
 # Raised with every change of the tables above or of what records.py writes: no version reads the
 # state of another.

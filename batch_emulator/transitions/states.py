@@ -112,15 +112,17 @@ def count_gone(task: Task) -> None:
 
 
 def _count(task: Task, by: int) -> None:
-    for counts, amount in ((task.job.tasks, by), (task.job.slots, by * task.slots)):
-        name = _bucket(task)
-        setattr(counts, name, getattr(counts, name) + amount)
+    name, tasks, slots = _bucket(task), task.job.tasks, task.job.slots
+    setattr(tasks, name, getattr(tasks, name) + by)
+    setattr(slots, name, getattr(slots, name) + by * task.slots)
 
 
 def _bucket(task: Task) -> str:
+    if task.state is TaskState.ACTIVE:
+        return "active"
     if task.state is TaskState.COMPLETED:
         return "succeeded" if task.result == "success" else "failed"
-    return "active" if task.state is TaskState.ACTIVE else "running"
+    return "running"
 
 
 def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
@@ -128,10 +130,13 @@ def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
     if task.blocked:
         return
     job = task.job
-    queue = job.queues.setdefault(task.lane, OrderedDict())
-    queue[task.key] = task
+    lane, key = task.lane, task.key
+    queue = job.queues.get(lane)
+    if queue is None:
+        queue = job.queues[lane] = OrderedDict()
+    queue[key] = task
     if first:
-        queue.move_to_end(task.key, last=False)
+        queue.move_to_end(key, last=False)
     refresh_queue(account, job)
 
 

@@ -175,7 +175,9 @@ def parse(body: bytes, *, optional: bool = False) -> Json:
         raise Fault("InvalidRequestBody", {"Reason": "a JSON object is expected"})
     try:
         value = json.loads(body, parse_constant=_no_number)
-        json.dumps(value, ensure_ascii=False).encode()  # half a surrogate pair is no text
+        if b"\\" in body or not body.isascii():
+            # half a surrogate pair is no text; it comes from an escape or from bytes beyond ASCII
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as err:
         raise Fault("InvalidRequestBody", {"Reason": f"not JSON: {err}"}) from err
     if not isinstance(value, dict):
@@ -194,103 +196,112 @@ def _require_shallow(where: str) -> None:
 
 def _object(value: Json, where: str) -> Json:
     _require_shallow(where)
-    return {
-        name: item if name in _FREE else _property(name, item, f"{where}{name}")
-        for name, item in value.items()
-        if item is not None
-    }
+    kept: Json = {}
+    for name, item in value.items():
+        if item is None:
+            continue
+        kind = _KINDS.get(name)
+        coerced = item if kind is None else _coerced(kind, name, item, where)
+        if name not in _FREE and isinstance(coerced, (dict, list)):
+            coerced = _item(coerced, f"{where}{name}/")
+        kept[name] = coerced
+    return kept
 
 
-def _property(name: str, value: Any, where: str) -> Any:
-    check = _CHECKS.get(name)
-    if check is not None:
-        value = check(value, where)
-    if isinstance(value, dict):
-        return _object(cast("Json", value), f"{where}/")
-    if isinstance(value, list):
-        items = cast("list[Any]", value)
-        return [_item(item, f"{where}/") for item in items]
-    return value
+def _coerced(kind: _Kind, name: str, value: Any, where: str) -> Any:
+    coerce, expected = kind
+    try:
+        return coerce(value)
+    except (ValueError, OverflowError) as err:
+        shown = "" if coerce is _list else value
+        raise bad_property(f"{where}{name}", shown, f"{expected} is expected") from err
 
 
 def _item(item: Any, where: str) -> Any:
+    """What is in an object or list, `where` ending in a slash."""
     if isinstance(item, dict):
         return _object(cast("Json", item), where)
     if isinstance(item, list):
         _require_shallow(where)
-        return [_item(one, f"{where}/") for one in cast("list[Any]", item)]
+        return [
+            _object(cast("Json", one), where) if isinstance(one, dict) else _item(one, f"{where}/")
+            for one in cast("list[Any]", item)
+        ]
     return item
 
 
-def _integer(value: Any, where: str) -> int:
+def _integer(value: Any) -> int:
     if isinstance(value, str) and re.fullmatch(r"-?\d{1,10}", value.strip()):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or abs(value) >= 2**31:
-        raise bad_property(where, value, "an integer of 32 bits is expected")
+        raise ValueError
     return value
 
 
-def _boolean(value: Any, where: str) -> bool:
+def _boolean(value: Any) -> bool:
     if isinstance(value, str) and value.lower() in ("true", "false"):
         return value.lower() == "true"
     if not isinstance(value, bool):
-        raise bad_property(where, value, "true or false is expected")
+        raise ValueError
     return value
 
 
-def _duration(value: Any, where: str) -> str:
-    try:
-        parse_duration(value)
-    except (ValueError, OverflowError) as err:
-        raise bad_property(where, value, "an ISO 8601 duration is expected") from err
+def _duration(value: Any) -> str:
+    parse_duration(value)
     return value
 
 
-def _time(value: Any, where: str) -> str:
-    try:
-        parse_time(value)
-    except (ValueError, OverflowError) as err:
-        raise bad_property(where, value, "an ISO 8601 time is expected") from err
+def _time(value: Any) -> str:
+    parse_time(value)
     return value
 
 
-def _string(value: Any, where: str) -> str:
+def _string(value: Any) -> str:
     if not isinstance(value, str):
-        raise bad_property(where, value, "text is expected")
+        raise ValueError
     return value
 
 
-def _nested(value: Any, where: str) -> Json:
+def _nested(value: Any) -> Json:
     if not isinstance(value, dict):
-        raise bad_property(where, value, "an object is expected")
+        raise ValueError
     return cast("Json", value)
 
 
-def _list(value: Any, where: str) -> list[Any]:
+def _list(value: Any) -> list[Any]:
     if not isinstance(value, list) or not all(
         isinstance(item, dict) for item in cast("list[Any]", value)
     ):
-        raise bad_property(where, "", "a list of objects is expected")
+        raise ValueError
     return cast("list[Any]", value)
 
 
-_CHECKS: dict[str, Callable[[Any, str], Any]] = {
-    **dict.fromkeys(_INTEGERS, _integer),
-    **dict.fromkeys(_BOOLEANS, _boolean),
-    **dict.fromkeys(_DURATIONS, _duration),
-    **dict.fromkeys(_TIMES, _time),
-    **dict.fromkeys(_STRINGS, _string),
-    **dict.fromkeys(_OBJECTS, _nested),
-    **dict.fromkeys(_LISTS, _list),
+_Kind = tuple[Callable[[Any], Any], str]  # raises ValueError or OverflowError; what is expected
+_KINDS: dict[str, _Kind] = {
+    **dict.fromkeys(_INTEGERS, (_integer, "an integer of 32 bits")),
+    **dict.fromkeys(_BOOLEANS, (_boolean, "true or false")),
+    **dict.fromkeys(_DURATIONS, (_duration, "an ISO 8601 duration")),
+    **dict.fromkeys(_TIMES, (_time, "an ISO 8601 time")),
+    **dict.fromkeys(_STRINGS, (_string, "text")),
+    **dict.fromkeys(_OBJECTS, (_nested, "an object")),
+    **dict.fromkeys(_LISTS, (_list, "a list of objects")),
 }
+
+
+def _value(body: Json, name: str) -> Any:
+    """A property of the body, None when it is absent (`a/b` is b of a)."""
+    if "/" not in name:
+        return body.get(name)
+    value: Any = body
+    for step in name.split("/"):
+        value = cast("Json", value).get(step) if isinstance(value, dict) else None
+    return value
 
 
 def require(body: Json, *names: str) -> None:
     """Refuse a body without these properties (`a/b` is b of a). Raises Fault."""
     for name in names:
-        value: Any = body
-        for step in name.split("/"):
-            value = cast("Json", value).get(step) if isinstance(value, dict) else None
+        value = _value(body, name)
         if value is None or value == "":
             raise Fault("MissingRequiredProperty", {"PropertyName": name})
 
@@ -305,9 +316,7 @@ def require_id(body: Json) -> None:
 
 def require_range(body: Json, name: str, low: int, high: int, code: str | None = None) -> None:
     """Refuse a number outside the range; an absent one is fine. Raises Fault."""
-    value: Any = body
-    for step in name.split("/"):
-        value = cast("Json", value).get(step) if isinstance(value, dict) else None
+    value = _value(body, name)
     if value is not None and not low <= value <= high:
         reason = f"{low} to {high} is allowed"
         if code is not None:

@@ -31,6 +31,9 @@ from batch_emulator.wire.mounts import check_mounts
 MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
 _MAX_NODES = 10_000  # [S]: a bound against typing errors, the service has quotas
 
+# what the many tasks of a collection have; the checks of all else are not even called for them
+_MOST_TASKS = frozenset({"id", "displayName", "commandLine", "requiredSlots"})
+
 NOT_IN_POOLS = ("cloudServiceConfiguration",)
 
 
@@ -131,6 +134,9 @@ def check_task(body: Json, job: Json) -> None:
     require_id(body)
     check_command(body, "task")
     require_range(body, "requiredSlots", 1, MAX_SLOTS)
+    if body.keys() <= _MOST_TASKS:
+        _check_reserved_id(body, job)
+        return
     if "multiInstanceSettings" in body:
         check_multi_instance(body)
     check_constraints(body)
