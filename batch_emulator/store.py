@@ -36,6 +36,9 @@ from batch_emulator.values import time_of
 
 log = logging.getLogger(__name__)
 
+_TASK_ROW = "(?,?,?,?,?,?,?,?,?,NULL)"
+_INSERTED_AT_ONCE = 100  # as many as a collection has; SQLite before 3.32 takes 999 values
+
 _NEWEST = (
     "SELECT max(json_extract(record, '$.lastModified')) FROM tasks",
     "SELECT max(json_extract(record, '$.modified')) FROM jobs",
@@ -158,14 +161,7 @@ class Store:
             raise
 
     def _write_tasks(self, journal: Journal) -> None:
-        self._db.executemany(
-            "INSERT INTO tasks VALUES (?,?,?,?,?,?,?,?,?,NULL)",
-            (
-                (t.job.key, t.key, t.id, t.order, t.slots, t.state.value, t.result,
-                 task_text(t), dump(body))
-                for t, body in journal.new_tasks
-            ),
-        )  # fmt: skip
+        self._insert_tasks(journal.new_tasks)
         self._db.executemany(
             "UPDATE tasks SET body=? WHERE job=? AND task=?",
             ((dump(body), t.job.key, t.key) for t, body in journal.bodies),
@@ -189,6 +185,17 @@ class Store:
             "DELETE FROM tasks WHERE job=? AND task=?",
             (key for key, t in journal.tasks.items() if t is None),
         )
+
+    def _insert_tasks(self, new: list[tuple[Task, Json]]) -> None:
+        """Many in one statement, which takes half as long as one for each."""
+        for start in range(0, len(new), _INSERTED_AT_ONCE):
+            some = new[start : start + _INSERTED_AT_ONCE]
+            values: list[Any] = []
+            for t, body in some:
+                values += (t.job.key, t.key, t.id, t.order, t.slots, t.state.value, t.result)
+                values += (task_text(t), dump(body))
+            rows = ",".join([_TASK_ROW] * len(some))
+            self._db.execute(f"INSERT INTO tasks VALUES {rows}", values)  # noqa: S608 - marks only
 
     def _write_samples(self, journal: Journal) -> None:
         for run in journal.samples:

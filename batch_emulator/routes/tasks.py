@@ -56,20 +56,21 @@ def add_collection(call: Call) -> Reply:
     admission.require_open_job(job)
     named = [key_of(str(item.get("id", ""))) for item in items]
     taken = call.emulator.store.has_tasks(job, named)
-    return call.entity({"value": [_add_one(call, job, item, taken) for item in items]}, {})
+    added = [_add_one(call, job, item, key, taken) for item, key in zip(items, named, strict=True)]
+    return call.entity({"value": added}, {})
 
 
-def _add_one(call: Call, job: Job, body: Json, taken: set[str]) -> Json:
+def _add_one(call: Call, job: Job, body: Json, key: str, taken: set[str]) -> Json:
     """Statuses as the SDK compares them: `Success`, but lower-case `clienterror`."""
     try:
         entities.check_task(body, job.spec)
-        if key_of(body["id"]) in taken:
+        if key in taken:
             raise Fault("TaskExists")
     except Fault as fault:
         error = error_body(fault, call.request_id, call.now, call.base_url)
         error.pop("odata.metadata")
         return {"status": "clienterror", "taskId": str(body.get("id", "")), "error": error}
-    taken.add(key_of(body["id"]))
+    taken.add(key)
     task = admission.add(call.emulator.account, job, body, call.now)
     return {
         "status": "Success",
