@@ -143,7 +143,10 @@ class Containers:
         except (ValueError, LookupError, TypeError):
             return None
         state: dict[str, Any] = found.get("State") or {}
-        document = {"containerId": found.get("Id", ""), "state": state.get("Status", "")}
+        status = state.get("Status", "")
+        if status in ("running", "stopped"):  # it was killed, and podman has not tidied up yet
+            status = "exited"
+        document = {"containerId": found.get("Id", ""), "state": status}
         error = str(state.get("Error") or "")
         if error:
             document["error"] = error
