@@ -37,6 +37,7 @@ VERBS: Mapping[str, str] = {
     "cancel": "Runs",
     "files": "Runs",
     "local": "Local services",
+    "skus": "Azure environment",
     "recipe": "Recipes and settings",
     "config": "Recipes and settings",
     "version": "Recipes and settings",
