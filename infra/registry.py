@@ -1,0 +1,71 @@
+"""The stack's container registry: pools pull from it, operators push what `images/` builds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pulumi
+from pulumi_azure_native import containerregistry
+
+from infra.context import StackContext, assign_role
+
+# https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/containers (2026-11)
+_ACR_PULL = "7f951dda-4ed3-4680-a7ca-43fe172d538d"
+_ACR_PUSH = "8311e382-0749-4cb8-b61a-304f252e45ec"
+
+
+class Registry(pulumi.ComponentResource):
+    """An Azure Container Registry that knows identities only: no admin user, no anonymous pull.
+
+    Basic has 10 GiB; image retention and private endpoints want Premium.
+    https://learn.microsoft.com/azure/container-registry/container-registry-skus (2026-11)
+    `ready` is what pools that pull from it must wait for.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        *,
+        puller: pulumi.Input[str],
+        pushers: Sequence[pulumi.Input[str]],
+        sku: containerregistry.SkuName = containerregistry.SkuName.BASIC,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        """`puller` is the principal of the pools' identity, `pushers` are the operators."""
+        super().__init__("runner:infra:Registry", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        self.registry = containerregistry.Registry(
+            "registry",
+            registry_name=context.names.registry,
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            sku=containerregistry.SkuArgs(name=sku),
+            admin_user_enabled=False,
+            anonymous_pull_enabled=False,
+            tags=dict(context.tags),
+            opts=child,
+        )
+        self.login_server = self.registry.login_server
+        # A pool that prefetches images before this is granted has unusable nodes.
+        self.ready: pulumi.Resource = assign_role(
+            "nodes-pull-images",
+            context,
+            _ACR_PULL,
+            principal_id=puller,
+            principal_type="ServicePrincipal",
+            scope=self.registry.id,
+            opts=child,
+        )
+        for number, principal in enumerate(pushers):
+            assign_role(
+                f"operator-{number}-push-images",
+                context,
+                _ACR_PUSH,
+                principal_id=principal,
+                # A user, a group or a service principal: Azure finds out which.
+                principal_type=None,
+                scope=self.registry.id,
+                opts=child,
+            )
+        self.register_outputs({"login_server": self.login_server})

@@ -1,0 +1,1 @@
+"""The container images: what their files say, and how they are built."""

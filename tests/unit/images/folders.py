@@ -1,0 +1,31 @@
+"""Where the images are, and their Containerfiles as instructions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+IMAGES = Path(__file__).parents[3] / "images"
+FRAMEWORKS = sorted(path.parent.name for path in IMAGES.glob("*/Containerfile"))
+
+
+@dataclass(frozen=True)
+class Instruction:
+    word: str
+    text: str
+
+
+def instructions(framework: str) -> list[Instruction]:
+    """The instructions in order, continued lines joined, comments left out."""
+    text = (IMAGES / framework / "Containerfile").read_text(encoding="utf-8")
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("#")]
+    joined = re.sub(r"\\\n\s*", " ", "\n".join(lines))
+    return [Instruction(*line.split(maxsplit=1)) for line in joined.splitlines() if line.strip()]
+
+
+def versions() -> dict[str, str]:
+    """The lines of versions.env."""
+    text = (IMAGES / "versions.env").read_text(encoding="utf-8")
+    pairs = (line.split("=", 1) for line in text.splitlines() if line and line[0] != "#")
+    return dict(pairs)

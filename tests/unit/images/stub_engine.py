@@ -1,0 +1,57 @@
+#!/usr/bin/env python3
+"""Stands for docker, podman and az: writes down each call, remembers tags in a folder.
+
+$STUB_STATE is that folder; `fail-WORD` in it makes the call with that first word fail.
+"""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+STATE = Path(os.environ["STUB_STATE"])
+PROGRAM = Path(sys.argv[0]).name
+ARGUMENTS = sys.argv[1:]
+DIGEST = "sha256:" + "ab" * 32
+
+
+def main():
+    """Answer as the real program would, as far as build.sh looks."""
+    verb = ARGUMENTS[0]
+    secret = sys.stdin.read() if "--password-stdin" in ARGUMENTS else None
+    with (STATE / "calls.jsonl").open("a") as calls:
+        calls.write(json.dumps({"program": PROGRAM, "args": ARGUMENTS, "stdin": secret}) + "\n")
+    if (STATE / f"fail-{verb}").exists() or (STATE / f"fail-{PROGRAM}-{verb}").exists():
+        sys.stderr.write(f"{PROGRAM} {verb}: broken on purpose\n")
+        return 125
+    if PROGRAM == "az":
+        print("token-of-one-push")
+    elif verb == "build":
+        remember("local", ARGUMENTS[ARGUMENTS.index("--tag") + 1])
+    elif verb == "tag":
+        remember("local", ARGUMENTS[2])
+    elif verb == "push":
+        remember("remote", ARGUMENTS[1])
+    elif ARGUMENTS[:2] == ["image", "inspect"]:
+        if "--format" in ARGUMENTS:
+            print(f"{ARGUMENTS[-1].rsplit(':', 1)[0]}@{DIGEST}")
+            return 0
+        return 0 if ARGUMENTS[2] in known("local") else 1
+    elif ARGUMENTS[:2] == ["manifest", "inspect"]:
+        return 0 if ARGUMENTS[2].removeprefix("docker://") in known("remote") else 1
+    return 0
+
+
+def known(where):
+    """The tags that are there."""
+    path = STATE / where
+    return set(path.read_text().split()) if path.exists() else set()
+
+
+def remember(where, tag):
+    """One more tag."""
+    with (STATE / where).open("a") as tags:
+        tags.write(tag + "\n")
+
+
+sys.exit(main())

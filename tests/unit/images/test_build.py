@@ -1,0 +1,323 @@
+"""`build.sh` with docker, podman and az replaced on PATH: what it would make them do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.unit.images.folders import FRAMEWORKS, IMAGES
+
+STUB = Path(__file__).with_name("stub_engine.py")
+SYSTEM = "/usr/bin:/bin"
+DIGEST = "sha256:" + "ab" * 32
+ACR = "stack.azurecr.io"
+
+
+@dataclass(frozen=True)
+class Workshop:
+    """A copy of `images/`, programs of our own on PATH, and what they were told."""
+
+    folder: Path
+    bin: Path
+    state: Path
+
+    def run(self, *args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["bash", str(self.folder / "build.sh"), *args],
+            env={"PATH": f"{self.bin}:{SYSTEM}", "STUB_STATE": str(self.state), **environment},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    def ok(self, *args: str, **environment: str) -> list[str]:
+        done = self.run(*args, **environment)
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    def calls(self, *words: str) -> list[list[str]]:
+        """The calls so far that begin with these words."""
+        log = self.state / "calls.jsonl"
+        lines = log.read_text().splitlines() if log.exists() else []
+        found = [[one["program"], *one["args"]] for one in map(json.loads, lines)]
+        return [call for call in found if call[1 : 1 + len(words)] == list(words)]
+
+    def install(self, *programs: str) -> None:
+        for program in programs:
+            text = STUB.read_text().replace("/usr/bin/env python3", sys.executable, 1)
+            (self.bin / program).write_text(text)
+            (self.bin / program).chmod(0o755)
+
+    def break_(self, what: str) -> None:
+        (self.state / f"fail-{what}").touch()
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Workshop:
+    shop = Workshop(tmp_path / "images", tmp_path / "bin", tmp_path / "state")
+    shutil.copytree(IMAGES, shop.folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shop.bin.mkdir()
+    shop.state.mkdir()
+    for tool in ("docker", "podman", "az"):  # the machine's own must not answer
+        (shop.bin / tool).write_text("#!/bin/sh\nexit 127\n")
+        (shop.bin / tool).chmod(0o755)
+    return shop
+
+
+@pytest.fixture
+def shop(bare: Workshop) -> Workshop:
+    bare.install("docker", "az")
+    return bare
+
+
+def test_the_script_is_clean() -> None:
+    shellcheck = Path(sys.executable).with_name("shellcheck")
+    done = subprocess.run(
+        [str(shellcheck), str(IMAGES / "build.sh")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == ""
+    assert done.returncode == 0
+
+
+def test_one_image_is_built_from_its_folder_and_its_base(shop: Workshop) -> None:
+    (name,) = shop.ok("cntk")
+    (call,) = shop.calls("build")
+    assert name.startswith("runner/cntk:")
+    assert call[call.index("--tag") + 1] == name
+    assert call[call.index("--build-arg") + 1] == "BASE=docker.io/library/ubuntu:16.04"
+    assert call[call.index("--platform") + 1] == "linux/amd64"
+    assert call[call.index("--file") + 1] == str(shop.folder / "cntk" / "Containerfile")
+    assert call[-1] == str(shop.folder)
+
+
+def test_all_builds_each_framework_once(shop: Workshop) -> None:
+    names = shop.ok("all")
+    assert [name.split("/")[1].split(":")[0] for name in names] == FRAMEWORKS
+    assert len(shop.calls("build")) == len(FRAMEWORKS)
+
+
+def test_a_second_run_builds_nothing(shop: Workshop) -> None:
+    first = shop.ok("all")
+    assert shop.ok("all") == first
+    assert len(shop.calls("build")) == len(FRAMEWORKS)
+    shop.ok("--force", "cntk")
+    assert len(shop.calls("build")) == len(FRAMEWORKS) + 1
+
+
+@pytest.mark.parametrize(
+    ("file", "renewed"),
+    [
+        ("pytorch/requirements.txt", {"pytorch"}),
+        ("pytorch/Containerfile", {"pytorch"}),
+        ("shared/smoke.py", set(FRAMEWORKS)),
+        ("build.sh", set()),
+        ("README.md", set()),
+    ],
+)
+def test_a_tag_changes_with_what_is_in_the_image_and_only_with_it(
+    bare: Workshop, file: str, renewed: set[str]
+) -> None:
+    before = bare.ok("--tag", "all")
+    with (bare.folder / file).open("a") as changed:
+        changed.write("\n# changed\n")
+    after = bare.ok("--tag", "all")
+    assert {name.split("/")[1].split(":")[0] for name in set(after) - set(before)} == renewed
+
+
+def test_caches_of_python_do_not_change_a_tag(bare: Workshop) -> None:
+    before = bare.ok("--tag", "all")
+    cache = bare.folder / "cntk" / "__pycache__"
+    cache.mkdir()
+    (cache / "smoke_test.cpython-312.pyc").write_bytes(b"x")
+    assert bare.ok("--tag", "all") == before
+
+
+def test_a_failing_build_stops_with_the_images_name(shop: Workshop) -> None:
+    shop.break_("build")
+    done = shop.run("cntk", "pytorch")
+    assert done.returncode == 1
+    assert "error: cntk: the build of runner/cntk:" in done.stderr
+    assert "fix: " in done.stderr
+    assert done.stdout == ""
+    assert len(shop.calls("build")) == 1
+
+
+def test_podman_is_used_where_docker_does_not_answer(bare: Workshop) -> None:
+    bare.install("podman")
+    bare.ok("cntk", RUNNER_IMAGES_BUILD_FLAGS="--isolation=chroot --network=host")
+    (call,) = bare.calls("build")
+    assert call[:4] == ["podman", "build", "--isolation=chroot", "--network=host"]
+
+
+def test_the_engine_can_be_chosen(shop: Workshop) -> None:
+    shop.install("podman")
+    shop.ok("--engine", "podman", "cntk")
+    assert {call[0] for call in shop.calls()} == {"podman"}
+
+
+def test_no_engine_is_said_with_what_to_do(bare: Workshop) -> None:
+    done = bare.run("cntk")
+    assert done.returncode == 3
+    assert "no container engine answers (tried: docker podman)" in done.stderr
+
+
+def pinned(shop: Workshop) -> Workshop:
+    shop.ok("--pin")
+    return shop
+
+
+def test_pinning_writes_the_digests_and_builds_use_them(shop: Workshop) -> None:
+    before = shop.ok("--tag", "all")
+    pinned(shop)
+    text = (shop.folder / "versions.env").read_text()
+    assert text.count(f"_DIGEST={DIGEST}\n") == len(FRAMEWORKS)
+    after = shop.ok("--tag", "all")
+    assert not set(before) & set(after)
+    shop.ok("cntk")
+    (call,) = shop.calls("build")
+    assert f"BASE=docker.io/library/ubuntu:16.04@{DIGEST}" in call
+
+
+def test_a_base_that_is_gone_is_named(shop: Workshop) -> None:
+    shop.break_("pull")
+    done = shop.run("--pin", "cntk")
+    assert done.returncode == 1
+    assert "cntk: docker.io/library/ubuntu:16.04 cannot be pulled" in done.stderr
+    assert (shop.folder / "versions.env").read_text() == (IMAGES / "versions.env").read_text()
+
+
+def test_a_push_signs_in_with_a_token_that_no_argument_shows(shop: Workshop) -> None:
+    (name,) = pinned(shop).ok("--push", ACR, "cntk")
+    assert name.startswith(f"{ACR}/runner/cntk:")
+    assert [call[1:] for call in shop.calls("push")] == [["push", name]]
+    (az,) = shop.calls("acr", "login")
+    assert az[3:6] == ["--name", "stack", "--expose-token"]
+    (login,) = shop.calls("login")
+    assert login[2] == ACR
+    text = (shop.state / "calls.jsonl").read_text()
+    assert "token-of-one-push" not in json.dumps(shop.calls())
+    assert [one["stdin"] for one in map(json.loads, text.splitlines()) if one["stdin"]] == [
+        "token-of-one-push"
+    ]
+
+
+def test_a_second_push_finds_the_tag_and_does_nothing(shop: Workshop) -> None:
+    (name,) = pinned(shop).ok("--push", ACR, "cntk")
+    assert shop.ok("--push", ACR, "cntk") == [name]
+    assert len(shop.calls("build")) == len(shop.calls("push")) == 1
+
+
+def test_what_is_built_is_pushed_without_a_second_build(shop: Workshop) -> None:
+    pinned(shop).ok("cntk")
+    shop.ok("--push", ACR, "cntk")
+    assert len(shop.calls("build")) == len(shop.calls("push")) == 1
+
+
+def test_another_registry_is_used_as_the_engine_is_signed_in(shop: Workshop) -> None:
+    pinned(shop).ok("--push", "localhost:5000", "cntk")
+    pinned(shop).ok("--push", ACR, "--no-login", "cntk")
+    assert shop.calls("login") == []
+    assert len(shop.calls("push")) == 2
+
+
+@pytest.mark.parametrize(
+    ("broken", "problem", "code"),
+    [
+        ("az-acr", "az got no token", 4),
+        ("login", "docker could not sign in", 4),
+        ("push", "could not be pushed", 1),
+    ],
+)
+def test_what_stops_a_push_is_said_with_its_fix(
+    shop: Workshop, broken: str, problem: str, code: int
+) -> None:
+    pinned(shop)
+    shop.break_(broken)
+    done = shop.run("--push", ACR, "cntk")
+    assert done.returncode == code
+    assert problem in done.stderr
+    assert "fix: " in done.stderr
+
+
+def test_a_base_without_digest_is_not_pushed(shop: Workshop) -> None:
+    text = (shop.folder / "versions.env").read_text().splitlines()
+    lines = ["CNTK_DIGEST=" if line.startswith("CNTK_DIGEST") else line for line in text]
+    (shop.folder / "versions.env").write_text("\n".join(lines) + "\n")
+    done = shop.run("--push", ACR, "cntk")
+    assert done.returncode == 2
+    assert "images/build.sh --pin cntk" in done.stderr
+    assert shop.calls() == []
+
+
+@pytest.mark.parametrize(
+    ("args", "problem"),
+    [
+        ((), "which image?"),
+        (("caffe",), "there is no image called 'caffe'"),
+        (("../cntk",), "there is no image called '../cntk'"),
+        (("--push",), "--push needs a value"),
+        (("--push", f"https://{ACR}", "all"), "--push takes a host"),
+        (("--fast", "all"), "there is no option --fast"),
+    ],
+)
+def test_a_wrong_call_is_refused_before_anything_runs(
+    shop: Workshop, args: tuple[str, ...], problem: str
+) -> None:
+    done = shop.run(*args)
+    assert done.returncode == 2
+    assert problem in done.stderr
+    assert shop.calls() == []
+
+
+def podman_builds() -> bool:
+    if os.geteuid() != 0 or shutil.which("podman") is None:
+        return False
+    done = subprocess.run(["podman", "info"], capture_output=True, check=False, timeout=60)
+    return done.returncode == 0
+
+
+@pytest.mark.slow
+def test_podman_really_builds_and_skips_an_image_from_nothing(tmp_path: Path) -> None:
+    busybox = shutil.which("busybox")
+    if busybox is None or not podman_builds():
+        pytest.skip("needs podman, root and a static busybox")
+    folder = tmp_path / "images"
+    (folder / "tiny").mkdir(parents=True)
+    shutil.copy(IMAGES / "build.sh", folder)
+    shutil.copytree(IMAGES / "shared", folder / "shared")
+    shutil.copy(busybox, folder / "tiny" / "busybox")
+    (folder / "versions.env").write_text("TINY_BASE=scratch\nTINY_DIGEST=\n")
+    (folder / "tiny" / "Containerfile").write_text(
+        "ARG BASE\nFROM ${BASE}\nCOPY tiny/busybox /bin/\n"
+        'RUN ["/bin/busybox", "sh", "-c", "test -x /bin/busybox"]\n'
+    )
+    shop = Workshop(folder, Path(os.environ["PATH"].split(":")[0]), tmp_path)
+    environment = {
+        "PATH": os.environ["PATH"],
+        "RUNNER_IMAGES_PREFIX": "localhost/runner-test",
+        "RUNNER_IMAGES_BUILD_FLAGS": "--isolation=chroot",
+    }
+    (name,) = shop.ok("--engine", "podman", "tiny", **environment)
+    try:
+        again = shop.run("--engine", "podman", "tiny", **environment)
+        assert again.stdout.split() == [name]
+        assert "is built already" in again.stderr
+        (folder / "tiny" / "Containerfile").write_text(
+            'ARG BASE\nFROM ${BASE}\nCOPY tiny/busybox /bin/\nRUN ["/bin/busybox", "false"]\n'
+        )
+        broken = shop.run("--engine", "podman", "tiny", **environment)
+        assert broken.returncode == 1
+        assert "error: tiny: the build of localhost/runner-test/tiny:" in broken.stderr
+    finally:
+        subprocess.run(["podman", "rmi", "--force", name], capture_output=True, check=False)
