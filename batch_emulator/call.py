@@ -13,7 +13,7 @@ from batch_emulator.model import Job, Json, Node, Pool, key_of
 from batch_emulator.odata import FieldRule
 from batch_emulator.transitions import nodes
 from batch_emulator.values import etag_text, http_date
-from batch_emulator.wire import bodies, paging, versions
+from batch_emulator.wire import bodies, identities, paging, versions
 
 
 @dataclass(slots=True)
@@ -52,7 +52,10 @@ class Call:
 
     def json(self, *, optional: bool = False) -> Json:
         """The body, parsed and coerced. Raises Fault."""
-        return versions.incoming(bodies.parse(self.body, optional=optional), self.query)
+        body = versions.incoming(bodies.parse(self.body, optional=optional), self.query)
+        if identities.MARK in self.body:
+            identities.check_identities(body, known=self.emulator.identity is not None)
+        return body
 
     def pool(self) -> Pool:
         """The pool of the path. Raises Fault."""

@@ -30,7 +30,10 @@ service was seen to do it, or all sources are silent and the choice is ours; eac
 _REFUSED = (
     ("pool", NOT_IN_POOLS),
     ("containerSettings.registry", ("identityReference",)),
-    ("pool.mountConfiguration.azureBlobFileSystemConfiguration", ("identityReference",)),
+    (
+        "mounts of containers, resource and output files, service logs, without --storage-account",
+        ("identityReference",),
+    ),
 )
 
 _WITHOUT_EFFECT = (

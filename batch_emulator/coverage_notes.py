@@ -103,6 +103,8 @@ AREAS: tuple[Area, ...] = (
             (Kind.OURS, "A mirrored container whose mount point was replaced is not followed; no blob is deleted."),
             (Kind.OURS, "Files whose names are no UTF-8 stay on the node and become no blobs."),
             (Kind.OURS, "A container of more than 100,000 blobs is not mounted; whoever writes last wins."),
+            (Kind.OURS, "Every user-assigned identity has access to the account of `--storage-account`, to no other."),
+            (Kind.OURS, "With it, mounts, resource and output files and service logs take an `identityReference`."),
             (Kind.OBSERVED, "A mount that fails is `MountConfigurationError` of a node that is unusable."),
             (Kind.OURS, "A share that is mounted is a link: all nodes and REST see the same files."),
             (Kind.OURS, "An NFS export is the folder `nfs/HOST/PATH` of the data dir, made when missing."),

@@ -22,6 +22,7 @@ from batch_emulator.deletion import remove_tree
 from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers
 from batch_emulator.executor.blobfuse import mounted_below
 from batch_emulator.executor.containers import Containers
+from batch_emulator.executor.identity import Identity
 from batch_emulator.executor.mounts import Mounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.packages import Packages
@@ -85,13 +86,15 @@ class Emulator:
         self.containers = Containers(
             settings.data_dir, settings.container_engine, settings.container_options
         )
+        self.identity = _identity(settings)
         self.executor = Executor(
+            identity=self.identity,
             pass_environment=environment,
             kill_grace_s=settings.kill_grace_s,
             containers=self.containers,
         )
         self._mounts = mounts = Mounts(
-            settings.data_dir, self.shares, BlobMounts(settings.blob_endpoint)
+            settings.data_dir, self.shares, BlobMounts(settings.blob_endpoint, self.identity)
         )
         steps = [mounts.step(), packages.step(), self.containers.step()]
         self.node_setup = NodeSetup(steps, mounts.blobs)
@@ -174,6 +177,11 @@ class Emulator:
         if self.shares is not None:
             self.shares.close()
         self.store.close()
+
+
+def _identity(settings: Settings) -> Identity | None:
+    account = settings.storage
+    return account and Identity(account.name, account.key, settings.blob_endpoint)
 
 
 def _network(data_dir: Path) -> int:

@@ -84,7 +84,8 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
     group.add_argument(
         "--storage-account",
         metavar="NAME",
-        help="serve Azure Files for this account; its key comes from BATCH_EMULATOR_STORAGE_KEY",
+        help="serve Azure Files for this account, and let identities use its blobs; "
+        "its key comes from BATCH_EMULATOR_STORAGE_KEY",
     )
     group.add_argument(
         "--files-port", type=int, default=0, help="of Azure Files; 0 takes a free one"

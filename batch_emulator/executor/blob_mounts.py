@@ -13,10 +13,11 @@ import re
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from batch_emulator.executor import blobfuse
 from batch_emulator.executor.blobfuse import Blobfuse, BlobfuseError
+from batch_emulator.executor.identity import Identity, endpoint_of
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.mirror import INCOMING, Mirror
 from batch_emulator.executor.shared_key import BadKeyError, signer
@@ -122,8 +123,9 @@ class _Fused:
 class BlobMounts:
     """The containers of all nodes. `endpoint` is the blob service of the account in its path."""
 
-    def __init__(self, endpoint: str | None) -> None:
-        self._endpoint = endpoint.rstrip("/") if endpoint else None
+    def __init__(self, endpoint: str | None, identity: Identity | None = None) -> None:
+        self._endpoint = endpoint
+        self._identity = identity
         self._at: dict[Path, dict[str, _Mounted]] = {}
         self._busy: dict[Path, set[asyncio.Task[None]]] = {}
 
@@ -147,7 +149,8 @@ class BlobMounts:
         self._at.setdefault(layout.root, {})[path] = mounted
 
     def _open(self, layout: NodeLayout, path: str, settings: Mapping[str, Any]) -> _Mounted:
-        account, key = str(settings["accountName"]), settings.get("accountKey")
+        account = str(settings["accountName"])
+        key = settings.get("accountKey") or self._key_for_identity(account, settings)
         try:
             sign = signer(account, str(key)) if key else None
         except BadKeyError as err:
@@ -158,7 +161,7 @@ class BlobMounts:
         point = layout.fsmounts / path
         command = None if known.exists() else blobfuse.program()
         sas = str(settings.get("sasKey") or "").removeprefix("?")
-        endpoint, name = self._endpoint_of(account), str(settings["containerName"])
+        endpoint, name = endpoint_of(account, self._endpoint), str(settings["containerName"])
         if command is not None:
             container = blobfuse.Container(account, name, endpoint, str(key or ""), sas)
             return _Fused(Blobfuse(command, container, point, beside, short, options))
@@ -167,12 +170,13 @@ class BlobMounts:
         read_only = _READ_ONLY.search(options) is not None
         return _Mirrored(Mirror(storage, url, point, known, read_only=read_only), storage)
 
-    def _endpoint_of(self, account: str) -> str:
-        """The endpoint when it is that account's, else Azure's."""
-        endpoint = self._endpoint
-        if endpoint is None or urlsplit(endpoint).path.strip("/") != account:
-            return f"https://{quote(account, safe='')}.blob.core.windows.net"
-        return endpoint
+    def _key_for_identity(self, account: str, settings: Mapping[str, Any]) -> str | None:
+        if not settings.get("identityReference"):
+            return None
+        if self._identity is None or self._identity.account != account:
+            why = f"the identity has no access to the storage account {account}"
+            raise ContainerError(f"blobfuse: the credentials are refused ({why})")
+        return self._identity.key
 
     def any_at(self, root: Path) -> bool:
         """Whether a node has containers."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from batch_emulator.executor import patterns
+from batch_emulator.executor.identity import identity_problem
 from batch_emulator.executor.launch import SERVER_ERROR, USER_ERROR, Failure
 from batch_emulator.executor.storage import (
     Storage,
@@ -82,7 +83,9 @@ async def upload(
 
 def _container_problem(container: Mapping[str, Any]) -> str | None:
     if container.get("identityReference"):
-        return "identityReference is not supported: there is no managed identity here; use a SAS"
+        problem = identity_problem(container["identityReference"])
+        if problem is not None:
+            return problem
     if not is_http_url(container.get("containerUrl")):
         return "destination.container.containerUrl must be an http or https URL"
     headers: list[Any] = container.get("uploadHeaders") or []
@@ -146,9 +149,13 @@ async def _upload_one(
     container: Mapping[str, Any] = output["destination"]["container"]
     pattern = patterns.expand(output["filePattern"], context.environment)
     try:
+        storage = storage.on_behalf(container.get("identityReference"), container["containerUrl"])
         found = await asyncio.to_thread(
             patterns.find, pattern, context.working_dir, context.task_dir
         )
+    except StorageError as err:
+        log.fail(_failure(err.kind, container["containerUrl"], pattern, err.detail))
+        return
     except patterns.PatternError as err:
         log.fail(_failure("other", container["containerUrl"], pattern, str(err)))
         return

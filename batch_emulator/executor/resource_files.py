@@ -11,6 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from batch_emulator.executor import failures
+from batch_emulator.executor.identity import identity_problem
 from batch_emulator.executor.launch import SERVER_ERROR, USER_ERROR, ExecutionError, Failure
 from batch_emulator.executor.storage import (
     LocalWriteError,
@@ -52,7 +53,9 @@ def validate_resource_file(resource: Mapping[str, Any]) -> str | None:
     if given[0] == "autoStorageContainerName":
         return "autoStorageContainerName is not supported: no storage account is linked; use a SAS"
     if resource.get("identityReference"):
-        return "identityReference is not supported: there is no managed identity here; use a SAS"
+        problem = identity_problem(resource["identityReference"])
+        if problem is not None:
+            return problem
     return _url_problem(given[0], resource[given[0]]) or _target_problem(given[0], resource)
 
 
@@ -87,6 +90,7 @@ def safe_parts(path: str) -> tuple[str, ...] | None:
 
 @dataclass(frozen=True, slots=True)
 class _Transfer:
+    storage: Storage
     url: str
     root: Path  # nothing is written outside
     target: Path
@@ -101,7 +105,7 @@ async def download(
     for resource in resources:
         for one in await _plan(storage, resource, working_dir):
             transfers[one.target] = one
-    tasks = [asyncio.ensure_future(_fetch(storage, one)) for one in transfers.values()]
+    tasks = [asyncio.ensure_future(_fetch(one)) for one in transfers.values()]
     try:
         await asyncio.gather(*tasks)
     finally:
@@ -118,13 +122,14 @@ async def _plan(
         raise ExecutionError(_other(str(resource.get("filePath") or ""), problem))
     mode = int(resource.get("fileMode") or _DEFAULT_MODE, 8)
     path = str(resource.get("filePath") or "")
-    if resource.get("httpUrl"):
-        return [_Transfer(str(resource["httpUrl"]), working_dir, working_dir / path, mode)]
-    container = str(resource["storageContainerUrl"])
+    url = str(resource.get("httpUrl") or resource["storageContainerUrl"])
     try:
-        names = await storage.list_blobs(container, str(resource.get("blobPrefix") or ""))
+        storage = storage.on_behalf(resource.get("identityReference"), url)
+        if resource.get("httpUrl"):
+            return [_Transfer(storage, url, working_dir, working_dir / path, mode)]
+        names = await storage.list_blobs(url, str(resource.get("blobPrefix") or ""))
     except StorageError as err:
-        raise ExecutionError(_failure(container, working_dir / path, err)) from err
+        raise ExecutionError(_failure(url, working_dir / path, err)) from err
     transfers: list[_Transfer] = []
     for name in names:
         parts = safe_parts(name)
@@ -132,17 +137,18 @@ async def _plan(
             raise ExecutionError(_other(name, "the blob name leaves the working directory"))
         if not name.endswith("/"):  # such names stand for empty folders
             target = working_dir.joinpath(path, *parts)
-            transfers.append(_Transfer(blob_url(container, name), working_dir, target, mode))
+            source = blob_url(url, name)
+            transfers.append(_Transfer(storage, source, working_dir, target, mode))
     return transfers
 
 
-async def _fetch(storage: Storage, one: _Transfer) -> None:
+async def _fetch(one: _Transfer) -> None:
     try:
         await asyncio.to_thread(_make_room, one)
     except OSError as err:
         raise ExecutionError(failures.directory_failure(str(one.target.parent), err)) from err
     try:
-        await storage.download(one.url, one.target)
+        await one.storage.download(one.url, one.target)
         await asyncio.to_thread(one.target.chmod, one.mode)
     except StorageError as err:
         raise ExecutionError(_failure(one.url, one.target, err)) from err

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from batch_emulator.executor import failures, kept, members, output_files, process, resource_files
 from batch_emulator.executor.container import Container, inherited
 from batch_emulator.executor.containers import Containers, new_name, not_started
+from batch_emulator.executor.identity import Identity
 from batch_emulator.executor.launch import ExecutionError, Failure, Launch, Outcome
 from batch_emulator.executor.layout import make_plain
 from batch_emulator.executor.storage import Storage
@@ -57,6 +58,7 @@ class Executor:
         pass_environment: Mapping[str, str],
         kill_grace_s: float = 5.0,
         containers: Containers | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self._containers = containers
         self._kept = None if containers is None else kept.KeptContainers(containers)
@@ -64,7 +66,7 @@ class Executor:
         self._kill_grace_s = kill_grace_s
         self._running: dict[str, _Execution] = {}
         self._held: dict[str, _Held] = {}
-        self._storage = Storage()
+        self._storage = Storage(identity=identity)
 
     async def run(
         self,
@@ -123,9 +125,10 @@ class Executor:
         await asyncio.shield(held.ending)
         self._held.pop(key, None)
 
-    async def upload(self, url: str, source: Path) -> None:
-        """Send a text file that belongs to no task. Raises StorageError or OSError."""
-        await self._storage.upload(url, source, {"Content-Type": "text/plain"})
+    async def upload(self, url: str, source: Path, reference: object = None) -> None:
+        """Send a text file of no task, as its identity or none. Raises StorageError or OSError."""
+        storage = self._storage.on_behalf(reference, url)
+        await storage.upload(url, source, {"Content-Type": "text/plain"})
 
     async def close(self) -> None:
         """Kill what still runs and release connections."""

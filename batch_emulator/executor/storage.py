@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, BinaryIO, TypeVar
 from urllib.parse import quote, unquote, urlsplit, urlunsplit
 from xml.etree import ElementTree as ET
 
+from batch_emulator.executor.identity import Identity
 from batch_emulator.executor.shared_key import API_VERSION as _API_VERSION
 
 if TYPE_CHECKING:
@@ -101,8 +102,11 @@ class Storage:
         *,
         retry_delay_s: float = 0.5,
         sign: Callable[[httpx.Request], httpx.Request] | None = None,
+        identity: Identity | None = None,
     ) -> None:
         self._sign = sign
+        self._identity = identity
+        self._of_identity: Storage | None = None
         self._retry_delay_s = retry_delay_s
         self._client: httpx.AsyncClient | None = None
         self._transfers = asyncio.Semaphore(_TRANSFERS)
@@ -114,6 +118,18 @@ class Storage:
         if self._client is not None:
             await self._client.aclose()
             self._client = None
+        if self._of_identity is not None:
+            await self._of_identity.close()
+
+    def on_behalf(self, reference: object, url: str) -> Storage:
+        """What has the rights of an `identityReference`, if there is one. Raises StorageError."""
+        if not reference:
+            return self
+        if self._identity is None or not self._identity.covers(url):
+            raise StorageError("denied", "the identity has no access to this storage account")
+        if self._of_identity is None:
+            self._of_identity = Storage(retry_delay_s=self._retry_delay_s, sign=self._identity.sign)
+        return self._of_identity
 
     async def download(self, url: str, target: Path) -> str:
         """Stream a URL into a file; its entity tag. Raises StorageError or LocalWriteError."""

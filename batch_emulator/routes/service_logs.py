@@ -32,17 +32,15 @@ async def upload(call: Call) -> Reply:
         layout = emulator.launches.layout(node.pool.id, node.id)
         files = service_logs.collect(Path(folder), emulator.account.events, node, layout, period)
         await asyncio.gather(
-            *(
-                _send(call, body["containerUrl"], f"{directory}/{name}", path)
-                for name, path in files
-            )
+            *(_send(call, body, f"{directory}/{name}", path) for name, path in files)
         )
     return Reply(200, {"virtualDirectoryName": directory, "numberOfFilesUploaded": len(files)})
 
 
-async def _send(call: Call, container: str, blob: str, path: Path) -> None:
+async def _send(call: Call, body: Json, blob: str, path: Path) -> None:
+    url = blob_url(body["containerUrl"], blob)
     try:
-        await call.emulator.executor.upload(blob_url(container, blob), path)
+        await call.emulator.executor.upload(url, path, body.get("identityReference"))
     except (StorageError, OSError) as err:
         reason = err.kind if isinstance(err, StorageError) else "other"
         text = {"missing": "the container does not exist", "denied": "access is denied"}

@@ -6,7 +6,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from batch_emulator.executor.mounts import KINDS, MAX_MOUNTS
-from batch_emulator.faults import Fault, bad_property, not_implemented
+from batch_emulator.faults import Fault, bad_property
 from batch_emulator.model import Json, parts
 from batch_emulator.wire.bodies import require
 
@@ -16,6 +16,7 @@ _REQUIRED = {
     "nfsMountConfiguration": ("source",),
     "cifsMountConfiguration": ("username", "source", "password"),
 }
+_CREDENTIALS = ("accountKey", "sasKey", "identityReference")
 _SECRETS = ("accountKey", "sasKey", "password")
 
 
@@ -52,9 +53,7 @@ def _check_one(kind: str, settings: Json) -> None:
 
 
 def _check_credentials(where: str, settings: Json) -> None:
-    if settings.get("identityReference"):
-        raise not_implemented(f"pool.{where}/identityReference")
-    if bool(settings.get("accountKey")) == bool(settings.get("sasKey")):
+    if sum(bool(settings.get(name)) for name in _CREDENTIALS) != 1:
         reason = "exactly one of accountKey, sasKey and identityReference must be given"
         raise bad_property(where, "", reason)
 

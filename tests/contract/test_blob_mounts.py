@@ -149,7 +149,7 @@ def test_one_credential_is_wanted(things: Things, changes: dict[str, Any]) -> No
     assert code_of(caught.value) == "InvalidPropertyValue"
 
 
-def test_managed_identity_is_not_emulated(things: Things) -> None:
+def test_managed_identity_without_an_account_is_not_emulated(things: Things) -> None:
     identity = models.BatchNodeIdentityReference(resource_id="/x")
     with pytest.raises(HttpResponseError) as caught:
         things.pool(mount_configuration=[container(sas_key=None, identity_reference=identity)])
@@ -164,14 +164,17 @@ def test_node_that_is_lost_does_not_wait_for_a_blob_service_that_hangs(
     job = things.job(pool)
     folder = running.emulator.launches.layout(pool, str(node.id)).fsmounts / "m"
     script = "while ! test -e go; do sleep 0.05; done; echo x > new"
-    things.task(job, f'/bin/sh -c "cd $AZ_BATCH_NODE_MOUNTS_DIR/m && touch begun; {script}"')
+    task = things.task(job, f'/bin/sh -c "cd $AZ_BATCH_NODE_MOUNTS_DIR/m && touch begun; {script}"')
     assert eventually((folder / "begun").exists)
     with blobs.lock:  # from now on it answers nobody
         (folder / "go").touch()
-        assert eventually((folder / "new").exists)
+        busy = running.emulator.node_setup._blobs._busy
+        assert eventually(lambda: (folder / "new").exists() and busy), "the task is at its end"
         since = time.monotonic()
         url = f"{running.url}/_emulator/pools/{pool}/nodes/{node.id}/evict?notice=0&away=3600"
         httpx.post(url, headers={"authorization": f"Bearer {KEY}"}).raise_for_status()
         things.wait_nodes(pool, 1, "preempted")
+        assert things.wait_task(job, task, "active").state == "active"
+        assert eventually(lambda: not folder.exists())
         assert time.monotonic() - since < 10, "it would wait for a minute"
     assert "new" not in blobs.containers["data"]

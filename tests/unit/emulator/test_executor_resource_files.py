@@ -265,7 +265,7 @@ def test_kill_during_a_download_ends_the_launch(node: Node) -> None:
         ({"autoStorageContainerName": "c"}, "autoStorageContainerName is not supported"),
         (
             {"httpUrl": HTTP, "filePath": "a", "identityReference": {"resourceId": "r"}},
-            "identityReference is not",
+            "identityReference/resourceId must be",
         ),
     ],
 )
