@@ -93,9 +93,8 @@ class Emulator:
             kill_grace_s=settings.kill_grace_s,
             containers=self.containers,
         )
-        self._mounts = mounts = Mounts(
-            settings.data_dir, self.shares, BlobMounts(settings.blob_endpoint, self.identity)
-        )
+        blobs = BlobMounts(settings.blob_endpoint, self.identity)
+        self._mounts = mounts = Mounts(settings.data_dir, self.shares, blobs)
         steps = [mounts.step(), packages.step(), self.containers.step()]
         self.node_setup = NodeSetup(steps, mounts.blobs)
         self.loop = Loop(
