@@ -157,8 +157,12 @@ class Management:
     def _credential(self) -> TokenCredential:
         if self._given is not None:
             return self._given
+        import logging  # noqa: PLC0415
+
         from azure.identity import DefaultAzureCredential  # noqa: PLC0415  0.4 s
 
+        # It warns with fifteen lines of its own where nobody is signed in; we say it in three.
+        logging.getLogger("azure.identity").setLevel(logging.ERROR)
         return DefaultAzureCredential()
 
     @cached_property

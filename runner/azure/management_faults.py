@@ -149,7 +149,7 @@ def service_fault(err: AzureError, doing: str) -> RunnerError:
         return RunnerError(
             SIGN_IN,
             "not signed in to Azure",
-            why=_first_lines(str(err.message or err)),
+            why=str(err.message or err).strip().splitlines()[0],
             fix=_SIGN_IN_FIX,
             exit_code=ExitCode.ACCESS,
         )

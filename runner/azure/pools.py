@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 
 from azure.batch import BatchClient
 from azure.batch.models import (
@@ -12,6 +14,7 @@ from azure.batch.models import (
     BatchPoolResizeOptions,
     BatchPoolUpdateOptions,
     BatchStartTask,
+    BatchSupportedImage,
     BatchVmImageReference,
     EnvironmentSetting,
     VirtualMachineConfiguration,
@@ -46,6 +49,29 @@ def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
     """
     with service_errors(f"making pool {spec.id!r}"):
         return _ensure(connection.batch_client(), spec)
+
+
+def list_supported_images(
+    connection: Connection,
+) -> Mapping[tuple[str, str, str, str], date | None]:
+    """End of life of each image that the account takes: publisher, offer, sku and node agent.
+
+    All in lower case; None where no end is announced.
+    """
+    with service_errors("listing the supported images"):
+        return {
+            _image_key(found): found.batch_support_end_of_life.date()
+            if found.batch_support_end_of_life
+            else None
+            for found in connection.batch_client().list_supported_images()
+        }
+
+
+def _image_key(found: BatchSupportedImage) -> tuple[str, str, str, str]:
+    image = found.image_reference
+    words = (image.publisher, image.offer, image.sku, found.node_agent_sku_id)
+    publisher, offer, sku, agent = (str(word or "").lower() for word in words)
+    return publisher, offer, sku, agent
 
 
 def _ensure(client: BatchClient, spec: PoolSpec) -> str:

@@ -37,6 +37,7 @@ VERBS: Mapping[str, str] = {
     "cancel": "Runs",
     "files": "Runs",
     "local": "Local services",
+    "check": "Azure environment",
     "skus": "Azure environment",
     "recipe": "Recipes and settings",
     "config": "Recipes and settings",
