@@ -10,7 +10,7 @@ from typing import Any, cast
 from pydantic import Field
 from ruamel.yaml.comments import CommentedMap
 
-from infra.pool_config import BlobMount, FilesMount, PoolConfig, Section
+from infra.pool_config import BlobMount, FilesMount, OfficeHours, PoolConfig, Section
 from runner.core.document import Document, check_document, field_error, read_document
 from runner.core.errors import ExitCode, RunnerError
 
@@ -170,6 +170,8 @@ def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
         yield "scenario", "scenario 'formula' and the key formula go together", "give both or none"
     if (pool.scenario == "office_hours") != (pool.office_hours is not None):
         yield "scenario", "scenario and key office_hours go together", "give both or none"
+    if pool.office_hours is not None and (what := _clock_problem(pool.office_hours)):
+        yield "office_hours", what, "as start: '08:00', end: '18:00', utc_offset_hours: 1"
     both = pool.max_spot > 0 and pool.max_dedicated > 0
     if pool.scenario == "spot_first_with_dedicated_fallback" and not both:
         fix = "set max_spot and max_dedicated to 1 or more"
@@ -180,6 +182,15 @@ def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
     paths = [mount.path.lower() for mount in pool.mounts]
     if len(set(paths)) < len(paths):
         yield "mounts", "two mounts have the same path", "give each mount a path of its own"
+
+
+def _clock_problem(hours: OfficeHours) -> str | None:
+    if hours.start == hours.end:
+        return "they begin and end at the same time"
+    moments = (hours.start, hours.end)
+    if any(moment.tzinfo or moment.second or moment.microsecond for moment in moments):
+        return "start and end are hours and minutes, without seconds and zone"
+    return None
 
 
 def _missing_parts(config: StackConfig, pool: PoolConfig) -> Iterator[tuple[str, str, str]]:

@@ -23,6 +23,10 @@ def pool(**values: Any) -> dict[str, Any]:
     return {"id": "t4", "vm_size": "Standard_NC4as_T4_v3", **values}
 
 
+def office(**hours: Any) -> dict[str, Any]:
+    return pool(scenario="office_hours", office_hours=hours)
+
+
 @pytest.fixture
 def load(tmp_path: Path) -> _Load:
     def write(environment: dict[str, str] | None = None, **values: Any) -> StackConfig:
@@ -80,6 +84,13 @@ def test_missing_region_or_subscription_names_the_command(
         ({"pools": [pool(scenario="formula")]}, "pools.0.scenario", "go together"),
         ({"pools": [pool(formula="$x=1;")]}, "pools.0.scenario", "go together"),
         ({"pools": [pool(scenario="office_hours")]}, "pools.0.scenario", "go together"),
+        (
+            {"pools": [office(start="08:00", end="08:00")]},
+            "pools.0.office_hours",
+            "begin and end",
+        ),
+        ({"pools": [office(start="08:00:30")]}, "pools.0.office_hours", "without seconds"),
+        ({"pools": [office(end="18:00+02:00")]}, "pools.0.office_hours", "without seconds"),
         (
             {"pools": [pool(scenario="spot_first_with_dedicated_fallback")]},
             "pools.0.scenario",

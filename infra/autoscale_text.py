@@ -1,0 +1,224 @@
+"""How a pool grows and shrinks: its scenario and its caps as an autoscale formula.
+
+The language, its variables and limits (8 KB, 100 statements, `//` comments, one sample every 30 s,
+seen about a minute late): https://learn.microsoft.com/azure/batch/batch-automatic-scaling
+(2025-06-05). Every formula frees a node only when its tasks are done (`taskcompletion`): the
+service's default, `requeue`, throws away what a task has done since its last checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from decimal import Decimal
+
+from infra.formula_check import check_formula
+from infra.pool_config import OfficeHours, PoolConfig
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.prices import PriceTable
+
+__all__ = ["FALLBACK_WAIT_MINUTES", "NodeCaps", "check_formula", "formula_text", "node_caps"]
+
+_SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
+# Nodes outlive the last task by so much, so that a sweep's next trial finds them warm.
+_KEEP_MINUTES = 5
+# So long must tasks wait and spot capacity be away before dedicated nodes are paid for.
+FALLBACK_WAIT_MINUTES = 15
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAY_MINUTES = 24 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCaps:
+    """The most nodes of each kind that a pool may have."""
+
+    spot: int
+    dedicated: int
+
+
+def node_caps(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
+    """The maxima of a pool, lowered to what its spend cap buys per hour.
+
+    Spot and dedicated nodes may be up together, so the cap covers both. One dedicated node comes
+    first, then spot nodes, then the other dedicated ones. Raises RunnerError.
+    """
+    caps = NodeCaps(pool.max_spot, pool.max_dedicated)
+    if pool.spend_cap_usd_per_hour is not None:
+        if pool.formula is not None:
+            raise _cap_of_own_formula(pool)
+        caps = _bought(pool, location, prices)
+    kept = pool.office_hours.nodes if pool.office_hours is not None else 0
+    if kept > caps.spot + caps.dedicated:
+        raise RunnerError(
+            "R-POOL-CAP",
+            f"pool {pool.id!r} is to keep {kept} nodes in office hours",
+            why=f"it may have {caps.spot + caps.dedicated} at most",
+            fix="lower office_hours.nodes, or raise max_spot, max_dedicated or the spend cap",
+            exit_code=ExitCode.COST_CAP,
+        )
+    return caps
+
+
+def _bought(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
+    left = Decimal(str(pool.spend_cap_usd_per_hour))
+    spot_price = _price(pool, location, prices, spot=True) if pool.max_spot else Decimal(1)
+    price = _price(pool, location, prices, spot=False) if pool.max_dedicated else Decimal(1)
+    first = min(1, pool.max_dedicated)
+    spot = min(pool.max_spot, max(0, int((left - first * price) / spot_price)))
+    dedicated = min(pool.max_dedicated, max(0, int((left - spot * spot_price) / price)))
+    least = first * price + min(1, pool.max_spot) * spot_price
+    if spot < min(1, pool.max_spot) or dedicated < first:
+        both = "one spot and one dedicated node" if first and pool.max_spot else "one node"
+        raise RunnerError(
+            "R-POOL-CAP",
+            f"pool {pool.id!r}: {left} USD per hour do not buy {both}",
+            why=f"{both} of {pool.vm_size} in {location} cost {least} USD per hour",
+            fix=f"set spend_cap_usd_per_hour to {least} or more, or take a smaller vm_size",
+            exit_code=ExitCode.COST_CAP,
+        )
+    return NodeCaps(spot, dedicated)
+
+
+def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -> Decimal:
+    """Exact, so that 0.3 USD buy three nodes of 0.1 USD."""
+    found = prices.find(pool.vm_size, location, spot=spot)
+    if found is not None:
+        return Decimal(str(found.usd_per_hour))
+    kind = "spot" if spot else "dedicated"
+    raise RunnerError(
+        "R-POOL-CAP",
+        f"pool {pool.id!r} has a spend cap, and the price of its nodes is unknown",
+        why=f"no {kind} price of {pool.vm_size} in {location} is in the price table",
+        fix=f"runner skus --refresh --region {location}, or remove spend_cap_usd_per_hour and "
+        "set max_spot and max_dedicated",
+        exit_code=ExitCode.COST_CAP,
+    )
+
+
+def _cap_of_own_formula(pool: PoolConfig) -> RunnerError:
+    return RunnerError(
+        "R-POOL-CAP",
+        f"pool {pool.id!r} has a spend cap and a formula of its own",
+        why="a formula is taken as it is written, so the cap would not hold",
+        fix="cap the targets in the formula with min(), and remove spend_cap_usd_per_hour",
+        exit_code=ExitCode.COST_CAP,
+    )
+
+
+def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = None) -> str | None:
+    """The formula of a pool, or None for one of fixed size.
+
+    From `end` (aware) on, the pool goes to zero; what runs then may finish. Raises RunnerError
+    where an end is given to a pool whose formula is not ours.
+    """
+    if pool.scenario in ("formula", "fixed"):
+        if end is not None:
+            raise RunnerError(
+                "R-POOL-END",
+                f"pool {pool.id!r} cannot have an end date",
+                why=f"with scenario {pool.scenario!r} nothing of ours decides its size",
+                fix="take another scenario, or write the date into the formula",
+            )
+        return pool.formula
+    if pool.scenario == "spot_first_with_dedicated_fallback":
+        lines = _fallback(pool, caps, end)
+    else:
+        lines = _one_kind(pool, caps, end)
+    return "\n".join([*lines, "$NodeDeallocationOption = taskcompletion;", ""])
+
+
+def _one_kind(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
+    """Nodes for the tasks there are, and in office hours some nodes in any case."""
+    target, other = (_SPOT, _DEDICATED) if caps.spot else (_DEDICATED, _SPOT)
+    kind = "spot" if caps.spot else "dedicated"
+    hours = pool.office_hours
+    return [
+        f"// runner, {pool.scenario}: {kind} nodes for the tasks there are, none without tasks",
+        *_cap("cap", caps.spot or caps.dedicated, end),
+        *_demand(pool, target),
+        *(_kept(hours) if hours is not None else ()),
+        f"{other} = 0;",
+        f"{target} = min(cap, max(need, warm{', kept' if hours is not None else ''}));",
+    ]
+
+
+def _fallback(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
+    """Spot nodes; dedicated ones for what spot has failed to bring for a while.
+
+    Capacity can be away in two ways: nodes that were preempted still count in
+    $CurrentLowPriorityNodes, nodes that were never allocated do not. The spot target stays at the
+    full demand: were it lowered by the dedicated nodes, spot could never take over again.
+    """
+    wait = FALLBACK_WAIT_MINUTES
+    return [
+        f"// runner, {pool.scenario}: spot nodes for the tasks there are,",
+        f"// dedicated ones for what spot has not brought in {wait} minutes",
+        *_cap("cap", caps.spot, end),
+        *_cap("dedicatedCap", caps.dedicated, end),
+        *_demand(pool, _SPOT),
+        f"{_SPOT} = min(cap, max(need, warm));",
+        f"wait = {wait} * TimeInterval_Minute;",
+        "// the most spot nodes that can have been up at once in that time",
+        "known = min($PendingTasks.GetSamplePercent(wait),",
+        "  $CurrentLowPriorityNodes.GetSamplePercent(wait),",
+        "  $PreemptedNodeCount.GetSamplePercent(wait)) >= 70;",
+        "up = known ? max($CurrentLowPriorityNodes.GetSample(wait))",
+        "  - min($PreemptedNodeCount.GetSample(wait)) : cap;",
+        "// the nodes that were wanted all that time, and still are",
+        "waited = known ? ceil(min($PendingTasks.GetSample(wait)) / slots) : 0;",
+        "lack = min(cap, need, waited) - max(0, up);",
+        f"{_DEDICATED} = max(0, min(dedicatedCap, lack));",
+    ]
+
+
+def _cap(name: str, nodes: int, end: datetime | None) -> Sequence[str]:
+    if end is None:
+        return [f"{name} = {nodes};"]
+    moment = end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [f'{name} = time() >= time("{moment}") ? 0 : {nodes};']
+
+
+def _demand(pool: PoolConfig, target: str) -> Sequence[str]:
+    """`need`, nodes for the tasks of the newest sample, and `warm`, nodes that may stay a while.
+
+    A fraction of a node is cut off by the service (Azure/Batch#151), so every count is rounded up.
+    Tasks are counted, not the slots they ask for (Azure/Batch#118). Instances of one multi-instance
+    task each want a node of their own, so slots do not divide them.
+    """
+    slots = 1 if pool.inter_node_communication else pool.slots
+    return [
+        f"slots = {slots};",
+        f"recently = {_KEEP_MINUTES} * TimeInterval_Minute;",
+        "pending = max(0, $PendingTasks.GetSample(1));",
+        "need = ceil(pending / slots);",
+        "// samples can be missing: with fewer than 70 % of them the newest decides alone",
+        "lately = $PendingTasks.GetSamplePercent(recently) < 70 ? pending",
+        "  : avg($PendingTasks.GetSample(recently));",
+        "// tasks of a moment ago keep nodes that are there, and start none",
+        f"warm = min({target}, ceil(lately / slots));",
+    ]
+
+
+def _kept(hours: OfficeHours) -> Sequence[str]:
+    """`kept`: nodes in office hours, on a clock that begins its day when they open.
+
+    So hours across midnight belong to the day on which they began. A Sunday is 0 or 7: the
+    documentation says only that Monday is 1.
+    """
+    opens, closes = _minutes(hours.start), _minutes(hours.end)
+    shift = hours.utc_offset_hours * 60 - opens
+    wanted = [number for number, day in enumerate(_WEEKDAYS, start=1) if day in hours.days]
+    days = " || ".join(f"clock.weekday == {n}" for n in ([0] if 7 in wanted else []) + wanted)
+    at = f"{hours.start:%H:%M} to {hours.end:%H:%M}, UTC{hours.utc_offset_hours:+d}"
+    return [
+        f"// nodes kept: {hours.nodes} on {' '.join(hours.days)} from {at}",
+        f"clock = time() + ({shift} * TimeInterval_Minute);",
+        "minutes = clock.hour * 60 + clock.minute;",
+        f"today = {days};",
+        f"kept = today && minutes < {(closes - opens) % _DAY_MINUTES} ? {hours.nodes} : 0;",
+    ]
+
+
+def _minutes(moment: time) -> int:
+    return moment.hour * 60 + moment.minute
