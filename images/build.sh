@@ -52,7 +52,7 @@ variable() {
 }
 
 check_framework() {
-  [ -f "$here/$1/Containerfile" ] ||
+  [[ $1 =~ ^[a-z0-9-]+$ && -f $here/$1/Containerfile ]] ||
     fail "there is no image called '$1'" "one of: $(frameworks | tr '\n' ' ')" 2
   [ -n "$(variable "$1" BASE)" ] ||
     fail "versions.env says no base image for '$1'" "add a line such as $(printf '%s' "$1" | tr 'a-z-' 'A-Z_')_BASE=ubuntu:24.04" 2

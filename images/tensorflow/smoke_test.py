@@ -32,7 +32,8 @@ def train(folder):
     model.save(path)
     after = tf.keras.models.load_model(path).predict(points, verbose=0)
     model.export(Path(folder) / "saved", verbose=False)
-    served = tf.saved_model.load(Path(folder) / "saved").serve(points)
+    saved = tf.saved_model.load(Path(folder) / "saved")  # its variables live as long as it does
+    served = saved.serve(points)
     gpus = tf.config.list_physical_devices("GPU")
     name = tf.config.experimental.get_device_details(gpus[0]).get("device_name") if gpus else "cpu"
     return {

@@ -265,7 +265,9 @@ def test_a_base_without_digest_is_not_pushed(shop: Workshop) -> None:
     [
         ((), "which image?"),
         (("caffe",), "there is no image called 'caffe'"),
-        (("../cntk",), "there is no image called '../cntk'"),
+        (("../images/cntk",), "there is no image called '../images/cntk'"),
+        (("cntk/",), "there is no image called 'cntk/'"),
+        (("",), "there is no image called ''"),
         (("--push",), "--push needs a value"),
         (("--push", f"https://{ACR}", "all"), "--push takes a host"),
         (("--fast", "all"), "there is no option --fast"),
