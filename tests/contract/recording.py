@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,6 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from batch_emulator.auth import query_of
 from batch_emulator.wire import versions
 from tests.contract.conformance import violations
+from tests.contract.headers import header_violations
 
 _found: list[str] = []
 
@@ -23,14 +26,31 @@ def take_violations() -> list[str]:
     return found
 
 
-def note(method: str, path: str, query: str, status: int, content_type: str, body: bytes) -> None:
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request with its answer; header names in any case."""
+
+    method: str
+    path: str
+    query: str
+    asked: Mapping[str, str]
+    status: int
+    answered: Mapping[str, str]
+    body: bytes
+
+
+def note(one: Exchange) -> None:
     """Judge one answer; requests of the emulator's own API are none of the service's.
 
     Answers to clients from before 2020-09-01 have the names of then, the description today's.
     """
-    old = versions.is_old(query_of(query))
-    if not path.startswith("/_emulator") and not old:
-        _found.extend(violations(method, path, status, content_type, body))
+    if one.path.startswith("/_emulator"):
+        return
+    _found.extend(header_violations(one.method, one.path, one.status, one.asked, one.answered))
+    if not versions.is_old(query_of(one.query)):
+        answered = {name.lower(): value for name, value in one.answered.items()}
+        kind = answered.get("content-type", "")
+        _found.extend(violations(one.method, one.path, one.status, kind, one.body))
 
 
 class Recorder:
@@ -55,14 +75,19 @@ class Recorder:
                 parts.append(message.get("body", b""))
                 if not message.get("more_body"):
                     path = scope.get("raw_path", scope["path"].encode()).decode("latin-1")
-                    kind = dict(start["headers"]).get(b"content-type", b"").decode()
+                    asked, answered = _texts(scope["headers"]), _texts(start["headers"])
                     query = scope["query_string"].decode("latin-1")
                     body = b"".join(parts)
-                    note(scope["method"], path, query, start["status"], kind, body)
+                    status = start["status"]
+                    note(Exchange(scope["method"], path, query, asked, status, answered, body))
                     await send(start)
                     await send({**message, "body": body})
 
         await self._app(scope, receive, judged)
+
+
+def _texts(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in headers}
 
 
 class Judge(SansIOHTTPPolicy[Any, Any]):
@@ -76,4 +101,5 @@ class Judge(SansIOHTTPPolicy[Any, Any]):
         body = answer.read() if kind.startswith("application/json") else b""
         url = urlsplit(str(answer.request.url))
         method, status = str(answer.request.method), int(answer.status_code)
-        note(method, url.path, url.query, status, kind, body)
+        asked, answered = dict(answer.request.headers), dict(answer.headers)
+        note(Exchange(method, url.path, url.query, asked, status, answered, body))

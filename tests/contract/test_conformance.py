@@ -9,6 +9,7 @@ import pytest
 
 from tests.contract.conformance import violations
 from tests.contract.description import STABLE, description, needed
+from tests.contract.headers import header_violations
 
 pytestmark = needed
 
@@ -75,3 +76,56 @@ def test_what_the_installed_models_know_is_newer_than_the_description() -> None:
     judged = description(STABLE).document["definitions"]["NodeCounts"]
     counts = {"dedicated": dict.fromkeys([*judged["required"], "deallocated"], 0)}
     assert judge({"value": [{"poolId": "p", **counts}]}, "/nodecounts") == []
+
+
+DATED = {
+    "request-id": "5f1d8a6e-0000-4000-8000-000000000001",
+    "ETag": "0x8DE2B1B1F5F5F5F",
+    "Last-Modified": "Fri, 02 Jan 2026 03:04:05 GMT",
+}
+
+
+def judge_headers(
+    asked: dict[str, str], answered: dict[str, str], path: str = "/jobs/a", status: int = 200
+) -> list[str]:
+    return header_violations("GET", path, status, asked, answered)
+
+
+def test_documented_headers_pass() -> None:
+    asked = {"client-request-id": "mine", "Return-Client-Request-Id": "true"}
+    assert judge_headers({}, DATED) == []
+    assert judge_headers(asked, {**DATED, "client-request-id": "mine"}) == []
+    assert judge_headers({}, {"request-id": DATED["request-id"]}, "/jobs") == []
+    assert judge_headers({}, {"request-id": DATED["request-id"]}, status=404) == []
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"ETag": None}, "ETag is documented and missing"),
+        ({"Last-Modified": "2026-01-02T03:04:05Z"}, "is no date-time-rfc1123"),
+        ({"request-id": "1"}, "request-id: '1' is no uuid"),
+        ({"client-request-id": "x"}, "client-request-id: 'x', asked for was None"),
+    ],
+)
+def test_wrong_header_is_found(change: dict[str, str | None], problem: str) -> None:
+    answered = {name: text for name, text in {**DATED, **change}.items() if text is not None}
+    [found] = judge_headers({}, answered)
+    assert found.startswith("Job_Get 200: header ")
+    assert problem in found
+
+
+def test_kinds_of_files_are_said_in_their_form() -> None:
+    answered = {
+        **DATED,
+        "ocp-creation-time": DATED["Last-Modified"],
+        "ocp-batch-file-isdirectory": "False",
+        "ocp-batch-file-url": "http://h/f",
+        "Content-Type": "text/plain",
+        "Content-Length": "3",
+    }
+    found = judge_headers({}, answered, "/jobs/a/tasks/b/files/c")
+    assert sorted(line.partition("header ")[2] for line in found) == [
+        "ocp-batch-file-isdirectory: 'False' is no boolean",
+        "ocp-batch-file-mode is documented and missing",
+    ]

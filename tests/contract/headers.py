@@ -1,0 +1,96 @@
+"""Whether an answer has the headers that the service's description declares, in their form.
+
+The description marks no header as required. Who reads them relies on them all the same: entity
+tags for conditional requests, the modes and kinds of files.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from batch_emulator.faults import Fault
+from tests.contract.description import FOLDER, PREVIEW, STABLE, Operation, description
+
+_REQUEST, _ECHOED = "request-id", "client-request-id"
+_VERSIONED = ("etag", "last-modified")
+# Declared for these, too, though a list has no version, and nodes, applications and certificates
+# have neither an eTag among their properties nor conditional headers among the parameters of their
+# operations: we send none. [S]
+_WITHOUT_VERSION = re.compile(r"\w+_List\w*|Application_Get|ComputeNode\w*|Certificate_\w+")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+
+
+def header_violations(
+    method: str, path: str, status: int, asked: Mapping[str, str], answered: Mapping[str, str]
+) -> list[str]:
+    """What is wrong with the headers of an answer, given those of the request. One line each."""
+    if not FOLDER.is_dir():
+        return []
+    operation = _operation(method, path)
+    if operation is None:
+        return []
+    given = {name.lower(): value for name, value in answered.items()}
+    wanted = {name.lower(): value for name, value in asked.items()}
+    declared: Mapping[str, Any] = operation.responses.get(str(status), {}).get("headers", {})
+    found = [*_always(given, wanted), *_declared(operation.name, declared, given)]
+    return [f"{operation.name} {status}: header {problem}" for problem in found]
+
+
+def _operation(method: str, path: str) -> Operation | None:
+    for flavour in (STABLE, PREVIEW):
+        try:
+            operation, _ = description(flavour).matcher.find(method, path)
+        except Fault:
+            continue
+        return operation
+    return None
+
+
+def _always(given: Mapping[str, str], wanted: Mapping[str, str]) -> Iterator[str]:
+    """What every answer has, errors too."""
+    if not _UUID.fullmatch(given.get(_REQUEST, "")):
+        yield f"{_REQUEST}: {given.get(_REQUEST)!r} is no uuid"
+    sent = wanted.get(_ECHOED)
+    echo = sent if wanted.get("return-client-request-id", "").lower() == "true" else None
+    if given.get(_ECHOED) != echo:
+        yield f"{_ECHOED}: {given.get(_ECHOED)!r}, asked for was {echo!r}"
+
+
+def _declared(name: str, declared: Mapping[str, Any], given: Mapping[str, str]) -> Iterator[str]:
+    for header, schema in declared.items():
+        key = header.lower()
+        folder = given.get("ocp-batch-file-isdirectory") == "true"
+        if key in (_REQUEST, _ECHOED) or (folder and key == "content-type"):
+            continue  # those are of every answer, and a folder has no content
+        free = key in _VERSIONED and _WITHOUT_VERSION.fullmatch(name)
+        if key not in given:
+            if not free:
+                yield f"{header} is documented and missing"
+        elif free:
+            yield f"{header}: what has no version has a tag"
+        elif not _is_of(given[key], schema):
+            kind = schema.get("format") or schema["type"]
+            yield f"{header}: {given[key]!r:.80} is no {kind}"
+
+
+def _is_of(text: str, schema: Mapping[str, Any]) -> bool:
+    kind: str = schema.get("format") or schema["type"]
+    forms: Mapping[str, Callable[[str], object]] = {
+        "uuid": _UUID.fullmatch,
+        "date-time-rfc1123": _is_http_date,
+        "boolean": lambda value: value in ("true", "false"),
+        "integer": str.isdecimal,
+        "int64": str.isdecimal,
+        "string": bool,
+    }
+    return bool(forms[kind](text))
+
+
+def _is_http_date(text: str) -> bool:
+    try:
+        return parsedate_to_datetime(text).tzinfo is not None and text.endswith(" GMT")
+    except ValueError:
+        return False
