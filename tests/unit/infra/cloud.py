@@ -78,7 +78,7 @@ def arm_id(token: str, inputs: Mapping[str, Any]) -> str:
 def outputs(token: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The inputs as Azure echoes them, with what it adds."""
     resource_id = arm_id(token, inputs)
-    state = _echoed(dict(inputs))
+    state = as_answered(dict(inputs))
     state["name"] = resource_id.rsplit("/", 1)[1]
     state.update(_computed(short_type(token), inputs, resource_id))
     return state
@@ -122,14 +122,14 @@ def _computed(kind: str, inputs: Mapping[str, Any], resource_id: str) -> dict[st
     return {"etag": hashlib.sha256(resource_id.encode()).hexdigest()[:16]}
 
 
-def _echoed(value: Any) -> Any:
+def as_answered(value: Any) -> Any:
     """Identities go in as a list of ids and come back as a map by id."""
     if isinstance(value, dict):
-        echoed = {key: _echoed(part) for key, part in value.items()}
+        echoed = {key: as_answered(part) for key, part in value.items()}
         ids = echoed.get("userAssignedIdentities")
         if isinstance(ids, list):
             echoed["userAssignedIdentities"] = {identity: {} for identity in ids}
         return echoed
     if isinstance(value, list):
-        return [_echoed(part) for part in value]
+        return [as_answered(part) for part in value]
     return value

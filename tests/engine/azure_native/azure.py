@@ -1,0 +1,201 @@
+"""What exists in "Azure": a folder of resources by ARM id, with Azure's own refusals."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+from tests.engine.azure_native.immutable import changed_keys, refused
+from tests.unit.infra import cloud
+
+_RESOURCE = re.compile(
+    r"^/subscriptions/[^/]+/resourceGroups/[^/]+(/providers/.+)?$", re.IGNORECASE
+)
+# An id in one of these inputs holds the resource that it names: it cannot go first.
+_HOLDS = {
+    "subnetId": "InUseSubnetCannotBeDeleted",
+    "natGateway": "InUseNatGatewayCannotBeDeleted",
+    "publicIpAddresses": "PublicIPAddressCannotBeDeleted",
+    "networkSecurityGroup": "InUseNetworkSecurityGroupCannotBeDeleted",
+}
+
+
+class AzureError(Exception):
+    """An answer of ARM that is an error."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f'Code="{code}" Message="{message}"')
+        self.code = code
+
+
+class Azure:
+    """The resources of one test, in a folder that the test may look into and change."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._resources = folder / "resources"
+        self._resources.mkdir(parents=True, exist_ok=True)
+
+    # what tests say and see
+    def fail(self, operation: str, name: str, code: str, *, times: int = 1) -> None:
+        """Let the next `times` create, update or delete of the resource named so fail."""
+        plan = self._plan()
+        plan["failures"].append({"operation": operation, "name": name, "code": code, "left": times})
+        self._write(self._folder / "plan.json", plan)
+
+    def slow_down(self, seconds: float) -> None:
+        """Every operation takes this long from now on."""
+        self._write(self._folder / "plan.json", {**self._plan(), "latency_s": seconds})
+
+    def ids(self) -> set[str]:
+        """The ARM ids of all that exists."""
+        return {self._read(path)["id"] for path in self._resources.iterdir()}
+
+    def journal(self) -> list[tuple[str, str]]:
+        """Every operation that was done, in order: create, update or delete, and the id."""
+        path = self._folder / "journal.jsonl"
+        lines = path.read_text("utf-8").splitlines() if path.exists() else []
+        return [tuple(json.loads(line)) for line in lines]
+
+    # what the provider does
+    def create(self, token: str, inputs: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+        """PUT what is not there yet; azure-native asks first and refuses what exists."""
+        resource_id = cloud.arm_id(token, inputs)
+        with self._operation("create", resource_id):
+            if self._file(resource_id).exists():
+                raise AzureError(
+                    "Conflict", f"cannot create already existing resource {resource_id}"
+                )
+            self._must_exist(resource_id, inputs)
+            return resource_id, self._put(token, resource_id, inputs)
+
+    def update(self, token: str, resource_id: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        """PUT what is there; what cannot change in place is refused by name."""
+        with self._operation("update", resource_id):
+            old = self.get(resource_id)
+            if old is None:
+                raise AzureError("ResourceNotFound", f"{resource_id} was not found")
+            kind = cloud.short_type(token)
+            if no := refused(kind, changed_keys(old["inputs"], inputs)):
+                message = f"A property that cannot be updated was specified: {', '.join(no)}"
+                raise AzureError("PropertyCannotBeUpdated", message)
+            self._must_exist(resource_id, inputs)
+            return self._put(token, resource_id, inputs)
+
+    def delete(self, resource_id: str) -> None:
+        """DELETE with all that is below; gone already is as good."""
+        with self._operation("delete", resource_id):
+            below = f"{resource_id}/".lower()
+            mine = [path for path in self._resources.iterdir() if self._is_below(path, below)]
+            for path in self._resources.iterdir():
+                if path not in mine and path != self._file(resource_id):
+                    self._refuse_if_held(self._read(path), resource_id)
+            for path in [*mine, self._file(resource_id)]:
+                path.unlink(missing_ok=True)
+
+    def get(self, resource_id: str) -> dict[str, Any] | None:
+        """GET: type, inputs and outputs, or None."""
+        path = self._file(resource_id)
+        return self._read(path) if path.exists() else None
+
+    def _put(self, token: str, resource_id: str, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        outputs = cloud.outputs(token, inputs)
+        record = {"id": resource_id, "type": token, "inputs": dict(inputs), "outputs": outputs}
+        self._write(self._file(resource_id), record)
+        return outputs
+
+    def _must_exist(self, resource_id: str, inputs: Mapping[str, Any]) -> None:
+        """The parent, and all that an input names by its id: what is missing a dependency fails."""
+        for needed in {*_parents(resource_id), *_references(inputs)}:
+            if not self._file(needed).exists():
+                code = "ParentResourceNotFound" if resource_id.startswith(needed) else "NotFound"
+                raise AzureError(code, f"{resource_id} needs {needed}, which was not found")
+
+    def _refuse_if_held(self, record: Mapping[str, Any], resource_id: str) -> None:
+        for key, value in _walk(record["inputs"]):
+            if key in _HOLDS and value.lower() == resource_id.lower():
+                raise AzureError(_HOLDS[key], f"{resource_id} is in use by {record['id']}")
+
+    def _is_below(self, path: Path, prefix: str) -> bool:
+        return self._read(path)["id"].lower().startswith(prefix)
+
+    @contextmanager
+    def _operation(self, operation: str, resource_id: str) -> Generator[None]:
+        """One operation at a time: latency first, then the planned failures, then the journal."""
+        time.sleep(self._plan()["latency_s"])
+        with (self._folder / "lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            self._fail_if_planned(operation, resource_id)
+            yield
+            with (self._folder / "journal.jsonl").open("a", encoding="utf-8") as journal:
+                journal.write(json.dumps([operation, resource_id]) + "\n")
+
+    def _fail_if_planned(self, operation: str, resource_id: str) -> None:
+        plan = self._plan()
+        for failure in plan["failures"]:
+            ours = failure["operation"] == operation and resource_id.endswith(f"/{failure['name']}")
+            if ours and failure["left"] > 0:
+                failure["left"] -= 1
+                self._write(self._folder / "plan.json", plan)
+                raise AzureError(failure["code"], f"{operation} of {resource_id} failed")
+
+    def _plan(self) -> dict[str, Any]:
+        path = self._folder / "plan.json"
+        return self._read(path) if path.exists() else {"latency_s": 0.0, "failures": []}
+
+    def _file(self, resource_id: str) -> Path:
+        return self._resources / quote(resource_id.lower().strip("/"), safe="")
+
+    @staticmethod
+    def _read(path: Path) -> dict[str, Any]:
+        return json.loads(path.read_text("utf-8"))
+
+    @staticmethod
+    def _write(path: Path, value: Any) -> None:
+        part = path.with_name(f".{path.name[-80:]}.part")
+        part = part.parent.parent / part.name if path.parent.name == "resources" else part
+        part.write_text(json.dumps(value), "utf-8")
+        part.replace(path)
+
+
+def _parents(resource_id: str) -> Iterator[str]:
+    """The group and every resource above; an extension's scope (a role's, a budget's) as well."""
+    group, *rest = resource_id.split("/providers/")
+    if rest and "/resourceGroups/" in group:
+        yield group
+    path = group
+    for number, part in enumerate(rest):
+        provider, *names = part.split("/")
+        pairs = [names[at : at + 2] for at in range(0, len(names), 2)]
+        last = number == len(rest) - 1
+        path = f"{path}/providers/{provider}"
+        for at, pair in enumerate(pairs):
+            path = "/".join([path, *pair])
+            # blobServices/default and the like are there with their account
+            if not (last and at == len(pairs) - 1) and pair[1] != "default":
+                yield path
+
+
+def _references(inputs: Mapping[str, Any]) -> Iterator[str]:
+    for _, text in _walk(inputs):
+        if _RESOURCE.match(text) and "/versions/" not in text:
+            yield text
+
+
+def _walk(value: Any, key: str = "") -> Iterator[tuple[str, str]]:
+    """Every text with the name of the input it stands in."""
+    if isinstance(value, Mapping):
+        for name, item in cast("Mapping[str, Any]", value).items():
+            yield from _walk(item, key if name in ("id", "value") and key else name)
+    elif isinstance(value, list):
+        for item in cast("list[Any]", value):
+            yield from _walk(item, key)
+    elif isinstance(value, str):
+        yield key, value

@@ -1,0 +1,91 @@
+"""Which changes replace a resource in azure-native, and which ones Azure itself then refuses.
+
+Replaced are what stands in a resource's path (names and parents), its location, and what the
+provider lists beside: provider/pkg/gen/replacement.go of pulumi/pulumi-azure-native (2026-11).
+That list has nothing of Batch. So a changed `vmSize` is an update to azure-native, and Azure
+answers PropertyCannotBeUpdated (github.com/Azure/Batch/issues/85 and 153): a program that wants
+to see the replacement in its preview has to say so with `replace_on_changes`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tests.unit.infra.cloud import PATHS
+
+_ALWAYS = frozenset({"resourceGroupName", "location"})
+_LISTED: dict[str, frozenset[str]] = {
+    "authorization:RoleAssignment": frozenset({"principalId", "scope", "roleAssignmentName"}),
+    "consumption:Budget": frozenset({"scope", "budgetName"}),
+    "monitor:DiagnosticSetting": frozenset({"resourceUri", "name"}),
+    "network:PublicIPAddress": frozenset({"publicIPAddressVersion", "publicIPPrefix", "sku"}),
+    "storage:StorageAccount": frozenset({"isHnsEnabled"}),
+}
+# PUT on a pool that exists takes what PATCH takes, and refuses the rest with its name.
+# https://learn.microsoft.com/rest/api/batchmanagement/pool/update (2024-07-01)
+_REFUSED: dict[str, frozenset[str]] = {
+    "batch:Pool": frozenset(
+        {
+            "vmSize",
+            "deploymentConfiguration",
+            "networkConfiguration",
+            "taskSlotsPerNode",
+            "taskSchedulingPolicy",
+            "interNodeCommunication",
+            "mountConfiguration",
+            "userAccounts",
+            "displayName",
+        }
+    ),
+    "batch:BatchAccount": frozenset({"poolAllocationMode"}),
+    "storage:StorageAccount": frozenset({"kind", "isHnsEnabled"}),
+    "compute:GalleryImage": frozenset(
+        {"osType", "osState", "identifier", "hyperVGeneration", "architecture", "features"}
+    ),
+    # "Update/Upgrade of image templates is currently not supported": only what follows PATCH.
+    "virtualmachineimages:VirtualMachineImageTemplate": frozenset(
+        {"customize", "distribute", "source", "validate", "buildTimeoutInMinutes", "autoRun"}
+    ),
+    "authorization:RoleAssignment": frozenset({"roleDefinitionId", "principalType"}),
+}
+
+
+def replacing(kind: str) -> frozenset[str]:
+    """The inputs whose change replaces a resource of this kind."""
+    return _ALWAYS | in_path(kind) | _LISTED.get(kind, frozenset())
+
+
+def in_path(kind: str) -> frozenset[str]:
+    """The inputs that name the resource and its parents."""
+    return frozenset(re.findall(r"\{(\w+)\}", PATHS.get(kind, "")))
+
+
+def refused(kind: str, changed: Iterable[str]) -> list[str]:
+    """What of a change in place Azure does not take."""
+    return sorted(set(changed) & _REFUSED.get(kind, frozenset()))
+
+
+def changed_keys(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """Top-level inputs that differ."""
+    keys = {*old, *new} - {"__defaults"}
+    return sorted(key for key in keys if old.get(key) != new.get(key))
+
+
+def changed_paths(old: Any, new: Any, path: str = "") -> list[tuple[str, str]]:
+    """Every place that differs as (path, add | delete | update), as deep as maps go."""
+    if old == new:
+        return []
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        found: list[tuple[str, str]] = []
+        for key in sorted({*old, *new} - {"__defaults"}):
+            at = f"{path}.{key}" if path else str(key)
+            if key not in old:
+                found.append((at, "add"))
+            elif key not in new:
+                found.append((at, "delete"))
+            else:
+                found += changed_paths(old[key], new[key], at)
+        return found
+    return [(path, "update")]

@@ -1,0 +1,170 @@
+"""The provider protocol of Pulumi, answered for azure-native from the SDK's types and a folder."""
+# ruff: noqa: N802 - the names are the protocol's
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+from google.protobuf import empty_pb2, json_format, struct_pb2
+from pulumi.runtime.proto import plugin_pb2, provider_pb2, provider_pb2_grpc
+
+from tests.engine.azure_native.azure import Azure, AzureError
+from tests.engine.azure_native.immutable import changed_keys, changed_paths, in_path, replacing
+from tests.unit.infra import cloud
+from tests.unit.infra.oracle import args_class, plain, validate
+
+VERSION = "3.29.0"
+_KINDS = provider_pb2.PropertyDiff
+
+
+def _arm_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+    """What Azure refuses is the operation's error, as the plugin reports it."""
+
+    @functools.wraps(method)
+    def answered(self: Any, request: Any, context: grpc.ServicerContext) -> Any:
+        try:
+            return method(self, request, context)
+        except AzureError as err:
+            context.abort(grpc.StatusCode.UNKNOWN, str(err))
+
+    return answered
+
+
+class AzureNative(provider_pb2_grpc.ResourceProviderServicer):
+    """One plugin process; nothing is kept here, all is in the folder."""
+
+    def __init__(self, azure: Azure) -> None:
+        self._azure = azure
+        self._config: dict[str, str] = {}
+
+    def Handshake(self, request: Any, context: Any) -> Any:
+        return provider_pb2.ProviderHandshakeResponse(accept_secrets=False)
+
+    def GetPluginInfo(self, request: Any, context: Any) -> Any:
+        return plugin_pb2.PluginInfo(version=VERSION)
+
+    def GetSchema(self, request: Any, context: Any) -> Any:
+        schema = {"name": "azure-native", "version": VERSION, "resources": {}, "types": {}}
+        return provider_pb2.GetSchemaResponse(schema=json.dumps(schema))
+
+    def CheckConfig(self, request: Any, context: Any) -> Any:
+        return provider_pb2.CheckResponse(inputs=request.news)
+
+    def DiffConfig(self, request: Any, context: Any) -> Any:
+        return provider_pb2.DiffResponse(changes=provider_pb2.DiffResponse.DIFF_NONE)
+
+    def Configure(self, request: Any, context: Any) -> Any:
+        self._config = {key.rpartition(":")[2]: value for key, value in request.variables.items()}
+        return provider_pb2.ConfigureResponse(acceptSecrets=False, supportsPreview=True)
+
+    def Invoke(self, request: Any, context: Any) -> Any:
+        arguments = _dict(request.args)
+        # `return` is a word of Python: it goes in by name.
+        response: Any = {"return": _struct(cloud.answer(request.tok, arguments))}
+        return provider_pb2.InvokeResponse(**response)
+
+    def Check(self, request: Any, context: Any) -> Any:
+        token = _token(request.urn)
+        inputs = _dict(request.news)
+        found = args_class(token)
+        # azure-native fills in the location that the stack is configured with.
+        if found is not None and hasattr(found, "location") and "location" not in inputs:
+            inputs |= {key: self._config[key] for key in ("location",) if key in self._config}
+        failures = [
+            provider_pb2.CheckFailure(property=v.path, reason=f"{v.path}: {v.message} ({v.kind})")
+            for v in validate(token, request.name, inputs)
+        ]
+        return provider_pb2.CheckResponse(inputs=_struct(inputs), failures=failures)
+
+    def Diff(self, request: Any, context: Any) -> Any:
+        kind = cloud.short_type(_token(request.urn))
+        old, new = _dict(request.old_inputs), _dict(request.news)
+        for key in request.ignoreChanges:
+            new.pop(key, None)
+            old.pop(key, None)
+        keys = changed_keys(old, new)
+        replaces = sorted(set(keys) & replacing(kind))
+        detailed = {
+            path: provider_pb2.PropertyDiff(
+                kind=_kind(how, replace=re.split(r"[.\[]", path)[0] in replaces), inputDiff=True
+            )
+            for path, how in changed_paths(old, new)
+        }
+        some = provider_pb2.DiffResponse.DIFF_SOME if keys else provider_pb2.DiffResponse.DIFF_NONE
+        return provider_pb2.DiffResponse(
+            changes=some,
+            replaces=replaces,
+            diffs=keys,
+            detailedDiff=detailed,
+            hasDetailedDiff=True,
+            # The same name cannot exist twice: unless a name changes, the old one goes first.
+            deleteBeforeReplace=bool(replaces) and not _renamed(kind, keys),
+        )
+
+    @_arm_errors
+    def Create(self, request: Any, context: Any) -> Any:
+        token, inputs = _token(request.urn), _dict(request.properties)
+        if request.preview:
+            # What Azure computes is not known before: azure-native leaves it out, too.
+            return provider_pb2.CreateResponse(id="", properties=_struct(cloud.as_answered(inputs)))
+        resource_id, outputs = self._azure.create(token, plain(inputs))
+        return provider_pb2.CreateResponse(id=resource_id, properties=_struct(outputs))
+
+    @_arm_errors
+    def Read(self, request: Any, context: Any) -> Any:
+        found = self._azure.get(request.id)
+        if found is None:
+            return provider_pb2.ReadResponse(id="")
+        return provider_pb2.ReadResponse(
+            id=found["id"],
+            properties=_struct(found["outputs"]),
+            inputs=_struct(found["inputs"]),
+        )
+
+    @_arm_errors
+    def Update(self, request: Any, context: Any) -> Any:
+        token, inputs = _token(request.urn), _dict(request.news)
+        if request.preview:
+            return provider_pb2.UpdateResponse(
+                properties=_struct({**_dict(request.olds), **cloud.as_answered(inputs)})
+            )
+        outputs = self._azure.update(token, request.id, plain(inputs))
+        return provider_pb2.UpdateResponse(properties=_struct(outputs))
+
+    @_arm_errors
+    def Delete(self, request: Any, context: Any) -> Any:
+        self._azure.delete(request.id)
+        return empty_pb2.Empty()
+
+    def Cancel(self, request: Any, context: Any) -> Any:
+        return empty_pb2.Empty()
+
+
+def _token(urn: str) -> str:
+    """`azure-native:batch:Pool` of a URN, whose type part names the parents as well."""
+    return urn.split("::")[2].rpartition("$")[2]
+
+
+def _renamed(kind: str, keys: list[str]) -> bool:
+    return bool(set(keys) & in_path(kind))
+
+
+def _kind(how: str, *, replace: bool) -> Any:
+    name = how.upper() + ("_REPLACE" if replace else "")
+    return _KINDS.Kind.Value(name)
+
+
+def _dict(struct: struct_pb2.Struct) -> dict[str, Any]:
+    found: dict[str, Any] = json_format.MessageToDict(struct)
+    return found
+
+
+def _struct(values: Mapping[str, Any]) -> struct_pb2.Struct:
+    struct = struct_pb2.Struct()
+    struct.update({key: value for key, value in values.items() if value is not None})
+    return struct

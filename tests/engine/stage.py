@@ -1,0 +1,116 @@
+"""One Pulumi project of a test: its own home, state folder and stand-in Azure."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pulumi import automation
+
+from tests.engine.azure_native.__main__ import FOLDER
+from tests.engine.azure_native.azure import Azure
+from tests.engine.azure_native.provider import VERSION
+from tests.unit.infra.cloud import SUBSCRIPTION
+
+ROOT = Path(__file__).parents[2]
+PASSPHRASE = "a passphrase of the tests"
+CONFIG = {"azure-native:location": "westeurope", "azure-native:subscriptionId": SUBSCRIPTION}
+
+
+@dataclass
+class Stage:
+    """Where one test's stack lives: `cli` is the folder of the real engine's programs."""
+
+    cli: Path
+    folder: Path
+    azure: Azure = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.azure = Azure(self.folder / "azure")
+        (self.folder / "state").mkdir()
+        plugin = self.folder / f"home/plugins/resource-azure-native-v{VERSION}"
+        _executable(plugin / "pulumi-resource-azure-native", "tests.engine.azure_native")
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """What a command of this stage is started with; nothing of the person's own Pulumi."""
+        return {
+            "PATH": f"{self.cli}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(self.folder),
+            "PULUMI_HOME": str(self.folder / "home"),
+            "PULUMI_BACKEND_URL": f"file://{self.folder / 'state'}",
+            "PULUMI_CONFIG_PASSPHRASE": PASSPHRASE,
+            "PULUMI_SKIP_UPDATE_CHECK": "true",
+            "PULUMI_DISABLE_AUTOMATIC_PLUGIN_ACQUISITION": "true",
+            "PYTHONPATH": str(ROOT),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NO_COLOR": "1",
+            FOLDER: str(self.folder / "azure"),
+        }
+
+    def stack(
+        self, program: Callable[[], None], config: Mapping[str, str] = CONFIG, name: str = "dev"
+    ) -> automation.Stack:
+        """A stack of the Automation API with `program` inline."""
+        stack = automation.create_or_select_stack(
+            stack_name=name,
+            project_name="runner",
+            program=program,
+            opts=automation.LocalWorkspaceOptions(
+                pulumi_command=automation.PulumiCommand(root=str(self.cli.parent)),
+                pulumi_home=str(self.folder / "home"),
+                env_vars=self.environment,
+            ),
+        )
+        stack.set_all_config({k: automation.ConfigValue(v) for k, v in config.items()})
+        return stack
+
+    def run(
+        self, *arguments: str, cwd: Path, check: bool = True
+    ) -> subprocess.CompletedProcess[str]:
+        """The plain CLI, with languages' stand-ins on its path."""
+        languages = self.folder / "languages"
+        if not languages.exists():
+            _executable(languages / "pulumi-language-python", "tests.engine.python_host")
+        environment = self.environment
+        environment["PATH"] = f"{languages}{os.pathsep}{environment['PATH']}"
+        return subprocess.run(
+            [self.cli / "pulumi", "--non-interactive", *arguments],
+            cwd=cwd,
+            env=environment,
+            check=check,
+            capture_output=True,
+            text=True,
+        )
+
+    def state(self, name: str = "dev") -> str:
+        """The state file as it lies on disk."""
+        (path,) = (self.folder / "state/.pulumi/stacks").rglob(f"{name}.json")
+        return path.read_text("utf-8")
+
+    def ids_in_state(self, name: str = "dev") -> set[str]:
+        """The ids of azure-native's resources that the state file says exist.
+
+        One that a failed replacement has deleted already is kept there, marked.
+        """
+        resources: list[dict[str, Any]] = json.loads(self.state(name))["checkpoint"]["latest"].get(
+            "resources", []
+        )
+        return {
+            found["id"]
+            for found in resources
+            if found["type"].startswith("azure-native:") and not found.get("pendingReplacement")
+        }
+
+
+def _executable(path: Path, module: str) -> None:
+    """A program that Pulumi starts as a plugin: this interpreter with a module of the tests."""
+    path.parent.mkdir(parents=True)
+    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -u -m {module} "$@"\n', "utf-8")
+    path.chmod(0o755)

@@ -1,0 +1,103 @@
+"""The stand-in refuses what Azure refuses; otherwise the tests of the engine would prove little."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.engine.azure_native.azure import Azure, AzureError
+from tests.engine.azure_native.immutable import changed_paths, replacing
+from tests.unit.infra.good_resources import GOOD, GROUP_ID, NODES, POOL, STORAGE
+
+
+@pytest.fixture
+def azure(tmp_path: Path) -> Azure:
+    """A group with a storage account and an identity."""
+    found = Azure(tmp_path)
+    for kind in ("resources:ResourceGroup", "storage:StorageAccount"):
+        create(found, kind)
+    create(found, "managedidentity:UserAssignedIdentity")
+    return found
+
+
+def create(azure: Azure, kind: str, **changes: Any) -> str:
+    return azure.create(f"azure-native:{kind}", {**GOOD[kind], **changes})[0]
+
+
+def test_a_resource_needs_its_parent(azure: Azure) -> None:
+    with pytest.raises(AzureError, match=r"ParentResourceNotFound.*batchAccounts/runnerdev"):
+        create(azure, "batch:Pool")
+
+
+def test_a_resource_needs_what_its_inputs_name(azure: Azure) -> None:
+    azure.delete(NODES)
+    with pytest.raises(AzureError, match=r"NotFound.*userAssignedIdentities/runner-nodes"):
+        create(azure, "batch:BatchAccount")
+
+
+def test_a_role_needs_its_scope(azure: Azure) -> None:
+    create(azure, "authorization:RoleAssignment")
+    azure.delete(STORAGE)
+    with pytest.raises(AzureError, match=r"NotFound.*storageAccounts/runnerdata"):
+        create(azure, "authorization:RoleAssignment")
+
+
+def test_what_exists_is_not_made_twice(azure: Azure) -> None:
+    with pytest.raises(AzureError, match="cannot create already existing"):
+        create(azure, "storage:StorageAccount")
+
+
+def test_a_pool_changes_its_formula_and_not_its_size(azure: Azure) -> None:
+    create(azure, "batch:BatchAccount")
+    own = {key: value for key, value in POOL.items() if key != "networkConfiguration"}
+    machine = {"imageReference": {"publisher": "p", "offer": "o", "sku": "s"}}
+    own["deploymentConfiguration"] = {"virtualMachineConfiguration": machine}
+    pool, _ = azure.create("azure-native:batch:Pool", own)
+    scale = {"autoScale": {"formula": "$TargetDedicatedNodes=0;"}}
+
+    azure.update("azure-native:batch:Pool", pool, {**own, "scaleSettings": scale})
+    with pytest.raises(AzureError, match=r"PropertyCannotBeUpdated.*vmSize"):
+        azure.update("azure-native:batch:Pool", pool, {**own, "vmSize": "Standard_NC6"})
+
+    found = azure.get(pool)
+    assert found is not None
+    assert found["inputs"]["scaleSettings"] == scale
+
+
+def test_what_is_in_use_is_not_deleted_and_a_group_takes_all_with_it(azure: Azure) -> None:
+    create(azure, "network:PublicIPAddress")
+    create(azure, "network:NatGateway")
+    address = f"{GROUP_ID}/providers/Microsoft.Network/publicIPAddresses/runner"
+
+    with pytest.raises(AzureError, match="PublicIPAddressCannotBeDeleted"):
+        azure.delete(address)
+    azure.delete(GROUP_ID)
+
+    assert azure.ids() == set()
+
+
+def test_a_planned_failure_happens_as_often_as_planned(azure: Azure) -> None:
+    azure.fail("create", "runnerdev", "Throttled", times=2)
+    for _ in range(2):
+        with pytest.raises(AzureError, match="Throttled"):
+            create(azure, "batch:BatchAccount")
+    assert create(azure, "batch:BatchAccount") in azure.ids()
+
+
+def test_names_parents_and_locations_replace_and_nothing_of_a_pool_beside() -> None:
+    assert replacing("batch:Pool") == {"resourceGroupName", "location", "accountName", "poolName"}
+    assert {"scope", "principalId"} <= replacing("authorization:RoleAssignment")
+    assert "location" in replacing("batch:BatchAccount")
+
+
+def test_changed_paths_go_as_deep_as_maps() -> None:
+    old = {"a": {"b": 1, "c": [1]}, "d": 1}
+    new = {"a": {"b": 2, "c": [1, 2]}, "e": 1}
+    assert changed_paths(old, new) == [
+        ("a.b", "update"),
+        ("a.c", "update"),
+        ("d", "delete"),
+        ("e", "add"),
+    ]
