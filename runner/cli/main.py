@@ -38,6 +38,7 @@ VERBS: Mapping[str, str] = {
     "files": "Runs",
     "local": "Local services",
     "check": "Azure environment",
+    "pool": "Azure environment",
     "skus": "Azure environment",
     "recipe": "Recipes and settings",
     "config": "Recipes and settings",

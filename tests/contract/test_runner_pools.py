@@ -1,0 +1,272 @@
+"""`runner pool` against the emulator: what it shows of pools and nodes, and what it changes."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Generator
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from azure.batch import models
+
+from runner.cli.main import main
+from runner.core.home import HomePaths
+from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, serving
+from tests.unit.runner.recipe_maker import outputs
+from tests.unit.runner.recipe_maker import pool as pool_output
+
+PAID = "Standard_NC4as_T4_v3"
+REGION = "southeastasia"  # the shipped price table knows its spot price
+SPOT_USD = 0.20873
+
+
+@dataclass
+class Command:
+    """The command line in this process, against an emulator."""
+
+    things: Things
+    running: Running
+    capsys: pytest.CaptureFixture[str]
+
+    def json(self, *words: str) -> Any:
+        assert main(["pool", *words, "-o", "json"]) == 0
+        return json.loads(self.capsys.readouterr().out)
+
+    def text(self, *words: str) -> tuple[str, str]:
+        assert main(["pool", *words]) == 0
+        shown = self.capsys.readouterr()
+        return shown.out, shown.err
+
+    def error(self, *words: str) -> tuple[int, str]:
+        code = main(["pool", *words])
+        return code, self.capsys.readouterr().err
+
+    def row(self, pool: str) -> dict[str, Any]:
+        (found,) = [row for row in self.json("ls") if row["pool"] == pool]
+        return found
+
+
+@pytest.fixture
+def command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Generator[Command]:
+    with serving(tmp_path / "data") as running:
+        paths = HomePaths(tmp_path / "home")
+        paths.local.mkdir(parents=True)
+        stack = replace(
+            outputs(replace(pool_output(), id="t4"), replace(pool_output(), id="big")),
+            location=REGION,
+            batch_account=ACCOUNT,
+            batch_endpoint=running.url,
+        )
+        paths.local_outputs.write_text(stack.to_json(), encoding="utf-8")
+        paths.keys.write_text(json.dumps({"batch": KEY, "storage": KEY}), encoding="utf-8")
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("RUNNER_HOME", str(paths.home))
+        (tmp_path / "none.yaml").touch()
+        monkeypatch.setenv("RUNNER_CONFIG", str(tmp_path / "none.yaml"))
+        yield Command(Things(running.client), running, capsys)
+
+
+def autoscaled(things: Things, formula: str) -> str:
+    return things.pool(
+        vm_size=PAID,
+        enable_auto_scale=True,
+        auto_scale_formula=formula,
+        auto_scale_evaluation_interval=timedelta(minutes=5),
+    )
+
+
+def test_an_account_without_pools_says_so(command: Command) -> None:
+    assert command.json("ls") == []
+    assert "no pools" in command.text("ls")[1]
+
+
+def test_a_pool_shows_nodes_tasks_price_and_what_it_costs_now(command: Command) -> None:
+    pool = command.things.pool(vm_size=PAID, target_low_priority_nodes=2, task_slots_per_node=2)
+    command.things.wait_nodes(pool, 2)
+    job = command.things.job(pool)
+    command.things.task(job, "/bin/sleep 60")
+    eventually(lambda: command.row(pool)["running_tasks"] == 1)
+    row = command.row(pool)
+    assert (row["spot"], row["spot_target"], row["dedicated"], row["slots"]) == (2, 2, 0, 2)
+    assert row["spot_usd_per_hour"] == SPOT_USD
+    assert row["usd_per_hour"] == pytest.approx(2 * SPOT_USD)
+    assert row["nodes"]["spot"] == {"idle": 1, "running": 1}
+    assert (row["formula"], row["autoscale"]) == (None, "off")
+    assert "2 of 2" in command.text("ls")[0]
+
+
+def test_a_cost_with_an_unknown_part_is_unknown_and_none_for_no_nodes_is_zero(
+    command: Command,
+) -> None:
+    dear = command.things.pool(vm_size=PAID, target_dedicated_nodes=1)
+    empty = command.things.pool(vm_size="Standard_NC64as_T4_v3")
+    command.things.wait_nodes(dear, 1)
+    assert command.row(dear)["usd_per_hour"] is None
+    assert command.row(empty)["usd_per_hour"] == 0
+    out, err = command.text("ls")
+    assert "unknown" in out
+    assert "runner skus --refresh" in err
+
+
+def test_preempted_nodes_cost_nothing(command: Command) -> None:
+    pool = command.things.pool(vm_size=PAID, target_low_priority_nodes=2)
+    command.things.wait_nodes(pool, 2)
+    answer = httpx.post(
+        f"{command.running.url}/_emulator/pools/{pool}/evict",
+        params={"notice": "0", "away": "3600", "count": "1"},
+        headers={"Authorization": f"Bearer {KEY}"},
+        trust_env=False,
+    )
+    answer.raise_for_status()
+    eventually(lambda: command.row(pool)["nodes"]["spot"].get("preempted") == 1)
+    row = command.row(pool)
+    assert row["spot"] == 2
+    assert row["usd_per_hour"] == pytest.approx(SPOT_USD)
+
+
+def test_the_formula_and_its_last_run_are_told(command: Command) -> None:
+    pool = autoscaled(command.things, "$TargetLowPriorityNodes = 1;\n$TargetDedicatedNodes = 0;")
+    eventually(lambda: command.row(pool)["autoscale"] == "1 spot, 0 dedicated")
+    out, _ = command.text("show", pool)
+    assert "every 5 min" in out
+    assert "  $TargetLowPriorityNodes = 1;" in out.splitlines()
+    assert "1 spot, 0 dedicated" in out
+
+
+def test_a_formula_that_failed_is_told_with_its_error(command: Command) -> None:
+    pool = autoscaled(command.things, "$TargetLowPriorityNodes = $PendingTasks.GetSample(1);")
+    eventually(lambda: command.row(pool)["autoscale"].startswith("failed: "))
+    assert command.json("show", pool)["evaluated"]
+
+
+def test_image_and_mounts_are_shown_without_keys(command: Command) -> None:
+    secret = "c2VjcmV0"
+    share = models.AzureFileShareConfiguration(
+        account_name=ACCOUNT,
+        azure_file_url="https://contract.file.core.windows.net/shared",
+        account_key=secret,
+        relative_mount_path="shared",
+    )
+    mount = models.MountConfiguration(azure_file_share_configuration=share)
+    pool = command.things.pool(mount_configuration=[mount])
+    shown = command.json("show", pool)
+    assert shown["mounts"] == ["shared: share https://contract.file.core.windows.net/shared"]
+    assert shown["image"] == "debian:debian-12:12"
+    assert secret not in json.dumps(shown)
+
+
+def test_nodes_say_what_they_are(command: Command) -> None:
+    pool = command.things.pool(target_dedicated_nodes=1, target_low_priority_nodes=1)
+    command.things.wait_nodes(pool, 2)
+    found = command.json("nodes", pool)
+    assert sorted(node["spot"] for node in found) == [False, True]
+    assert {node["state"] for node in found} == {"idle"}
+    assert all(node["problem"] is None and node["log"] == [] for node in found)
+    assert "yes" in command.text("nodes", pool)[0]
+
+
+def test_a_failed_start_task_is_told_with_the_end_of_its_log(command: Command) -> None:
+    start = models.BatchStartTask(
+        command_line="/bin/sh -c 'echo no driver on this node >&2; exit 3'", wait_for_success=True
+    )
+    pool = command.things.pool(target_low_priority_nodes=1, start_task=start)
+    command.things.wait_nodes(pool, 1, "starttaskfailed")
+    (node,) = command.json("nodes", pool)
+    assert node["state"] == "starttaskfailed"
+    assert "start task ended with 3" in node["problem"]
+    assert node["log"] == ["no driver on this node"]
+    _, err = command.text("nodes", pool)
+    assert "no driver on this node" in err
+    assert "1 starttaskfailed" in command.text("ls")[0]
+
+
+def test_a_fixed_pool_is_resized_and_keeps_the_target_that_is_not_named(
+    command: Command,
+) -> None:
+    pool = command.things.pool(target_low_priority_nodes=1, target_dedicated_nodes=1)
+    command.things.wait_nodes(pool, 2)
+    eventually(lambda: command.row(pool)["allocation"] == "steady")
+    _, err = command.text("resize", pool, "2")
+    assert "1 to 2 spot" in err
+    command.things.wait_nodes(pool, 3)
+    eventually(lambda: command.row(pool)["allocation"] == "steady")
+    command.text("resize", pool, "0", "--dedicated", "0")
+    eventually(lambda: command.row(pool)["dedicated_target"] == 0)
+    command.things.wait_nodes(pool, 0)
+
+
+def test_a_pool_with_a_formula_is_resized_only_without_it(command: Command) -> None:
+    pool = autoscaled(command.things, "$TargetLowPriorityNodes = 0; $TargetDedicatedNodes = 0;")
+    code, err = command.error("resize", pool, "1")
+    assert code == 3
+    assert "R-POOL-AUTOSCALED" in err
+    assert "--disable-autoscale" in err
+    assert command.row(pool)["formula"]
+    eventually(lambda: command.row(pool)["allocation"] == "steady")
+    _, err = command.text("resize", pool, "1", "--disable-autoscale")
+    assert "no longer scales to zero" in err
+    assert command.row(pool)["formula"] is None
+    command.things.wait_nodes(pool, 1)
+
+
+def test_a_pool_that_is_being_resized_says_so(command: Command) -> None:
+    pool = command.things.pool(target_low_priority_nodes=1)
+    job = command.things.job(pool)
+    command.things.wait_nodes(pool, 1)
+    command.things.task(job, "/bin/sleep 60")
+    eventually(lambda: command.row(pool)["running_tasks"] == 1)
+    command.text("resize", pool, "0")  # waits for the task to end
+    eventually(lambda: command.row(pool)["allocation"] == "resizing")
+    code, err = command.error("resize", pool, "2")
+    assert (code, "R-POOL-RESIZING" in err) == (5, True)
+
+
+@pytest.mark.parametrize("words", [("show",), ("nodes",), ("resize", "1")])
+def test_an_unknown_pool_is_one_error_that_names_the_known(
+    command: Command, words: tuple[str, ...]
+) -> None:
+    known = command.things.pool()
+    code, err = command.error(words[0], "nothing", *words[1:])
+    assert code == 3
+    assert "R-POOL-MISSING" in err
+    assert known in err
+
+
+@pytest.mark.parametrize("count", ["-1", "many", "100001"])
+def test_a_size_that_cannot_be_is_one_error(command: Command, count: str) -> None:
+    pool = command.things.pool()
+    code, err = command.error("resize", pool, "--", count)
+    assert code == 2
+    assert err.startswith("error[")
+
+
+def gone(command: Command) -> None:
+    """From now on the outputs name an endpoint at which nobody listens."""
+    paths = HomePaths(Path(os.environ["RUNNER_HOME"]))
+    text = paths.local_outputs.read_text(encoding="utf-8")
+    paths.local_outputs.write_text(text.replace(command.running.url, "http://127.0.0.1:9"))
+
+
+def test_services_that_do_not_run_are_one_error(command: Command) -> None:
+    gone(command)
+    code, err = command.error("ls")
+    assert (code, "R-SERVICES-DOWN" in err) == (3, True)
+
+
+def test_pool_names_are_completed_without_asking_the_service(
+    command: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from runner.cli import pool as cli_pool
+
+    gone(command)
+    assert cli_pool._complete_pool("t") == ["t4"]
+    assert cli_pool._complete_pool("") == ["t4", "big"]
+    monkeypatch.setenv("RUNNER_HOME", "/nonexistent")
+    assert cli_pool._complete_pool("") == []
