@@ -1,0 +1,108 @@
+"""What a node does before its first task, and how it mounts storage: plain data for the pool."""
+
+from __future__ import annotations
+
+import base64
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.pool_config import PoolConfig
+from runner.core.document import near
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.machines import find_machine
+from runner.core.recipe import Recipe
+from runner.core.recipe_loading import list_recipes
+
+_SCRIPT = Path(__file__).with_suffix(".sh")
+_UV_PIN = Path(__file__).parents[1] / "custom_image" / "uv.txt"
+# The driver may load a little after boot; as an extension it is only installed then, which the
+# extension's page puts at up to 10 minutes.
+# https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux (2026-11)
+_DRIVER_WAIT_S, _EXTENSION_WAIT_S = 60, 900
+
+# SMB 3.1.1 encrypts on the way; tasks run as another user than the one that mounts. Options as in
+# https://learn.microsoft.com/azure/storage/files/storage-how-to-use-files-linux (2026-11), modes as
+# in https://learn.microsoft.com/azure/batch/virtual-file-mount (2026-11).
+FILES_OPTIONS = (
+    "-o vers=3.1.1,dir_mode=0777,file_mode=0777,serverino,nosharesock,mfsymlinks,actimeo=30"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StartTask:
+    """The start task of a pool: nothing in it is a secret."""
+
+    command_line: str
+    environment: tuple[tuple[str, str], ...]
+
+
+def start_task(pool: PoolConfig, gpus: int) -> StartTask:
+    """Gate on the GPUs, get uv ready, preload recipes. Raises R-POOL-PRELOAD for an unknown one.
+
+    The script travels as an environment setting: Batch starts command lines without a shell, and
+    base64 has nothing in it that a quote or a line break could change on the way.
+    """
+    # An empty script would succeed, and with it a node without a GPU: whatever is wrong here fails.
+    command = (
+        'set -e; : "${RUNNER_NODE_SETUP:?}"; setup=$(echo "$RUNNER_NODE_SETUP" | base64 -d); '
+        'exec bash -c "$setup"'
+    )
+    return StartTask(
+        f"/bin/bash -c {shlex.quote(command)}",
+        (
+            ("RUNNER_NODE_SETUP", _base64(_SCRIPT.read_bytes())),
+            ("RUNNER_GPUS", str(gpus)),
+            ("RUNNER_GPU_WAIT", str(_driver_wait(pool))),
+            ("RUNNER_UV", _base64(_UV_PIN.read_bytes())),
+            ("RUNNER_PRELOAD", " ".join(_preloads(pool, gpus))),
+        ),
+    )
+
+
+def blobfuse_options(*, read_only: bool) -> str:
+    """Options of blobfuse that let the tasks' user in, who is not the one that mounts.
+
+    What another node changed is seen after a minute; a read-only mount keeps the files it fetched
+    for two hours. Options: github.com/Azure/azure-storage-fuse, README and wiki (read 2026-11-21).
+    """
+    shared = "-o allow_other -o attr_timeout=60 -o entry_timeout=60 -o negative_timeout=10"
+    return f"{shared} -o ro --file-cache-timeout-in-seconds=7200" if read_only else shared
+
+
+def _driver_wait(pool: PoolConfig) -> int:
+    machine = find_machine(pool.vm_size)
+    by_extension = machine is not None and machine.driver == "grid"
+    from_marketplace = pool.image.source == "marketplace"
+    return _EXTENSION_WAIT_S if by_extension and from_marketplace else _DRIVER_WAIT_S
+
+
+def _preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
+    recipes = {recipe.name: recipe for recipe in list_recipes()}
+    for name in dict.fromkeys(pool.preload):
+        if name not in recipes:
+            raise _unknown(pool, name, recipes)
+        yield from _requirements(recipes[name], gpus)
+
+
+def _requirements(recipe: Recipe, gpus: int) -> Iterator[str]:
+    """CUDA's packages are 2 GB: only for nodes that can use them."""
+    for file in sorted(recipe.folder.glob("requirements*.txt")):
+        if gpus or "gpu" not in file.stem:
+            python = _base64((recipe.python or "").encode())
+            yield f"{recipe.name}:{file.name}:{python}:{_base64(file.read_bytes())}"
+
+
+def _unknown(pool: PoolConfig, name: str, known: dict[str, Recipe]) -> RunnerError:
+    return RunnerError(
+        "R-POOL-PRELOAD",
+        f"pool {pool.id!r} is to preload {name!r}, and there is no such recipe",
+        why=f"recipes that come with runner: {', '.join(known)}",
+        fix=near(name, known) or "name one of these, or remove it from preload",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode("ascii")
