@@ -1,0 +1,8 @@
+"""Print what the installed cuDNN says of itself, as 90102 for 9.1.2."""
+
+import ctypes
+import sys
+
+library = ctypes.CDLL("libcudnn.so.9")
+library.cudnnGetVersion.restype = ctypes.c_size_t
+sys.stdout.write(f"{library.cudnnGetVersion()}\n")

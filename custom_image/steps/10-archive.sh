@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# Ubuntu's archive as it was on one day, and nothing that upgrades by itself.
+source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+begin archive "is UBUNTU_SNAPSHOT of versions.env within the last two years? (snapshot.ubuntu.com)"
+
+# apt 2.7 knows which repositories have snapshots; those of other vendors are read as they are.
+# https://documentation.ubuntu.com/server/how-to/software/snapshot-service (2026-11)
+put /etc/apt/apt.conf.d/50runner-snapshot <<EOF
+APT::Snapshot "$UBUNTU_SNAPSHOT";
+Acquire::Retries "5";
+DPkg::Lock::Timeout "300";
+EOF
+# A node that upgrades its driver under a running training loses the GPU.
+put /etc/apt/apt.conf.d/99runner-no-upgrades <<'EOF'
+APT::Periodic::Enable "0";
+APT::Periodic::Update-Package-Lists "0";
+APT::Periodic::Unattended-Upgrade "0";
+EOF
+for unit in apt-daily.timer apt-daily-upgrade.timer unattended-upgrades.service; do
+  [[ $(systemctl is-enabled "$unit" 2>/dev/null || true) == masked ]] || systemctl mask --now "$unit"
+done
+
+once archive.read "$UBUNTU_SNAPSHOT" apt-get update
+want ca-certificates curl gnupg

@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# The CUDA toolkit, without a driver: NVIDIA's repository may bring nothing else.
+source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
+begin cuda "does NVIDIA's repository have CUDA_VERSION of versions.env? apt-cache madison cuda-toolkit-$CUDA_SERIES"
+
+key runner-cuda "$CUDA_KEY_URL" "$CUDA_KEY_FINGERPRINT"
+repository runner-cuda \
+  "deb [arch=amd64 signed-by=/usr/share/keyrings/runner-cuda.gpg] $CUDA_REPOSITORY /" \
+  "$(only developer.download.nvidia.com \
+    'cuda-* libcublas* libcufft* libcufile* libcurand* libcusolver* libcusparse* libnpp* libnvjitlink* libnvjpeg* libnvfatbin* libcudnn9* gds-tools-* nsight-*')"
+want "cuda-toolkit-$CUDA_SERIES=$CUDA_VERSION"
+hold "cuda-toolkit-$CUDA_SERIES"
+put /etc/profile.d/runner-cuda.sh <<'EOF'
+export CUDA_HOME=/usr/local/cuda
+export PATH="$CUDA_HOME/bin:$PATH"
+EOF
