@@ -13,7 +13,7 @@ INFRA_READY := $(VENV)/.ready-infra
 DATA ?= $(wildcard ../shared/data/mnist)
 ARGS ?=
 
-.PHONY: help setup train test test-all lint format bench schema lock clean
+.PHONY: help setup train test test-all lint preview format bench schema lock clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 	$(BIN)/lint-imports
+
+preview: $(INFRA_READY) ## what `runner up` would create in Azure, without Azure
+	@$(BIN)/runner preview --offline $(ARGS)
 
 format: $(READY) ## let ruff format and fix
 	$(BIN)/ruff check --fix .

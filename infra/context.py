@@ -28,7 +28,7 @@ def assign_role(
     role: str,
     *,
     principal_id: pulumi.Input[str],
-    principal_type: str | None,
+    principal_type: authorization.PrincipalType,
     scope: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
 ) -> authorization.RoleAssignment:
@@ -48,5 +48,6 @@ def assign_role(
         role_definition_id=definition,
         scope=scope,
         role_assignment_name=context.names.role_assignment(name),
-        opts=opts,
+        # Two assignments of one role, scope and principal cannot be there at once.
+        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True)),
     )

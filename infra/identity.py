@@ -6,9 +6,10 @@ Role ids: https://learn.microsoft.com/azure/role-based-access-control/built-in-r
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pulumi
-from pulumi_azure_native import managedidentity
+from pulumi_azure_native import authorization, managedidentity
 
 from infra.context import StackContext, assign_role
 from infra.data_store import DataStore
@@ -73,10 +74,23 @@ class Identities(pulumi.ComponentResource):
             self._context,
             role,
             principal_id=identity.principal_id,
-            principal_type="ServicePrincipal",
+            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
             scope=scope,
             opts=pulumi.ResourceOptions(parent=self),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A principal that submits runs. Azure wants its kind, and takes a wrong one for an error."""
+
+    principal_id: str
+    kind: authorization.PrincipalType
+
+    @property
+    def name(self) -> str:
+        """Of its resources: the same principal keeps its roles wherever it stands in the list."""
+        return f"operator-{self.principal_id.lower()}"
 
 
 class Operators(pulumi.ComponentResource):
@@ -86,22 +100,21 @@ class Operators(pulumi.ComponentResource):
         self,
         name: str,
         context: StackContext,
-        principals: Sequence[pulumi.Input[str]],
+        operators: Sequence[Operator],
         scopes: tuple[pulumi.Input[str], pulumi.Input[str]],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """`scopes` are the ids of the storage account and of the Batch account."""
         super().__init__("runner:infra:Operators", name, None, opts)
         roles = (_BLOB_DATA_CONTRIBUTOR, _BATCH_DATA_CONTRIBUTOR)
-        for number, principal in enumerate(principals):
+        for operator in operators:
             for kind, role, scope in zip(("blobs", "batch"), roles, scopes, strict=True):
                 assign_role(
-                    f"operator-{number}-{kind}",
+                    f"{operator.name}-{kind}",
                     context,
                     role,
-                    principal_id=principal,
-                    # A user, a group or a service principal: Azure finds out which.
-                    principal_type=None,
+                    principal_id=operator.principal_id,
+                    principal_type=operator.kind,
                     scope=scope,
                     opts=pulumi.ResourceOptions(parent=self),
                 )

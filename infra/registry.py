@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pulumi
-from pulumi_azure_native import containerregistry
+from pulumi_azure_native import authorization, containerregistry
 
 from infra.context import StackContext, assign_role
+from infra.identity import Operator
 
 # https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/containers (2026-11)
 _ACR_PULL = "7f951dda-4ed3-4680-a7ca-43fe172d538d"
@@ -28,7 +29,7 @@ class Registry(pulumi.ComponentResource):
         context: StackContext,
         *,
         puller: pulumi.Input[str],
-        pushers: Sequence[pulumi.Input[str]],
+        pushers: Sequence[Operator],
         sku: containerregistry.SkuName = containerregistry.SkuName.BASIC,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
@@ -53,18 +54,17 @@ class Registry(pulumi.ComponentResource):
             context,
             _ACR_PULL,
             principal_id=puller,
-            principal_type="ServicePrincipal",
+            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
             scope=self.registry.id,
             opts=child,
         )
-        for number, principal in enumerate(pushers):
+        for operator in pushers:
             assign_role(
-                f"operator-{number}-push-images",
+                f"{operator.name}-push-images",
                 context,
                 _ACR_PUSH,
-                principal_id=principal,
-                # A user, a group or a service principal: Azure finds out which.
-                principal_type=None,
+                principal_id=operator.principal_id,
+                principal_type=operator.kind,
                 scope=self.registry.id,
                 opts=child,
             )

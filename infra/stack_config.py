@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 from pydantic import Field
 from ruamel.yaml.comments import CommentedMap
@@ -63,14 +63,21 @@ class ObservabilityConfig(Section):
     emails: tuple[str, ...] = Field(default=(), strict=False)
 
 
+class OperatorConfig(Section):
+    """An Entra principal that may submit runs; `id` is its object id."""
+
+    id: str = Field(pattern=_UUID)
+    kind: Literal["user", "group", "service_principal"] = "user"
+
+
 class StackConfig(Section):
-    """One environment. `operators` are the Entra object ids that may submit, beside who deploys."""
+    """One environment. `operators` may submit, beside who deploys."""
 
     stack: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     subscription_id: str = Field(pattern=_UUID)
     location: str = Field(pattern=r"^[a-z0-9]+$")
     tags: dict[str, str] = Field(default_factory=dict)
-    operators: tuple[str, ...] = Field(default=(), strict=False)
+    operators: tuple[OperatorConfig, ...] = Field(default=(), strict=False)
     storage: StorageConfig = StorageConfig()
     network: NetworkConfig | None = None
     image: ImageConfig | None = None

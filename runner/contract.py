@@ -46,6 +46,9 @@ class StackOutputs:
     pools: tuple[PoolOutput, ...]
     image_definition: str | None
     contract_version: int = CONTRACT_VERSION
+    image_template: str | None = None
+    registry_server: str | None = None
+    log_workspace: str | None = None
 
     def to_json(self) -> str:
         """The document that `parse_stack_outputs` reads back."""
@@ -90,10 +93,11 @@ def _checked(cls: type[Any], raw: dict[str, Any], where: str) -> dict[str, Any]:
     if unknown:
         raise ContractError(f"{where}{unknown[0]}: unknown field")
     for name, field in known.items():
-        if name not in raw:
-            raise ContractError(f"{where}{name}: missing")
         expected = _TYPES[str(field.type)]
-        value = raw[name]
+        # Pulumi leaves out an output that is null.
+        if name not in raw and type(None) not in expected:
+            raise ContractError(f"{where}{name}: missing")
+        value = raw.get(name)
         if not isinstance(value, expected) or (isinstance(value, bool) and bool not in expected):
             raise ContractError(f"{where}{name}: expected {field.type}, got {value!r}")
-    return dict(raw)
+    return {name: raw.get(name) for name in known}

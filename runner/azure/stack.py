@@ -40,7 +40,7 @@ def load_outputs(settings: Settings) -> StackOutputs:
             "R-STACK-OUTPUTS",
             f"{path} does not describe a stack",
             why=str(err),
-            fix=_renewal(settings, path),
+            fix=_renewal(settings),
             exit_code=ExitCode.PREFLIGHT,
         ) from err
 
@@ -52,12 +52,12 @@ def _missing(settings: Settings, path: Path) -> RunnerError:
         "R-STACK-MISSING",
         what,
         why=f"there is no {path}",
-        fix=_renewal(settings, path),
+        fix=_renewal(settings),
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
-def _renewal(settings: Settings, path: Path) -> str:
+def _renewal(settings: Settings) -> str:
     if settings.target == "local":
         return "runner local up"
-    return f"pulumi stack output --json --stack {settings.stack} > {path}"
+    return f"runner up --stack {settings.stack}"

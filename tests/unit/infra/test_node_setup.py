@@ -21,8 +21,26 @@ from runner.core.errors import ExitCode, RunnerError
 
 ROOT = Path(__file__).parents[3]
 _T4 = "Tesla T4, 580.95.05"
-_TOOLS = """bash base64 timeout grep tr mkdir rm ln cat mv sleep mktemp sha256sum cut touch chmod
-readlink env""".split()
+_TOOLS = [
+    "bash",
+    "base64",
+    "timeout",
+    "grep",
+    "tr",
+    "mkdir",
+    "rm",
+    "ln",
+    "cat",
+    "mv",
+    "sleep",
+    "mktemp",
+    "sha256sum",
+    "cut",
+    "touch",
+    "chmod",
+    "readlink",
+    "env",
+]
 
 
 def pool(**values: Any) -> PoolConfig:

@@ -5,17 +5,22 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from pulumi_azure_native import authorization
 
+from infra.identity import Operator
 from tests.unit.infra import cloud
 from tests.unit.infra.recording import Recording, record
 
 PULL = "7f951dda-4ed3-4680-a7ca-43fe172d538d"
 PUSH = "8311e382-0749-4cb8-b61a-304f252e45ec"
 POOLS = "0000aaaa-0000-0000-0000-000000000001"
-OPERATORS = ("0000bbbb-0000-0000-0000-000000000001", "0000bbbb-0000-0000-0000-000000000002")
+OPERATORS = (
+    Operator("0000bbbb-0000-0000-0000-000000000001", authorization.PrincipalType.USER),
+    Operator("0000bbbb-0000-0000-0000-000000000002", authorization.PrincipalType.GROUP),
+)
 
 
-def declare(operators: tuple[str, ...]) -> dict[str, Any]:
+def declare(operators: tuple[Operator, ...]) -> dict[str, Any]:
     import pulumi
 
     from infra.context import StackContext
@@ -60,7 +65,7 @@ def test_pools_pull_and_operators_push_here_and_nowhere_else(found: Recording) -
         (role.inputs["principalId"], role.inputs["roleDefinitionId"].rsplit("/", 1)[1])
         for role in found.of("authorization:RoleAssignment")
     }
-    assert given == {(POOLS, PULL), *((operator, PUSH) for operator in OPERATORS)}
+    assert given == {(POOLS, PULL), *((operator.principal_id, PUSH) for operator in OPERATORS)}
     registry = found.one("containerregistry:Registry")
     scope = cloud.arm_id(registry.type, registry.inputs)
     assert {r.inputs["scope"] for r in found.of("authorization:RoleAssignment")} == {scope}
@@ -73,6 +78,7 @@ def test_the_pools_identity_is_said_to_be_a_service_principal(found: Recording) 
         for role in found.of("authorization:RoleAssignment")
     }
     assert kinds[POOLS] == "ServicePrincipal"
+    assert [kinds[operator.principal_id] for operator in OPERATORS] == ["User", "Group"]
 
 
 def test_everything_belongs_to_the_component(found: Recording) -> None:

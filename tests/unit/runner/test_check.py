@@ -131,7 +131,7 @@ def test_a_size_that_cannot_be_had_is_refused(project: Project, vm_size: str, co
 def test_a_cap_below_one_node_is_refused(project: Project):
     project.write({**_POOL, "vm_size": "Standard_NC24ads_A100_v4", "spend_cap_usd_per_hour": 0.01})
     project.server.add_size("Standard_NC24ads_A100_v4", "StandardNCADSA100v4Family", "eastus")
-    assert project.failures(3)[0]["code"] == "R-POOL-CAP"
+    assert project.failures(6)[0]["code"] == "R-POOL-CAP"
 
 
 def test_a_formula_with_a_syntax_error_is_refused(project: Project):

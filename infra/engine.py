@@ -1,0 +1,282 @@
+"""Drives Pulumi through its Automation API; what happens comes out as plain data."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pulumi
+from pulumi import automation as auto
+from pulumi.automation.events import EngineEvent, StepEventMetadata
+
+from infra.program import program
+from runner.core.errors import ExitCode, RunnerError
+
+PROJECT = "runner"
+_STACK_TYPE = "pulumi:pulumi:Stack"
+# A replacement is one change for people; the engine makes three steps of it.
+_PARTS_OF_REPLACE = ("create-replacement", "delete-replaced")
+_LOGIN_FILE = ".pulumi/credentials.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One step of the engine: `op` is Pulumi's word (create, update, replace, delete, same…).
+
+    `keys` are the properties that changed; for a replacement those that force it.
+    """
+
+    op: str
+    type: str
+    name: str
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """`phase` is start, end or failed; `message` says why for a failure."""
+
+    phase: str
+    change: Change | None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """One stack of the project in `folder`, with its state and CLI."""
+
+    folder: Path
+    stack: str
+    cli: auto.PulumiCommand
+    state: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """One resource of the state; `id` is its ARM id, empty for a component."""
+
+    type: str
+    name: str
+    id: str
+    protect: bool
+
+
+OnProgress = Callable[[Progress], None]
+
+
+def find_cli(root: Path) -> auto.PulumiCommand | None:
+    """The CLI on PATH, or the one installed under `root` on consent; None when there is neither."""
+    for place in (None, str(root)):
+        try:
+            return auto.PulumiCommand(root=place)
+        except Exception:  # noqa: BLE001, S112  the SDK raises what it likes for "not there"
+            continue
+    return None
+
+
+def install_cli(root: Path) -> auto.PulumiCommand:
+    """Run Pulumi's own install script into `root`. Raises RunnerError when it cannot."""
+    try:
+        return auto.PulumiCommand.install(root=str(root))
+    except Exception as err:
+        raise RunnerError(
+            "R-PULUMI-INSTALL",
+            "could not install the Pulumi CLI",
+            why=str(err).strip().splitlines()[-1] if str(err).strip() else type(err).__name__,
+            fix="install it by hand (https://www.pulumi.com/docs/install), then run this again",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+
+
+def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
+    """Where state is kept: wherever Pulumi is signed in, else in a folder of `home`.
+
+    The folder's secrets are encrypted with a passphrase made once, readable by its owner only.
+    """
+    if env.get("PULUMI_BACKEND_URL") or (Path.home() / _LOGIN_FILE).is_file():
+        return {}
+    folder = home / "pulumi"
+    folder.mkdir(parents=True, exist_ok=True)
+    passphrase = folder / "passphrase"
+    if not passphrase.exists():
+        temporary = passphrase.with_suffix(f".{os.getpid()}")
+        temporary.touch(mode=0o600)
+        temporary.write_text(secrets.token_urlsafe(32), encoding="utf-8")
+        # The first to link wins: a passphrase that is in use must never be written over.
+        try:
+            os.link(temporary, passphrase)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+    return {
+        "PULUMI_BACKEND_URL": folder.as_uri(),
+        "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase),
+    }
+
+
+def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
+    """What `up` would do, in the engine's order; unchanged resources are left out."""
+    steps = _Steps(on_progress)
+    with _engine_errors("previewing", steps):
+        _select(environment, steps).preview(on_event=steps.see, suppress_outputs=True)
+    return steps.planned()
+
+
+def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
+    """Create or change everything; returns the stack's outputs, secrets left out."""
+    steps = _Steps(on_progress)
+    with _engine_errors("deploying", steps):
+        result = _select(environment, steps).up(on_event=steps.see, show_secrets=False)
+    return {key: found.value for key, found in result.outputs.items() if not found.secret}
+
+
+def down(environment: Environment, on_progress: OnProgress, *, everything: bool) -> None:
+    """Destroy what is not protected; with `everything`, lift the protection first."""
+    steps = _Steps(on_progress)
+    with _engine_errors("destroying", steps):
+        stack = _select(environment, steps)
+        if everything:
+            _unprotect(stack)
+        stack.destroy(on_event=steps.see, exclude_protected=not everything)
+
+
+def deployed(environment: Environment) -> list[Deployed]:
+    """What the stack's state holds; empty when it was never deployed."""
+    steps = _Steps(lambda _: None)
+    with _engine_errors("reading the state of", steps):
+        state = _select(environment, steps).export_stack()
+    return [_deployed(found) for found in _resources(state)]
+
+
+def _unprotect(stack: auto.Stack) -> None:
+    state = stack.export_stack()
+    for resource in _resources(state):
+        resource["protect"] = False
+    stack.import_stack(state)
+
+
+def _resources(state: auto.Deployment) -> list[dict[str, Any]]:
+    found = (state.deployment or {}).get("resources", [])
+    return [resource for resource in found if resource["type"] != _STACK_TYPE]
+
+
+def _deployed(resource: Mapping[str, Any]) -> Deployed:
+    outputs: Mapping[str, Any] = resource.get("outputs", {})
+    return Deployed(
+        type=resource["type"],
+        name=str(outputs.get("name") or resource["urn"].rpartition("::")[2]),
+        id=str(resource.get("id", "")),
+        protect=bool(resource.get("protect")),
+    )
+
+
+def _program(steps: _Steps) -> Callable[[], None]:
+    """The program runs in this process: an error of ours is kept as it was raised."""
+
+    def run() -> None:
+        try:
+            program()
+        except pulumi.RunError as err:
+            if isinstance(err.__cause__, RunnerError):
+                steps.own_error = err.__cause__
+            raise
+
+    return run
+
+
+def _select(environment: Environment, steps: _Steps) -> auto.Stack:
+    return auto.create_or_select_stack(
+        stack_name=environment.stack,
+        project_name=PROJECT,
+        program=_program(steps),
+        opts=auto.LocalWorkspaceOptions(
+            work_dir=str(environment.folder),
+            pulumi_command=environment.cli,
+            env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true", **environment.state},
+        ),
+    )
+
+
+class _Steps:
+    """Turns engine events into progress, and keeps the steps and the errors."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._changes: dict[str, Change] = {}
+        self.errors: list[str] = []
+        self.own_error: RunnerError | None = None
+
+    def see(self, event: EngineEvent) -> None:
+        """Called by the SDK, in a thread of its own."""
+        if event.resource_pre_event is not None:
+            self._begin(event.resource_pre_event.metadata)
+        elif event.res_outputs_event is not None:
+            self._end(event.res_outputs_event.metadata)
+        elif event.res_op_failed_event is not None:
+            change = _change(event.res_op_failed_event.metadata)
+            self._on_progress(Progress("failed", change))
+        elif event.diagnostic_event is not None and event.diagnostic_event.severity == "error":
+            message = event.diagnostic_event.message.strip()
+            self.errors.append(message)
+            self._on_progress(Progress("error", None, message))
+
+    def planned(self) -> list[Change]:
+        """Steps that change something."""
+        return [change for change in self._changes.values() if change.op != "same"]
+
+    def _begin(self, metadata: StepEventMetadata) -> None:
+        change = _change(metadata)
+        if metadata.type != _STACK_TYPE and change.op not in _PARTS_OF_REPLACE:
+            self._changes[metadata.urn] = change
+            self._on_progress(Progress("start", change))
+
+    def _end(self, metadata: StepEventMetadata) -> None:
+        if metadata.type != _STACK_TYPE:
+            self._on_progress(Progress("end", _change(metadata)))
+
+
+def _change(metadata: StepEventMetadata) -> Change:
+    keys = metadata.keys or metadata.diffs or ()
+    return Change(
+        op=metadata.op.value,
+        type=metadata.type,
+        name=metadata.urn.rpartition("::")[2],
+        keys=tuple(keys),
+    )
+
+
+@contextmanager
+def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
+    """An error of the engine as people read it: our own first, else what it printed last."""
+    try:
+        yield
+    except auto.errors.ConcurrentUpdateError as err:
+        raise RunnerError(
+            "R-PULUMI-LOCKED",
+            f"{doing} the stack: another deployment holds it",
+            why="its state is locked until that deployment ends",
+            fix="wait for it; when it was killed: pulumi cancel",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+    except auto.errors.CommandError as err:
+        if steps.own_error is not None:
+            raise steps.own_error from err
+        said = steps.errors or _error_lines(str(err))
+        raise RunnerError(
+            "R-PULUMI-FAILED",
+            f"{doing} the stack failed",
+            why="; ".join(said[:3]) or "the engine gave no reason",
+            fix="correct it and run the same command again: what was made is kept",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+
+
+def _error_lines(text: str) -> list[str]:
+    lines = [line.strip() for line in text.splitlines()]
+    return [line.removeprefix("error: ") for line in lines if line.startswith("error:")]

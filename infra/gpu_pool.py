@@ -1,0 +1,245 @@
+"""A pool of spot nodes as its plan says: image, scale, start task, mounts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import batch
+
+from infra.batch_account import BatchAccount
+from infra.context import StackContext
+from infra.data_store import DataStore
+from infra.identity import Identities
+from infra.node_setup import FILES_OPTIONS, StartTask, blobfuse_options
+from infra.pool_config import BlobMount, FilesMount, Mount
+from infra.pool_plan import PoolPlan
+from infra.registry import Registry
+
+_RESIZE_TIMEOUT = "PT15M"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSurroundings:
+    """What pools share: the account, storage and identities, and where their nodes live."""
+
+    account: BatchAccount
+    store: DataStore
+    identities: Identities
+    subnet_id: pulumi.Input[str] | None
+    image_definition: pulumi.Output[str] | None
+    registry: Registry | None
+
+    @property
+    def ready(self) -> list[pulumi.Resource]:
+        """What a node needs when it boots: roles that are not granted yet make it unusable."""
+        pulling = [self.registry.ready] if self.registry else []
+        return [*self.identities.ready, *pulling]
+
+
+class GpuPool(pulumi.ComponentResource):
+    """One pool. Size, image, network and slots cannot change in place: those replace it.
+
+    Pools with an identity are made through the management plane only:
+    https://learn.microsoft.com/azure/batch/managed-identity-pools (2026-11).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        plan: PoolPlan,
+        around: PoolSurroundings,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("runner:infra:GpuPool", name, None, opts)
+        self._around = around
+        nodes = around.identities.nodes.id
+        pool = plan.pool
+        self.pool = batch.Pool(
+            name,
+            pool_name=pool.id,
+            account_name=around.account.account.name,
+            resource_group_name=context.resource_group_name,
+            vm_size=pool.vm_size,
+            task_slots_per_node=pool.slots,
+            task_scheduling_policy=batch.TaskSchedulingPolicyArgs(
+                node_fill_type=(
+                    batch.ComputeNodeFillType.PACK
+                    if pool.pack_tasks
+                    else batch.ComputeNodeFillType.SPREAD
+                )
+            ),
+            inter_node_communication=(
+                batch.InterNodeCommunicationState.ENABLED
+                if pool.inter_node_communication
+                else batch.InterNodeCommunicationState.DISABLED
+            ),
+            identity=batch.BatchPoolIdentityArgs(
+                type=batch.PoolIdentityType.USER_ASSIGNED, user_assigned_identities=[nodes]
+            ),
+            deployment_configuration=self._machine(plan),
+            scale_settings=_scale(plan),
+            start_task=_start_task(plan.start),
+            mount_configuration=[self._mount(mount) for mount in plan.pool.mounts],
+            network_configuration=self._network(),
+            metadata=[batch.MetadataItemArgs(name="runner-stack", value=context.names.stack)],
+            tags={**context.tags, **pool.tags},
+            # Two pools cannot share one name, and the account's quota may not hold both.
+            opts=pulumi.ResourceOptions(
+                parent=self, delete_before_replace=True, depends_on=around.ready
+            ),
+        )
+        self.register_outputs({"pool": self.pool.name})
+
+    def _machine(self, plan: PoolPlan) -> batch.DeploymentConfigurationArgs:
+        image = plan.image
+        reference = (
+            batch.ImageReferenceArgs(id=self._own_image(plan.pool.image.version))
+            if image is None
+            else batch.ImageReferenceArgs(
+                publisher=image.publisher, offer=image.offer, sku=image.sku, version=image.version
+            )
+        )
+        return batch.DeploymentConfigurationArgs(
+            virtual_machine_configuration=batch.VirtualMachineConfigurationArgs(
+                image_reference=reference,
+                node_agent_sku_id=plan.node_agent,
+                container_configuration=self._containers() if plan.containers else None,
+                extensions=[_driver()] if image is not None and image.driver_extension else None,
+                security_profile=_trusted_launch() if image is None else None,
+            )
+        )
+
+    def _own_image(self, version: str) -> pulumi.Input[str]:
+        """The image definition for `latest`, which Batch takes as its newest version."""
+        definition = self._around.image_definition
+        if definition is None:  # the configuration is checked for this
+            raise ValueError("a pool wants the stack's own image, and there is none")
+        if version == "latest":
+            return definition
+        return definition.apply(lambda found: f"{found}/versions/{version}")
+
+    def _mount(self, mount: Mount) -> batch.MountConfigurationArgs:
+        if isinstance(mount, BlobMount):
+            return self._blob_mount(mount)
+        if isinstance(mount, FilesMount):
+            return self._files_mount(mount)
+        return batch.MountConfigurationArgs(
+            nfs_mount_configuration=batch.NFSMountConfigurationArgs(
+                source=mount.source,
+                relative_mount_path=mount.path,
+                mount_options=mount.options,
+            )
+        )
+
+    def _blob_mount(self, mount: BlobMount) -> batch.MountConfigurationArgs:
+        store, nodes = self._around.store, self._around.identities.nodes
+        return batch.MountConfigurationArgs(
+            azure_blob_file_system_configuration=batch.AzureBlobFileSystemConfigurationArgs(
+                account_name=store.account.name,
+                container_name=store.containers[mount.container].name,
+                relative_mount_path=mount.path,
+                blobfuse_options=blobfuse_options(read_only=mount.read_only),
+                identity_reference=batch.ComputeNodeIdentityReferenceArgs(resource_id=nodes.id),
+            )
+        )
+
+    def _files_mount(self, mount: FilesMount) -> batch.MountConfigurationArgs:
+        store = self._around.store
+        if store.share is None or store.account_key is None or store.file_endpoint is None:
+            raise ValueError("a pool mounts the file share, and there is none")
+        return batch.MountConfigurationArgs(
+            azure_file_share_configuration=batch.AzureFileShareConfigurationArgs(
+                account_name=store.account.name,
+                account_key=store.account_key,
+                azure_file_url=pulumi.Output.concat(store.file_endpoint, "/", store.share.name),
+                relative_mount_path=mount.path,
+                mount_options=FILES_OPTIONS,
+            )
+        )
+
+    def _containers(self) -> batch.ContainerConfigurationArgs:
+        registry = self._around.registry
+        identity = batch.ComputeNodeIdentityReferenceArgs(
+            resource_id=self._around.identities.nodes.id
+        )
+        return batch.ContainerConfigurationArgs(
+            type=batch.ContainerType.DOCKER_COMPATIBLE,
+            container_registries=(
+                None
+                if registry is None
+                else [
+                    batch.ContainerRegistryArgs(
+                        registry_server=registry.login_server, identity_reference=identity
+                    )
+                ]
+            ),
+        )
+
+    def _network(self) -> batch.NetworkConfigurationArgs | None:
+        if self._around.subnet_id is None:
+            return None
+        return batch.NetworkConfigurationArgs(
+            subnet_id=self._around.subnet_id,
+            public_ip_address_configuration=batch.PublicIPAddressConfigurationArgs(
+                provision=batch.IPAddressProvisioningType.NO_PUBLIC_IP_ADDRESSES
+            ),
+        )
+
+
+def _scale(plan: PoolPlan) -> batch.ScaleSettingsArgs:
+    if plan.formula is not None:
+        return batch.ScaleSettingsArgs(
+            auto_scale=batch.AutoScaleSettingsArgs(
+                formula=plan.formula, evaluation_interval=f"PT{plan.pool.evaluation_minutes}M"
+            )
+        )
+    return batch.ScaleSettingsArgs(
+        fixed_scale=batch.FixedScaleSettingsArgs(
+            target_dedicated_nodes=plan.caps.dedicated,
+            target_low_priority_nodes=plan.caps.spot,
+            resize_timeout=_RESIZE_TIMEOUT,
+            # The default, requeue, throws away what a task has done since its checkpoint.
+            node_deallocation_option=batch.ComputeNodeDeallocationOption.TASK_COMPLETION,
+        )
+    )
+
+
+def _start_task(start: StartTask) -> batch.StartTaskArgs:
+    return batch.StartTaskArgs(
+        command_line=start.command_line,
+        environment_settings=[
+            batch.EnvironmentSettingArgs(name=name, value=value)
+            for name, value in start.environment
+        ],
+        wait_for_success=True,
+        max_task_retry_count=1,
+        user_identity=batch.UserIdentityArgs(
+            auto_user=batch.AutoUserSpecificationArgs(
+                scope=batch.AutoUserScope.POOL, elevation_level=batch.ElevationLevel.ADMIN
+            )
+        ),
+    )
+
+
+def _driver() -> batch.VMExtensionArgs:
+    """NVIDIA's driver (GRID for the A10), for images without one; installed while a node boots.
+
+    https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux (2026-11)
+    """
+    return batch.VMExtensionArgs(
+        name="nvidia-driver",
+        publisher="Microsoft.HpcCompute",
+        type="NvidiaGpuDriverLinux",
+        type_handler_version="1.9",
+        auto_upgrade_minor_version=True,
+    )
+
+
+def _trusted_launch() -> batch.SecurityProfileArgs:
+    """Our image is built for it: its driver is signed by Canonical."""
+    return batch.SecurityProfileArgs(
+        security_type=batch.SecurityTypes.TRUSTED_LAUNCH,
+        uefi_settings=batch.UefiSettingsArgs(secure_boot_enabled=True, v_tpm_enabled=True),
+    )

@@ -1,0 +1,106 @@
+"""What a first deployment would create, without Azure, the Pulumi CLI or a sign-in.
+
+The program runs against Pulumi's own mock monitor in preview mode: what Azure would compute stays
+unknown, as in a preview by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pulumi
+from pulumi.runtime import mocks, rpc
+from pulumi_azure_native import authorization
+
+from infra.identity import Operator
+from infra.program import declare
+from infra.stack_config import StackConfig
+
+_NOBODY = Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER)
+# Where the input is not called after its type; the more particular ones come first.
+_NAME_KEYS = (
+    "galleryImageName",
+    "imageTemplateName",
+    "containerName",
+    "shareName",
+    "blobServicesName",
+    "managementPolicyName",
+    "ruleName",
+    "accountName",
+    "resourceName",
+    "name",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One resource; `azure_name` is empty where only Azure knows it."""
+
+    type: str
+    name: str
+    azure_name: str
+    component: str
+    protect: bool
+
+
+def declared(config: StackConfig, now: datetime) -> list[Declared]:
+    """Every resource of the stack, component by component. Raises what the program raises."""
+    monitor = _Monitor()
+    mocks.set_mocks(monitor.mocks, "runner", config.stack, preview=True, monitor=monitor)
+
+    @mocks.test  # pyright: ignore[reportUnknownMemberType]
+    def run() -> pulumi.Output[Any]:
+        return pulumi.Output.from_input(dict(declare(config, _NOBODY, now)))
+
+    run()
+    components = list(dict.fromkeys(found.component for found in monitor.found))
+    return sorted(monitor.found, key=lambda found: components.index(found.component))
+
+
+class _Mocks(mocks.Mocks):
+    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
+        del args  # what it would become is for Azure to say
+        return None, {}
+
+    def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]]]:
+        if args.token.endswith(":listStorageAccountKeys"):
+            return {"keys": [{"keyName": "key1", "permissions": "FULL", "value": ""}]}, []
+        return {}, []
+
+
+class _Monitor(mocks.MockMonitor):
+    def __init__(self) -> None:
+        super().__init__(_Mocks())
+        self.found: list[Declared] = []
+
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802  the protocol's name
+        if request.custom:
+            inputs = rpc.deserialize_properties(request.object)
+            component = request.parent.rpartition("::")[2] if request.parent else ""
+            self.found.append(
+                Declared(
+                    type=request.type,
+                    name=request.name,
+                    azure_name=_azure_name(request.type.rpartition(":")[2], inputs),
+                    component=component,
+                    protect=request.protect,
+                )
+            )
+        return super().RegisterResource(request)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _azure_name(kind: str, inputs: Mapping[str, Any]) -> str:
+    """The input that names the resource itself, such as `poolName` of a Pool.
+
+    A role assignment's is a GUID, which tells nobody anything.
+    """
+    if kind == "RoleAssignment":
+        return ""
+    own = f"{kind[0].lower()}{kind[1:]}Name"
+    for key in (own, *_NAME_KEYS):
+        if isinstance(inputs.get(key), str):
+            return inputs[key]
+    return ""

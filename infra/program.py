@@ -1,0 +1,191 @@
+"""The whole environment: configuration in, resources and one versioned contract out."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pulumi
+from pulumi_azure_native import authorization, resources
+
+from infra.batch_account import BatchAccount
+from infra.budget import MonthlyBudget
+from infra.context import StackContext
+from infra.data_store import DataStore
+from infra.gpu_pool import GpuPool, PoolSurroundings
+from infra.identity import Identities, Operator, Operators
+from infra.naming import Names
+from infra.network import PoolNetwork
+from infra.observability import Observability
+from infra.pool_plan import PoolPlan, plan_pools
+from infra.registry import Registry
+from infra.stack_config import CONTAINERS, StackConfig, parse_stack_config
+from runner.contract import CONTRACT_VERSION, PoolOutput
+from runner.core.errors import RunnerError
+from runner.core.prices import load_price_table
+
+_KINDS = {
+    "user": authorization.PrincipalType.USER,
+    "group": authorization.PrincipalType.GROUP,
+    "service_principal": authorization.PrincipalType.SERVICE_PRINCIPAL,
+}
+# https://www.pulumi.com/registry/packages/azure-native/installation-configuration (2026-11)
+_MACHINE_SIGN_IN = ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC")
+
+
+def program() -> None:
+    """Declare the stack that is selected; what Pulumi runs. An error is text, without a trace."""
+    try:
+        exports = declare(_selected_config(), _deployer(), datetime.now(UTC))
+    except RunnerError as err:
+        raise pulumi.RunError(str(err)) from err
+    for key, value in exports.items():
+        pulumi.export(key, value)
+
+
+def declare(
+    config: StackConfig, deployer: Operator, now: datetime
+) -> Mapping[str, pulumi.Input[Any]]:
+    """Declare all resources; returns the fields of StackOutputs.
+
+    Every pool is decided first: an impossible one raises RunnerError before a resource exists.
+    """
+    plans = plan_pools(config, load_price_table(None), now.date())
+    return _Stack(config, deployer, now).declare(plans)
+
+
+class _Stack:
+    """The order in which things are declared."""
+
+    def __init__(self, config: StackConfig, deployer: Operator, now: datetime) -> None:
+        self._config = config
+        self._now = now
+        names = Names(config.stack, config.subscription_id)
+        tags = {"app": "runner", "stack": config.stack, **config.tags}
+        # The group goes with its storage account: both are protected, or neither could stay.
+        group = resources.ResourceGroup(
+            "group",
+            resource_group_name=names.resource_group,
+            location=config.location,
+            tags=tags,
+            opts=pulumi.ResourceOptions(protect=True),
+        )
+        self._context = StackContext(names, config.location, tags, group.name, group.id)
+        self._operators = _operators(config, deployer)
+
+    def declare(self, plans: Sequence[PoolPlan]) -> Mapping[str, pulumi.Input[Any]]:
+        """Everything, and what it exports."""
+        config, context = self._config, self._context
+        MonthlyBudget("monthly-budget", context, config.budget, self._now.date())
+        store = DataStore("data-store", context, config.storage)
+        identities = Identities("identities", context, store)
+        account = BatchAccount("batch-account", context, store, identities)
+        Operators("operators", context, self._operators, (store.account.id, account.account.id))
+        workspace = self._workspace(account)
+        network = (
+            None if config.network is None else PoolNetwork("network", context, config.network)
+        )
+        around = PoolSurroundings(
+            account=account,
+            store=store,
+            identities=identities,
+            subnet_id=network.subnet.id if network else None,
+            image_definition=None,
+            registry=self._registry(identities),
+        )
+        for plan in plans:
+            GpuPool(f"pool-{plan.pool.id.lower()}", context, plan, around)
+        return {**self._exports(plans, around), "log_workspace": workspace}
+
+    def _workspace(self, account: BatchAccount) -> pulumi.Output[str] | None:
+        if self._config.observability is None:
+            return None
+        watching = Observability(
+            "observability", self._context, account, self._config.observability
+        )
+        return watching.workspace.id
+
+    def _registry(self, identities: Identities) -> Registry | None:
+        if not self._config.registry:
+            return None
+        return Registry(
+            "registry",
+            self._context,
+            puller=identities.nodes.principal_id,
+            pushers=self._operators,
+        )
+
+    def _exports(
+        self, plans: Sequence[PoolPlan], around: PoolSurroundings
+    ) -> Mapping[str, pulumi.Input[Any]]:
+        """The fields of StackOutputs: a test holds the two together."""
+        store, nodes = around.store, around.identities.nodes
+        return {
+            "contract_version": CONTRACT_VERSION,
+            "location": self._config.location,
+            "resource_group": self._context.resource_group_name,
+            "batch_account": around.account.account.name,
+            "batch_endpoint": around.account.endpoint,
+            "storage_account": store.account.name,
+            "blob_endpoint": store.blob_endpoint,
+            "file_endpoint": store.file_endpoint,
+            **{f"container_{c}": store.containers[c].name for c in CONTAINERS},
+            "file_share": store.share.name if store.share else None,
+            "identity_client_id": nodes.client_id,
+            "identity_resource_id": nodes.id,
+            "pools": [dataclasses.asdict(_pool_output(plan)) for plan in plans],
+            "image_definition": None,
+            "image_template": None,
+            "registry_server": around.registry.login_server if around.registry else None,
+        }
+
+
+def _pool_output(plan: PoolPlan) -> PoolOutput:
+    return PoolOutput(
+        id=plan.pool.id,
+        vm_size=plan.machine.vm_size,
+        gpus=plan.machine.gpus,
+        vcpus=plan.machine.vcpus,
+        spot=plan.caps.spot > 0,
+        max_nodes=plan.caps.spot + plan.caps.dedicated,
+    )
+
+
+def _selected_config() -> StackConfig:
+    stack = pulumi.get_stack()
+    ours, azure = pulumi.Config("runner"), pulumi.Config("azure-native")
+    values: dict[str, Any] = {}
+    for key in StackConfig.model_fields:
+        if ours.get(key) is not None:
+            values[key] = _value(ours, key)
+    values["location"] = azure.get("location")
+    values["subscription_id"] = azure.get("subscriptionId")
+    file = Path(pulumi.get_root_directory()) / f"Pulumi.{stack}.yaml"
+    return parse_stack_config(values, stack=stack, file=file)
+
+
+def _value(config: pulumi.Config, key: str) -> Any:
+    try:
+        return config.get_object(key)
+    except pulumi.ConfigTypeError:
+        return config.get(key)
+
+
+def _operators(config: StackConfig, deployer: Operator) -> list[Operator]:
+    """Everybody once: a second assignment of the same role is an error in Azure."""
+    named = [Operator(found.id, _KINDS[found.kind]) for found in config.operators]
+    return list({found.name: found for found in (deployer, *named)}.values())
+
+
+def _deployer() -> Operator:
+    """Who is signed in; Azure's answer does not say whether that is a person."""
+    found = authorization.get_client_config()
+    configured = pulumi.Config("azure-native")
+    machine = any(configured.get(name) for name in ("clientId", "useMsi", "useOidc"))
+    machine = machine or any(os.environ.get(name) for name in _MACHINE_SIGN_IN)
+    kind = _KINDS["service_principal" if machine else "user"]
+    return Operator(found.object_id, kind)

@@ -1,0 +1,98 @@
+"""`runner down`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.output import Output, OutputFormat, OutputOption
+from runner.core.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from infra.engine import Deployed
+    from runner.core.settings import Settings
+    from runner.flows.takedown import Remains
+
+_COLUMNS = ("what", "size", "usd_per_month")
+
+
+def down(
+    stack: Annotated[
+        str | None, typer.Option("--stack", help="The stack.", show_default=False)
+    ] = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="The storage account and what is in it, too.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also while runs are active: they are lost.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Take the Azure environment down; runs, models and data stay unless --everything."""
+    from runner.cli.environment_view import open_environment, read_settings
+    from runner.flows.environment import find_project
+
+    out = Output(output)
+    settings = read_settings(stack)
+    environment = open_environment(out, settings, find_project(Path.cwd()), yes=yes)
+    from runner.flows import takedown
+
+    with out.stages() as view:
+        remains = takedown.look(settings, environment, view.on_progress)
+    if not remains.resources:
+        out.note(f"stack {settings.stack!r} is not deployed")
+        return
+    if not force:
+        takedown.refuse_active_runs(remains)
+    _show(out, settings, remains, everything=everything)
+    _confirm(out, everything=everything, yes=yes)
+    with out.stages() as view:
+        left = takedown.destroy(settings, environment, view.on_progress, everything=everything)
+    _report(out, left)
+
+
+def _show(out: Output, settings: Settings, remains: Remains, *, everything: bool) -> None:
+    going = [r for r in remains.resources if everything or not r.protect]
+    out.note(
+        f"stack {settings.stack!r}: {len(going)} of {len(remains.resources)} resources will go"
+    )
+    if everything:
+        out.warning("runs, models and data go too: nothing can bring them back")
+    elif out.format is OutputFormat.TABLE:
+        out.note("what stays, and costs:")
+        out.rows([_row(part) for part in remains.parts], _COLUMNS)
+
+
+def _row(part: tuple[str, int | None, float | None]) -> dict[str, str]:
+    from runner.cli.terminal import size_text
+
+    what, size_bytes, usd = part
+    return {
+        "what": what,
+        "size": "unknown" if size_bytes is None else size_text(size_bytes),
+        "usd_per_month": "unknown" if usd is None else f"{usd:.2f}",
+    }
+
+
+def _confirm(out: Output, *, everything: bool, yes: bool) -> None:
+    what = "Delete everything, with all runs and models?" if everything else "Take it down?"
+    if not (yes or out.confirm(what)):
+        raise RunnerError(
+            "R-DOWN-DECLINED",
+            "nothing was taken down",
+            why="it was not confirmed",
+            fix="answer y, or add --yes where there is no terminal",
+            exit_code=ExitCode.USAGE,
+        )
+
+
+def _report(out: Output, left: list[Deployed]) -> None:
+    rows = [{"type": r.type.removeprefix("azure-native:"), "name": r.name} for r in left]
+    if out.format is OutputFormat.TABLE and not rows:
+        out.note("nothing is left")
+        return
+    out.note(f"{len(rows)} resources stay; runner up brings the rest back")
+    out.rows(rows, ("type", "name"))

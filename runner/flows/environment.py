@@ -1,0 +1,136 @@
+"""The Azure environment: what it would be, deploying it, and taking it down.
+
+Pulumi is imported inside the functions that need the engine: everything before that works without.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infra.pool_plan import PoolPlan, plan_pools
+from infra.stack_config import StackConfig, load_stack_config
+from runner.core.document import read_document
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.prices import Price, PriceTable, load_price_table
+from runner.core.settings import Settings
+
+if TYPE_CHECKING:
+    from infra.offline import Declared
+
+_PROJECT = "Pulumi.yaml"
+_NAME = "runner"
+# A preview without Azure shows names and prices of an example where the stack says nothing yet.
+EXAMPLE = {
+    "ARM_LOCATION": "eastus",
+    "ARM_SUBSCRIPTION_ID": "00000000-0000-0000-0000-000000000000",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PoolCost:
+    """What one pool costs an hour: nothing while idle, at most `usd_per_hour_max`.
+
+    A price that is not known is None, and so is a sum that needs it. `as_of` is the older date.
+    """
+
+    pool: str
+    vm_size: str
+    gpu: str | None
+    max_spot: int
+    max_dedicated: int
+    spot: Price | None
+    dedicated: Price | None
+    idle_nodes: int
+
+    @property
+    def usd_per_hour_max(self) -> float | None:
+        """All nodes that the caps allow, at these prices."""
+        parts = [(self.max_spot, self.spot), (self.max_dedicated, self.dedicated)]
+        if any(count and price is None for count, price in parts):
+            return None
+        return sum(count * price.usd_per_hour for count, price in parts if price and count)
+
+    @property
+    def as_of(self) -> date | None:
+        """When the prices that are used were so."""
+        used = [(self.max_spot, self.spot), (self.max_dedicated, self.dedicated)]
+        dates = [price.as_of for count, price in used if count and price]
+        return min(dates, default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One stack, read and decided; nothing was sent anywhere."""
+
+    folder: Path
+    config: StackConfig
+    pools: Sequence[PoolPlan]
+    costs: Sequence[PoolCost]
+
+
+def plan_environment(
+    settings: Settings, *, cwd: Path, env: Mapping[str, str], now: datetime
+) -> Plan:
+    """Read the stack's file and decide its pools. Raises RunnerError with file, line and fix."""
+    folder = find_project(cwd)
+    config = load_stack_config(folder / f"Pulumi.{settings.stack}.yaml", environment=env)
+    prices = load_price_table(settings.home)
+    pools = plan_pools(config, prices, now.date())
+    costs = [_cost(plan, config.location, prices) for plan in pools]
+    return Plan(folder, config, pools, costs)
+
+
+def find_project(cwd: Path) -> Path:
+    """The folder of our `Pulumi.yaml`: this one or the nearest above it."""
+    for folder in (cwd, *cwd.parents):
+        file = folder / _PROJECT
+        if file.is_file() and read_document(file, code="R-PROJECT").data.get("name") == _NAME:
+            return folder
+    raise RunnerError(
+        "R-PROJECT-MISSING",
+        f"no {_PROJECT} of project {_NAME!r} here or above",
+        why=f"looked from {cwd} upwards",
+        fix="cd to the folder that holds Pulumi.yaml and infra/",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def offline_preview(plan: Plan, now: datetime) -> list[Declared]:
+    """Everything a first deployment would create, without Azure and without the engine."""
+    need_pulumi()
+    from infra.offline import declared  # noqa: PLC0415  pulumi takes a second to import
+
+    return declared(plan.config, now)
+
+
+def need_pulumi() -> None:
+    """Raise RunnerError when the extra that brings Pulumi is not installed."""
+    for package in ("pulumi", "pulumi_azure_native"):
+        if importlib.util.find_spec(package) is None:
+            raise RunnerError(
+                "R-INFRA-MISSING",
+                f"the package {package} is not installed",
+                why="only up, preview and down need Pulumi: it is an extra",
+                fix="pip install 'runner[infra]', or make setup-infra in a clone",
+                exit_code=ExitCode.PREFLIGHT,
+            )
+
+
+def _cost(plan: PoolPlan, location: str, prices: PriceTable) -> PoolCost:
+    size = plan.machine.vm_size
+    fixed = plan.formula is None
+    return PoolCost(
+        pool=plan.pool.id,
+        vm_size=size,
+        gpu=plan.machine.gpu and f"{plan.machine.gpus} x {plan.machine.gpu}",
+        max_spot=plan.caps.spot,
+        max_dedicated=plan.caps.dedicated,
+        spot=prices.find(size, location, spot=True),
+        dedicated=prices.find(size, location, spot=False),
+        idle_nodes=plan.caps.spot + plan.caps.dedicated if fixed else 0,
+    )

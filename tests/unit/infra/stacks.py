@@ -1,0 +1,90 @@
+"""Configurations that tests deploy, and the program run with them under mocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from pulumi_azure_native import authorization
+
+from infra.identity import Operator
+from infra.program import declare
+from infra.stack_config import StackConfig, parse_stack_config
+from tests.unit.infra import cloud
+from tests.unit.infra.recording import Recording, record
+
+DEPLOYER = Operator(cloud.DEPLOYER, authorization.PrincipalType.USER)
+NOW = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
+T4 = {"id": "t4", "vm_size": "Standard_NC4as_T4_v3", "max_spot": 4, "preload": ["mnist"]}
+# Everything a stack can have, once.
+EVERYTHING: Mapping[str, Any] = {
+    "tags": {"team": "vision"},
+    "operators": [
+        {"id": "22222222-3333-4444-5555-666666666666", "kind": "group"},
+        {"id": cloud.DEPLOYER},  # who deploys may be named as well
+    ],
+    "storage": {"file_share_gib": 100, "keep_runs_days": 90},
+    "network": {},
+    "registry": True,
+    "budget": {"usd_per_month": 250, "emails": ["ops@example.com"]},
+    "observability": {"emails": ["ops@example.com"]},
+    "pools": [
+        {
+            **T4,
+            "mounts": [
+                {"kind": "blob", "container": "data", "path": "data"},
+                {"kind": "files", "path": "shared"},
+                {"kind": "nfs", "source": "10.0.0.4:/export", "path": "nfs"},
+            ],
+        },
+        {
+            "id": "fallback",
+            "vm_size": "Standard_NC4as_T4_v3",
+            "scenario": "spot_first_with_dedicated_fallback",
+            "max_spot": 8,
+            "max_dedicated": 2,
+            "inter_node_communication": True,
+            "tags": {"tier": "important"},
+        },
+        {
+            "id": "own-image",
+            "vm_size": "Standard_NC24ads_A100_v4",
+            "scenario": "fixed",
+            "max_spot": 0,
+            "max_dedicated": 1,
+        },
+        {"id": "a10", "vm_size": "Standard_NV12ads_A10_v5", "max_spot": 1, "pack_tasks": False},
+        {"id": "cpu", "vm_size": "Standard_D4s_v5", "max_spot": 2, "slots": 4},
+    ],
+}
+
+
+def config_of(stack: str = "dev", **values: Any) -> StackConfig:
+    """A configuration as the program gets it; one T4 pool unless `values` say otherwise."""
+    given = {
+        "location": "westeurope",
+        "subscription_id": cloud.SUBSCRIPTION,
+        "pools": [T4],
+        **values,
+    }
+    return parse_stack_config(given, stack=stack, file=Path(f"Pulumi.{stack}.yaml"))
+
+
+def deploy(config: StackConfig, *, preview: bool = False) -> Recording:
+    """The program with this configuration."""
+    return record(lambda: declare(config, DEPLOYER, NOW), stack=config.stack, preview=preview)
+
+
+@cache
+def plain_stack() -> Recording:
+    """The stack of `Pulumi.dev.yaml`, deployed once for all tests of a process."""
+    return deploy(config_of())
+
+
+@cache
+def full_stack() -> Recording:
+    """A stack with everything, deployed once for all tests of a process."""
+    return deploy(config_of("everything", **EVERYTHING))

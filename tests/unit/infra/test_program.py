@@ -1,0 +1,242 @@
+"""The whole program under mocks: what it declares, how things hang together, what it exports."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+
+import pytest
+
+from runner.contract import StackOutputs, parse_stack_outputs
+from tests.unit.infra import cloud
+from tests.unit.infra.oracle import validate
+from tests.unit.infra.recording import Recording, Registered
+from tests.unit.infra.stacks import EVERYTHING, config_of, deploy, full_stack, plain_stack
+
+_PROTECTED = {
+    "resources:ResourceGroup",
+    "storage:StorageAccount",
+    "storage:BlobServiceProperties",
+    "storage:BlobContainer",
+    "storage:FileShare",
+}
+# Children of a resource and pure links carry no tags in ARM.
+_UNTAGGED = {
+    "authorization:RoleAssignment",
+    "consumption:Budget",
+    "monitor:DiagnosticSetting",
+    "network:Subnet",
+    "storage:BlobContainer",
+    "storage:BlobServiceProperties",
+    "storage:FileShare",
+    "storage:ManagementPolicy",
+}
+
+both = pytest.mark.parametrize("stack", [plain_stack, full_stack], ids=["plain", "full"])
+
+
+def needs(found: Recording, resource: Registered) -> set[str]:
+    """Kinds of everything that must be there before the resource, however far away."""
+    kinds: set[str] = set()
+    waiting = set(resource.dependencies)
+    seen: set[str] = set()
+    while waiting:
+        urn = waiting.pop()
+        seen.add(urn)
+        other = found.by_urn(urn)
+        if "azure-native" in other.type:
+            kinds.add(other.kind)
+        waiting |= other.dependencies - seen
+    return kinds
+
+
+@both
+def test_every_resource_is_what_azure_native_takes(stack: object) -> None:
+    found: Recording = stack()  # type: ignore[operator]
+    judged = 0
+    for resource in found.resources:
+        assert not validate(resource.type, resource.name, resource.inputs), resource.name
+        judged += 1
+    assert judged >= 20
+
+
+@both
+def test_exports_are_the_contract_that_runner_reads(stack: object) -> None:
+    found: Recording = stack()  # type: ignore[operator]
+    assert set(found.exports) == {field.name for field in dataclasses.fields(StackOutputs)}
+    outputs = parse_stack_outputs(json.dumps(found.exports))
+    assert outputs.batch_endpoint.startswith("https://")
+    assert outputs.batch_endpoint.endswith(".westeurope.batch.azure.com")
+    assert outputs.blob_endpoint.endswith(".blob.core.windows.net")
+    assert (outputs.container_runs, outputs.container_models) == ("runs", "models")
+    assert outputs.identity_resource_id
+    assert outputs.identity_client_id
+
+
+def test_outputs_describe_the_pools() -> None:
+    outputs = parse_stack_outputs(json.dumps(full_stack().exports))
+    by_id = {pool.id: pool for pool in outputs.pools}
+    assert list(by_id) == [pool["id"] for pool in EVERYTHING["pools"]]
+    t4 = by_id["t4"]
+    assert (t4.vm_size, t4.gpus, t4.vcpus, t4.spot, t4.max_nodes) == (
+        "Standard_NC4as_T4_v3",
+        1,
+        4,
+        True,
+        4,
+    )
+    assert by_id["fallback"].max_nodes == 10
+    assert by_id["own-image"].spot is False
+    assert by_id["cpu"].gpus == 0
+
+
+def test_outputs_that_pulumi_leaves_out_are_none() -> None:
+    exports = {key: value for key, value in plain_stack().exports.items() if value is not None}
+    outputs = parse_stack_outputs(json.dumps(exports))
+    assert (outputs.file_share, outputs.image_definition, outputs.registry_server) == (None,) * 3
+
+
+@both
+def test_only_what_holds_data_is_protected(stack: object) -> None:
+    found: Recording = stack()  # type: ignore[operator]
+    protected = {resource.kind for resource in found.resources if resource.protect}
+    assert protected == _PROTECTED & {resource.kind for resource in found.resources}
+
+
+@both
+def test_every_resource_belongs_to_a_component_but_the_group(stack: object) -> None:
+    found: Recording = stack()  # type: ignore[operator]
+    parents = {r.name: r.parent.split("::")[2].rpartition("$")[2] for r in found.resources}
+    assert parents.pop("group") == "pulumi:pulumi:Stack"
+    assert all(parent.startswith("runner:infra:") for parent in parents.values())
+
+
+@both
+def test_everything_that_can_carry_tags_does(stack: object) -> None:
+    found: Recording = stack()  # type: ignore[operator]
+    for resource in found.resources:
+        if resource.kind in _UNTAGGED:
+            assert "tags" not in resource.inputs
+        else:
+            assert resource.inputs["tags"]["app"] == "runner", resource.name
+            assert resource.inputs["tags"]["stack"] == resource.urn.split("::")[0][11:]
+
+
+def test_tags_of_stack_and_pool_are_added() -> None:
+    pools = {pool.inputs["poolName"]: pool for pool in full_stack().of("batch:Pool")}
+    assert pools["t4"].inputs["tags"]["team"] == "vision"
+    assert pools["fallback"].inputs["tags"]["tier"] == "important"
+
+
+def test_no_account_key_is_used_without_a_share() -> None:
+    account = plain_stack().one("storage:StorageAccount").inputs
+    assert account["allowSharedKeyAccess"] is False
+    assert account["allowBlobPublicAccess"] is False
+    assert account["minimumTlsVersion"] == "TLS1_2"
+    assert cloud.ACCOUNT_KEY not in json.dumps([r.inputs for r in plain_stack().resources])
+
+
+def test_share_turns_keys_on_and_the_key_is_a_secret() -> None:
+    found = full_stack()
+    assert found.one("storage:StorageAccount").inputs["allowSharedKeyAccess"] is True
+    holders = [r for r in found.resources if cloud.ACCOUNT_KEY in json.dumps(r.inputs)]
+    assert [r.inputs["poolName"] for r in holders] == ["t4"]
+    assert "mountConfiguration" in holders[0].secrets
+    assert cloud.ACCOUNT_KEY not in json.dumps(found.exports)
+
+
+@both
+def test_batch_account_waits_for_the_role_on_its_storage(stack: object) -> None:
+    found: Recording = stack()  # type: ignore[operator]
+    account = found.one("batch:BatchAccount")
+    direct = {found.by_urn(urn).name for urn in account.dependencies}
+    assert "account-auto-storage" in direct
+    assert account.inputs["allowedAuthenticationModes"] == ["AAD"]
+    storage = account.inputs["autoStorage"]
+    assert storage["authenticationMode"] == "BatchAccountManagedIdentity"
+
+
+def test_pools_wait_for_everything_their_nodes_touch() -> None:
+    found = full_stack()
+    for pool in found.of("batch:Pool"):
+        kinds = needs(found, pool)
+        assert {"batch:BatchAccount", "authorization:RoleAssignment", "network:Subnet"} <= kinds
+        names = {found.by_urn(urn).name for urn in pool.dependencies}
+        assert {"nodes-write-runs", "nodes-pull-images"} <= names
+
+
+@both
+def test_nodes_may_write_runs_and_models_and_only_read_data(stack: object) -> None:
+    found: Recording = stack()  # type: ignore[operator]
+    (nodes,) = [
+        r for r in found.of("managedidentity:UserAssignedIdentity") if r.name == "identity-nodes"
+    ]
+    principal = cloud.outputs(nodes.type, nodes.inputs)["principalId"]
+    granted = {
+        (r.inputs["scope"].rsplit("/", 1)[1], r.inputs["roleDefinitionId"].rsplit("/", 1)[1])
+        for r in found.of("authorization:RoleAssignment")
+        if r.inputs["principalId"] == principal and "containers/" in r.inputs["scope"]
+    }
+    writes, reads = "ba92f5b4-2d11-453d-a403-e96b0029c9fe", "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
+    assert granted == {("runs", writes), ("models", writes), ("data", reads)}
+
+
+def test_whoever_deploys_and_the_operators_may_submit_each_once() -> None:
+    given = [
+        (r.inputs["principalId"], r.inputs["principalType"])
+        for r in full_stack().of("authorization:RoleAssignment")
+        if r.name.startswith("operator-") and r.name.endswith("-batch")
+    ]
+    group = EVERYTHING["operators"][0]["id"]
+    assert sorted(given) == sorted([(cloud.DEPLOYER, "User"), (group, "Group")])
+
+
+@both
+def test_role_assignments_have_names_of_their_own(stack: object) -> None:
+    found: Recording = stack()  # type: ignore[operator]
+    names = [r.inputs["roleAssignmentName"] for r in found.of("authorization:RoleAssignment")]
+    assert len(set(names)) == len(names) > 4
+
+
+def test_two_stacks_of_one_subscription_share_no_name() -> None:
+    one, other = deploy(config_of("dev")), deploy(config_of("prod"))
+    for kind in ("resources:ResourceGroup", "storage:StorageAccount", "batch:BatchAccount"):
+        assert one.one(kind).inputs != other.one(kind).inputs
+
+
+def test_the_same_stack_declares_the_same_inputs_again() -> None:
+    def by_name(found: Recording) -> dict[str, object]:
+        return {resource.name: resource.inputs for resource in found.resources}
+
+    assert by_name(deploy(config_of())) == by_name(plain_stack())
+
+
+def test_preview_declares_what_a_deployment_does() -> None:
+    names = {resource.name for resource in deploy(config_of(), preview=True).resources}
+    assert names == {resource.name for resource in plain_stack().resources}
+
+
+def test_pool_is_replaced_before_a_new_one_takes_its_name() -> None:
+    assert all(pool.delete_before_replace for pool in full_stack().of("batch:Pool"))
+
+
+def test_budget_begins_this_month_and_later_months_change_nothing() -> None:
+    budget = plain_stack().one("consumption:Budget")
+    assert budget.inputs["timePeriod"] == {"startDate": "2026-11-01T00:00:00Z"}
+    assert budget.ignore_changes == ("timePeriod",)
+    assert budget.inputs["scope"] == plain_stack().one("resources:ResourceGroup").inputs.get(
+        "id", budget.inputs["scope"]
+    )
+
+
+def test_alerts_watch_the_batch_account() -> None:
+    found = full_stack()
+    account = found.one("batch:BatchAccount")
+    watched = {
+        alert.inputs["criteria"]["allOf"][0]["metricName"]: alert.inputs["scopes"]
+        for alert in found.of("monitor:MetricAlert")
+    }
+    assert set(watched) == {"UnusableNodeCount", "TaskFailEvent"}
+    assert all(
+        scopes == [cloud.arm_id(account.type, account.inputs)] for scopes in watched.values()
+    )
