@@ -43,6 +43,7 @@ VERBS: Mapping[str, str] = {
     "check": "Azure environment",
     "pool": "Azure environment",
     "skus": "Azure environment",
+    "image": "Azure environment",
     "recipe": "Recipes and settings",
     "config": "Recipes and settings",
     "version": "Recipes and settings",

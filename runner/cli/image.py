@@ -1,0 +1,117 @@
+"""`runner image`: the VM image that nodes boot from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.output import Output, OutputFormat, OutputOption
+from runner.cli.run_options import StackOption, open_settings
+from runner.core.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.management import Management
+    from runner.cli.output import StageView
+    from runner.flows.images import BuildStatus, ImageHome, ImageVersion
+
+app = typer.Typer(help="Build the stack's VM image, and list its versions.")
+INTERRUPTED = 130  # the shell's code for Ctrl-C
+_COLUMNS = ("version", "created", "state", "regions", "node_agent", "end_of_life", "pools")
+
+
+@app.command()
+def build(
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is built.")] = True,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Build a version of the image on a GPU node and verify it; Ctrl-C leaves it running.
+
+    A build that is already on is watched. It takes about an hour.
+    """
+    from runner.flows.images import build_failure, built_version, find_template, start_build
+
+    out = Output(output)
+    management, home = _open(stack)
+    template = find_template(management, home)
+    before = start_build(management, template)
+    name = template.rpartition("/")[2]
+    if not wait:
+        out.note("the build runs; look again: runner image build, or runner image ls")
+        out.record({"template": name, "state": "Running"})
+        return
+    status = _follow(out, management, template, before)
+    if status.state != "Succeeded":
+        raise build_failure(status)
+    version = built_version(management, template)
+    if output is OutputFormat.TABLE:
+        out.note(f"version {version} is built; pools take it with image: {{source: gallery}}")
+    out.record({"version": version, "template": name, "state": status.state})
+
+
+@app.command("ls")
+def list_(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the versions of the image, newest first, with the pools that boot them."""
+    from runner.flows.images import list_versions
+
+    out = Output(output)
+    rows = [_row(version, output) for version in list_versions(*_open(stack))]
+    out.rows(rows, _COLUMNS, empty="no version yet: runner image build")
+
+
+def _open(stack: str | None) -> tuple[Management, ImageHome]:
+    import os
+
+    from runner.azure.management import Management, arm_endpoint
+    from runner.azure.stack import load_outputs
+    from runner.flows.images import locate_image
+
+    home = locate_image(load_outputs(open_settings("azure", stack)))
+    return Management(home.subscription, endpoint=arm_endpoint(os.environ)), home
+
+
+def _follow(out: Output, management: Management, template: str, before: BuildStatus) -> BuildStatus:
+    from runner.flows.images import watch_build
+
+    last = before
+    with out.stages() as view:
+        try:
+            for last in watch_build(management, template, before):
+                _draw(view, last)
+        except KeyboardInterrupt:
+            view.log("detached; the build goes on. Look again: runner image build", error=True)
+            view.log("                             or: runner image ls", error=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except RunnerError:
+            view.log("the build may go on. Look again: runner image build", error=True)
+            raise
+    return last
+
+
+def _draw(view: StageView, status: BuildStatus) -> None:
+    from runner.core.progress import Progress
+
+    words = " ".join(part for part in (status.state, status.sub_state) if part).lower()
+    if not status.over:
+        view.on_progress(Progress("image", "progress", words))
+        return
+    failed = status.state != "Succeeded"
+    view.on_progress(Progress("image", "failed" if failed else "end", words))
+
+
+def _row(version: ImageVersion, output: OutputFormat) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "version": version.version,
+        "created": version.created.isoformat() if version.created else None,
+        "state": version.state,
+        "regions": list(version.regions),
+        "node_agent": version.node_agent,
+        "end_of_life": version.end_of_life,
+        "pools": list(version.pools),
+    }
+    if output is OutputFormat.JSON:
+        return plain
+    joined = {name: ", ".join(plain[name]) for name in ("regions", "pools")}
+    created = version.created.date().isoformat() if version.created else ""
+    return {**plain, **joined, "created": created}

@@ -1,0 +1,273 @@
+"""The stack's VM image: build a version of it, and list those there are.
+
+Image Builder's document and states: https://learn.microsoft.com/rest/api/imagebuilder/virtual-machine-image-templates
+(2024-02-01); versions: .../rest/api/compute/gallery-image-versions (2023-07-03).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from runner.azure.management import Management
+from runner.azure.management_faults import DENIED, SIGN_IN
+from runner.contract import StackOutputs
+from runner.core.errors import ExitCode, RunnerError
+
+_BUILDER = "2024-02-01"
+_GALLERIES = "2023-07-03"
+_BATCH = "2025-06-01"
+POLL_S = 15.0
+# The service answers a GET of a running template with an internal error now and then
+# (github.com/danielsollondon/azvmimagebuilder#129, 2022-08): the build goes on all the same.
+_PATIENCE = 10
+_BEGINS_WITHIN_S = 900
+_DEFINITION = re.compile(
+    r"/subscriptions/(?P<subscription>[^/]+)/resourceGroups/(?P<group>[^/]+)"
+    r"/providers/Microsoft\.Compute/galleries/(?P<gallery>[^/]+)/images/(?P<image>[^/]+)",
+    re.IGNORECASE,
+)
+_OVER = frozenset({"Succeeded", "PartiallySucceeded", "Failed", "Canceled"})
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHome:
+    """Where the stack's image is: its definition's id, and the ids that it holds."""
+
+    definition: str
+    subscription: str
+    group: str
+    batch_account: str
+
+    @property
+    def group_path(self) -> str:
+        """The start of the path of everything in the stack's resource group."""
+        return f"/subscriptions/{self.subscription}/resourceGroups/{self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStatus:
+    """The last run of a template. `state` is empty before the first; times are as Azure says."""
+
+    state: str
+    sub_state: str
+    message: str
+    started: str
+    ended: str
+    staging_group: str
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, in whatever way."""
+        return self.state in _OVER
+
+
+@dataclass(frozen=True, slots=True)
+class ImageVersion:
+    """One version in the gallery; `pools` are those that name it, or would take it as `latest`."""
+
+    version: str
+    created: datetime | None
+    state: str
+    regions: tuple[str, ...]
+    node_agent: str
+    end_of_life: str
+    pools: tuple[str, ...]
+
+
+def locate_image(outputs: StackOutputs) -> ImageHome:
+    """Where the image of the stack is. Raises R-IMAGE-NONE where it declares none."""
+    found = _DEFINITION.fullmatch(outputs.image_definition or "")
+    if found is None:
+        raise RunnerError(
+            "R-IMAGE-NONE",
+            "this stack has no VM image of its own",
+            why="its pools boot a marketplace image"
+            if outputs.image_definition is None
+            else f"{outputs.image_definition!r} is not the id of an image definition",
+            fix="set runner:image: {} in Pulumi.<stack>.yaml, then runner up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    parts = found.groupdict()
+    return ImageHome(found[0], parts["subscription"], parts["group"], outputs.batch_account)
+
+
+def find_template(management: Management, home: ImageHome) -> str:
+    """The path of the template that makes versions of the definition; the newest of several."""
+    listed = f"{home.group_path}/providers/Microsoft.VirtualMachineImages/imageTemplates"
+    found = [
+        (str(_dict(document, "systemData").get("createdAt", "")), str(document["name"]))
+        for document in management.pages(listed, _BUILDER)
+        if _makes(document, home.definition)
+    ]
+    if not found:
+        raise RunnerError(
+            "R-IMAGE-TEMPLATE",
+            "there is no template for the stack's VM image",
+            why=f"none in resource group {home.group} distributes to {home.definition}",
+            fix="deploy the stack again: runner up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    return f"{listed}/{max(found)[1]}"
+
+
+def load_status(management: Management, template: str) -> BuildStatus:
+    """How the template's last run is, or was."""
+    properties = _dict(management.get(template, _BUILDER), "properties")
+    run = _dict(properties, "lastRunStatus")
+    names = ("runState", "runSubState", "message", "startTime", "endTime")
+    state, sub_state, message, started, ended = (str(run.get(name) or "") for name in names)
+    staging = str(properties.get("exactStagingResourceGroup") or "").rpartition("/")[2]
+    return BuildStatus(state, sub_state, message, started, ended, staging)
+
+
+def start_build(management: Management, template: str) -> BuildStatus:
+    """Start a run unless one is on; the answer is how it stood before."""
+    before = load_status(management, template)
+    if before.state not in {"Running", "Canceling"}:
+        management.send("POST", f"{template}/run", _BUILDER)
+    return before
+
+
+def watch_build(
+    management: Management, template: str, before: BuildStatus
+) -> Iterator[BuildStatus]:
+    """Every look at the run that `start_build` started or found, until it is over."""
+    begin, failures = time.monotonic(), 0
+    while True:
+        try:
+            now, failures = load_status(management, template), 0
+        except RunnerError as err:
+            failures += 1
+            if failures > _PATIENCE or err.code in (SIGN_IN, DENIED, "R-AZURE-MISSING"):
+                raise
+            time.sleep(POLL_S)
+            continue
+        # Right after the start, the status is still that of the run before.
+        old = now.over and now.started == before.started and before.over
+        if old and time.monotonic() - begin > _BEGINS_WITHIN_S:
+            raise _never_began(template)
+        if now.state and not old:
+            yield now
+            if now.over:
+                return
+        time.sleep(POLL_S)
+
+
+def built_version(management: Management, template: str) -> str:
+    """The version that the last run made. Raises R-IMAGE-BUILD where it left none."""
+    output = management.find(f"{template}/runOutputs/gallery", _BUILDER)
+    artifact = str(_dict(output or {}, "properties").get("artifactId") or "")
+    _, versions, version = artifact.rpartition("/versions/")
+    if not versions:
+        raise _failed("it says that it succeeded, and names no version", "runner image ls")
+    return version
+
+
+def build_failure(status: BuildStatus) -> RunnerError:
+    """The error of a run that is over and made nothing (or not everywhere)."""
+    said = " ".join(status.message.split())[:300] or f"its state is {status.state}"
+    place = (
+        f"resource group {status.staging_group}" if status.staging_group else "the staging group"
+    )
+    log = f"customization.log, in container packerlogs of the storage account of {place}"
+    return _failed(said, f"read {log}; a step or check that failed is named at its end")
+
+
+def list_versions(management: Management, home: ImageHome) -> list[ImageVersion]:
+    """Every version, newest first, with the pools that boot it."""
+    definition = _dict(management.get(home.definition, _GALLERIES), "properties")
+    life = str(definition.get("endOfLifeDate") or "")[:10]
+    found = [
+        _version(document, life)
+        for document in management.pages(f"{home.definition}/versions", _GALLERIES)
+    ]
+    found.sort(key=lambda v: _numbers(v.version), reverse=True)
+    users = _pools_by_version(management, home)
+    ready = [v.version for v in found if v.state == "Succeeded"]
+    latest = ready[0] if ready else None
+    return [
+        _with_pools(each, (*users.get(each.version, ()), *_latest(users, each, latest)))
+        for each in found
+    ]
+
+
+def _latest(
+    users: Mapping[str, list[str]], version: ImageVersion, latest: str | None
+) -> Iterator[str]:
+    if version.version == latest:
+        yield from (f"{pool} (latest)" for pool in users.get("", ()))
+
+
+def _pools_by_version(management: Management, home: ImageHome) -> dict[str, list[str]]:
+    """Pool names by version; those that take the newest stand under the empty name."""
+    account = f"{home.group_path}/providers/Microsoft.Batch/batchAccounts/{home.batch_account}"
+    users: dict[str, list[str]] = {}
+    for pool in management.pages(f"{account}/pools", _BATCH):
+        deployment = _dict(_dict(pool, "properties"), "deploymentConfiguration")
+        machine = _dict(deployment, "virtualMachineConfiguration")
+        image = str(_dict(machine, "imageReference").get("id") or "")
+        start, _, version = image.partition("/versions/")
+        if start.lower() == home.definition.lower():
+            users.setdefault(version, []).append(str(pool.get("name")))
+    return users
+
+
+def _version(document: Mapping[str, Any], life: str) -> ImageVersion:
+    properties, tags = _dict(document, "properties"), _dict(document, "tags")
+    publishing = _dict(properties, "publishingProfile")
+    published = str(publishing.get("publishedDate") or "")
+    regions = cast("list[dict[str, Any]]", publishing.get("targetRegions") or [])
+    own_life = str(publishing.get("endOfLifeDate") or "")[:10]
+    return ImageVersion(
+        version=str(document["name"]),
+        created=datetime.fromisoformat(published) if published else None,
+        state=str(properties.get("provisioningState") or ""),
+        regions=tuple(str(region["name"]) for region in regions),
+        node_agent=str(tags.get("runner-node-agent") or ""),
+        end_of_life=own_life or str(tags.get("runner-os-end-of-life") or life),
+        pools=(),
+    )
+
+
+def _with_pools(version: ImageVersion, pools: tuple[str, ...]) -> ImageVersion:
+    from dataclasses import replace  # noqa: PLC0415
+
+    return replace(version, pools=pools)
+
+
+def _makes(template: Mapping[str, Any], definition: str) -> bool:
+    given = _dict(template, "properties").get("distribute")
+    distribute = cast("list[dict[str, Any]]", given or [])
+    return any(
+        str(each.get("galleryImageId") or "").lower() == definition.lower() for each in distribute
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else -1 for part in version.split("."))
+
+
+def _dict(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found: Any = document.get(name)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _never_began(template: str) -> RunnerError:
+    name = template.rpartition("/")[2]
+    why = f"template {name} took the order, and no run of it began within 15 minutes"
+    return _failed(why, "runner image build, once more")
+
+
+def _failed(why: str, fix: str) -> RunnerError:
+    return RunnerError(
+        "R-IMAGE-BUILD",
+        "the image was not built",
+        why=why,
+        fix=fix,
+        exit_code=ExitCode.RUN_FAILED,
+    )
