@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pulumi
-from pulumi_azure_native import compute, managedidentity
+from pulumi_azure_native import authorization, compute, managedidentity
 from pulumi_azure_native import virtualmachineimages as builder
 
 from infra.context import StackContext, assign_role
@@ -68,7 +68,7 @@ class ImageFactory(pulumi.ComponentResource):
             context,
             _GALLERY_PUBLISHER,
             principal_id=self.identity.principal_id,
-            principal_type="ServicePrincipal",
+            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
             scope=self.gallery.id,
             opts=self._child,
         )

@@ -74,11 +74,11 @@ def _open(stack: str | None) -> tuple[Management, ImageHome]:
 def _follow(out: Output, management: Management, template: str, before: BuildStatus) -> BuildStatus:
     from runner.flows.images import watch_build
 
-    last = before
+    last, phase = before, ""
     with out.stages() as view:
         try:
             for last in watch_build(management, template, before):
-                _draw(view, last)
+                phase = _draw(view, phase, last)
         except KeyboardInterrupt:
             view.log("detached; the build goes on. Look again: runner image build", error=True)
             view.log("                             or: runner image ls", error=True)
@@ -89,15 +89,17 @@ def _follow(out: Output, management: Management, template: str, before: BuildSta
     return last
 
 
-def _draw(view: StageView, status: BuildStatus) -> None:
+def _draw(view: StageView, phase: str, status: BuildStatus) -> str:
+    """One line for each phase of the build, with the time it took; the answer is the phase."""
     from runner.core.progress import Progress
 
-    words = " ".join(part for part in (status.state, status.sub_state) if part).lower()
-    if not status.over:
-        view.on_progress(Progress("image", "progress", words))
-        return
-    failed = status.state != "Succeeded"
-    view.on_progress(Progress("image", "failed" if failed else "end", words))
+    now = "" if status.over else (status.sub_state or status.state).lower()
+    if phase and now != phase:
+        failed = status.over and status.state != "Succeeded"
+        view.on_progress(Progress(phase, "failed" if failed else "end"))
+    if now:
+        view.on_progress(Progress(now, "progress", f"the build is {status.state.lower()}"))
+    return now
 
 
 def _row(version: ImageVersion, output: OutputFormat) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, cast
 
@@ -147,14 +147,14 @@ def watch_build(
                 raise
             time.sleep(POLL_S)
             continue
-        # Right after the start, the status is still that of the run before.
+        # Right after the start, the status is still that of the run before, or there is none.
         old = now.over and now.started == before.started and before.over
-        if old and time.monotonic() - begin > _BEGINS_WITHIN_S:
-            raise _never_began(template)
         if now.state and not old:
             yield now
             if now.over:
                 return
+        elif time.monotonic() - begin > _BEGINS_WITHIN_S:
+            raise _never_began(template)
         time.sleep(POLL_S)
 
 
@@ -191,7 +191,7 @@ def list_versions(management: Management, home: ImageHome) -> list[ImageVersion]
     ready = [v.version for v in found if v.state == "Succeeded"]
     latest = ready[0] if ready else None
     return [
-        _with_pools(each, (*users.get(each.version, ()), *_latest(users, each, latest)))
+        replace(each, pools=(*users.get(each.version, ()), *_latest(users, each, latest)))
         for each in found
     ]
 
@@ -232,12 +232,6 @@ def _version(document: Mapping[str, Any], life: str) -> ImageVersion:
         end_of_life=own_life or str(tags.get("runner-os-end-of-life") or life),
         pools=(),
     )
-
-
-def _with_pools(version: ImageVersion, pools: tuple[str, ...]) -> ImageVersion:
-    from dataclasses import replace  # noqa: PLC0415
-
-    return replace(version, pools=pools)
 
 
 def _makes(template: Mapping[str, Any], definition: str) -> bool:

@@ -165,7 +165,8 @@ def test_a_build_is_started_watched_and_ends_with_its_version(
         "state": "Succeeded",
     }
     assert posts(server) == [f"{TEMPLATE}/run"]
-    assert "running building" in shown.err
+    ended = [line.split()[1] for line in shown.err.splitlines() if line.startswith("✓")]
+    assert ended == ["building", "customizing", "validating"]
 
 
 def test_a_build_that_fails_says_why_and_where_its_log_is(
@@ -202,13 +203,20 @@ def test_the_outcome_of_the_run_before_is_not_taken_for_this_one(
     assert "1.0.4" in shown.out
 
 
+@pytest.mark.parametrize("run_before", [True, False])
 def test_a_run_that_never_begins_ends_with_an_error(
-    server: ArmServer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    server: ArmServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    run_before: bool,
 ):
-    old = run_status("Failed", started="t1")
-    server.state.resources[TEMPLATE]["properties"]["lastRunStatus"] = old
+    if run_before:
+        old = run_status("Failed", started="t1")
+        server.state.resources[TEMPLATE]["properties"]["lastRunStatus"] = old
+        play(server, old)
+    else:
+        play(server, {})
     monkeypatch.setattr(images, "_BEGINS_WITHIN_S", 0)
-    play(server, old)
     assert main(["image", "build"]) == 1
     assert "no run of it began" in capsys.readouterr().err
 
