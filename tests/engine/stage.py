@@ -34,8 +34,11 @@ class Stage:
     def __post_init__(self) -> None:
         self.azure = Azure(self.folder / "azure")
         (self.folder / "state").mkdir()
-        plugin = self.folder / f"home/plugins/resource-azure-native-v{VERSION}"
-        _executable(plugin / "pulumi-resource-azure-native", "tests.engine.azure_native")
+        plugins = self.folder / "home/plugins"
+        resource = plugins / f"resource-azure-native-v{VERSION}/pulumi-resource-azure-native"
+        _executable(resource, "tests.engine.azure_native")
+        language = plugins / f"language-python-{self.cli.parent.name}/pulumi-language-python"
+        _executable(language, "tests.engine.python_host")
 
     @property
     def environment(self) -> dict[str, str]:
@@ -74,16 +77,11 @@ class Stage:
     def run(
         self, *arguments: str, cwd: Path, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """The plain CLI, with languages' stand-ins on its path."""
-        languages = self.folder / "languages"
-        if not languages.exists():
-            _executable(languages / "pulumi-language-python", "tests.engine.python_host")
-        environment = self.environment
-        environment["PATH"] = f"{languages}{os.pathsep}{environment['PATH']}"
+        """The plain CLI, with the stand-in of its host for Python."""
         return subprocess.run(
             [self.cli / "pulumi", "--non-interactive", *arguments],
             cwd=cwd,
-            env=environment,
+            env=self.environment,
             check=check,
             capture_output=True,
             text=True,

@@ -11,6 +11,7 @@ from pulumi.runtime import mocks, rpc
 from pulumi.runtime.settings import reset_options
 
 from tests.unit.infra import cloud
+from tests.unit.infra.oracle import validate
 
 _SECRET_KEY = "4dabf18193072939515e22adb298388d"
 _SECRET = "1b47061264138c4ac30d75fd1eb44270"
@@ -65,6 +66,8 @@ class _Mocks(mocks.Mocks):
         if not args.custom:
             return None, dict(args.inputs)
         plain = _revealed(args.inputs)
+        violations = validate(args.typ, args.name, plain)
+        assert not violations, f"{args.name}: {'; '.join(map(str, violations))}"
         return cloud.arm_id(args.typ, plain), cloud.outputs(args.typ, plain)
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]]]:

@@ -1,0 +1,120 @@
+"""The rules of a pool: what it has when nobody needs it, and what it is made of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime, timedelta
+from typing import Any, cast
+
+from batch_emulator.autoscale.errors import FormulaError
+from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
+from batch_emulator.autoscale.samples import History
+from batch_emulator.autoscale.values import Timestamp
+from runner.core.errors import RunnerError
+from runner.core.machines import machine
+from runner.core.node_agents import END_OF_LIFE
+
+Report = Callable[[str], None]
+# A pool says in its metadata that it keeps nodes on purpose: `fixed`, or `office_hours`.
+SCENARIO = "runner-scenario"
+_MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
+# One evaluation every 5 minutes: half an hour with more tasks than nodes, then two hours without.
+_BUSY_EVALUATIONS = 6
+_IDLE_EVALUATIONS = 24
+_TASKS = 100
+_TARGETS = ("targetDedicatedNodes", "targetLowPriorityNodes")
+
+
+def scales_to_zero(props: Mapping[str, Any], report: Report) -> None:
+    """No node while there is nothing to do; proved by evaluating the formula."""
+    scenario = _scenario(props)
+    scale = cast("Mapping[str, Any]", props.get("scaleSettings") or {})
+    fixed = cast("Mapping[str, Any]", scale.get("fixedScale") or {})
+    nodes = sum(_number(fixed.get(key)) for key in _TARGETS)
+    if nodes and scenario != "fixed":
+        report(f"it keeps {nodes} nodes: use a formula, or say {SCENARIO}=fixed in its metadata")
+    formula = cast("Mapping[str, Any]", scale.get("autoScale") or {}).get("formula")
+    if isinstance(formula, str) and scenario != "fixed":
+        _formula(formula, scenario, report)
+
+
+def _formula(formula: str, scenario: str | None, report: Report) -> None:
+    """Idle at every third hour of a week; office hours may keep nodes, not all the week."""
+    hours = [_MONDAY + timedelta(hours=hour) for hour in range(0, 7 * 24, 3)]
+    try:
+        seen = [(at, idle(formula, at)) for at in hours]
+    except FormulaError as err:
+        report(f"its formula is none: {err.detail(formula)}")
+        return
+    failed = [result.problem for _, result in seen if result.problem is not None]
+    if failed:
+        report(f"its formula fails when evaluated: {failed[0].detail}")
+    kept = [(at, result.dedicated + result.spot) for at, result in seen]
+    kept = [(at, nodes) for at, nodes in kept if nodes]
+    if kept and (scenario != "office_hours" or len(kept) == len(hours)):
+        at, nodes = kept[0]
+        when = "always" if len(kept) == len(hours) else f"on {at:%A} at {at:%H:%M} UTC"
+        report(f"it keeps {nodes} nodes when idle ({when}): the formula must come to zero")
+
+
+def idle(formula: str, now: datetime) -> Evaluation:
+    """What the formula says at `now`, two hours after the last of many tasks.
+
+    Raises FormulaError for a text that is no formula.
+    """
+    history = History()
+    moment = now - timedelta(minutes=5 * (_BUSY_EVALUATIONS + _IDLE_EVALUATIONS))
+    result = Evaluation("", 0, 0, "")
+    for number in range(_BUSY_EVALUATIONS + _IDLE_EVALUATIONS):
+        waiting = _TASKS if number < _BUSY_EVALUATIONS else 0
+        for _ in range(10):  # 5 minutes of samples
+            sample = {
+                "$PendingTasks": waiting,
+                "$ActiveTasks": waiting,
+                "$CurrentDedicatedNodes": result.dedicated,
+                "$CurrentLowPriorityNodes": result.spot,
+                "$TaskSlotsPerNode": 1,
+            }
+            history.take(Timestamp.of(moment).ticks, sample)
+            moment += timedelta(seconds=30)
+        known = Inputs(history, moment, result.dedicated, result.spot, lambda: 0.5)
+        result = evaluate(formula, known)
+    return result
+
+
+def nothing_retired(props: Mapping[str, Any], today: date, report: Report) -> None:
+    """The size, the node agent and a marketplace image's release."""
+    size_is_current(props.get("vmSize"), today, report)
+    deployment = cast("Mapping[str, Any]", props.get("deploymentConfiguration") or {})
+    virtual = cast("Mapping[str, Any]", deployment.get("virtualMachineConfiguration") or {})
+    agent = virtual.get("nodeAgentSkuId")
+    if (
+        isinstance(agent, str)
+        and (end := END_OF_LIFE.get(agent.lower())) is not None
+        and end <= today
+    ):
+        report(f"Batch stopped supporting {agent} on {end}")
+    image = cast("Mapping[str, Any]", virtual.get("imageReference") or {})
+    if "/providers/microsoft.compute/images/" in str(image.get("id", "")).lower():
+        report("managed images are gone since 2026-03-31: use a gallery image")
+
+
+def size_is_current(vm_size: object, today: date, report: Report) -> None:
+    """A size the table knows and that can still be had."""
+    if not isinstance(vm_size, str):
+        return
+    try:
+        machine(vm_size, today)
+    except RunnerError as err:
+        report(str(err))
+
+
+def _scenario(props: Mapping[str, Any]) -> str | None:
+    for item in cast("Sequence[Mapping[str, Any]]", props.get("metadata") or ()):
+        if item.get("name") == SCENARIO:
+            return cast("str | None", item.get("value"))
+    return None
+
+
+def _number(value: object) -> int:
+    return int(value) if isinstance(value, int | float) else 0

@@ -1,0 +1,24 @@
+"""What a program declares under mocks is judged by the oracle, resource by resource."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from pulumi_azure_native import resources
+
+from tests.unit.infra.recording import record
+
+
+def _group(**changes: Any) -> dict[str, Any]:
+    values = {"resource_group_name": "runner-dev", "location": "westeurope", **changes}
+    return {"name": resources.ResourceGroup("group", **values).name}
+
+
+def test_a_right_resource_is_recorded() -> None:
+    assert record(_group).one("resources:ResourceGroup").inputs["location"] == "westeurope"
+
+
+def test_a_defect_fails_the_run_with_its_path() -> None:
+    with pytest.raises(Exception, match="group: location: 'westeurop' is no region"):
+        record(lambda: _group(location="westeurop"))
