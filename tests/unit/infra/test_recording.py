@@ -10,15 +10,18 @@ from pulumi_azure_native import resources
 from tests.unit.infra.recording import record
 
 
-def _group(**changes: Any) -> dict[str, Any]:
-    values = {"resource_group_name": "runner-dev", "location": "westeurope", **changes}
-    return {"name": resources.ResourceGroup("group", **values).name}
+def _group(location: str) -> dict[str, Any]:
+    group = resources.ResourceGroup("group", resource_group_name="runner-dev", location=location)
+    return {"name": group.name}
 
 
 def test_a_right_resource_is_recorded() -> None:
-    assert record(_group).one("resources:ResourceGroup").inputs["location"] == "westeurope"
+    assert (
+        record(lambda: _group("westeurope")).one("resources:ResourceGroup").inputs["location"]
+        == "westeurope"
+    )
 
 
 def test_a_defect_fails_the_run_with_its_path() -> None:
     with pytest.raises(Exception, match="group: location: 'westeurop' is no region"):
-        record(lambda: _group(location="westeurop"))
+        record(lambda: _group("westeurop"))
