@@ -102,12 +102,18 @@ preload() {
   for entry in $RUNNER_PRELOAD; do
     IFS=: read -r recipe file python text <<<"$entry"
     python=$(base64 -d <<<"$python")
-    preload_file "$folder/$recipe" "$file" "${python:-$(command -v python3)}" || complain \
+    python=${python:-$(usual_python)}
+    preload_file "$folder/$recipe" "$file" "$python" || complain \
       "warning[R-NODE-PRELOAD]" "could not preload $file of recipe $recipe" \
-      "uv could not install it for Python ${python:-$(python3 --version)} (see above)" \
+      "uv could not install it for Python $python (see above)" \
       "the first task that needs it tries again; look at its environment step if that fails too"
   done
   rm -rf "$folder"
+}
+
+# What the agent takes for recipes that name no Python (runner/node/environment.py).
+usual_python() {
+  python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' && command -v python3 || echo 3.12
 }
 
 # The cache is the agent's: it keeps uv's files in cache/uv and interpreters in cache/python.

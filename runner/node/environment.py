@@ -22,6 +22,10 @@ from runner.node.uv_process import find_uv, run_uv, uv_environment
 
 # Raise it when an environment of the same requirements must be built differently.
 LAYOUT_VERSION = 1
+# Ubuntu 22.04, Azure's GPU image, has Python 3.10, which NumPy, JAX and Keras no longer support: a
+# recipe that names no Python gets the one of Ubuntu 24.04 there.
+OLDEST_PYTHON = (3, 11)
+NEWER_PYTHON = "3.12"
 
 
 class EnvironmentBuilder:
@@ -43,6 +47,8 @@ class EnvironmentBuilder:
             Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
         )
         uv = find_uv(self._shared_dir)
+        if python is None and sys.version_info[:2] < OLDEST_PYTHON:
+            python = NEWER_PYTHON
         interpreter = Path(sys.executable) if python is None else self._find_python(uv, python)
         target = self._envs / _environment_hash(requirements, interpreter, python, code_sha256)
         if is_whole(target):

@@ -18,6 +18,7 @@ import pytest
 from infra.node_setup import FILES_OPTIONS, StartTask, blobfuse_options, start_task
 from infra.pool_config import ImageChoice, PoolConfig
 from runner.core.errors import ExitCode, RunnerError
+from runner.node.environment import NEWER_PYTHON
 
 ROOT = Path(__file__).parents[3]
 _T4 = "Tesla T4, 580.95.05"
@@ -229,6 +230,16 @@ def test_preloaded_recipe_is_installed_into_the_agents_cache(node: Node) -> None
     assert f"UV_CACHE_DIR={node.home}/cache/uv" in (node.folder / "env").read_text("utf-8")
     assert oct((node.home / "cache").stat().st_mode)[-3:] == "777"
     assert not (node.home / "preloading").exists()
+
+
+def test_preloading_takes_the_python_that_the_agent_will_take(node: Node) -> None:
+    start = start_task(pool(preload=("mnist",)), 0)
+    assert node.run(start).returncode == 0
+    assert f"--python {node.folder}/bin/python3" in node.calls("uv")[1]
+    shutil.rmtree(node.home)
+    node.has("python3", "exit 1")  # it is older than 3.11
+    assert node.run(start).returncode == 0
+    assert f"--python {NEWER_PYTHON}" in node.calls("uv")[-2]
 
 
 def test_recipe_that_cannot_be_preloaded_is_said_and_leaves_a_node(node: Node) -> None:

@@ -239,6 +239,24 @@ def test_real_uv_makes_an_environment_that_runs_after_the_rename(
 
 
 @pytest.mark.skipif(real_uv() is None, reason="uv is not installed")
+def test_recipe_without_a_python_gets_a_newer_one_on_an_old_node(
+    builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find(_: object, uv: Path, request: str) -> Path:
+        asked.append(request)
+        return Path(sys.executable)
+
+    monkeypatch.setattr(EnvironmentBuilder, "_find_python", find)
+    usual = builder.ensure(code, "requirements.txt", None, "c0de")
+    assert asked == []
+    monkeypatch.setattr("runner.node.environment.OLDEST_PYTHON", (sys.version_info[0] + 1, 0))
+    assert builder.ensure(code, "requirements.txt", None, "c0de") != usual
+    assert builder.ensure(code, "requirements.txt", "3.11", "c0de") != usual
+    assert asked == ["3.12", "3.11"]
+
+
 def test_python_version_is_found_by_uv(tmp_path: Path, code: Path) -> None:
     uv = tmp_path / "shared/runner/bin/uv"
     uv.parent.mkdir(parents=True)
