@@ -79,7 +79,9 @@ Mount = Annotated[BlobMount | FilesMount | NfsMount, Field(discriminator="kind")
 class PoolConfig(Section):
     """One pool. Node counts are maxima: every scenario but `fixed` begins with none.
 
-    `spend_cap_usd_per_hour` lowers the maxima to what the price table says it buys.
+    `spend_cap_usd_per_hour` lowers the maxima to what the price table says it buys. `containers`
+    is for tasks that name a container image: the service then refuses every other, and so those of
+    `runner train` (docs of TaskContainerSettings, Batch REST 2025-06-01).
     """
 
     id: str = Field(pattern=POOL_ID)
@@ -95,6 +97,7 @@ class PoolConfig(Section):
     image: ImageChoice = ImageChoice()
     mounts: tuple[Mount, ...] = Field(default=(), max_length=10, strict=False)
     preload: tuple[str, ...] = Field(default=(), strict=False)
+    containers: bool = False
     inter_node_communication: bool = False
     pack_tasks: bool = True
     tags: dict[str, str] = Field(default_factory=dict)

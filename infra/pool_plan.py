@@ -10,6 +10,7 @@ from infra.autoscale_text import NodeCaps, check_formula, formula_text, node_cap
 from infra.node_setup import StartTask, start_task
 from infra.pool_config import PoolConfig
 from infra.stack_config import StackConfig
+from runner.core.errors import ExitCode, RunnerError
 from runner.core.machines import Machine, machine
 from runner.core.prices import PriceTable
 
@@ -49,8 +50,8 @@ class PoolPlan:
 
     @property
     def containers(self) -> bool:
-        """Whether tasks may ask for a container."""
-        return self.image.containers if self.image else True
+        """Whether every task of the pool names a container image."""
+        return self.pool.containers
 
     @property
     def evaluation_interval(self) -> timedelta:
@@ -70,7 +71,19 @@ def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> P
     if formula is not None:
         check_formula(formula, f"pool {pool.id!r}")
     image = _marketplace(pool, size) if pool.image.source == "marketplace" else None
+    if pool.containers and image is not None and not image.containers:
+        raise _no_containers(pool, image)
     return PoolPlan(pool, size, caps, formula, image, start_task(pool, size.gpus))
+
+
+def _no_containers(pool: PoolConfig, image: MarketplaceImage) -> RunnerError:
+    return RunnerError(
+        "R-POOL-CONTAINERS",
+        f"pool {pool.id!r} wants containers, and its image has no container runtime",
+        why=f"{pool.vm_size} takes {image.publisher}'s {image.offer} of the marketplace",
+        fix="set image: {source: gallery} to use the stack's own image, or remove containers",
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def _marketplace(pool: PoolConfig, size: Machine) -> MarketplaceImage:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from typing import Any
 
 import pytest
 
 from runner.contract import StackOutputs, parse_stack_outputs
+from runner.core.errors import RunnerError
 from tests.unit.infra import cloud
 from tests.unit.infra.oracle import validate
 from tests.unit.infra.recording import Recording, Registered
-from tests.unit.infra.stacks import EVERYTHING, config_of, deploy, full_stack, plain_stack
+from tests.unit.infra.stacks import EVERYTHING, T4, config_of, deploy, full_stack, plain_stack
 
 _PROTECTED = {
     "resources:ResourceGroup",
@@ -240,3 +242,17 @@ def test_alerts_watch_the_batch_account() -> None:
     assert all(
         scopes == [cloud.arm_id(account.type, account.inputs)] for scopes in watched.values()
     )
+
+
+def test_runners_own_tasks_are_welcome_unless_a_pool_is_for_containers() -> None:
+    pools = [T4, {**T4, "id": "boxes", "containers": True}]
+    plain, boxes = deploy(config_of("boxes", pools=pools)).of("batch:Pool")
+    assert "containerConfiguration" not in machine_of(plain)
+    assert machine_of(boxes)["containerConfiguration"]["type"] == "DockerCompatible"
+    with pytest.raises(RunnerError) as caught:
+        deploy(config_of(pools=[{**T4, "vm_size": "Standard_D4s_v5", "containers": True}]))
+    assert caught.value.code == "R-POOL-CONTAINERS"
+
+
+def machine_of(pool: Registered) -> Any:
+    return pool.inputs["deploymentConfiguration"]["virtualMachineConfiguration"]
