@@ -1,0 +1,274 @@
+"""Pools exactly as the Pulumi program declares them, on the emulator, train through runner's flows.
+
+`test_declared_pools.py` has what pools do; here is that what reaches Azure is such a pool.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from azure.batch import BatchClient, models
+
+from batch_emulator.files_share.shares import StorageAccount
+from batch_emulator.server import Server
+from runner.azure.blobs import BlobContainer
+from runner.azure.containers import ensure_containers
+from runner.azure.credentials import Connection
+from runner.contract import StackOutputs, parse_stack_outputs
+from runner.core.home import HomePaths
+from runner.core.progress import ignore_progress
+from runner.core.recipe import load_recipe
+from runner.core.run_paths import RunPaths
+from runner.core.run_record import RunRecord
+from runner.core.settings import Settings, load_settings
+from runner.core.states import RunState
+from runner.flows.azurite import ensure_azurite
+from runner.flows.fetch import fetch_outputs
+from runner.flows.local_process import choose_port
+from runner.flows.local_services import blob_launch
+from runner.flows.logs import read_log
+from runner.flows.prepare import TrainOptions, prepare_run
+from runner.flows.recipes import new_recipe
+from runner.flows.submit import submit_run
+from runner.flows.watch import watch_run
+from runner.flows.watch_events import RunEnded
+from tests.e2e.arm_pools import data_plane
+from tests.e2e.conftest import new_home, until
+
+pytest.importorskip("pulumi_azure_native", reason="make .venv/.ready-infra installs it")
+from tests.unit.infra.recording import Recording
+from tests.unit.infra.stacks import T4, config_of, deploy
+
+_POOLS: list[Mapping[str, Any]] = [
+    {**T4, "preload": [], "mounts": [{"kind": "blob", "container": "data", "path": "data"}]},
+    {
+        "id": "fallback",
+        "vm_size": "Standard_NC4as_T4_v3",
+        "scenario": "spot_first_with_dedicated_fallback",
+        "max_spot": 2,
+        "max_dedicated": 1,
+    },
+    {"id": "idle", "vm_size": "Standard_NC24ads_A100_v4", "max_spot": 2, "containers": True},
+    {"id": "cpu", "vm_size": "Standard_D4s_v5", "max_spot": 1, "slots": 2, "preload": ["mnist"]},
+    {
+        "id": "a10",
+        "vm_size": "Standard_NV12ads_A10_v5",
+        "scenario": "office_hours",
+        "office_hours": {"days": ["mon"], "nodes": 1},
+        "max_spot": 1,
+    },
+]
+
+
+_ENDS_ON_A_DEDICATED_NODE = """
+import os, time
+if os.environ["AZ_BATCH_NODE_IS_DEDICATED"] != "true":
+    time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class Stack:
+    """A deployed stack, with the emulator and Azurite in Azure's place."""
+
+    declared: Mapping[str, Mapping[str, Any]]
+    outputs: StackOutputs
+    connection: Connection
+    url: str
+    key: str
+    settings: Settings
+
+    @property
+    def batch(self) -> BatchClient:
+        return self.connection.batch_client()
+
+    @property
+    def runs(self) -> BlobContainer:
+        return BlobContainer(self.connection.blob_service(), self.outputs.container_runs)
+
+    def create(self, pool_id: str) -> None:
+        """As declared."""
+        body = data_plane(self.declared[pool_id])
+        self.batch.create_pool(models.BatchPoolCreateOptions(body))
+
+    def push(self, minutes: int) -> None:
+        """Let time pass for the pools."""
+        self._admin("clock", {"push": f"PT{minutes}M"})
+
+    def take_spot_away(self, pool_id: str) -> None:
+        """Preempt every spot node at once, and have no other for two hours."""
+        self._admin(f"pools/{pool_id}/evict?count=100&notice=0&away=7200", None)
+
+    def _admin(self, path: str, body: object) -> None:
+        httpx.post(
+            f"{self.url}/_emulator/{path}",
+            json=body,
+            headers={"Authorization": f"Bearer {self.key}"},
+            trust_env=False,
+            timeout=60,
+        ).raise_for_status()
+
+    def nodes(self, pool_id: str) -> list[models.BatchNode]:
+        return list(self.batch.list_nodes(pool_id))
+
+
+def _recorded() -> Recording:
+    return deploy(config_of("e2e", pools=_POOLS))
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Generator[Stack]:
+    recording = _recorded()
+    folder = tmp_path_factory.mktemp("declared")
+    home = new_home(folder / "home")
+    keys = {name: base64.b64encode(name.encode() * 8).decode() for name in ("batch", "storage")}
+    outputs = parse_stack_outputs(json.dumps(recording.exports))
+    with _nodes_with_a_gpu(folder), _azurite(home, outputs.storage_account, keys["storage"]) as url:
+        server = Server(
+            folder / "batch",
+            account=outputs.batch_account,
+            key=keys["batch"],
+            storage=StorageAccount(outputs.storage_account, keys["storage"]),
+            blob_endpoint=url,
+            pass_env=("*_proxy", "*_PROXY", "SSL_CERT_*", "UV_*", "PIP_*"),
+        )
+        with server:
+            local = replace(outputs, batch_endpoint=server.url, blob_endpoint=url)
+            connection = Connection(local, keys)
+            ensure_containers(connection)
+            env = {"RUNNER_HOME": str(home), "HOME": "/", "RUNNER_TARGET": "azure"}
+            settings = load_settings({}, cwd=folder, env=env)
+            declared = {pool.inputs["poolName"]: pool.inputs for pool in recording.of("batch:Pool")}
+            yield Stack(declared, local, connection, server.url, keys["batch"], settings)
+
+
+@contextmanager
+def _nodes_with_a_gpu(folder: Path) -> Generator[None]:
+    """Nodes of this emulator have one T4, and this environment's python3 and uv, on their PATH."""
+    stub = folder / "bin" / "nvidia-smi"
+    stub.parent.mkdir()
+    stub.write_text("#!/bin/sh\necho 'GPU 0: Tesla T4, 580.95.05'\n", encoding="utf-8")
+    stub.chmod(0o755)
+    scripts = str(Path(sys.executable).parent)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", os.pathsep.join([str(stub.parent), scripts, os.environ["PATH"]]))
+        yield
+
+
+@contextmanager
+def _azurite(home: Path, account: str, key: str) -> Generator[str]:
+    """Azurite with an account of this name; the URL of the account."""
+    paths, port = HomePaths(home), choose_port()
+    launch = blob_launch(paths, port, key, ensure_azurite(paths, ignore_progress))
+    paths.blob_data.mkdir(parents=True)
+    environment = {**launch.environment, "AZURITE_ACCOUNTS": f"{account}:{key}"}
+    with subprocess.Popen(
+        launch.arguments, env=environment, stdout=subprocess.DEVNULL, cwd=paths.blob_data
+    ) as process:
+        url = f"http://127.0.0.1:{port}/{account}"
+        try:
+            until(lambda: _answers(url))
+            yield url
+        finally:
+            process.terminate()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, params={"comp": "list"}, trust_env=False).status_code == 403
+    except httpx.TransportError:
+        return False
+
+
+def _train(
+    stack: Stack, recipe: Path | str, pool: str, *overrides: str, data: Path | None = None
+) -> RunRecord:
+    settings = replace(stack.settings, pool=pool)
+    loaded = load_recipe(str(recipe), cwd=settings.home)
+    prepared = prepare_run(
+        loaded,
+        settings,
+        stack.outputs,
+        TrainOptions(overrides=overrides, data=data),
+        ignore_progress,
+    )
+    return submit_run(stack.connection, prepared, ignore_progress)
+
+
+def _ended(stack: Stack, record: RunRecord) -> RunEnded:
+    *_, last = watch_run(stack.connection, record)
+    assert isinstance(last, RunEnded)
+    return last
+
+
+def test_every_kind_of_pool_is_one_that_the_service_takes(stack: Stack) -> None:
+    for pool_id, declared in stack.declared.items():
+        if pool_id in ("idle", "cpu", "a10"):
+            stack.create(pool_id)
+            pool = stack.batch.get_pool(pool_id)
+            assert pool.auto_scale_formula == declared["scaleSettings"]["autoScale"]["formula"]
+            assert pool.auto_scale_evaluation_interval == timedelta(minutes=5)
+            assert pool.auto_scale_run is not None
+            assert pool.auto_scale_run.error is None
+            assert pool.metadata
+            assert pool.metadata[0].value == "e2e"
+            assert pool.vm_size == declared["vmSize"]
+
+
+def test_training_on_a_declared_pool_leaves_a_model_and_no_node(
+    stack: Stack, tmp_path: Path
+) -> None:
+    data = BlobContainer(stack.connection.blob_service(), stack.outputs.container_data)
+    data.create_bytes("seen.txt", b"seen through the mount", "text/plain")
+    recipe = new_recipe("declared", cwd=tmp_path)
+    with (recipe / "train.py").open("a", encoding="utf-8") as script:
+        script.write('    mounts = Path(os.environ["AZ_BATCH_NODE_MOUNTS_DIR"])\n')
+        script.write('    print((mounts / "data" / "seen.txt").read_text())\n')
+    stack.create("t4")
+    assert stack.nodes("t4") == []
+    record = _train(stack, recipe, "t4")
+    assert stack.nodes("t4") == [], "nothing is bought before the formula has seen the task"
+    stack.push(6)
+    (node,) = until(lambda: stack.nodes("t4"))
+    assert not node.is_dedicated
+    assert _ended(stack, record).status.state is RunState.SUCCEEDED
+    log = "".join(read_log(stack.connection, record, "stdout"))
+    assert "seen through the mount" in log
+    fetched = fetch_outputs(stack.connection, record, tmp_path / "models", ignore_progress)
+    assert json.loads((fetched.folder / "model.json").read_text("utf-8"))
+    names = {blob.name for blob in stack.runs.list(RunPaths(record.run_id).output(1))}
+    assert any(name.endswith("model.json") for name in names)
+    stack.push(15)
+    until(lambda: not stack.nodes("t4"))
+    pool = stack.batch.get_pool("t4")
+    assert (pool.target_low_priority_nodes, pool.target_dedicated_nodes) == (0, 0)
+
+
+def test_dedicated_node_takes_over_where_spot_stays_away(
+    stack: Stack, script: Callable[[str], Path]
+) -> None:
+    stack.create("fallback")
+    record = _train(stack, script(_ENDS_ON_A_DEDICATED_NODE), "fallback")
+    stack.push(6)
+    until(lambda: [node for node in stack.nodes("fallback") if node.state == "running"])
+    stack.take_spot_away("fallback")
+    until(lambda: [node for node in stack.nodes("fallback") if node.state == "preempted"])
+    stack.push(8)
+    assert not any(node.is_dedicated for node in stack.nodes("fallback")), "too early to pay"
+    stack.push(14)
+    assert any(node.is_dedicated for node in stack.nodes("fallback"))
+    assert _ended(stack, record).status.state is RunState.SUCCEEDED
+    stack.push(15)
+    until(lambda: not stack.nodes("fallback"))
