@@ -11,8 +11,8 @@ from runner.cli.run_options import StackOption, open_settings
 def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """Look for what would stop a deployment: sign-in, rights, names, sizes, quotas, images.
 
-    Nothing is created or changed. Exit code 0 if nothing failed; else 3, 4 (sign-in or access) or
-    5 (quota or capacity), as the first failure has it.
+    Nothing is created or changed. Exit code 0 if nothing failed; else 3, 4 (sign-in or access),
+    5 (quota or capacity) or 6 (spend cap), as the first failure has it.
     """
     import os
     from datetime import UTC, datetime

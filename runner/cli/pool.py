@@ -125,19 +125,20 @@ def resize(
     from runner.flows.pools import resize as resize_flow
 
     out = Output()
-    before = resize_flow(
+    done = resize_flow(
         open_settings(target, stack),
         pool,
         spot=spot,
         dedicated=dedicated,
         without_formula=disable_autoscale,
     )
-    wanted = before.dedicated_target if dedicated is None else dedicated
+    before = done.before
+    cost = "unknown" if done.usd_per_hour is None else f"{done.usd_per_hour:.3f}"
     out.note(
-        f"pool {before.id}: {before.spot_target} to {spot} spot, "
-        f"{before.dedicated_target} to {wanted} dedicated nodes"
+        f"pool {before.id}: {before.spot_target} to {done.spot} spot, "
+        f"{before.dedicated_target} to {done.dedicated} dedicated nodes; USD per hour then: {cost}"
     )
-    if disable_autoscale and before.autoscale is not None:
+    if before.autoscale is not None:
         out.warning(
             "the formula is gone: the pool no longer scales to zero; runner up puts it back"
         )

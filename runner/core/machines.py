@@ -120,17 +120,22 @@ _GPU_SERIES = (
         (("Standard_ND96isr_H200_v5", 96, 1850, 8),),
         *("H200", 141, "cuda"),
     ),
-    # Needs the GRID driver, 595 or later (Azure/AgentBaker#8619, 2026). The family's name was not
-    # found in any public list.
+    # Sizes as Azure's own node images list them, with the GRID driver 595 or later
+    # (Azure/AgentBaker#8619, 2026); below 144 vCPUs a slice of the GPU. Memory from the pricing
+    # calculator, since the series page (2025-12-05) still has the sizes of the preview. The name of
+    # the family was not found in any public list.
     _Series(
         "",
         (
-            ("Standard_NC128ds_xl_RTXPRO6000BSE_v6", 128, 512),
-            ("Standard_NC256ds_xl_RTXPRO6000BSE_v6", 256, 1024, 2),
-            ("Standard_NC320ds_xl_RTXPRO6000BSE_v6", 320, 1280, 2),
-            ("Standard_NC128lds_xl_RTXPRO6000BSE_v6", 128, 256),
-            ("Standard_NC256lds_xl_RTXPRO6000BSE_v6", 256, 512, 2),
-            ("Standard_NC320lds_xl_RTXPRO6000BSE_v6", 320, 640, 2),
+            ("Standard_NC24lds_xl_RTXPRO6000BSE_v6", 24, 72, 1, 24),
+            ("Standard_NC36lds_xl_RTXPRO6000BSE_v6", 36, 72, 1, 24),
+            ("Standard_NC36ds_xl_RTXPRO6000BSE_v6", 36, 132, 1, 24),
+            ("Standard_NC72lds_xl_RTXPRO6000BSE_v6", 72, 132, 1, 48),
+            ("Standard_NC72ds_xl_RTXPRO6000BSE_v6", 72, 264, 1, 48),
+            ("Standard_NC144lds_xl_RTXPRO6000BSE_v6", 144, 264),
+            ("Standard_NC144ds_xl_RTXPRO6000BSE_v6", 144, 516),
+            ("Standard_NC288lds_xl_RTXPRO6000BSE_v6", 288, 516, 2),
+            ("Standard_NC288ds_xl_RTXPRO6000BSE_v6", 288, 1032, 2),
         ),
         *("RTX PRO 6000", 96, "grid"),
     ),

@@ -158,6 +158,10 @@ class AzureChecks:
             return
         for size in dict.fromkeys(pool.machine.vm_size for pool in self.pools):
             yield attempt("sizes", lambda size=size: self._size(size, offered, restrictions))
+        for pool in self.pools:
+            found = offered.get(pool.machine.vm_size.lower())
+            if pool.spot and found is not None and found.spot_capable is False:
+                yield failed("sizes", _never_spot(pool))
 
     def _size(
         self, size: str, offered: Mapping[str, ask.BatchSize], restrictions: Mapping[str, str]
@@ -248,6 +252,15 @@ class AzureChecks:
             return
         yield from spot_quota(account, self.pools)
         yield from dedicated_quota(account, self.pools)
+
+
+def _never_spot(pool: PoolFacts) -> RunnerError:
+    return RunnerError(
+        "R-MACHINE-SPOT",
+        f"{pool.machine.vm_size} of pool {pool.id} is never offered as spot",
+        fix="set max_spot to 0 and max_dedicated to 1 or more, or use another VM size",
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def _taken(kind: str, name: str, answer: ask.NameAnswer, where: str) -> RunnerError:

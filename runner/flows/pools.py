@@ -95,10 +95,20 @@ def pool_nodes(settings: Settings, pool_id: str) -> Sequence[NodeStatus]:
     return [NodeStatus(node, _start_log(connection, pool.id, node)) for node in nodes]
 
 
+@dataclass(frozen=True, slots=True)
+class Resized:
+    """A pool as it was, its new targets, and what they will cost; None where that is unknown."""
+
+    before: PoolView
+    spot: int
+    dedicated: int
+    usd_per_hour: float | None
+
+
 def resize(
     settings: Settings, pool_id: str, *, spot: int, dedicated: int | None, without_formula: bool
-) -> PoolView:
-    """Set the targets of a pool; `dedicated` None leaves that one. Returns the pool as it was.
+) -> Resized:
+    """Set the targets of a pool; `dedicated` None leaves that one.
 
     Raises R-POOL-AUTOSCALED where a formula would set them back, unless it may be taken away.
     """
@@ -121,7 +131,10 @@ def resize(
     if pool.autoscale is not None:
         disable_autoscale(connection, pool.id)
     resize_pool(connection, pool.id, spot=spot, dedicated=wanted)
-    return pool
+    prices = load_price_table(settings.home)
+    states = {True: {"idle": spot}, False: {"idle": wanted}}
+    later = _priced(connection, pool, states, 0, prices)
+    return Resized(pool, spot, wanted, later.usd_per_hour)
 
 
 def pool_names(settings: Settings) -> Sequence[str]:
@@ -137,12 +150,23 @@ def _status(
     states: Mapping[str, Mapping[bool, Mapping[str, int]]],
     prices: PriceTable,
 ) -> PoolStatus:
-    location = connection.outputs.location
     nodes = list_pool_nodes(connection, pool.id) if pool.spot + pool.dedicated else ()
+    running = sum(node.running_tasks for node in nodes)
+    return _priced(connection, pool, states.get(pool.id, {}), running, prices)
+
+
+def _priced(
+    connection: Connection,
+    pool: PoolView,
+    states: Mapping[bool, Mapping[str, int]],
+    running_tasks: int,
+    prices: PriceTable,
+) -> PoolStatus:
+    location = connection.outputs.location
     return PoolStatus(
         pool=pool,
-        states=states.get(pool.id, {}),
-        running_tasks=sum(node.running_tasks for node in nodes),
+        states=states,
+        running_tasks=running_tasks,
         spot_price=prices.find(pool.vm_size, location, spot=True),
         dedicated_price=prices.find(pool.vm_size, location, spot=False),
         free=location == "local",

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Generator
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,12 @@ import pytest
 from azure.batch import models
 
 from runner.cli.main import main
+from runner.core.checks import Check
 from runner.core.home import HomePaths
+from runner.core.machines import find_machine
+from runner.core.settings import load_settings
+from runner.flows.check_agents import check_agents
+from runner.flows.check_config import Image, PoolFacts
 from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, serving
 from tests.unit.runner.recipe_maker import outputs
 from tests.unit.runner.recipe_maker import pool as pool_output
@@ -195,6 +200,7 @@ def test_a_fixed_pool_is_resized_and_keeps_the_target_that_is_not_named(
     eventually(lambda: command.row(pool)["allocation"] == "steady")
     _, err = command.text("resize", pool, "2")
     assert "1 to 2 spot" in err
+    assert "USD per hour then: unknown" in err
     command.things.wait_nodes(pool, 3)
     eventually(lambda: command.row(pool)["allocation"] == "steady")
     command.text("resize", pool, "0", "--dedicated", "0")
@@ -245,6 +251,38 @@ def test_a_size_that_cannot_be_is_one_error(command: Command, count: str) -> Non
     code, err = command.error("resize", pool, "--", count)
     assert code == 2
     assert err.startswith("error[")
+
+
+def test_the_cost_of_a_resize_is_told(command: Command) -> None:
+    pool = command.things.pool(vm_size=PAID)
+    eventually(lambda: command.row(pool)["allocation"] == "steady")
+    assert f"USD per hour then: {3 * SPOT_USD:.3f}" in command.text("resize", pool, "3")[1]
+
+
+def image_checks(sku: str, agent: str) -> list[Check]:
+    """What the account's own list says of a pool's image."""
+    settings = load_settings({}, cwd=Path.cwd(), env=os.environ)
+    size = find_machine(PAID)
+    assert size is not None
+    image = Image("canonical", "ubuntu-24_04-lts", sku, "latest")
+    pools = [PoolFacts("t4", size, 1, 0, image, "", agent)]
+    return list(check_agents(settings, pools, date(2026, 11, 21)))
+
+
+@pytest.mark.usefixtures("command")
+def test_an_image_that_the_account_supports_passes() -> None:
+    (check,) = image_checks("server", "batch.node.ubuntu 24.04")
+    assert check.state == "ok"
+
+
+@pytest.mark.usefixtures("command")
+@pytest.mark.parametrize(
+    ("sku", "agent"),
+    [("server", "batch.node.ubuntu 22.04"), ("unheard-of", "batch.node.ubuntu 24.04")],
+)
+def test_an_image_that_the_account_does_not_support_fails(sku: str, agent: str) -> None:
+    (check,) = image_checks(sku, agent)
+    assert (check.state, check.code) == ("failed", "R-IMAGE-ENDED")
 
 
 def gone(command: Command) -> None:

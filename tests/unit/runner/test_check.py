@@ -301,6 +301,12 @@ def test_batchs_own_end_of_a_size_counts(project: Project, end: str, state: str)
     assert [each["state"] for each in found if each["check"] == "sizes"] == [state]
 
 
+def test_a_size_that_is_never_spot_is_a_failure(project: Project):
+    project.server.state.batch_sizes[0]["capabilities"][0]["value"] = "False"
+    failed = project.only_failure(3)
+    assert failed["code"] == "R-MACHINE-SPOT"
+
+
 def test_a_name_of_somebody_else_is_a_failure(project: Project):
     project.write(storage={"account_name": "taken"})
     project.server.state.taken_names.add("taken")
