@@ -17,6 +17,18 @@ from infra.pool_plan import PoolPlan
 from infra.registry import Registry
 
 _RESIZE_TIMEOUT = "PT15M"
+# What Batch refuses to change in place (PropertyCannotBeUpdated, github.com/Azure/Batch/issues/85
+# and 153). azure-native does not know it (provider/pkg/gen/replacement.go has nothing of Batch,
+# 2026-11-21): without this the preview would promise an update that fails.
+_IMMUTABLE = [
+    "vmSize",
+    "deploymentConfiguration",
+    "networkConfiguration",
+    "mountConfiguration",
+    "taskSlotsPerNode",
+    "taskSchedulingPolicy",
+    "interNodeCommunication",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +99,10 @@ class GpuPool(pulumi.ComponentResource):
             tags={**context.tags, **pool.tags},
             # Two pools cannot share one name, and the account's quota may not hold both.
             opts=pulumi.ResourceOptions(
-                parent=self, delete_before_replace=True, depends_on=around.ready
+                parent=self,
+                delete_before_replace=True,
+                replace_on_changes=_IMMUTABLE,
+                depends_on=around.ready,
             ),
         )
         self.register_outputs({"pool": self.pool.name})

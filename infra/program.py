@@ -164,7 +164,8 @@ def _selected_config() -> StackConfig:
             values[key] = _value(ours, key)
     values["location"] = azure.get("location")
     values["subscription_id"] = azure.get("subscriptionId")
-    file = Path(pulumi.get_root_directory()) / f"Pulumi.{stack}.yaml"
+    # An inline program of the Automation API has no root: the engine then says None.
+    file = Path(pulumi.get_root_directory() or ".") / f"Pulumi.{stack}.yaml"
     return parse_stack_config(values, stack=stack, file=file)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import re
 import time
@@ -10,7 +11,6 @@ from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
-from urllib.parse import quote
 
 from tests.engine.azure_native.immutable import changed_keys, refused
 from tests.unit.infra import cloud
@@ -113,7 +113,7 @@ class Azure:
 
     def _must_exist(self, resource_id: str, inputs: Mapping[str, Any]) -> None:
         """The parent, and all that an input names by its id: what is missing a dependency fails."""
-        for needed in {*_parents(resource_id), *_references(inputs)}:
+        for needed in [*_parents(resource_id), *_references(inputs)]:
             if not self._file(needed).exists():
                 code = "ParentResourceNotFound" if resource_id.startswith(needed) else "NotFound"
                 raise AzureError(code, f"{resource_id} needs {needed}, which was not found")
@@ -151,7 +151,8 @@ class Azure:
         return self._read(path) if path.exists() else {"latency_s": 0.0, "failures": []}
 
     def _file(self, resource_id: str) -> Path:
-        return self._resources / quote(resource_id.lower().strip("/"), safe="")
+        """Ids compare without case, and are longer than a file's name may be."""
+        return self._resources / hashlib.sha256(resource_id.lower().encode()).hexdigest()
 
     @staticmethod
     def _read(path: Path) -> dict[str, Any]:

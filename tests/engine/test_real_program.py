@@ -1,0 +1,35 @@
+"""The project's own program in the real engine: a life, and what its changes mean."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from infra.program import program
+from tests.engine.stage import CONFIG, Stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+
+
+def _config(**pool: Any) -> dict[str, str]:
+    pools = [{"id": "t4", "vm_size": "Standard_NC4as_T4_v3", "max_spot": 4, **pool}]
+    return {**CONFIG, "runner:pools": json.dumps(pools)}
+
+
+def test_the_stack_is_made_once_and_its_changes_are_what_they_say(stage: Stage) -> None:
+    stack = stage.stack(program, _config())
+    made = stack.up().summary.resource_changes or {}
+    assert set(made) == {"create"}
+    assert stage.azure.ids() == stage.ids_in_state()
+    assert set(stack.up().summary.resource_changes or {}) == {"same"}
+
+    more: Any = stage.stack(program, _config(max_spot=8)).preview().change_summary
+    assert (more.get("update"), more.get("replace")) == (1, None)
+    larger = stage.stack(program, _config(vm_size="Standard_NC24ads_A100_v4"))
+    replacing: Any = larger.preview().change_summary
+    assert replacing.get("replace") == 1
+
+    larger.up()
+    assert stage.azure.ids() == stage.ids_in_state()
