@@ -32,7 +32,8 @@ wait_for_gpus() {
   local found count
   while true; do
     if found=$(gpus); then
-      count=$(grep -c . <<<"$found" || true)
+      # Warnings stand among the GPUs, and one that is gone has no driver version.
+      count=$(grep -cE ', [0-9]+(\.[0-9]+)+$' <<<"$found" || true)
       ((count < RUNNER_GPUS)) || break
       found="$count of $RUNNER_GPUS GPUs answer: ${found:-none}"
     fi

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -122,6 +123,8 @@ def test_node_with_its_gpu_and_uv_is_ready(node: Node) -> None:
         ("echo no devices were found; exit 6", 1, "no devices were found nvidia-smi exited with"),
         (f"echo {_T4!r}", 4, "1 of 4 GPUs answer"),
         ("true", 1, "0 of 1 GPUs answer: none"),
+        (f"echo {_T4!r}; echo 'GPU 00000001:00:00.0, [Unknown Error]'", 2, "1 of 2 GPUs answer"),
+        (f"echo {_T4!r}; echo 'WARNING: infoROM is corrupted'", 2, "1 of 2 GPUs answer"),
     ],
 )
 def test_node_without_its_gpus_fails_and_says_why_and_what_to_do(
@@ -297,6 +300,27 @@ def _shown(encoded: str) -> str:
     *before, text = encoded.rsplit(":", 1)
     first = base64.b64decode(text, validate=True).decode().splitlines()
     return ":".join([*before, f"[{len(first)} lines: {first[0]}]"])
+
+
+@pytest.mark.slow
+def test_pinned_uv_is_really_installed_by_its_hashes(node: Node) -> None:
+    """Downloads uv, 20 MB, as a marketplace node does."""
+    (node.folder / "bin" / "uv").unlink()
+    node.has("python3", f'exec {sys.executable} "$@"')
+    settings = ("PIP_", "SSL_CERT_", "http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY")
+    network = {name: value for name, value in os.environ.items() if name.startswith(settings)}
+    start = start_task(pool(), 1)
+    done = node.run(start, network)
+    assert done.returncode == 0, done.stderr
+    found = subprocess.run(
+        [str(node.home / "bin" / "uv"), "--version"], capture_output=True, text=True, check=True
+    )
+    pin = (ROOT / "custom_image" / "uv.txt").read_text("utf-8")
+    assert f"uv=={found.stdout.split()[1]} " in pin
+    wrong = base64.b64encode(re.sub("sha256:....", "sha256:0000", pin).encode()).decode()
+    refused = node.run(start, {**network, "RUNNER_UV": wrong})
+    assert refused.returncode == 1
+    assert "error[R-NODE-UV]" in refused.stderr
 
 
 def test_script_is_clean() -> None:
