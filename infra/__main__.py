@@ -1,5 +1,9 @@
 """What `pulumi up` runs."""
 
+from pathlib import Path
+
+import pulumi
+
 from infra.program import program
 
-program()
+program(Path(pulumi.get_root_directory()))

@@ -176,12 +176,12 @@ def _deployed(resource: Mapping[str, Any]) -> Deployed:
     )
 
 
-def _program(steps: _Steps) -> Callable[[], None]:
+def _program(folder: Path, steps: _Steps) -> Callable[[], None]:
     """The program runs in this process: an error of ours is kept as it was raised."""
 
     def run() -> None:
         try:
-            program()
+            program(folder)
         except pulumi.RunError as err:
             if isinstance(err.__cause__, RunnerError):
                 steps.own_error = err.__cause__
@@ -194,7 +194,7 @@ def _select(environment: Environment, steps: _Steps) -> auto.Stack:
     return auto.create_or_select_stack(
         stack_name=environment.stack,
         project_name=PROJECT,
-        program=_program(steps),
+        program=_program(environment.folder, steps),
         opts=auto.LocalWorkspaceOptions(
             work_dir=str(environment.folder),
             pulumi_command=environment.cli,
@@ -222,8 +222,10 @@ class _Steps:
             change = _change(event.res_op_failed_event.metadata)
             self._on_progress(Progress("failed", change))
         elif event.diagnostic_event is not None and event.diagnostic_event.severity == "error":
-            message = event.diagnostic_event.message.strip()
-            self.errors.append(message)
+            # A trace of Python goes on below its first line; the engine repeats the last error.
+            message = event.diagnostic_event.message.strip().partition("\n")[0]
+            if not message.startswith("an unhandled error occurred"):
+                self.errors.append(message)
             self._on_progress(Progress("error", None, message))
 
     def planned(self) -> list[Change]:

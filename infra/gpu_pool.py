@@ -15,6 +15,7 @@ from infra.node_setup import FILES_OPTIONS, StartTask, blobfuse_options
 from infra.pool_config import BlobMount, FilesMount, Mount
 from infra.pool_plan import PoolPlan
 from infra.registry import Registry
+from infra.vm_image import ImageFactory
 
 _RESIZE_TIMEOUT = "PT15M"
 # What Batch refuses to change in place (PropertyCannotBeUpdated, github.com/Azure/Batch/issues/85
@@ -39,7 +40,7 @@ class PoolSurroundings:
     store: DataStore
     identities: Identities
     subnet_id: pulumi.Input[str] | None
-    image_definition: pulumi.Output[str] | None
+    images: ImageFactory | None
     registry: Registry | None
 
     @property
@@ -127,13 +128,10 @@ class GpuPool(pulumi.ComponentResource):
         )
 
     def _own_image(self, version: str) -> pulumi.Input[str]:
-        """The image definition for `latest`, which Batch takes as its newest version."""
-        definition = self._around.image_definition
-        if definition is None:  # the configuration is checked for this
+        images = self._around.images
+        if images is None:  # the configuration is checked for this
             raise ValueError("a pool wants the stack's own image, and there is none")
-        if version == "latest":
-            return definition
-        return definition.apply(lambda found: f"{found}/versions/{version}")
+        return images.version_id(version)
 
     def _mount(self, mount: Mount) -> batch.MountConfigurationArgs:
         if isinstance(mount, BlobMount):

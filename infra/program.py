@@ -24,6 +24,7 @@ from infra.observability import Observability
 from infra.pool_plan import PoolPlan, plan_pools
 from infra.registry import Registry
 from infra.stack_config import CONTAINERS, StackConfig, parse_stack_config
+from infra.vm_image import ImageFactory
 from runner.contract import CONTRACT_VERSION, PoolOutput
 from runner.core.errors import RunnerError
 from runner.core.prices import load_price_table
@@ -37,10 +38,13 @@ _KINDS = {
 _MACHINE_SIGN_IN = ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC")
 
 
-def program() -> None:
-    """Declare the stack that is selected; what Pulumi runs. An error is text, without a trace."""
+def program(folder: Path) -> None:
+    """Declare the stack that is selected; what Pulumi runs. An error is text, without a trace.
+
+    `folder` holds `Pulumi.<stack>.yaml`, whose lines errors name.
+    """
     try:
-        exports = declare(_selected_config(), _deployer(), datetime.now(UTC))
+        exports = declare(_selected_config(folder), _deployer(), datetime.now(UTC))
     except RunnerError as err:
         raise pulumi.RunError(str(err)) from err
     for key, value in exports.items():
@@ -94,7 +98,7 @@ class _Stack:
             store=store,
             identities=identities,
             subnet_id=network.subnet.id if network else None,
-            image_definition=None,
+            images=self._images(),
             registry=self._registry(identities),
         )
         for plan in plans:
@@ -108,6 +112,11 @@ class _Stack:
             "observability", self._context, account, self._config.observability
         )
         return watching.workspace.id
+
+    def _images(self) -> ImageFactory | None:
+        if self._config.image is None:
+            return None
+        return ImageFactory("image", self._context, self._config.image)
 
     def _registry(self, identities: Identities) -> Registry | None:
         if not self._config.registry:
@@ -138,8 +147,8 @@ class _Stack:
             "identity_client_id": nodes.client_id,
             "identity_resource_id": nodes.id,
             "pools": [dataclasses.asdict(_pool_output(plan)) for plan in plans],
-            "image_definition": None,
-            "image_template": None,
+            "image_definition": around.images.definition_id if around.images else None,
+            "image_template": around.images.template_name if around.images else None,
             "registry_server": around.registry.login_server if around.registry else None,
         }
 
@@ -155,7 +164,7 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
     )
 
 
-def _selected_config() -> StackConfig:
+def _selected_config(folder: Path) -> StackConfig:
     stack = pulumi.get_stack()
     ours, azure = pulumi.Config("runner"), pulumi.Config("azure-native")
     values: dict[str, Any] = {}
@@ -164,9 +173,7 @@ def _selected_config() -> StackConfig:
             values[key] = _value(ours, key)
     values["location"] = azure.get("location")
     values["subscription_id"] = azure.get("subscriptionId")
-    # An inline program of the Automation API has no root: the engine then says None.
-    file = Path(pulumi.get_root_directory() or ".") / f"Pulumi.{stack}.yaml"
-    return parse_stack_config(values, stack=stack, file=file)
+    return parse_stack_config(values, stack=stack, file=folder / f"Pulumi.{stack}.yaml")
 
 
 def _value(config: pulumi.Config, key: str) -> Any:

@@ -26,7 +26,7 @@ def down(
         bool, typer.Option("--everything", help="The storage account and what is in it, too.")
     ] = False,
     force: Annotated[
-        bool, typer.Option("--force", help="Also while runs are active: they are lost.")
+        bool, typer.Option("--force", help="Do not look for active runs: they are lost.")
     ] = False,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
     output: OutputOption = OutputFormat.TABLE,
@@ -41,7 +41,7 @@ def down(
     from runner.flows import takedown
 
     with out.stages() as view:
-        remains = takedown.look(settings, environment, view.on_progress)
+        remains = takedown.look(settings, environment, view.on_progress, ask=not force)
     if not remains.resources:
         out.note(f"stack {settings.stack!r} is not deployed")
         return

@@ -39,14 +39,16 @@ def look(
     settings: Settings,
     environment: engine.Environment,
     on_progress: OnProgress,
+    *,
+    ask: bool,
 ) -> Remains:
-    """Read the state, the jobs and the size of what is stored."""
+    """Read the state; with `ask` also the jobs and the size of what is stored, from Azure."""
     on_progress(Progress("look", "start", "reading the state"))
     resources = [found for found in engine.deployed(environment) if found.id]
     connection = _connection(settings)
     active: Sequence[str] = ()
     sizes: Mapping[str, int] | None = None
-    if resources and connection is not None:
+    if ask and resources and connection is not None:
         on_progress(Progress("look", "progress", "asking for active runs"))
         active = [task for _, task in unfinished_tasks(connection, _ACTIVE_SHOWN + 1)]
         on_progress(Progress("look", "progress", "measuring what is stored"))

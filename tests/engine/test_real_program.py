@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.program import program
+from infra.program import program as real_program
 from tests.engine.stage import CONFIG, Stage
 
+# These stacks have no file of their own: their settings are given to the engine.
+program = partial(real_program, Path())
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 
 

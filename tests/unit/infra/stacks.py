@@ -28,6 +28,7 @@ EVERYTHING: Mapping[str, Any] = {
     ],
     "storage": {"file_share_gib": 100, "keep_runs_days": 90},
     "network": {},
+    "image": {},
     "registry": True,
     "budget": {"usd_per_month": 250, "emails": ["ops@example.com"]},
     "observability": {"emails": ["ops@example.com"]},
@@ -52,6 +53,7 @@ EVERYTHING: Mapping[str, Any] = {
         {
             "id": "own-image",
             "vm_size": "Standard_NC24ads_A100_v4",
+            "image": {"source": "gallery", "version": "1.2.3"},
             "scenario": "fixed",
             "max_spot": 0,
             "max_dedicated": 1,

@@ -246,9 +246,9 @@ def test_alerts_watch_the_batch_account() -> None:
 
 def test_runners_own_tasks_are_welcome_unless_a_pool_is_for_containers() -> None:
     pools = [T4, {**T4, "id": "boxes", "containers": True}]
-    plain, boxes = deploy(config_of("boxes", pools=pools)).of("batch:Pool")
-    assert "containerConfiguration" not in machine_of(plain)
-    assert machine_of(boxes)["containerConfiguration"]["type"] == "DockerCompatible"
+    made = {p.inputs["poolName"]: p for p in deploy(config_of("x", pools=pools)).of("batch:Pool")}
+    assert "containerConfiguration" not in machine_of(made["t4"])
+    assert machine_of(made["boxes"])["containerConfiguration"]["type"] == "DockerCompatible"
     with pytest.raises(RunnerError) as caught:
         deploy(config_of(pools=[{**T4, "vm_size": "Standard_D4s_v5", "containers": True}]))
     assert caught.value.code == "R-POOL-CONTAINERS"
