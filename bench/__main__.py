@@ -17,6 +17,7 @@ NAMES = (
     "autoscale",
     "log_latency",
     "train_warm",
+    "infra_program",
 )
 
 
