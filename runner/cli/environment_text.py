@@ -52,7 +52,7 @@ def cost_rows(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
             "vm_size": cost.vm_size,
             "gpu": cost.gpu or "none",
             "nodes": _nodes(cost),
-            "usd_per_hour": _money(cost.usd_per_hour_max, "up to "),
+            "usd_per_hour": _money(cost.usd_per_hour_max, "below " if cost.bounded else "up to "),
             "idle_usd_per_hour": "0" if not cost.idle_nodes else _money(cost.usd_per_hour_max),
             "prices_of": cost.as_of.isoformat() if cost.as_of else "unknown",
         }

@@ -35,7 +35,9 @@ EXAMPLE = {
 class PoolCost:
     """What one pool costs an hour: nothing while idle, at most `usd_per_hour_max`.
 
-    A price that is not known is None, and so is a sum that needs it. `as_of` is the older date.
+    A spot price that is not known is bounded by the dedicated one, which it never passes
+    (learn.microsoft.com/azure/batch/batch-spot-vms, 2026-11); `bounded` says so. Where neither is
+    known the sum is None. `as_of` is the older date.
     """
 
     pool: str
@@ -48,19 +50,25 @@ class PoolCost:
     idle_nodes: int
 
     @property
+    def bounded(self) -> bool:
+        """The sum uses the dedicated price for spot nodes: it will be less."""
+        return bool(self.max_spot) and self.spot is None and self.dedicated is not None
+
+    @property
     def usd_per_hour_max(self) -> float | None:
         """All nodes that the caps allow, at these prices."""
-        parts = [(self.max_spot, self.spot), (self.max_dedicated, self.dedicated)]
-        if any(count and price is None for count, price in parts):
+        if any(price is None for _, price in self._used()):
             return None
-        return sum(count * price.usd_per_hour for count, price in parts if price and count)
+        return sum(count * price.usd_per_hour for count, price in self._used() if price)
 
     @property
     def as_of(self) -> date | None:
         """When the prices that are used were so."""
-        used = [(self.max_spot, self.spot), (self.max_dedicated, self.dedicated)]
-        dates = [price.as_of for count, price in used if count and price]
-        return min(dates, default=None)
+        return min((price.as_of for _, price in self._used() if price), default=None)
+
+    def _used(self) -> list[tuple[int, Price | None]]:
+        parts = [(self.max_spot, self.spot or self.dedicated), (self.max_dedicated, self.dedicated)]
+        return [(count, price) for count, price in parts if count]
 
 
 @dataclass(frozen=True, slots=True)

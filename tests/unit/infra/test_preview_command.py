@@ -62,6 +62,16 @@ def test_price_that_nobody_knows_is_unknown_and_warned_of(
     assert "no price known for t4" in said.err
 
 
+def test_spot_price_that_nobody_knows_is_below_the_dedicated_one(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    file.write_text(file.read_text() + "  azure-native:location: eastus\n")
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    (pool,) = json.loads(capsys.readouterr().out)["pools"]
+    assert pool["usd_per_hour"] == "below 2.10"  # four T4 at 0.526
+
+
 def test_known_price_is_multiplied_and_dated(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
