@@ -56,6 +56,24 @@ def show_declared(out: Output, plan: Plan) -> None:
     show_costs(out, plan)
 
 
+def refuse_impossible(out: Output, settings: Settings, plan: Plan) -> None:
+    """Raise what would stop a deployment half-way: sign-in, rights, quota, a name that is taken."""
+    from runner.flows.check import first_failure, run_checks
+
+    with out.stages() as view:
+        checks = run_checks(
+            settings,
+            folder=plan.folder,
+            env=os.environ,
+            today=datetime.now(UTC).date(),
+            on_progress=view.on_progress,
+        )
+    failure = first_failure(checks)
+    if failure is not None:
+        out.note("runner check shows everything at once", style="dim")
+        raise failure
+
+
 def find_changes(
     out: Output, settings: Settings, plan: Plan, *, yes: bool
 ) -> tuple[Environment, Sequence[Change]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.core.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.contract import StackOutputs
+    from runner.core.settings import Settings
 
 
 def up(
@@ -15,13 +19,23 @@ def up(
         str | None, typer.Option("--stack", help="The stack.", show_default=False)
     ] = None,
     yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    check: Annotated[
+        bool, typer.Option(help="Look first for what would stop it, as runner check does.")
+    ] = True,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create or change the Azure environment: storage, Batch account, pools that scale to zero."""
-    from runner.cli.environment_view import find_changes, read_plan, show_changes
+    from runner.cli.environment_view import (
+        find_changes,
+        read_plan,
+        refuse_impossible,
+        show_changes,
+    )
 
     out = Output(output)
     settings, plan = read_plan(stack)
+    if check:
+        refuse_impossible(out, settings, plan)
     environment, changes = find_changes(out, settings, plan, yes=yes)
     if output is OutputFormat.TABLE:  # else stdout is for the outputs alone
         show_changes(out, plan, changes)
@@ -37,7 +51,11 @@ def up(
         )
     with out.stages() as view:
         outputs = deployment.deploy(settings, environment, changes, view.on_progress)
-    if output is not OutputFormat.TABLE:
+    _report(out, settings, outputs)
+
+
+def _report(out: Output, settings: Settings, outputs: StackOutputs) -> None:
+    if out.format is not OutputFormat.TABLE:
         import dataclasses
 
         out.record(dataclasses.asdict(outputs))
