@@ -31,7 +31,7 @@ def resource_rows(declared: Sequence[Declared]) -> list[dict[str, Any]]:
 
 
 def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
-    """One row a step of the engine; components, which are no resources, are left out."""
+    """One row a resource; components and the provider are the engine's own and left out."""
     return [
         {
             "change": f"{_SYMBOLS.get(change.op, ' ')} {change.op}",
@@ -40,7 +40,7 @@ def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
             "because_of": ", ".join(change.keys),
         }
         for change in changes
-        if not change.type.startswith("runner:")
+        if change.type.startswith("azure-native:")
     ]
 
 

@@ -25,6 +25,7 @@ def up(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Create or change the Azure environment: storage, Batch account, pools that scale to zero."""
+    from runner.cli.environment_text import change_rows
     from runner.cli.environment_view import (
         find_changes,
         read_plan,
@@ -41,7 +42,8 @@ def up(
         show_changes(out, plan, changes)
     from runner.flows import deployment
 
-    if changes and not (yes or out.confirm(f"Deploy these {len(changes)} changes?")):
+    count = len(change_rows(changes))
+    if count and not (yes or out.confirm(f"Deploy these {count} changes?")):
         raise RunnerError(
             "R-UP-DECLINED",
             "nothing was deployed",

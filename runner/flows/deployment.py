@@ -53,7 +53,8 @@ def deploy(
     on_progress: OnProgress,
 ) -> StackOutputs:
     """Deploy and keep the outputs, so that no later command needs Pulumi."""
-    report = StepReport("deploy", on_progress, len(changes))
+    total = sum(change.type.startswith("azure-native:") for change in changes)
+    report = StepReport("deploy", on_progress, total)
     outputs = _outputs(engine.up(environment, report.see))
     report.end()
     keep_outputs(settings, outputs)
@@ -96,8 +97,8 @@ class StepReport:
     def see(self, step: engine.Progress) -> None:
         """One event of the engine."""
         change = step.change
-        if change is None or change.op == "same":
-            return
+        if change is None or change.op == "same" or not change.type.startswith("azure-native:"):
+            return  # components are the engine's own: nobody waits for them
         if step.phase == "end":
             self.done += 1
         verb = _VERBS.get(change.op, change.op)
