@@ -12,7 +12,7 @@ from infra.context import StackContext
 from infra.data_store import DataStore
 from infra.identity import Identities
 from infra.node_setup import FILES_OPTIONS, StartTask, blobfuse_options
-from infra.pool_config import BlobMount, FilesMount, Mount
+from infra.pool_config import SCENARIO, BlobMount, FilesMount, Mount
 from infra.pool_plan import PoolPlan
 from infra.registry import Registry
 from infra.vm_image import ImageFactory
@@ -67,9 +67,13 @@ class GpuPool(pulumi.ComponentResource):
     ) -> None:
         super().__init__("runner:infra:GpuPool", name, None, opts)
         self._around = around
-        nodes = around.identities.nodes.id
-        pool = plan.pool
-        self.pool = batch.Pool(
+        self.pool = self._pool(name, context, plan)
+        self.register_outputs({"pool": self.pool.name})
+
+    def _pool(self, name: str, context: StackContext, plan: PoolPlan) -> batch.Pool:
+        around, pool = self._around, plan.pool
+        fill, between = batch.ComputeNodeFillType, batch.InterNodeCommunicationState
+        return batch.Pool(
             name,
             pool_name=pool.id,
             account_name=around.account.account.name,
@@ -77,26 +81,24 @@ class GpuPool(pulumi.ComponentResource):
             vm_size=pool.vm_size,
             task_slots_per_node=pool.slots,
             task_scheduling_policy=batch.TaskSchedulingPolicyArgs(
-                node_fill_type=(
-                    batch.ComputeNodeFillType.PACK
-                    if pool.pack_tasks
-                    else batch.ComputeNodeFillType.SPREAD
-                )
+                node_fill_type=fill.PACK if pool.pack_tasks else fill.SPREAD
             ),
             inter_node_communication=(
-                batch.InterNodeCommunicationState.ENABLED
-                if pool.inter_node_communication
-                else batch.InterNodeCommunicationState.DISABLED
+                between.ENABLED if pool.inter_node_communication else between.DISABLED
             ),
             identity=batch.BatchPoolIdentityArgs(
-                type=batch.PoolIdentityType.USER_ASSIGNED, user_assigned_identities=[nodes]
+                type=batch.PoolIdentityType.USER_ASSIGNED,
+                user_assigned_identities=[around.identities.nodes.id],
             ),
             deployment_configuration=self._machine(plan),
             scale_settings=_scale(plan),
             start_task=_start_task(plan.start),
-            mount_configuration=[self._mount(mount) for mount in plan.pool.mounts],
+            mount_configuration=[self._mount(mount) for mount in pool.mounts],
             network_configuration=self._network(),
-            metadata=[batch.MetadataItemArgs(name="runner-stack", value=context.names.stack)],
+            metadata=[
+                batch.MetadataItemArgs(name="runner-stack", value=context.names.stack),
+                batch.MetadataItemArgs(name=SCENARIO, value=pool.scenario),
+            ],
             tags={**context.tags, **pool.tags},
             # Two pools cannot share one name, and the account's quota may not hold both.
             opts=pulumi.ResourceOptions(
@@ -106,7 +108,6 @@ class GpuPool(pulumi.ComponentResource):
                 depends_on=around.ready,
             ),
         )
-        self.register_outputs({"pool": self.pool.name})
 
     def _machine(self, plan: PoolPlan) -> batch.DeploymentConfigurationArgs:
         image = plan.image

@@ -10,7 +10,11 @@
 set -euo pipefail
 umask 022
 
+# Tasks write everywhere below the shared folder, and this script runs as root: it uses nothing of
+# that after the first task. What it must be able to trust stays below the start task's folder.
+# https://learn.microsoft.com/azure/batch/files-and-directories (read 2026-11-21)
 home=$AZ_BATCH_NODE_SHARED_DIR/runner
+own=$AZ_BATCH_NODE_STARTUP_DIR/runner
 say() { printf '[node setup %3ss] %s\n' "$SECONDS" "$*"; }
 complain() { printf '%s: %s\n  why: %s\n  fix: %s\n' "$@" >&2; }
 fail() {
@@ -47,7 +51,7 @@ wait_for_gpus() {
 
 # The agent looks for uv in $home/bin, then on PATH.
 prepare_uv() {
-  local pin venv=$home/uv
+  local pin venv=$own/uv
   if command -v uv >/dev/null; then
     say "$(uv --version) is part of the image"
     return
@@ -55,6 +59,7 @@ prepare_uv() {
   pin=$(base64 -d <<<"$RUNNER_UV")
   if [[ "$(cat "$venv/pin" 2>/dev/null)" != "$pin" ]] || ! "$venv/bin/uv" --version >/dev/null; then
     rm -rf "$venv"
+    mkdir -p "$own"
     make_venv "$venv"
     printf '%s\n' "$pin" >"$venv.txt"
     try 3 "$venv/bin/python" -m pip install --quiet --disable-pip-version-check --no-cache-dir \
@@ -63,8 +68,7 @@ prepare_uv() {
         "let the pool's network reach the Python package index, or use the stack's own image"
     mv "$venv.txt" "$venv/pin"
   fi
-  [[ $(readlink "$home/bin/uv" || true) == ../uv/bin/uv ]] || ln -sfn ../uv/bin/uv "$home/bin/uv"
-  PATH=$home/bin:$PATH
+  PATH=$venv/bin:$PATH
   say "$(uv --version) is installed"
 }
 
@@ -119,9 +123,7 @@ usual_python() {
 
 # The cache is the agent's: it keeps uv's files in cache/uv and interpreters in cache/python.
 preload_file() {
-  local folder=$1 file=$2 python=$3 cache=$home/cache mark
-  mark=$cache/preloaded/$({ echo "$python"; cat "$folder/$file"; } | sha256sum | cut -c1-32)
-  [[ ! -e $mark ]] || { say "${folder##*/}/$file is there already"; return 0; }
+  local folder=$1 file=$2 python=$3 cache=$home/cache
   local -x UV_CACHE_DIR=$cache/uv UV_PYTHON_INSTALL_DIR=$cache/python UV_NO_PROGRESS=1 NO_COLOR=1
   # Beside the environments to come: the same file system, so that uv links instead of copying.
   local trial=$home/preloading
@@ -131,16 +133,28 @@ preload_file() {
     rm -rf "$trial"
     return 1
   fi
-  touch "$mark"
   rm -rf "$trial"
   say "${folder##*/}/$file is in the cache"
 }
 
+# The shared folder as the first task finds it; a half-made one of a failed try goes first.
+prepare_home() {
+  rm -rf "$home"
+  mkdir -p "$home/bin" "$home/cache" "$home/envs"
+  [[ ! -e $own/uv ]] || ln -s "$own/uv/bin/uv" "$home/bin/uv"
+  [[ -z "${RUNNER_PRELOAD:-}" ]] || preload
+  # Tasks run as another user, and write where the start task wrote.
+  chmod a+rwx "$home" "$home/envs"
+  chmod -R a+rwX "$home/cache"
+  mkdir -p "$own"
+  touch "$own/handed-over"
+}
+
 ((RUNNER_GPUS == 0)) || wait_for_gpus
-mkdir -p "$home/bin" "$home/cache/preloaded" "$home/envs"
 prepare_uv
-[[ -z "${RUNNER_PRELOAD:-}" ]] || preload
-# Tasks run as another user, and write where the start task wrote.
-chmod a+rwx "$home" "$home/envs"
-chmod -R a+rwX "$home/cache"
+if [[ -e $own/handed-over ]]; then
+  say "tasks have used $home: it stays as it is"
+else
+  prepare_home
+fi
 say "ready"

@@ -15,6 +15,8 @@ _RELATIVE_PATH = r"^\w[\w.-]*(/\w[\w.-]*)*$"
 Scenario = Literal[
     "scale_to_zero", "spot_first_with_dedicated_fallback", "office_hours", "fixed", "formula"
 ]
+# A pool says in its metadata how it scales: the policies let `fixed` and `office_hours` keep nodes.
+SCENARIO = "runner-scenario"
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 

@@ -10,13 +10,12 @@ from batch_emulator.autoscale.errors import FormulaError
 from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
 from batch_emulator.autoscale.samples import History
 from batch_emulator.autoscale.values import Timestamp
+from infra.pool_config import SCENARIO
 from runner.core.errors import RunnerError
 from runner.core.machines import machine
 from runner.core.node_agents import END_OF_LIFE
 
 Report = Callable[[str], None]
-# A pool says in its metadata that it keeps nodes on purpose: `fixed`, or `office_hours`.
-SCENARIO = "runner-scenario"
 _MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
 # One evaluation every 5 minutes: half an hour with more tasks than nodes, then two hours without.
 _BUSY_EVALUATIONS = 6

@@ -68,7 +68,9 @@ def no_public_blob_access(resource_type: str, props: Mapping[str, Any], report: 
 def entra_only(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
     """Batch and the registry take no keys."""
     kind = kind_of(resource_type)
-    if kind == "batch:BatchAccount" and props.get("allowedAuthenticationModes") != ["AAD"]:
+    # Pulumi hands lists over in a class of its own, which is equal to no list.
+    modes = list(cast("Sequence[str]", props.get("allowedAuthenticationModes") or ()))
+    if kind == "batch:BatchAccount" and modes != ["AAD"]:
         report("keys sign in to the Batch account: set allowedAuthenticationModes to [AAD]")
     if kind == "containerregistry:Registry" and props.get("adminUserEnabled") is not False:
         report("the registry has an admin password: set adminUserEnabled to false")

@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted(
     p
-    for package in ("runner", "batch_emulator", "bench", "tools")
+    for package in ("runner", "batch_emulator", "infra", "bench", "tools")
     for p in (ROOT / package).rglob("*.py")
 )
 MAX_MODULE_LINES = 400

@@ -36,11 +36,8 @@ _TOOLS = [
     "mv",
     "sleep",
     "mktemp",
-    "sha256sum",
-    "cut",
     "touch",
     "chmod",
-    "readlink",
     "env",
 ]
 
@@ -58,6 +55,10 @@ class Node:
     @property
     def home(self) -> Path:
         return self.folder / "shared" / "runner"
+
+    @property
+    def own(self) -> Path:
+        return self.folder / "startup" / "runner"
 
     def has(self, name: str, script: str) -> None:
         """Put a command on PATH; it writes down its calls."""
@@ -82,6 +83,7 @@ class Node:
                 "PATH": str(self.folder / "bin"),
                 "HOME": str(self.folder),
                 "AZ_BATCH_NODE_SHARED_DIR": str(self.folder / "shared"),
+                "AZ_BATCH_NODE_STARTUP_DIR": str(self.folder / "startup"),
                 "RUNNER_PAUSE": "0.01",
                 **dict(start.environment),
                 "RUNNER_GPU_WAIT": "0",
@@ -97,7 +99,7 @@ class Node:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Node:
-    for name in ("bin", "shared"):
+    for name in ("bin", "shared", "startup"):
         (tmp_path / name).mkdir()
     for tool in _TOOLS:
         (tmp_path / "bin" / tool).symlink_to(shutil.which(tool) or "/nonexistent")
@@ -190,7 +192,7 @@ def test_node_without_uv_gets_the_pinned_one_where_the_agent_looks(bare: Node) -
     assert os.access(uv, os.X_OK)
     (install,) = [call for call in bare.calls("python3") if "pip install" in call]
     assert "--require-hashes" in install
-    assert (bare.home / "uv" / "pin").read_text("utf-8") == (
+    assert (bare.own / "uv" / "pin").read_text("utf-8") == (
         (ROOT / "custom_image" / "uv.txt").read_text("utf-8")
     )
 
@@ -198,10 +200,41 @@ def test_node_without_uv_gets_the_pinned_one_where_the_agent_looks(bare: Node) -
 def test_second_boot_changes_nothing(bare: Node) -> None:
     start = start_task(pool(preload=("mnist",)), 1)
     assert bare.run(start).returncode == 0
-    first = {path: path.lstat().st_mtime_ns for path in bare.home.rglob("*") if path.is_file()}
-    assert bare.run(start).returncode == 0
-    assert first == {p: p.lstat().st_mtime_ns for p in bare.home.rglob("*") if p.is_file()}
+    first = {path: path.lstat().st_mtime_ns for path in bare.folder.glob("s*/**/*")}
+    again = bare.run(start)
+    assert again.returncode == 0
+    assert "it stays as it is" in again.stdout
+    assert first == {path: path.lstat().st_mtime_ns for path in bare.folder.glob("s*/**/*")}
     assert sum("pip install" in call for call in bare.calls("python3")) == 1
+
+
+def test_second_boot_runs_and_touches_nothing_that_a_task_could_write(bare: Node) -> None:
+    start = start_task(pool(preload=("mnist",)), 1)
+    assert bare.run(start).returncode == 0
+    elsewhere = bare.folder / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    planted = f"#!/bin/bash\ntouch {bare.folder}/taken-over\n"
+    shutil.rmtree(bare.home)
+    for name in ("bin", "uv/bin"):
+        (bare.home / name).mkdir(parents=True)
+        for program in ("uv", "python"):
+            (bare.home / name / program).write_text(planted, encoding="utf-8")
+            (bare.home / name / program).chmod(0o755)
+    (bare.home / "cache").symlink_to(elsewhere)
+
+    done = bare.run(start)
+
+    assert done.returncode == 0, done.stderr
+    assert "uv 0.13.8 is installed" in done.stdout
+    assert not (bare.folder / "taken-over").exists()
+    assert oct(elsewhere.stat().st_mode)[-3:] == "700"
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_second_try_of_a_start_task_that_failed_begins_anew(bare: Node) -> None:
+    (bare.home / "cache" / "half").mkdir(parents=True)
+    assert bare.run(start_task(pool(), 1)).returncode == 0
+    assert not (bare.home / "cache" / "half").exists()
 
 
 def test_node_without_network_fails_after_some_tries(bare: Node) -> None:
@@ -219,7 +252,7 @@ def test_another_pin_replaces_the_uv_of_the_last_boot(bare: Node) -> None:
     assert bare.run(start).returncode == 0
     newer = base64.b64encode(b"uv==9.9.9 --hash=sha256:00\n").decode()
     assert bare.run(start, {"RUNNER_UV": newer}).returncode == 0
-    assert (bare.home / "uv" / "pin").read_text("utf-8").startswith("uv==9.9.9")
+    assert (bare.own / "uv" / "pin").read_text("utf-8").startswith("uv==9.9.9")
 
 
 def test_preloaded_recipe_is_installed_into_the_agents_cache(node: Node) -> None:
@@ -239,7 +272,7 @@ def test_preloading_takes_the_python_that_the_agent_will_take(node: Node) -> Non
     start = start_task(pool(preload=("mnist",)), 0)
     assert node.run(start).returncode == 0
     assert f"--python {node.folder}/bin/python3" in node.calls("uv")[1]
-    shutil.rmtree(node.home)
+    shutil.rmtree(node.own)
     node.has("python3", "exit 1")  # it is older than 3.11
     assert node.run(start).returncode == 0
     assert f"--python {NEWER_PYTHON}" in node.calls("uv")[-2]
@@ -250,7 +283,7 @@ def test_recipe_that_cannot_be_preloaded_is_said_and_leaves_a_node(node: Node) -
     done = node.run(start_task(pool(preload=("mnist",)), 0))
     assert done.returncode == 0
     assert "warning[R-NODE-PRELOAD]: could not preload requirements.txt" in done.stderr
-    assert list((node.home / "cache" / "preloaded").iterdir()) == []
+    assert "is in the cache" not in done.stdout
 
 
 def test_gpu_packages_are_only_for_nodes_with_gpus() -> None:

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
+from pulumi_policy.proxy import unknown_checking_proxy
 
 from infra.policy import pool_rules, rules
+from infra.stack_config import load_stack_config
+from tests.unit.infra import cloud
 from tests.unit.infra.good_resources import FORMULA, GOOD, POOL
 from tests.unit.infra.oracle import args_class
+from tests.unit.infra.recording import Recording
+from tests.unit.infra.stacks import config_of, deploy, full_stack, plain_stack
 from tests.unit.infra.test_oracle import DELETE, changed
 
 TODAY = date(2026, 11, 21)
@@ -27,14 +35,22 @@ _MACHINE = "deploymentConfiguration.virtualMachineConfiguration"
 
 def found(rule: rules.ResourceRule, kind: str, props: dict[str, Any]) -> list[str]:
     messages: list[str] = []
-    rule(f"azure-native:{kind}", props, messages.append)
+    rule(f"azure-native:{kind}", as_pulumi_hands_over(props), messages.append)
     return messages
+
+
+def as_pulumi_hands_over(props: dict[str, Any]) -> Mapping[str, Any]:
+    """Lists and objects inside are of classes of pulumi_policy, and not equal to plain ones."""
+    return unknown_checking_proxy(props)
 
 
 def in_stack(rule: rules.StackRule, *kinds: str, **changes: dict[str, Any]) -> list[str]:
     messages: list[str] = []
     stack = [
-        rules.Declared(f"azure-native:{k}", {**GOOD[k], **changes.get(k.replace(":", "_"), {})})
+        rules.Declared(
+            f"azure-native:{k}",
+            as_pulumi_hands_over({**GOOD[k], **changes.get(k.replace(":", "_"), {})}),
+        )
         for k in kinds
     ]
     rule(stack, messages.append)
@@ -203,3 +219,34 @@ def test_a_retired_size_is_refused_for_image_builds_too() -> None:
     kind = "virtualmachineimages:VirtualMachineImageTemplate"
     template = changed(GOOD[kind], "vmProfile.vmSize", "Standard_NC6")
     assert found(rules.nothing_retired(TODAY), kind, template)
+
+
+_OFFICE_POOL = {
+    "id": "office",
+    "vm_size": "Standard_NC4as_T4_v3",
+    "scenario": "office_hours",
+    "office_hours": {},
+}
+
+
+def _said(stack: Recording) -> list[str]:
+    """What all policies say of a recorded stack."""
+    messages: list[str] = []
+    declared = [rules.Declared(r.type, as_pulumi_hands_over(r.inputs)) for r in stack.resources]
+    for resource, rule in product(declared, RESOURCE_RULES):
+        rule(resource.resource_type, resource.props, messages.append)
+    for whole in (rules.budget_present, rules.keys_only_for_the_share):
+        whole(declared, messages.append)
+    return messages
+
+
+@pytest.mark.parametrize("stack", [plain_stack, full_stack])
+def test_the_policies_accept_what_the_program_declares(stack: Callable[[], Recording]) -> None:
+    assert _said(stack()) == []
+
+
+def test_the_policies_accept_the_projects_own_stack_and_office_hours() -> None:
+    azure = {"ARM_LOCATION": "westeurope", "ARM_SUBSCRIPTION_ID": cloud.SUBSCRIPTION}
+    dev = load_stack_config(Path("Pulumi.dev.yaml"), environment=azure)
+    assert _said(deploy(dev)) == []
+    assert _said(deploy(config_of("office", pools=[_OFFICE_POOL]))) == []

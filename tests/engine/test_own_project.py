@@ -1,0 +1,48 @@
+"""The project as a person has it: its own Pulumi.yaml and program, and the policies."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.engine.stage import CONFIG, ROOT, Stage
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+POLICY = ("--policy-pack", str(ROOT / "infra/policy"))
+
+
+@pytest.fixture
+def project(stage: Stage) -> Path:
+    """A copy, so that the stack's settings are not written into the repository."""
+    folder = stage.folder / "project"
+    folder.mkdir()
+    for name in ("Pulumi.yaml", "Pulumi.dev.yaml"):
+        shutil.copy(ROOT / name, folder)
+    for name in ("infra", "custom_image"):
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    stage.run("stack", "init", "dev", cwd=folder)
+    for key, value in CONFIG.items():
+        stage.run("config", "set", key, value, cwd=folder)
+    return folder
+
+
+def test_plain_pulumi_previews_the_project_within_its_policies(stage: Stage, project: Path) -> None:
+    shown = stage.run("preview", *POLICY, cwd=project, check=False)
+
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert "azure-native:batch:Pool" in shown.stdout
+    assert "[mandatory]" not in shown.stdout
+
+
+def test_plain_pulumi_makes_pools_that_are_kept_on_purpose(stage: Stage, project: Path) -> None:
+    file = project / "Pulumi.dev.yaml"
+    file.write_text(f"{file.read_text()}      scenario: fixed\n")
+    changed = file.read_text()
+    assert "scenario: fixed" in changed
+
+    made = stage.run("up", "--yes", *POLICY, cwd=project, check=False)
+
+    assert made.returncode == 0, made.stdout + made.stderr
+    assert stage.azure.ids() == stage.ids_in_state()
