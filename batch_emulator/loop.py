@@ -95,11 +95,19 @@ class Loop:
             left_s = (min(until, target) - self.clock.now()).total_seconds()
             self.clock.push(max(0.0, left_s))
             self.step()
-            while await self.node_setup.settle():  # it takes none of the pushed clock's time
+            # neither takes any of the pushed clock's time
+            while await self.node_setup.settle() or await self._bury():
                 self.step()
             if until >= target:
                 return
             await asyncio.sleep(0)  # whoever else wants to may go on in between
+
+    async def _bury(self) -> bool:
+        """Wait for the end of what ran on lost nodes; whether there was any."""
+        lost = [e for e in self.account.executions.values() if e.stop is Stop.LOST]
+        for execution in lost:
+            await self.gone(execution)
+        return bool(lost)
 
     def step(self) -> None:
         """Apply decisions until there are none, and write what changed."""

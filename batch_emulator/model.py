@@ -206,6 +206,7 @@ class Job:
     max_parallel: int = -1
     deadline: datetime | None = None
     released: bool = False
+    moved: bool = False  # it was of another pool once: nodes there may have folders of it
     erasing: bool = False  # while deleting: its tasks are being forgotten, nobody sees them
     tasks: Counts = field(default_factory=Counts)
     slots: Counts = field(default_factory=Counts)

@@ -290,6 +290,7 @@ def job_record(job: Job) -> Json:
         "priority": job.priority,
         "max_parallel": job.max_parallel,
         "released": job.released,
+        "moved": job.moved,
         "visits": [
             [v.pool_id, v.node_id, v.state, v.preparation, v.release] for v in job.visits.values()
         ],
@@ -319,6 +320,7 @@ def job_from(record: Json) -> Job:
         priority=record["priority"],
         max_parallel=record["max_parallel"],
         released=record["released"],
+        moved=record["moved"],
         created=time_of(record["created"]),
         modified=time_of(record["modified"]),
         state_time=time_of(record["state_time"]),

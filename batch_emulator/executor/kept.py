@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import shlex
 import tempfile
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -31,9 +32,21 @@ _KEEPER = "/bin/sh"
 _KEEPER_OPTIONS = ("--interactive", f"--entrypoint={_KEEPER}")
 _KEEPER_ARGUMENTS = ("-s",)
 
-_REFUSALS = (125, 126, 127, 255)  # an engine's own exit codes, which a command can have as well
-_REFUSAL_TEXTS = ("OCI runtime", "container state improper", "is not running", "No such exec")
-_MISSING_TEXTS = ("no such file or directory", "executable file not found")
+# An engine's own exit codes, which a command can have as well; docker's client has 1 for what the
+# daemon refuses. Hence its last words count, too, in the form that an engine gives them. A command
+# that forges both spoils only its own result.
+_REFUSALS = (1, 125, 126, 127, 255)
+_REFUSAL = re.compile(
+    r"(?=Error: |Error response from daemon: |OCI runtime exec failed: )"
+    r".*(OCI runtime|OCI permission|container state improper|is not running"
+    r"|no such (exec|container))",
+    re.IGNORECASE,
+)
+# runc, docker, crun: each has its own way to say it
+_MISSING = re.compile(
+    r"no such file or directory|executable file .*not found|command that was not found",
+    re.IGNORECASE,
+)
 _TAIL = 2000
 
 
@@ -160,9 +173,9 @@ def refusal(launch: Launch, code: int) -> Failure | None:
         return None
     said = (launch.task_dir / "stderr.txt").read_bytes()[-_TAIL:].decode(errors="replace").strip()
     why = said.rpartition("\n")[2]
-    if not any(text in why for text in _REFUSAL_TEXTS):
+    if not _REFUSAL.match(why):
         return None
-    if any(text in why for text in _MISSING_TEXTS):
+    if _MISSING.search(why):
         words = shlex.split(launch.command_line)
         return command_not_found(launch.command_line, words[0] if words else "", why)
     return command_launch_failed(launch.command_line, why)

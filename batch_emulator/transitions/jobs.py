@@ -7,7 +7,7 @@ from datetime import datetime
 from batch_emulator.account import Account, DeleteTaskFolder, EraseTasks
 from batch_emulator.dependencies import Dependencies
 from batch_emulator.faults import Fault, bad_property
-from batch_emulator.model import Execution, Job, JobState, Json, Kind, Stop, part
+from batch_emulator.model import Execution, Job, JobState, Json, Kind, Stop, key_of, part
 from batch_emulator.transitions import manager
 from batch_emulator.transitions.states import (
     refresh_queue,
@@ -46,7 +46,9 @@ def apply_spec(account: Account, job: Job, spec: Json) -> None:
     if pool is not None:
         pool.waiting.pop(job.key, None)
     job.spec = spec
-    job.pool_id = spec["poolInfo"].get("poolId") or job.pool_id
+    pool_id = spec["poolInfo"].get("poolId") or job.pool_id
+    job.moved |= bool(job.pool_id) and key_of(pool_id) != key_of(job.pool_id)
+    job.pool_id = pool_id
     job.priority = spec.get("priority") or 0
     job.max_parallel = spec.get("maxParallelTasks") or -1
     if spec.get("allowTaskPreemption"):
@@ -156,6 +158,8 @@ def _forget_places(account: Account, job: Job) -> None:
     pool = account.pool_of(job)
     if pool is not None:
         pool.waiting.pop(job.key, None)
+    own = () if pool is None else (pool,)
+    for pool in account.pools.values() if job.moved else own:
         for node in pool.nodes.values():
             account.effects.append(DeleteTaskFolder(pool.id, node.id, job.id, None))
 

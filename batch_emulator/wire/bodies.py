@@ -268,6 +268,14 @@ def _nested(value: Any) -> Json:
     return cast("Json", value)
 
 
+def _texts(value: Any) -> Json:
+    """Names and values are the user's; what is nested deep could not be written or given back."""
+    kept = {name: text for name, text in _nested(value).items() if text is not None}
+    if not all(isinstance(text, str) for text in kept.values()):
+        raise ValueError
+    return kept
+
+
 def _list(value: Any) -> list[Any]:
     if not isinstance(value, list) or not all(
         isinstance(item, dict) for item in cast("list[Any]", value)
@@ -285,6 +293,7 @@ _KINDS: dict[str, _Kind] = {
     **dict.fromkeys(_STRINGS, (_string, "text")),
     **dict.fromkeys(_OBJECTS, (_nested, "an object")),
     **dict.fromkeys(_LISTS, (_list, "a list of objects")),
+    "resourceTags": (_texts, "an object of texts"),
 }
 
 

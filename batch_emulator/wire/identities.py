@@ -10,7 +10,13 @@ from batch_emulator.faults import bad_property, not_implemented
 from batch_emulator.model import Json
 
 _NAME = "identityReference"
-MARK = _NAME.encode()  # bodies without these bytes need no look
+# bodies with none of these need no look: the name may be escaped, or in another encoding
+_MARKS = (_NAME.encode(), b"\\u", b"\0")
+
+
+def may_name_identities(text: bytes) -> bool:
+    """Whether the text of a body may have identity references."""
+    return any(mark in text for mark in _MARKS)
 
 
 def check_identities(body: Json, *, known: bool) -> None:

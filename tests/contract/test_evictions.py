@@ -11,6 +11,7 @@ import httpx
 import pytest
 from azure.batch import BatchClient
 
+from batch_emulator.clock import ManualClock
 from tests.contract.server import KEY, Running, Things, eventually, serving
 
 VERSION = "2020-07-01"
@@ -207,6 +208,33 @@ def test_notice_and_absence_survive_a_restart(tmp_path: Path) -> None:
         eventually(lambda: node.lives == 2 and node.state == "idle")
         assert running.client.get_node(pool_id, second.id).state == "preempted"
         assert json.dumps(noticed)
+
+
+def spot_hours(data_dir: Path, seed: int) -> list[Any]:
+    """The event log of two hours of spot nodes, with a task that is evicted with them."""
+    headers = {"authorization": f"Bearer {KEY}"}
+    limits = {"seed": seed, "eviction_rate": 3.0, "capacity_away_s": 300.0, "notice_s": 0.0}
+    with serving(data_dir, clock=ManualClock(), **limits) as running:
+        things = Things(running.client)
+        pool_id = things.pool(id="pool", target_low_priority_nodes=3)
+        job_id = things.job(pool_id, id="job")
+        things.task(job_id, "/bin/sleep 600", id="task")
+        processes = running.emulator.account.executions
+        for _ in range(120):
+            running.push(60)
+            # a pushed clock does not wait for the end of what was killed
+            eventually(lambda: all(e.stop is None for e in list(processes.values())))
+        answer = httpx.get(f"{running.url}/_emulator/events", headers=headers)
+        return answer.json()["value"]
+
+
+def test_same_seed_gives_the_same_event_log(tmp_path: Path) -> None:
+    first, again = spot_hours(tmp_path / "1", 7), spot_hours(tmp_path / "2", 7)
+    assert first == again
+    assert sum(event["kind"] == "node.evict" for event in first) >= 5
+    requeued = [e for e in first if e["kind"] == "task.state" and e["value"] == "active"]
+    assert len(requeued) >= 2, "the task was evicted, too"
+    assert spot_hours(tmp_path / "3", 8) != first
 
 
 def test_disk_that_was_about_to_be_emptied_is_empty_after_a_crash(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError
+from azure.core.rest import HttpRequest
 
 from batch_emulator.files_share.shares import StorageAccount
 from tests.contract.server import Running, Things, code_of, eventually, serving
@@ -169,6 +170,23 @@ def test_without_an_account_every_reference_is_refused_by_its_place(tmp_path: Pa
                 attempt()
             assert caught.value.status_code == 501
             assert re.search(f"{where}/identityReference", str(caught.value.__dict__["model"]))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16-le", "utf-16"])
+@pytest.mark.parametrize("name", ["identityReference", "\\u0069dentityReference"])
+def test_no_spelling_of_the_name_gets_past(tmp_path: Path, name: str, encoding: str) -> None:
+    reference = f'{{"{name}": {{"resourceId": "{WHO.resource_id}"}}, "httpUrl": "http://h/c/b"}}'
+    body = f'{{"id": "t", "commandLine": "x", "resourceFiles": [{reference}]}}'
+    with serving(tmp_path / "alone") as alone:
+        things = Things(alone.client)
+        job = things.job(things.pool())
+        request = HttpRequest(
+            "POST", f"{alone.url}/jobs/{job}/tasks?api-version=2025-06-01",
+            content=body.encode(encoding), headers={"Content-Type": "application/json"},
+        )  # fmt: skip
+        with pytest.raises(HttpResponseError) as caught:
+            alone.client.send_request(request)
+        assert caught.value.status_code == 501
 
 
 def test_mount_goes_on_after_a_restart(tmp_path: Path, blobs: BlobStore) -> None:

@@ -7,13 +7,15 @@ import itertools
 from pathlib import Path
 
 from batch_emulator import erasure
-from batch_emulator.account import Limits
+from batch_emulator.account import DeleteTaskFolder, Limits
 from batch_emulator.call import Call
 from batch_emulator.emulator import Emulator, Settings
 from batch_emulator.faults import Fault
 from batch_emulator.model import Job, JobState
+from batch_emulator.records import job_from, job_record
 from batch_emulator.store import Store
 from batch_emulator.transitions import admission, jobs
+from tests.unit.emulator.world import World
 
 MANY = 5 * erasure.AT_ONCE + 1
 
@@ -114,3 +116,21 @@ def test_opening_a_store_takes_no_task_of_a_job_that_is_there(tmp_path: Path) ->
     store = Store(tmp_path / "data")
     assert store._db.execute("SELECT count(*) FROM tasks").fetchone() == (12,)
     store.close()
+
+
+def test_deleted_job_takes_its_folders_from_the_pool_that_it_left_too() -> None:
+    world = World()
+    for name in ("one", "two", "three"):
+        world.pool(name)
+    stays, moves = world.job("stays", "one"), world.job("moves", "one")
+    now = world.clock.now()
+    jobs.disable(world.account, moves, "requeue", now)
+    world.settle()
+    jobs.update(world.account, moves, {"id": "moves", "poolInfo": {"poolId": "two"}}, now)
+    assert job_from(job_record(moves)).moved, "a restart does not forget it"
+    for job in (stays, moves):
+        jobs.delete(world.account, job, now)
+        world.settle()
+    cleared = [(e.job_id, e.pool_id) for e in world.effects if isinstance(e, DeleteTaskFolder)]
+    assert [pool for job, pool in cleared if job == "stays"] == ["one"]
+    assert {"one", "two"} <= {pool for job, pool in cleared if job == "moves"}

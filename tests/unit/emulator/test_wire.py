@@ -42,12 +42,20 @@ def test_numbers_and_flags_as_text_are_coerced_and_the_rest_is_kept() -> None:
         '{"id": 5}',
         '{"constraints": {"maxWallClockTime": "1 hour"}}',
         '{"targetDedicatedNodes": 99999999999}',
+        '{"resourceTags": {"a": 1}}',
+        '{"resourceTags": %s}' % ('{"a":' * 900 + '"x"' + "}" * 900),
     ],
 )
 def test_wrong_bodies_are_refused(text: str) -> None:
     with pytest.raises(Fault) as caught:
         bodies.parse(text.encode())
     assert caught.value.status == 400
+
+
+def test_tags_are_the_users_own_texts() -> None:
+    tags = {"taskSlotsPerNode": "x", "priority": "high", "none": None}
+    kept = bodies.parse(json.dumps({"resourceTags": tags}).encode())
+    assert kept == {"resourceTags": {"taskSlotsPerNode": "x", "priority": "high"}}
 
 
 @pytest.mark.parametrize(
