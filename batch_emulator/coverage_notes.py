@@ -159,6 +159,7 @@ AREAS: tuple[Area, ...] = (
             (Kind.OURS, "Preemption ends the youngest tasks of the lowest priority, as few as needed."),
             (Kind.OURS, "A task that is preempted by another job is requeued, which counts."),
             (Kind.OURS, "Slots that come free by preemption are kept from lower priorities."),
+            (Kind.OURS, "Once nothing of a deleted job runs its tasks are gone at once; it is `deleting` till all are."),
             (Kind.OURS, "AZ_BATCH_AUTHENTICATION_TOKEN opens what lies below its job, while the task runs."),
         ),
     ),
@@ -190,6 +191,7 @@ AREAS: tuple[Area, ...] = (
         (
             (Kind.DISAGREE, "A terminated task and one past maxWallClockTime are `usererror` / `TaskEnded`."),
             (Kind.DISAGREE, "Task directories are kept for 7 days by default, not for ever."),
+            (Kind.OURS, "A task that runs again on another node leaves its folder on the first, as long as its job."),
             (Kind.DISAGREE, "The default scope of autoUser is `pool`; nodes fill by `spread`."),
             (Kind.OBSERVED, "A command ended by a signal has the negative signal number as its exit code."),
             (Kind.OURS, "Command lines are split as a POSIX shell would, and executed without one."),
