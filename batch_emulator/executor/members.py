@@ -82,8 +82,11 @@ def _with_descendants(found: set[int], processes: list[_Process]) -> set[int]:
 
 
 def send(pids: Iterable[int], number: signal.Signals) -> None:
-    """Signal processes, those that are gone aside."""
-    for pid in pids:
+    """Signal processes, those that are gone aside; parents, which have lower ids, first.
+
+    A shell whose child ends before it has its own signal would go on, or end, as if nobody asked.
+    """
+    for pid in sorted(pids):
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, number)
 

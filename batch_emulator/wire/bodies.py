@@ -6,6 +6,7 @@ Unknown properties are kept and given back as they came.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable
 from typing import Any, cast
@@ -174,7 +175,7 @@ def parse(body: bytes, *, optional: bool = False) -> Json:
             return {}
         raise Fault("InvalidRequestBody", {"Reason": "a JSON object is expected"})
     try:
-        value = json.loads(body, parse_constant=_no_number)
+        value = json.loads(body, parse_constant=_no_number, parse_float=_finite)
         if b"\\" in body or not body.isascii():
             # half a surrogate pair is no text; it comes from an escape or from bytes beyond ASCII
             json.dumps(value, ensure_ascii=False).encode()
@@ -183,6 +184,14 @@ def parse(body: bytes, *, optional: bool = False) -> Json:
     if not isinstance(value, dict):
         raise Fault("InvalidRequestBody", {"Reason": "a JSON object is expected"})
     return _object(cast("Json", value), "")
+
+
+def _finite(text: str) -> float:
+    """JSON has no way to write down infinity, which Python makes of 1e999."""
+    number = float(text)
+    if math.isinf(number):
+        raise ValueError(f"{text} is too large")
+    return number
 
 
 def _no_number(text: str) -> None:

@@ -213,7 +213,12 @@ def test_notice_and_absence_survive_a_restart(tmp_path: Path) -> None:
 def spot_hours(data_dir: Path, seed: int) -> list[Any]:
     """The event log of two hours of spot nodes, with a task that is evicted with them."""
     headers = {"authorization": f"Bearer {KEY}"}
-    limits = {"seed": seed, "eviction_rate": 3.0, "capacity_away_s": 300.0, "notice_s": 0.0}
+    limits: dict[str, Any] = {
+        "seed": seed,
+        "eviction_rate": 3.0,
+        "capacity_away_s": 300.0,
+        "notice_s": 0.0,
+    }
     with serving(data_dir, clock=ManualClock(), **limits) as running:
         things = Things(running.client)
         pool_id = things.pool(id="pool", target_low_priority_nodes=3)

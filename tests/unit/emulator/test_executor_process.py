@@ -3,6 +3,7 @@
 import asyncio
 import errno
 import os
+import signal
 import sys
 import time
 from pathlib import Path
@@ -345,3 +346,10 @@ def test_kill_leftovers_finds_processes_that_cleaned_their_environment(node: Nod
         if bare.poll() is None:
             bare.kill()
             bare.wait()
+
+
+def test_parents_are_signalled_before_their_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[int] = []
+    monkeypatch.setattr(os, "kill", lambda pid, _number: sent.append(pid))
+    members.send({70001, 64, 33000, 9}, signal.SIGTERM)
+    assert sent == [9, 64, 33000, 70001]

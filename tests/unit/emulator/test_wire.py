@@ -43,6 +43,8 @@ def test_numbers_and_flags_as_text_are_coerced_and_the_rest_is_kept() -> None:
         '{"constraints": {"maxWallClockTime": "1 hour"}}',
         '{"targetDedicatedNodes": 99999999999}',
         '{"resourceTags": {"a": 1}}',
+        '{"new": 1e999}',
+        '{"new": -Infinity}',
         '{"resourceTags": %s}' % ('{"a":' * 900 + '"x"' + "}" * 900),
     ],
 )
