@@ -7,12 +7,14 @@ https://learn.microsoft.com/azure/cost-management-billing/costs/tutorial-acm-cre
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import date
 
 import pulumi
 from pulumi_azure_native import consumption
 
 from infra.context import StackContext
+from infra.observability import action_group
 from infra.stack_config import BudgetConfig
 
 
@@ -28,12 +30,24 @@ class MonthlyBudget(pulumi.ComponentResource):
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         super().__init__("runner:infra:MonthlyBudget", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        # A budget wants an address or an action group; a role alone is too little for it
+        # (docs of Notification.contactEmails, azure-native 3.29).
+        groups = (
+            []
+            if config.emails
+            else [
+                action_group("budget-receivers", context.names.of("ag-cost"), context, (), child).id
+            ]
+        )
         notifications = {
-            f"actual-{percent}": _notification(config, percent, consumption.ThresholdType.ACTUAL)
+            f"actual-{percent}": _notification(
+                config, groups, percent, consumption.ThresholdType.ACTUAL
+            )
             for percent in config.thresholds_percent
         }
         notifications["forecast-100"] = _notification(
-            config, 100, consumption.ThresholdType.FORECASTED
+            config, groups, 100, consumption.ThresholdType.FORECASTED
         )
         consumption.Budget(
             "budget",
@@ -51,7 +65,10 @@ class MonthlyBudget(pulumi.ComponentResource):
 
 
 def _notification(
-    config: BudgetConfig, percent: int, kind: consumption.ThresholdType
+    config: BudgetConfig,
+    groups: Sequence[pulumi.Input[str]],
+    percent: int,
+    kind: consumption.ThresholdType,
 ) -> consumption.NotificationArgs:
     return consumption.NotificationArgs(
         enabled=True,
@@ -59,5 +76,5 @@ def _notification(
         threshold=percent,
         threshold_type=kind,
         contact_emails=list(config.emails),
-        contact_roles=[] if config.emails else ["Owner"],
+        contact_groups=list(groups),
     )

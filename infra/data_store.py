@@ -9,6 +9,7 @@ from infra.context import StackContext
 from infra.stack_config import CONTAINERS, StorageConfig
 
 _SOFT_DELETE_DAYS = 7
+_LARGE_SHARE_GIB = 5120
 
 
 class DataStore(pulumi.ComponentResource):
@@ -61,6 +62,13 @@ class DataStore(pulumi.ComponentResource):
             enable_https_traffic_only=True,
             minimum_tls_version=storage.MinimumTlsVersion.TLS1_2,
             is_local_user_enabled=False,
+            # Beyond 5 TiB a share needs it, and standard accounts take it without redundancy.
+            # https://learn.microsoft.com/azure/storage/files/storage-files-planning (2026-11)
+            large_file_shares_state=(
+                storage.LargeFileSharesState.ENABLED
+                if (config.file_share_gib or 0) > _LARGE_SHARE_GIB
+                else None
+            ),
             tags=dict(context.tags),
             opts=self._child,
         )

@@ -19,8 +19,8 @@ from infra.vm_image import ImageFactory
 
 _RESIZE_TIMEOUT = "PT15M"
 # What Batch refuses to change in place (PropertyCannotBeUpdated, github.com/Azure/Batch/issues/85
-# and 153). azure-native does not know it (provider/pkg/gen/replacement.go has nothing of Batch,
-# 2026-11-21): without this the preview would promise an update that fails.
+# and 153, read 2026-11-21). azure-native does not know it (provider/pkg/gen/replacement.go has
+# nothing of Batch, 2026-11-21): without this the preview would promise an update that fails.
 _IMMUTABLE = [
     "vmSize",
     "deploymentConfiguration",
@@ -67,6 +67,7 @@ class GpuPool(pulumi.ComponentResource):
     ) -> None:
         super().__init__("runner:infra:GpuPool", name, None, opts)
         self._around = around
+        _warn_of_mounts(plan)
         self.pool = self._pool(name, context, plan)
         self.register_outputs({"pool": self.pool.name})
 
@@ -199,6 +200,16 @@ class GpuPool(pulumi.ComponentResource):
             public_ip_address_configuration=batch.PublicIPAddressConfigurationArgs(
                 provision=batch.IPAddressProvisioningType.NO_PUBLIC_IP_ADDRESSES
             ),
+        )
+
+
+def _warn_of_mounts(plan: PoolPlan) -> None:
+    blobs = [mount for mount in plan.pool.mounts if isinstance(mount, BlobMount)]
+    if len(blobs) > 1 and plan.node_agent.endswith("24.04"):
+        pulumi.log.warn(
+            f"pool {plan.pool.id!r} mounts {len(blobs)} containers on Ubuntu 24.04, where Batch "
+            "was seen to mount the first only (github.com/Azure/Batch/issues/190): mount one, or "
+            "use image.sku '2204'; a node whose mount failed is unusable"
         )
 
 

@@ -23,9 +23,18 @@ class Names:
 
     @property
     def slug(self) -> str:
-        """The stack's name in lower-case letters, digits and single dashes, at most 20."""
-        plain = re.sub(r"[^a-z0-9]+", "-", self.stack.lower()).strip("-")
-        return plain[:20].strip("-") or "stack"
+        """The stack's name in lower-case letters, digits and single dashes, at most 20.
+
+        Where that is not the name itself it ends in a hash: `a.b` and `a-b` share no group.
+        """
+        if self._plain == self.stack and len(self.stack) <= 20:
+            return self.stack
+        told_apart = hashlib.sha256(self.stack.encode()).hexdigest()[:6]
+        return f"{self._plain[:13].strip('-')}-{told_apart}"
+
+    @property
+    def _plain(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.stack.lower()).strip("-") or "stack"
 
     @property
     def _unique(self) -> str:
@@ -35,7 +44,7 @@ class Names:
     @property
     def _compact(self) -> str:
         """At most 24 lower-case letters and digits, unique in Azure."""
-        return f"runner{self.slug.replace('-', '')[:10]}{self._unique}"
+        return f"runner{self._plain.replace('-', '')[:10]}{self._unique}"
 
     @property
     def resource_group(self) -> str:

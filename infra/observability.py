@@ -6,6 +6,8 @@ https://learn.microsoft.com/azure/batch/monitor-batch-reference (2026-11).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pulumi
 from pulumi_azure_native import monitor, operationalinsights
 
@@ -46,7 +48,9 @@ class Observability(pulumi.ComponentResource):
             metrics=[monitor.DiagnosticsMetricSettingsArgs(category="AllMetrics", enabled=True)],
             opts=self._child,
         )
-        group = self._action_group(config)
+        group = action_group(
+            "alert-receivers", context.names.of("ag"), context, config.emails, self._child
+        )
         self._alert(
             "unusable-nodes",
             "nodes that could not run their start task",
@@ -73,29 +77,6 @@ class Observability(pulumi.ComponentResource):
             location=context.location,
             sku=operationalinsights.WorkspaceSkuArgs(name=sku),
             retention_in_days=config.retention_days,
-            tags=dict(context.tags),
-            opts=self._child,
-        )
-
-    def _action_group(self, config: ObservabilityConfig) -> monitor.ActionGroup:
-        context = self._context
-        owners = monitor.ArmRoleReceiverArgs(
-            name="owners", role_id=_OWNER, use_common_alert_schema=True
-        )
-        return monitor.ActionGroup(
-            "alert-receivers",
-            action_group_name=context.names.of("ag"),
-            group_short_name="runner",
-            resource_group_name=context.resource_group_name,
-            location="Global",
-            enabled=True,
-            email_receivers=[
-                monitor.MicrosoftCommonEmailReceiverArgs(
-                    name=f"email-{number}", email_address=email, use_common_alert_schema=True
-                )
-                for number, email in enumerate(config.emails)
-            ],
-            arm_role_receivers=[] if config.emails else [owners],
             tags=dict(context.tags),
             opts=self._child,
         )
@@ -139,3 +120,33 @@ class Observability(pulumi.ComponentResource):
             tags=dict(context.tags),
             opts=self._child,
         )
+
+
+def action_group(
+    name: str,
+    azure_name: str,
+    context: StackContext,
+    emails: Sequence[str],
+    opts: pulumi.ResourceOptions,
+) -> monitor.ActionGroup:
+    """Who is told: the addresses, or where there are none the owners of the subscription."""
+    owners = monitor.ArmRoleReceiverArgs(
+        name="owners", role_id=_OWNER, use_common_alert_schema=True
+    )
+    return monitor.ActionGroup(
+        name,
+        action_group_name=azure_name,
+        group_short_name="runner",
+        resource_group_name=context.resource_group_name,
+        location="Global",
+        enabled=True,
+        email_receivers=[
+            monitor.MicrosoftCommonEmailReceiverArgs(
+                name=f"email-{number}", email_address=email, use_common_alert_schema=True
+            )
+            for number, email in enumerate(emails)
+        ],
+        arm_role_receivers=[] if emails else [owners],
+        tags=dict(context.tags),
+        opts=opts,
+    )

@@ -61,11 +61,14 @@ class PoolPlan:
 
 def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence[PoolPlan]:
     """Decide every pool. Raises RunnerError for a size, cap or formula that cannot be."""
+    if config.image is not None:
+        _check_builder(machine(config.image.build_vm_size, today))
     return [_plan(pool, config.location, prices, today) for pool in config.pools]
 
 
 def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> PoolPlan:
     size = machine(pool.vm_size, today)
+    _check_size(pool, size)
     caps = node_caps(pool, location, prices)
     formula = formula_text(pool, caps)
     if formula is not None:
@@ -74,6 +77,52 @@ def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> P
     if pool.containers and image is not None and not image.containers:
         raise _no_containers(pool, image)
     return PoolPlan(pool, size, caps, formula, image, start_task(pool, size.gpus))
+
+
+def _check_builder(size: Machine) -> None:
+    if size.driver != "cuda":
+        raise RunnerError(
+            "R-IMAGE-BUILDER",
+            f"the VM image cannot be built on {size.vm_size}",
+            why="the image is verified on a GPU that NVIDIA's CUDA driver runs",
+            fix="set image.build_vm_size to Standard_NC4as_T4_v3, or remove it",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
+def _check_size(pool: PoolConfig, size: Machine) -> None:
+    """What the service or a node of that size would refuse later.
+
+    Slots: docs of taskSlotsPerNode, Batch REST 2025-06-01. GRID: the stack's own image has the CUDA
+    driver (custom_image/steps/30-driver.sh), which does not run a part of a GPU:
+    https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup (2026-11)
+    """
+    most = min(4 * size.vcpus, 256)
+    problem: tuple[str, str, str] | None = None
+    if pool.slots > most:
+        why = f"Batch takes four slots a vCPU and 256 in all: {most} for {size.vm_size}"
+        problem = "SLOTS", f"wants {pool.slots} slots a node", why
+    if size.driver == "grid" and pool.image.source == "gallery":
+        why = (
+            f"{size.vm_size} needs NVIDIA's GRID driver, and the stack's image has the CUDA driver"
+        )
+        problem = "IMAGE", "cannot take the stack's own image", why
+    if size.driver != "cuda" and "sku" in pool.image.model_fields_set:
+        why = f"{size.vm_size} takes Ubuntu 24.04 of the marketplace"
+        problem = "IMAGE", "cannot choose image.sku", why
+    if problem is not None:
+        code, what, why = problem
+        fixes = {
+            "SLOTS": f"set slots to {most} or less",
+            "IMAGE": "remove image, or take a vm_size with the CUDA driver",
+        }
+        raise RunnerError(
+            f"R-POOL-{code}",
+            f"pool {pool.id!r} {what}",
+            why=why,
+            fix=fixes[code],
+            exit_code=ExitCode.PREFLIGHT,
+        )
 
 
 def _no_containers(pool: PoolConfig, image: MarketplaceImage) -> RunnerError:

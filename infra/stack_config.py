@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 from ruamel.yaml.comments import CommentedMap
@@ -16,9 +18,16 @@ from runner.core.errors import ExitCode, RunnerError
 
 _CODE = "R-STACK-CONFIG"
 # 3 to 24 lower-case letters and digits.
-# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules (2026-11)
 _ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
+# Names without <>%&\\?/ and the prefixes that Azure keeps for itself; 50 a resource, of which ours
+# and those of an image's versions are up to 8. A storage account's names are the shortest.
+# https://learn.microsoft.com/azure/azure-resource-manager/management/tag-resources (2026-11)
+_TAG_NAME = re.compile(r"(?!microsoft|azure|windows)[^<>%&\\?/]{1,128}", re.IGNORECASE)
+_MAX_TAGS = 40
+_OUR_TAGS = ("app", "stack")
 CONTAINERS = ("runs", "models", "data")
+_Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
 _UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
 
 
@@ -47,12 +56,16 @@ class ImageConfig(Section):
 
 
 class BudgetConfig(Section):
-    """A monthly budget: it notifies, it does not stop spending."""
+    """A monthly budget: it notifies, it does not stop spending.
+
+    Azure takes five notifications, thresholds of 0 to 1000 (docs of Budget, azure-native 3.29): one
+    is for the forecast.
+    """
 
     usd_per_month: float = Field(default=100, gt=0, strict=False)
-    emails: tuple[str, ...] = Field(default=(), strict=False)
-    thresholds_percent: tuple[int, ...] = Field(
-        default=(50, 80, 100), min_length=1, max_length=5, strict=False
+    emails: tuple[_Email, ...] = Field(default=(), max_length=50, strict=False)
+    thresholds_percent: tuple[Annotated[int, Field(ge=1, le=1000)], ...] = Field(
+        default=(50, 80, 100), min_length=1, max_length=4, strict=False
     )
 
 
@@ -60,7 +73,7 @@ class ObservabilityConfig(Section):
     """Diagnostics to Log Analytics, and alerts to `emails`."""
 
     retention_days: int = Field(default=30, ge=30, le=730)
-    emails: tuple[str, ...] = Field(default=(), strict=False)
+    emails: tuple[_Email, ...] = Field(default=(), strict=False)
 
 
 class OperatorConfig(Section):
@@ -158,6 +171,11 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
             "a share is asked for while shared_keys is false",
             "an SMB mount signs in with an account key: remove one of the two",
         )
+    thresholds = config.budget.thresholds_percent
+    if len(set(thresholds)) < len(thresholds):
+        yield ("budget", "thresholds_percent"), "one is named twice", "name each once"
+    yield from _network_contradictions(config)
+    yield from _tag_contradictions(("tags",), config.tags, _OUR_TAGS)
     if not config.pools:
         yield ("pools",), "there is no pool", "add one: - id: t4"
     seen: dict[str, str] = {}
@@ -166,8 +184,46 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
         if (first := seen.setdefault(pool.id.lower(), pool.id)) is not pool.id:
             what = f"two pools are called {first!r} (case does not count)"
             yield (*where, "id"), what, "give each pool an id of its own"
+        yield from _tag_contradictions((*where, "tags"), pool.tags, (*_OUR_TAGS, *config.tags))
         for key, what, fix in (*_pool_contradictions(pool), *_missing_parts(config, pool)):
             yield (*where, key), f"pool {pool.id!r}: {what}", fix
+
+
+def _network_contradictions(config: StackConfig) -> Iterator[_Problem]:
+    if config.network is None:
+        return
+    found: dict[str, ipaddress.IPv4Network] = {}
+    for key, text in config.network.model_dump().items():
+        try:
+            found[key] = ipaddress.IPv4Network(text)
+        except ValueError as err:
+            yield ("network", key), f"{err}", "write it as 10.20.0.0/16"
+            return
+    space, subnet = found["address_space"], found["pool_subnet"]
+    if not subnet.subnet_of(space):
+        what = f"{subnet} is not inside address_space {space}"
+        yield ("network", "pool_subnet"), what, "take a part of the address space"
+    # Azure keeps five addresses of a subnet, and one must be left for a node.
+    # https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq (2026-11)
+    if subnet.prefixlen > 29:
+        what = f"{subnet} has no address for a node"
+        yield ("network", "pool_subnet"), what, "Azure takes /29 or larger"
+
+
+def _tag_contradictions(
+    where: tuple[int | str, ...], tags: Mapping[str, str], taken: Collection[str]
+) -> Iterator[_Problem]:
+    """Names are compared without case, so `Team` and `team` would be one tag twice."""
+    exact = set(taken) - set(_OUR_TAGS)
+    others = Counter(name.lower() for name in {*tags, *taken})
+    for name, value in tags.items():
+        if not _TAG_NAME.fullmatch(name) or len(value) > 256:
+            what = f"Azure takes no tag {name[:40]!r} with a value of {len(value)} characters"
+            yield where, what, "up to 128 characters without <>%&\\?/, values up to 256"
+        elif name.lower() in _OUR_TAGS or (others[name.lower()] > 1 and name not in exact):
+            yield where, f"there is a tag {name!r} already (case does not count)", "rename one"
+    if len({*tags, *taken}) > _MAX_TAGS:
+        yield where, f"{len({*tags, *taken})} tags", f"a resource may have {_MAX_TAGS} of yours"
 
 
 def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
@@ -186,6 +242,13 @@ def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
     if pool.scenario in ("scale_to_zero", "office_hours") and both:
         fix = "set one of the two to 0, or use spot_first_with_dedicated_fallback"
         yield "max_dedicated", f"{pool.scenario} uses one kind of node", fix
+    if pool.inter_node_communication and pool.max_spot + pool.max_dedicated > 100:
+        # https://learn.microsoft.com/azure/batch/batch-quota-limit (2026-11)
+        fix = "lower max_spot or max_dedicated, or make two pools"
+        yield "max_spot", "a pool with inter_node_communication has 100 nodes at most", fix
+    if pool.image.source == "gallery" and "sku" in pool.image.model_fields_set:
+        what = "image.sku is of the marketplace image, and this pool takes the gallery's"
+        yield "image", what, "remove image.sku"
     paths = [mount.path.lower() for mount in pool.mounts]
     if len(set(paths)) < len(paths):
         yield "mounts", "two mounts have the same path", "give each mount a path of its own"

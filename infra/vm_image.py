@@ -30,7 +30,7 @@ DEFINITION = "runner-gpu"
 # Compute Gallery Artifacts Publisher: galleries/* and nothing that makes a machine.
 # https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/compute (2026-11);
 # Azure's own modules give Image Builder's identity this role on the gallery, and no other
-# (github.com/Azure/bicep-registry-modules, virtual-machine-images).
+# (github.com/Azure/bicep-registry-modules, virtual-machine-images, read 2026-11).
 _GALLERY_PUBLISHER = "85a2d0d9-2eba-4c9c-b355-11c2cc0788ab"
 # The default, 240 minutes, covers the copies to other regions too; 960 is the most.
 # https://learn.microsoft.com/azure/virtual-machines/linux/image-builder-json (2026-11)
@@ -194,7 +194,7 @@ class ImageFactory(pulumi.ComponentResource):
             target_regions=[
                 builder.TargetRegionArgs(
                     name=region,
-                    # One for 300 nodes. https://learn.microsoft.com/azure/batch/batch-sig-images
+                    # One for 300 nodes, as batch-sig-images says (see above).
                     replica_count=1,
                     storage_account_type=builder.SharedImageStorageAccountType.STANDARD_LRS,
                 )

@@ -38,9 +38,9 @@ def test_plain_pulumi_previews_the_project_within_its_policies(stage: Stage, pro
 
 def test_plain_pulumi_makes_pools_that_are_kept_on_purpose(stage: Stage, project: Path) -> None:
     file = project / "Pulumi.dev.yaml"
-    file.write_text(f"{file.read_text()}      scenario: fixed\n")
-    changed = file.read_text()
-    assert "scenario: fixed" in changed
+    text = file.read_text()
+    assert "max_spot: 4\n" in text
+    file.write_text(text.replace("max_spot: 4\n", "max_spot: 4\n      scenario: fixed\n"))
 
     made = stage.run("up", "--yes", *POLICY, cwd=project, check=False)
 

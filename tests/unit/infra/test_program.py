@@ -256,3 +256,28 @@ def test_runners_own_tasks_are_welcome_unless_a_pool_is_for_containers() -> None
 
 def machine_of(pool: Registered) -> Any:
     return pool.inputs["deploymentConfiguration"]["virtualMachineConfiguration"]
+
+
+def test_budget_without_addresses_tells_the_owners_through_a_group() -> None:
+    budget = plain_stack().one("consumption:Budget").inputs
+    (owners,) = [g for g in plain_stack().of("monitor:ActionGroup") if "budget" in g.name]
+    assert owners.inputs["armRoleReceivers"]
+    for told in budget["notifications"].values():
+        assert [group.rpartition("/")[2] for group in told["contactGroups"]] == [
+            "ag-cost-runner-dev"
+        ]
+        assert told["contactEmails"] == []
+    assert len(budget["notifications"]) <= 5
+
+
+@pytest.mark.parametrize(("containers", "warnings"), [(("data",), 0), (("data", "models"), 1)])
+def test_second_container_on_ubuntu_24_is_warned_of(
+    monkeypatch: pytest.MonkeyPatch, containers: tuple[str, ...], warnings: int
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr("pulumi.log.warn", said.append)
+    mounts = [{"kind": "blob", "container": name, "path": name} for name in containers]
+    for sku in ("2204", "2404"):
+        deploy(config_of(pools=[{**T4, "mounts": mounts, "image": {"sku": sku}}]))
+    assert len(said) == warnings
+    assert all("issues/190" in text and "2204" in text for text in said)

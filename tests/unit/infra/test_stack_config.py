@@ -131,6 +131,32 @@ def test_missing_region_or_subscription_names_the_command(
             "storage.file_share_gib",
             "shared_keys is false",
         ),
+        ({"tags": {"a<b": "x"}}, "tags", "no tag 'a<b'"),
+        ({"tags": {"azure-team": "x"}}, "tags", "no tag 'azure-team'"),
+        ({"tags": {"": "x"}}, "tags", "no tag ''"),
+        ({"tags": {"a": "x" * 257}}, "tags", "257 characters"),
+        ({"tags": {"Stack": "x"}}, "tags", "'Stack' already"),
+        ({"tags": {"team": "x", "Team": "y"}}, "tags", "already"),
+        ({"tags": {f"t{n}": "" for n in range(60)}}, "tags", "62 tags"),
+        ({"tags": {"team": "a"}, "pools": [pool(tags={"TEAM": "b"})]}, "pools.0.tags", "'TEAM'"),
+        ({"network": {"pool_subnet": "10.30.0.0/20"}}, "network.pool_subnet", "not inside"),
+        ({"network": {"pool_subnet": "10.20.0.1/20"}}, "network.pool_subnet", "host bits"),
+        ({"network": {"pool_subnet": "10.20.0.0/30"}}, "network.pool_subnet", "no address"),
+        ({"network": {"address_space": "ten"}}, "network.address_space", "ten"),
+        ({"budget": {"emails": ["ops"]}}, "budget.emails.0", "ops"),
+        ({"budget": {"thresholds_percent": [1, 2, 3, 4, 5]}}, "budget.thresholds_percent", "4"),
+        ({"budget": {"thresholds_percent": [50, 50]}}, "budget.thresholds_percent", "twice"),
+        ({"observability": {"emails": ["ops@"]}}, "observability.emails.0", "ops@"),
+        (
+            {"pools": [pool(inter_node_communication=True, max_spot=101)]},
+            "pools.0.max_spot",
+            "100 nodes",
+        ),
+        (
+            {"image": {}, "pools": [pool(image={"source": "gallery", "sku": "2404"})]},
+            "pools.0.image",
+            "image.sku is of the marketplace",
+        ),
         ({"budget": {"usd_per_month": 0}}, "budget.usd_per_month", "0"),
         ({"colour": "blue"}, "colour", "unknown key"),
     ],
@@ -158,3 +184,8 @@ def test_missing_file_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(RunnerError, match="cannot read") as caught:
         load_stack_config(tmp_path / "Pulumi.prod.yaml", environment=_AZURE)
     assert caught.value.code == "R-STACK-CONFIG-READ"
+
+
+def test_pool_may_give_a_stacks_tag_another_value(load: _Load) -> None:
+    config = load(tags={"team": "vision"}, pools=[pool(tags={"team": "audio"})])
+    assert config.pools[0].tags == {"team": "audio"}
