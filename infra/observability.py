@@ -1,7 +1,8 @@
 """Diagnostics of the Batch account in Log Analytics, and alerts on nodes and tasks that fail.
 
-Metric and log names:
-https://learn.microsoft.com/azure/batch/monitor-batch-reference (2026-11).
+Metric and log names: https://learn.microsoft.com/azure/batch/monitor-batch-reference (2026-11).
+Counts of nodes are averaged and events counted, never summed:
+https://learn.microsoft.com/azure/batch/batch-diagnostics (read 2026-11-21).
 """
 
 from __future__ import annotations
@@ -56,14 +57,14 @@ class Observability(pulumi.ComponentResource):
             "nodes that could not run their start task",
             group,
             metric="UnusableNodeCount",
-            aggregation=monitor.AggregationTypeEnum.MAXIMUM,
+            aggregation=monitor.AggregationTypeEnum.AVERAGE,
         )
         self._alert(
             "failed-tasks",
             "tasks that ended with a failure",
             group,
             metric="TaskFailEvent",
-            aggregation=monitor.AggregationTypeEnum.TOTAL,
+            aggregation=monitor.AggregationTypeEnum.COUNT,
         )
         self.register_outputs({"workspace": self.workspace.id})
 

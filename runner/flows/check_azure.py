@@ -74,7 +74,10 @@ class AzureChecks:
         """Each namespace that the stack uses is registered."""
         wanted = list(_PROVIDERS)
         wanted += _IMAGE_PROVIDERS if self.stack.image else ()
-        wanted += _WATCH_PROVIDERS if self.stack.observability else ()
+        if self.stack.observability:
+            wanted += _WATCH_PROVIDERS
+        elif not self.stack.budget.emails:  # the budget then tells the owners through a group
+            wanted += _WATCH_PROVIDERS[:1]
         wanted += ("Microsoft.ContainerRegistry",) if self.stack.registry else ()
         good = 0
         for namespace in wanted:

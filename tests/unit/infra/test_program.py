@@ -239,6 +239,9 @@ def test_alerts_watch_the_batch_account() -> None:
         for alert in found.of("monitor:MetricAlert")
     }
     assert set(watched) == {"UnusableNodeCount", "TaskFailEvent"}
+    criteria = [a.inputs["criteria"]["allOf"][0] for a in found.of("monitor:MetricAlert")]
+    how = {criterion["metricName"]: criterion["timeAggregation"] for criterion in criteria}
+    assert how == {"UnusableNodeCount": "Average", "TaskFailEvent": "Count"}
     assert all(
         scopes == [cloud.arm_id(account.type, account.inputs)] for scopes in watched.values()
     )
