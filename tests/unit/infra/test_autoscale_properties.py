@@ -1,16 +1,19 @@
 """Whatever a pool has been through, its formula keeps to what its scenario promises.
 
 Thousands of random histories (bursts, lost samples, evictions, capacity that never came), read by
-the emulator's evaluator in each of its readings of the language. Seeded: every run tries the same.
+the emulator's evaluator in each of its readings of the language. Seeded: every run tries the same,
+a quick one 250 of each promise.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -24,7 +27,6 @@ from runner.core.prices import Price, PriceKey, PriceTable
 
 _SIZE = "Standard_NC4as_T4_v3"
 _MONDAY = datetime(2026, 11, 23, 12, tzinfo=UTC)
-_many = settings(max_examples=1000, deadline=None, derandomize=True, database=None)
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,21 @@ def newest(past: list[Sample], count: int) -> list[Sample]:
     return [sample for sample in past[-(count - 1) :] if sample.there]
 
 
-@_many
-@given(_pasts, st.integers(1, 9), st.integers(1, 5), _targets, _dialects)
+def promise(*drawn: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """The test holds for everything drawn: 250 examples of it, or 2,000 where slow tests run."""
+
+    def decorate(check: Callable[..., None]) -> Callable[..., None]:
+        @pytest.mark.parametrize("examples", [250, pytest.param(2000, marks=pytest.mark.slow)])
+        def run(examples: int) -> None:
+            many = settings(max_examples=examples, deadline=None, derandomize=True, database=None)
+            many(given(*drawn)(check))()
+
+        return run
+
+    return decorate
+
+
+@promise(_pasts, st.integers(1, 9), st.integers(1, 5), _targets, _dialects)
 def test_scale_to_zero_is_what_the_samples_say(
     past: list[Sample], cap: int, slots: int, target: int, dialect: Dialect
 ) -> None:
@@ -114,8 +129,7 @@ def test_scale_to_zero_is_what_the_samples_say(
     assert done.dedicated == 0
 
 
-@_many
-@given(_pasts, st.integers(1, 9), st.integers(1, 64), st.booleans(), _targets)
+@promise(_pasts, st.integers(1, 9), st.integers(1, 64), st.booleans(), _targets)
 def test_pending_work_gets_a_node_and_never_more_than_the_cap(
     past: list[Sample], cap: int, slots: int, dedicated: bool, target: int
 ) -> None:
@@ -129,8 +143,7 @@ def test_pending_work_gets_a_node_and_never_more_than_the_cap(
         assert nodes >= 1
 
 
-@_many
-@given(_pasts, st.sampled_from([1, 2]), _targets, _dialects)
+@promise(_pasts, st.sampled_from([1, 2]), _targets, _dialects)
 def test_idle_pool_goes_to_zero_whatever_it_had_before(
     past: list[Sample], slots: int, target: int, dialect: Dialect
 ) -> None:
@@ -143,8 +156,7 @@ def test_idle_pool_goes_to_zero_whatever_it_had_before(
         assert (done.spot, done.dedicated) == (0, 0)
 
 
-@_many
-@given(_pasts, st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), _targets, _dialects)
+@promise(_pasts, st.integers(1, 9), st.integers(1, 4), st.integers(1, 3), _targets, _dialects)
 def test_fallback_pays_for_dedicated_nodes_only_where_spot_failed_all_the_time(
     past: list[Sample], spot: int, dedicated: int, slots: int, target: int, dialect: Dialect
 ) -> None:
@@ -173,8 +185,7 @@ def test_fallback_pays_for_dedicated_nodes_only_where_spot_failed_all_the_time(
 _prices = st.decimals("0.05", "9", places=2)
 
 
-@_many
-@given(_pasts, st.decimals("0.10", "40", places=2), _prices, _prices, _targets)
+@promise(_pasts, st.decimals("0.10", "40", places=2), _prices, _prices, _targets)
 def test_nodes_never_cost_more_per_hour_than_the_spend_cap(
     past: list[Sample], budget: Any, spot_price: Any, dedicated_price: Any, target: int
 ) -> None:
@@ -194,8 +205,7 @@ def test_nodes_never_cost_more_per_hour_than_the_spend_cap(
     assert done.spot * spot_price + done.dedicated * dedicated_price <= budget
 
 
-@_many
-@given(
+@promise(
     _pasts,
     st.sets(st.integers(0, 6), min_size=1),
     st.integers(0, 24 * 60 - 1),
@@ -229,8 +239,7 @@ def test_office_hours_keep_their_nodes_in_them_and_only_in_them(
     assert scaled(office, past, now=now).spot == max(kept, alone.spot)
 
 
-@_many
-@given(_pasts, _targets, st.integers(-90, 90))
+@promise(_pasts, _targets, st.integers(-90, 90))
 def test_nothing_is_wanted_from_the_end_date_on(
     past: list[Sample], target: int, minutes: int
 ) -> None:
@@ -246,8 +255,7 @@ def test_nothing_is_wanted_from_the_end_date_on(
         assert (done.spot, done.dedicated) == (0, 0)
 
 
-@_many
-@given(st.integers(1, 9), st.integers(2, 8))
+@promise(st.integers(1, 9), st.integers(2, 8))
 def test_instances_of_a_multi_instance_task_each_get_a_node(instances: int, slots: int) -> None:
     past = [Sample(instances, 0, 0, 0, there=True)] * 12
     together = pool(inter_node_communication=True, slots=slots, max_spot=20)
