@@ -113,7 +113,8 @@ def parse_stack_config(values: Mapping[str, Any], *, stack: str, file: Path) -> 
                 f"{_CODE}-MISSING",
                 f"{file.name} does not say the {key.replace('_id', '')}",
                 why=f"azure-native:{setting} is not set for stack {stack!r}",
-                fix=f"pulumi config set azure-native:{setting} VALUE --stack {stack}",
+                fix=f"under config: of {file.name} write azure-native:{setting}: VALUE "
+                f"(or pulumi config set azure-native:{setting} VALUE --stack {stack})",
                 exit_code=ExitCode.PREFLIGHT,
             )
     config = check_document(document, StackConfig, code=_CODE)

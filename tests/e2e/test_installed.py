@@ -1,0 +1,103 @@
+"""What `pip install runner[infra]` brings works where there is no clone."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+_ROOT = Path(__file__).parents[2]
+_RUN = "import sys; from runner.cli.main import main; sys.exit(main(sys.argv[1:]))"
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel that the source distribution makes, unpacked where nothing of the clone is."""
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if uv is None:
+        pytest.skip("uv is not here")
+    folder = tmp_path_factory.mktemp("installed")
+    command = [uv, "build", "--quiet", "--out-dir", str(folder / "dist"), str(_ROOT)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode and "hatchling" in done.stderr:
+        pytest.skip(f"the build backend cannot be downloaded: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr
+    (wheel,) = (folder / "dist").glob("*.whl")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(folder / "site")
+    return folder / "site"
+
+
+@pytest.fixture
+def stranger(tmp_path: Path) -> Path:
+    """A folder with a stack's two files and nothing else."""
+    folder = tmp_path / "stranger"
+    folder.mkdir()
+    for name in ("Pulumi.yaml", "Pulumi.dev.yaml"):
+        shutil.copy(_ROOT / name, folder)
+    stack = folder / "Pulumi.dev.yaml"
+    subscription = "00000000-0000-0000-0000-000000000001"
+    stack.write_text(
+        f"{stack.read_text()}  runner:image: {{}}\n  runner:registry: true\n"
+        f"  azure-native:location: westeurope\n  azure-native:subscriptionId: {subscription}\n"
+    )
+    return folder
+
+
+def run(installed: Path, folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """The command of the unpacked wheel, without a terminal, a sign-in, or anything on PATH."""
+    environment = {
+        "PATH": "/usr/bin:/bin",
+        "HOME": str(folder.parent),
+        "RUNNER_HOME": str(folder.parent / "home"),
+        "PYTHONPATH": str(installed),
+        "AZURE_TOKEN_CREDENTIALS": "AzureCliCredential",
+    }
+    command = [sys.executable, "-P", "-c", _RUN, *words]
+    return subprocess.run(
+        command,
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("package", ["runner", "infra", "batch_emulator", "custom_image"])
+def test_every_file_of_a_package_is_packed(installed: Path, package: str) -> None:
+    ours = {
+        path.relative_to(_ROOT)
+        for path in (_ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    } - {Path("batch_emulator/pyproject.toml")}
+    packed = {path.relative_to(installed) for path in installed.rglob("*") if path.is_file()}
+    assert ours
+    assert ours <= packed
+
+
+def test_preview_declares_everything_with_the_packed_files(installed: Path, stranger: Path) -> None:
+    done = run(installed, stranger, "preview", "--offline", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    kinds = {row["type"] for row in json.loads(done.stdout)["resources"]}
+    assert {"batch:Pool", "virtualmachineimages:VirtualMachineImageTemplate"} <= kinds
+
+
+@pytest.mark.parametrize("words", [("check",), ("up",), ("up", "--no-check"), ("down",)])
+def test_what_is_missing_is_one_error_with_its_fix(
+    installed: Path, stranger: Path, words: tuple[str, ...]
+) -> None:
+    done = run(installed, stranger, *words)
+    assert done.returncode in (3, 4), done.stderr
+    assert "Traceback" not in done.stderr
+    assert "fix" in done.stderr + done.stdout
+    wanted = "CLI" if words[-1] in ("--no-check", "down") else "sign"
+    assert wanted in done.stderr + done.stdout
