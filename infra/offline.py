@@ -18,6 +18,7 @@ from pulumi_azure_native import authorization
 from infra.identity import Operator
 from infra.program import declare
 from infra.stack_config import StackConfig
+from runner.core.prices import PriceTable
 
 _NOBODY = Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER)
 # Where the input is not called after its type; the more particular ones come first.
@@ -46,14 +47,14 @@ class Declared:
     protect: bool
 
 
-def declared(config: StackConfig, now: datetime) -> list[Declared]:
+def declared(config: StackConfig, now: datetime, prices: PriceTable) -> list[Declared]:
     """Every resource of the stack, component by component. Raises what the program raises."""
     monitor = _Monitor()
     mocks.set_mocks(monitor.mocks, "runner", config.stack, preview=True, monitor=monitor)
 
     @mocks.test  # pyright: ignore[reportUnknownMemberType]
     def run() -> pulumi.Output[Any]:
-        return pulumi.Output.from_input(dict(declare(config, _NOBODY, now)))
+        return pulumi.Output.from_input(dict(declare(config, _NOBODY, now, prices)))
 
     run()
     components = list(dict.fromkeys(found.component for found in monitor.found))

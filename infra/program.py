@@ -27,7 +27,8 @@ from infra.stack_config import CONTAINERS, StackConfig, parse_stack_config
 from infra.vm_image import ImageFactory
 from runner.contract import CONTRACT_VERSION, PoolOutput
 from runner.core.errors import RunnerError
-from runner.core.prices import load_price_table
+from runner.core.home import runner_home
+from runner.core.prices import PriceTable, load_price_table
 
 _KINDS = {
     "user": authorization.PrincipalType.USER,
@@ -41,10 +42,12 @@ _MACHINE_SIGN_IN = ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC")
 def program(folder: Path) -> None:
     """Declare the stack that is selected; what Pulumi runs. An error is text, without a trace.
 
-    `folder` holds `Pulumi.<stack>.yaml`, whose lines errors name.
+    `folder` holds `Pulumi.<stack>.yaml`, whose lines errors name. Prices are those that runner's
+    own commands use, so that a spend cap buys as many nodes as `runner check` said.
     """
     try:
-        exports = declare(_selected_config(folder), _deployer(), datetime.now(UTC))
+        prices = load_price_table(runner_home(os.environ))
+        exports = declare(_selected_config(folder), _deployer(), datetime.now(UTC), prices)
     except RunnerError as err:
         raise pulumi.RunError(str(err)) from err
     for key, value in exports.items():
@@ -52,13 +55,14 @@ def program(folder: Path) -> None:
 
 
 def declare(
-    config: StackConfig, deployer: Operator, now: datetime
+    config: StackConfig, deployer: Operator, now: datetime, prices: PriceTable | None = None
 ) -> Mapping[str, pulumi.Input[Any]]:
     """Declare all resources; returns the fields of StackOutputs.
 
     Every pool is decided first: an impossible one raises RunnerError before a resource exists.
+    Without `prices` the shipped ones count.
     """
-    plans = plan_pools(config, load_price_table(None), now.date())
+    plans = plan_pools(config, prices or load_price_table(None), now.date())
     return _Stack(config, deployer, now).declare(plans)
 
 

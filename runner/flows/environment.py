@@ -79,6 +79,7 @@ class Plan:
     config: StackConfig
     pools: Sequence[PoolPlan]
     costs: Sequence[PoolCost]
+    prices: PriceTable
 
 
 def plan_environment(
@@ -90,7 +91,7 @@ def plan_environment(
     prices = load_price_table(settings.home)
     pools = plan_pools(config, prices, now.date())
     costs = [_cost(plan, config.location, prices) for plan in pools]
-    return Plan(folder, config, pools, costs)
+    return Plan(folder, config, pools, costs, prices)
 
 
 def find_project(cwd: Path) -> Path:
@@ -103,7 +104,7 @@ def find_project(cwd: Path) -> Path:
         "R-PROJECT-MISSING",
         f"no {_PROJECT} of project {_NAME!r} here or above",
         why=f"looked from {cwd} upwards",
-        fix="cd to the folder that holds Pulumi.yaml and infra/",
+        fix="cd to the folder that holds Pulumi.yaml and Pulumi.<stack>.yaml",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -113,7 +114,7 @@ def offline_preview(plan: Plan, now: datetime) -> list[Declared]:
     need_pulumi()
     from infra.offline import declared  # noqa: PLC0415  pulumi takes a second to import
 
-    return declared(plan.config, now)
+    return declared(plan.config, now, plan.prices)
 
 
 def need_pulumi() -> None:
@@ -124,7 +125,7 @@ def need_pulumi() -> None:
                 "R-INFRA-MISSING",
                 f"the package {package} is not installed",
                 why="only up, preview and down need Pulumi: it is an extra",
-                fix="pip install 'runner[infra]', or make setup-infra in a clone",
+                fix="pip install 'runner[infra]', or make preview in a clone",
                 exit_code=ExitCode.PREFLIGHT,
             )
 

@@ -85,6 +85,25 @@ def test_known_price_is_multiplied_and_dated(
     assert pool["prices_of"].startswith("2026-")
 
 
+def test_spend_cap_counts_with_the_prices_that_were_refreshed(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shipped table has no such region: only the refreshed one can decide this pool."""
+    file = project / "Pulumi.dev.yaml"
+    text = file.read_text().replace("max_spot: 4", "max_spot: 4\n      spend_cap_usd_per_hour: 1")
+    file.write_text(text + "  azure-native:location: antarcticanorth\n")
+    assert main(["preview", "--offline"]) == 6
+    assert "runner skus --refresh" in capsys.readouterr().err
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home/prices.csv").write_text(
+        "vm_size,location,kind,usd_per_hour,as_of,source\n"
+        "Standard_NC4as_T4_v3,antarcticanorth,spot,0.4,2026-11-20,test\n"
+    )
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    (pool,) = json.loads(capsys.readouterr().out)["pools"]
+    assert pool["nodes"] == "0 to 2 spot"
+
+
 @pytest.mark.parametrize(
     ("before", "after", "code", "says"),
     [
