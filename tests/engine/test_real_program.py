@@ -11,6 +11,7 @@ import pytest
 
 from infra.program import program as real_program
 from tests.engine.stage import CONFIG, Stage
+from tests.unit.infra.cloud import ACCOUNT_KEY
 
 # These stacks have no file of their own: their settings are given to the engine.
 program = partial(real_program, Path())
@@ -37,3 +38,15 @@ def test_the_stack_is_made_once_and_its_changes_are_what_they_say(stage: Stage) 
 
     larger.up()
     assert stage.azure.ids() == stage.ids_in_state()
+
+
+def test_the_key_of_a_mounted_share_is_nowhere_in_the_clear(stage: Stage) -> None:
+    share = {"runner:storage": json.dumps({"file_share_gib": 10})}
+    stack = stage.stack(program, {**_config(mounts=[{"kind": "files"}]), **share})
+
+    shown = stack.up()
+
+    assert any(where.endswith("/pools/t4") for where in stage.azure.ids())
+    assert ACCOUNT_KEY not in stage.state()
+    assert ACCOUNT_KEY not in shown.stdout
+    assert ACCOUNT_KEY not in json.dumps({name: out.value for name, out in shown.outputs.items()})
