@@ -15,10 +15,13 @@ from pulumi import automation as auto
 from pulumi.automation.events import EngineEvent, StepEventMetadata
 
 from infra.program import program
+from infra.state_locks import release_dead
 from runner.core.errors import ExitCode, RunnerError
 
 PROJECT = "runner"
 _STACK_TYPE = "pulumi:pulumi:Stack"
+# The stack, its providers, and components: the engine's own, nothing that is in Azure.
+_NOT_IN_AZURE = ("pulumi:", "runner:")
 # A replacement is one change for people; the engine makes three steps of it.
 _PARTS_OF_REPLACE = ("create-replacement", "delete-replaced")
 _LOGIN_FILE = ".pulumi/credentials.json"
@@ -58,7 +61,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """One resource of the state; `id` is its ARM id, empty for a component."""
+    """One resource of the state; `id` is its ARM id."""
 
     type: str
     name: str
@@ -131,6 +134,7 @@ def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
 def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
     """Create or change everything; returns the stack's outputs, secrets left out."""
     steps = _Steps(on_progress)
+    release_dead(environment.state.get("PULUMI_BACKEND_URL"), environment.stack)
     with _engine_errors("deploying", steps):
         result = _select(environment, steps).up(on_event=steps.see, show_secrets=False)
     return {key: found.value for key, found in result.outputs.items() if not found.secret}
@@ -139,8 +143,9 @@ def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
 def down(environment: Environment, on_progress: OnProgress, *, everything: bool) -> None:
     """Destroy what is not protected; with `everything`, lift the protection first."""
     steps = _Steps(on_progress)
+    release_dead(environment.state.get("PULUMI_BACKEND_URL"), environment.stack)
     with _engine_errors("destroying", steps):
-        stack = _select(environment, steps)
+        stack = _select(environment, steps, create=False)
         if everything:
             _unprotect(stack)
         stack.destroy(on_event=steps.see, exclude_protected=not everything)
@@ -149,9 +154,21 @@ def down(environment: Environment, on_progress: OnProgress, *, everything: bool)
 def deployed(environment: Environment) -> list[Deployed]:
     """What the stack's state holds; empty when it was never deployed."""
     steps = _Steps(lambda _: None)
-    with _engine_errors("reading the state of", steps):
-        state = _select(environment, steps).export_stack()
-    return [_deployed(found) for found in _resources(state)]
+    try:
+        with _engine_errors("reading the state of", steps):
+            state = _select(environment, steps, create=False).export_stack()
+    except auto.errors.StackNotFoundError:
+        return []
+    found = [_deployed(each) for each in _resources(state) if _is_in_azure(each["type"])]
+    return [each for each in found if each.id]
+
+
+def outputs(environment: Environment) -> dict[str, Any]:
+    """The outputs of the last deployment, wherever it was made; secrets are left out."""
+    steps = _Steps(lambda _: None)
+    with _engine_errors("reading the outputs of", steps):
+        found = _select(environment, steps, create=False).outputs()
+    return {key: each.value for key, each in found.items() if not each.secret}
 
 
 def _unprotect(stack: auto.Stack) -> None:
@@ -190,8 +207,14 @@ def _program(folder: Path, steps: _Steps) -> Callable[[], None]:
     return run
 
 
-def _select(environment: Environment, steps: _Steps) -> auto.Stack:
-    return auto.create_or_select_stack(
+def _is_in_azure(kind: str) -> bool:
+    return not kind.startswith(_NOT_IN_AZURE)
+
+
+def _select(environment: Environment, steps: _Steps, *, create: bool = True) -> auto.Stack:
+    """The stack; without `create` a stack of another name leaves no trace of itself."""
+    select = auto.create_or_select_stack if create else auto.select_stack
+    return select(
         stack_name=environment.stack,
         project_name=PROJECT,
         program=_program(environment.folder, steps),
@@ -234,12 +257,12 @@ class _Steps:
 
     def _begin(self, metadata: StepEventMetadata) -> None:
         change = _change(metadata)
-        if metadata.type != _STACK_TYPE and change.op not in _PARTS_OF_REPLACE:
+        if _is_in_azure(metadata.type) and change.op not in _PARTS_OF_REPLACE:
             self._changes[metadata.urn] = change
             self._on_progress(Progress("start", change))
 
     def _end(self, metadata: StepEventMetadata) -> None:
-        if metadata.type != _STACK_TYPE:
+        if _is_in_azure(metadata.type):
             self._on_progress(Progress("end", _change(metadata)))
 
 
@@ -263,9 +286,11 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
             "R-PULUMI-LOCKED",
             f"{doing} the stack: another deployment holds it",
             why="its state is locked until that deployment ends",
-            fix="wait for it; when it was killed: pulumi cancel",
+            fix="wait for it; when it was killed on another machine: pulumi cancel, there",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
+    except auto.errors.StackNotFoundError:
+        raise
     except auto.errors.CommandError as err:
         if steps.own_error is not None:
             raise steps.own_error from err
@@ -280,5 +305,8 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
 
 
 def _error_lines(text: str) -> list[str]:
-    lines = [line.strip() for line in text.splitlines()]
-    return [line.removeprefix("error: ") for line in lines if line.startswith("error:")]
+    """What the engine called an error; where it did not, the last thing that it said."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error:")]
+    said = [line for line in lines if not line.startswith(("code:", "stdout:", "stderr:"))]
+    return errors or [line.removeprefix("stderr: ") for line in said[-1:]]

@@ -102,9 +102,9 @@ class Connection:
     def _token(self) -> TokenCredential | None:
         if self._keys is not None:
             return None
-        from azure.identity import DefaultAzureCredential
+        from runner.azure.sign_in import default_credential
 
-        return DefaultAzureCredential()
+        return default_credential()
 
     @property
     def _direct(self) -> dict[str, Any]:

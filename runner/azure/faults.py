@@ -15,6 +15,7 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
+from runner.azure.management_faults import service_fault
 from runner.core.errors import ExitCode, RunnerError
 
 SERVICES_DOWN = "R-SERVICES-DOWN"  # the one code that callers may wait out and try again
@@ -121,6 +122,8 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     why = f"while {doing}: {code or type(err).__name__}"
     fault = _TABLE.get(code)
     if fault is None and isinstance(err, ClientAuthenticationError):
+        if err.response is None:  # no service answered: there was no token to send
+            return service_fault(err, doing)
         fault = _ACCESS
     if fault is not None:
         return RunnerError(

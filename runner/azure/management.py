@@ -157,13 +157,9 @@ class Management:
     def _credential(self) -> TokenCredential:
         if self._given is not None:
             return self._given
-        import logging  # noqa: PLC0415
+        from runner.azure.sign_in import default_credential  # noqa: PLC0415  with the first request
 
-        from azure.identity import DefaultAzureCredential  # noqa: PLC0415  0.4 s
-
-        # It warns with fifteen lines of its own where nobody is signed in; we say it in three.
-        logging.getLogger("azure.identity").setLevel(logging.ERROR)
-        return DefaultAzureCredential()
+        return default_credential()
 
     @cached_property
     def _client(self) -> PipelineClient[Any, Any]:

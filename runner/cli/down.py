@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from runner.core.settings import Settings
     from runner.flows.takedown import Remains
 
+_LEFT_COLUMNS = ("type", "name")
 _COLUMNS = ("what", "size", "usd_per_month")
 
 
@@ -41,16 +44,24 @@ def down(
     from runner.flows import takedown
 
     with out.stages() as view:
-        remains = takedown.look(settings, environment, view.on_progress, ask=not force)
+        remains = takedown.look(settings, environment, os.environ, view.on_progress, ask=not force)
     if not remains.resources:
         out.note(f"stack {settings.stack!r} is not deployed")
+        if out.format is not OutputFormat.TABLE:
+            out.rows([], _LEFT_COLUMNS)
         return
     if not force:
         takedown.refuse_active_runs(remains)
     _show(out, settings, remains, everything=everything)
+    if not (everything or any(not r.protect for r in remains.resources)):
+        out.note("it is down already; runner down --everything deletes what stayed, too")
+        _report(out, remains.resources)
+        return
     _confirm(out, everything=everything, yes=yes)
     with out.stages() as view:
-        left = takedown.destroy(settings, environment, view.on_progress, everything=everything)
+        left = takedown.destroy(
+            settings, environment, os.environ, view.on_progress, everything=everything
+        )
     _report(out, left)
 
 
@@ -59,6 +70,11 @@ def _show(out: Output, settings: Settings, remains: Remains, *, everything: bool
     out.note(
         f"stack {settings.stack!r}: {len(going)} of {len(remains.resources)} resources will go"
     )
+    if remains.versions:
+        out.warning(
+            f"the VM image goes with its versions ({', '.join(remains.versions)}): "
+            "runner image build makes one again, in about an hour"
+        )
     if everything:
         out.warning("runs, models and data go too: nothing can bring them back")
     elif out.format is OutputFormat.TABLE:
@@ -89,10 +105,10 @@ def _confirm(out: Output, *, everything: bool, yes: bool) -> None:
         )
 
 
-def _report(out: Output, left: list[Deployed]) -> None:
+def _report(out: Output, left: Sequence[Deployed]) -> None:
     rows = [{"type": r.type.removeprefix("azure-native:"), "name": r.name} for r in left]
     if out.format is OutputFormat.TABLE and not rows:
         out.note("nothing is left")
         return
     out.note(f"{len(rows)} resources stay; runner up brings the rest back")
-    out.rows(rows, ("type", "name"))
+    out.rows(rows, _LEFT_COLUMNS)

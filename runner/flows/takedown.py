@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,51 +11,64 @@ from pathlib import Path
 from infra import engine
 from runner.azure.activity import stored_bytes, unfinished_tasks
 from runner.azure.credentials import Connection, connect
+from runner.azure.management import Management, arm_endpoint
 from runner.azure.stack import outputs_path
+from runner.contract import ContractError, parse_stack_outputs
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.deployment import StepReport
+from runner.flows.image_versions import delete_versions, find_versions
 
 _ACTIVE_SHOWN = 5
 # Hot blobs, locally redundant, East US: the list price of azure.microsoft.com/pricing/details/
 # storage/blobs, 0.018 USD a GB of the first 50 TB, as commonly quoted (2026-11).
 _BLOB_USD_PER_GB_MONTH = 0.018
+# Files, transaction optimized, locally redundant, East US: azure.microsoft.com/pricing/details/
+# storage/files, 0.06 USD a GiB that is used, as commonly quoted (2026-11).
+_FILE_USD_PER_GIB_MONTH = 0.06
 _GB = 1e9
+_STORAGE = "2023-05-01"
+_ACCOUNT, _CONTAINER = "azure-native:batch:BatchAccount", "azure-native:storage:BlobContainer"
+_SHARE, _IMAGE = "azure-native:storage:FileShare", "azure-native:compute:GalleryImage"
 
 
 @dataclass(frozen=True, slots=True)
 class Remains:
     """What is deployed; `parts` stay after `down`: what, bytes, USD a month (None: not known).
 
-    `active` are tasks that wait or run, None where nobody could be asked.
+    `active` are tasks that wait or run; `versions` are those of the stack's VM image.
     """
 
     resources: Sequence[engine.Deployed]
     parts: Sequence[tuple[str, int | None, float | None]]
     active: Sequence[str]
+    versions: Sequence[str] = ()
 
 
 def look(
     settings: Settings,
     environment: engine.Environment,
+    env: Mapping[str, str],
     on_progress: OnProgress,
     *,
     ask: bool,
 ) -> Remains:
     """Read the state; with `ask` also the jobs and the size of what is stored, from Azure."""
     on_progress(Progress("look", "start", "reading the state"))
-    resources = [found for found in engine.deployed(environment) if found.id]
-    connection = _connection(settings)
+    resources = engine.deployed(environment)
+    connection = _connection(settings, environment) if ask and resources else None
     active: Sequence[str] = ()
-    sizes: Mapping[str, int] | None = None
-    if ask and resources and connection is not None:
-        on_progress(Progress("look", "progress", "asking for active runs"))
-        active = [task for _, task in unfinished_tasks(connection, _ACTIVE_SHOWN + 1)]
+    sizes: Mapping[str, int] = {}
+    if connection is not None:
+        if any(found.type == _ACCOUNT for found in resources):
+            on_progress(Progress("look", "progress", "asking for active runs"))
+            active = [task for _, task in unfinished_tasks(connection, _ACTIVE_SHOWN + 1)]
         on_progress(Progress("look", "progress", "measuring what is stored"))
-        sizes = stored_bytes(connection)
+        sizes = _sizes(connection, resources, env)
+    versions = [name for each in _images(resources) for name in find_versions(*_at(each, env))]
     on_progress(Progress("look", "end", f"{len(resources)} resources"))
-    return Remains(resources, _parts(resources, sizes), active)
+    return Remains(resources, _parts(resources, sizes), active, versions)
 
 
 def refuse_active_runs(remains: Remains) -> None:
@@ -75,12 +89,14 @@ def refuse_active_runs(remains: Remains) -> None:
 def destroy(
     settings: Settings,
     environment: engine.Environment,
+    env: Mapping[str, str],
     on_progress: OnProgress,
     *,
     everything: bool,
 ) -> list[engine.Deployed]:
     """Take the stack down; returns what is still there. Its cached outputs go with the pools."""
-    before = [found for found in engine.deployed(environment) if found.id]
+    before = engine.deployed(environment)
+    _delete_versions(before, env, on_progress)
     going = [found for found in before if everything or not found.protect]
     report = StepReport("down", on_progress, len(going))
     try:
@@ -89,28 +105,78 @@ def destroy(
         if report.done:
             _outputs_path(settings).unlink(missing_ok=True)
     report.end()
-    return [found for found in engine.deployed(environment) if found.id]
+    return engine.deployed(environment)
+
+
+def _images(resources: Sequence[engine.Deployed]) -> list[str]:
+    return [found.id for found in resources if found.type == _IMAGE]
+
+
+def _at(resource_id: str, env: Mapping[str, str]) -> tuple[Management, str]:
+    """Resource Manager for the subscription of a resource, and the resource."""
+    subscription = resource_id.split("/")[2]
+    return Management(subscription, endpoint=arm_endpoint(env)), resource_id
+
+
+def _delete_versions(
+    resources: Sequence[engine.Deployed], env: Mapping[str, str], on_progress: OnProgress
+) -> None:
+    """Versions of an image go first: Azure keeps a definition that has some."""
+
+    def report(left: Sequence[str]) -> None:
+        on_progress(Progress("image", "progress", f"deleting version {', '.join(left)}"))
+
+    for definition in _images(resources):
+        management, path = _at(definition, env)
+        on_progress(Progress("image", "start", "looking for versions"))
+        delete_versions(management, path, report)
+        on_progress(Progress("image", "end", "no version is left"))
 
 
 def _outputs_path(settings: Settings) -> Path:
     return outputs_path(dataclasses.replace(settings, target="azure"))
 
 
-def _connection(settings: Settings) -> Connection | None:
-    """The stack's services, or None when it was not deployed from here."""
-    if not _outputs_path(settings).exists():
+def _connection(settings: Settings, environment: engine.Environment) -> Connection | None:
+    """The stack's services; None when no deployment of it was ever whole."""
+    if _outputs_path(settings).exists():
+        return connect(dataclasses.replace(settings, target="azure"))
+    try:  # deployed from another machine, or taken down but for the storage
+        return Connection(parse_stack_outputs(json.dumps(engine.outputs(environment))), None)
+    except ContractError:
         return None
-    return connect(dataclasses.replace(settings, target="azure"))
+
+
+def _sizes(
+    connection: Connection, resources: Sequence[engine.Deployed], env: Mapping[str, str]
+) -> dict[str, int]:
+    """Bytes by container and share name. What may not be asked is left out: it stays anyway."""
+    sizes: dict[str, int] = {}
+    try:
+        sizes.update(stored_bytes(connection))
+        for share in resources:
+            if share.type == _SHARE:
+                management, path = _at(share.id, env)
+                found = management.get(path, _STORAGE, **{"$expand": "stats"}).get("properties", {})
+                sizes[share.name] = int(found["shareUsageBytes"])
+    except (RunnerError, KeyError):
+        pass
+    return sizes
 
 
 def _parts(
-    resources: Sequence[engine.Deployed], sizes: Mapping[str, int] | None
+    resources: Sequence[engine.Deployed], sizes: Mapping[str, int]
 ) -> list[tuple[str, int | None, float | None]]:
-    """Containers with their size; everything else that is protected costs nothing by itself."""
+    """Containers and the share with their size; nothing else that is protected costs anything."""
+    rates = {
+        _CONTAINER: ("container", _BLOB_USD_PER_GB_MONTH / _GB),
+        _SHARE: ("file share", _FILE_USD_PER_GIB_MONTH / 2**30),
+    }
     parts: list[tuple[str, int | None, float | None]] = []
     for found in resources:
-        if found.protect and found.type == "azure-native:storage:BlobContainer":
-            size = None if sizes is None else sizes.get(found.name)
-            usd = None if size is None else size / _GB * _BLOB_USD_PER_GB_MONTH
-            parts.append((f"container {found.name}", size, usd))
+        if found.protect and found.type in rates:
+            kind, usd_per_byte = rates[found.type]
+            size = sizes.get(found.name)
+            usd = None if size is None else size * usd_per_byte
+            parts.append((f"{kind} {found.name}", size, usd))
     return parts

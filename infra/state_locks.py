@@ -1,0 +1,59 @@
+"""Locks that a killed engine left in the state folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+_ENGINE = "pulumi"
+
+
+def release_dead(backend: str | None, stack: str) -> None:
+    """Remove locks of the stack whose engine ran on this machine and is gone.
+
+    Pulumi leaves its lock when it is killed, and never looks whether its owner lives; without this
+    the next deployment would have to begin with `pulumi cancel`. Other backends are left alone.
+    """
+    parts = urlsplit(backend or "")
+    if parts.scheme != "file":
+        return
+    locks = Path(url2pathname(parts.path)) / ".pulumi/locks"
+    for path in locks.glob(f"*/*/{stack}/*.json"):
+        if _is_dead(path):
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}.attrs").unlink(missing_ok=True)
+
+
+def _is_dead(path: Path) -> bool:
+    try:
+        lock: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        pid, host = int(lock["pid"]), str(lock["hostname"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return host == socket.gethostname() and not _is_running(pid)
+
+
+def _is_running(pid: int) -> bool:
+    """Whether an engine has this pid: not a zombie, and not another program that got it since."""
+    if sys.platform == "win32":  # signal 0 would end the process there
+        return True
+    if Path("/proc/self/stat").exists():
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text("utf-8")
+        except OSError:
+            return False
+        name, _, rest = text.rpartition(") ")
+        return name.partition("(")[2].startswith(_ENGINE) and not rest.startswith("Z")
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
