@@ -15,7 +15,7 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
-from runner.azure.management_faults import service_fault
+from runner.azure.management_faults import SIGN_IN
 from runner.core.errors import ExitCode, RunnerError
 
 SERVICES_DOWN = "R-SERVICES-DOWN"  # the one code that callers may wait out and try again
@@ -34,6 +34,7 @@ _ACCESS = _Fault(
     "runner local down && runner local up   (local), or az login   (Azure)",
     ExitCode.ACCESS,
 )
+_NO_TOKEN = _Fault(SIGN_IN, "not signed in to Azure", "az login", ExitCode.ACCESS)
 _QUOTA = _Fault(
     "R-QUOTA",
     "a quota of the Batch account is used up",
@@ -122,9 +123,8 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
     why = f"while {doing}: {code or type(err).__name__}"
     fault = _TABLE.get(code)
     if fault is None and isinstance(err, ClientAuthenticationError):
-        if err.response is None:  # no service answered: there was no token to send
-            return service_fault(err, doing)
-        fault = _ACCESS
+        # Where no service answered, there was no token to send.
+        fault = _NO_TOKEN if err.response is None else _ACCESS
     if fault is not None:
         return RunnerError(
             fault.code, fault.what, why=why, fix=fault.fix, exit_code=fault.exit_code

@@ -43,7 +43,7 @@ def storage_error(code: str) -> HttpResponseError:
         (batch_error("ActiveJobAndScheduleQuotaReached"), "R-QUOTA", ExitCode.CAPACITY),
         (storage_error("AuthorizationFailure"), "R-ACCESS-DENIED", ExitCode.ACCESS),
         (storage_error("ContainerNotFound"), "R-CONTAINER-MISSING", ExitCode.PREFLIGHT),
-        (ClientAuthenticationError(message="no login"), "R-ACCESS-DENIED", ExitCode.ACCESS),
+        (ClientAuthenticationError(message="no login"), "R-AZURE-SIGN-IN", ExitCode.ACCESS),
         (ServiceRequestError(message="refused"), SERVICES_DOWN, ExitCode.PREFLIGHT),
         (batch_error("SomethingNew"), "R-SERVICE", ExitCode.PREFLIGHT),
     ],
