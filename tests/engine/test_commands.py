@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -19,6 +22,7 @@ from tests.unit.infra.cloud import SUBSCRIPTION
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 _Runner = Callable[..., subprocess.CompletedProcess[str]]
+_T = TypeVar("_T")
 
 
 @pytest.fixture
@@ -43,11 +47,11 @@ def azure() -> Generator[ArmServer]:
 
 @pytest.fixture
 def runner(stage: Stage, project: Path) -> _Runner:
-    def run(*words: str) -> subprocess.CompletedProcess[str]:
+    def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [sys.executable, "-m", "runner.cli.main", *words],
             cwd=project,
-            env={**stage.environment, "RUNNER_HOME": str(stage.folder / "runner")},
+            env={**stage.environment, "RUNNER_HOME": str(stage.folder / "runner"), **env},
             capture_output=True,
             text=True,
             check=False,
@@ -159,3 +163,85 @@ def test_impossible_configuration_stops_before_the_engine(
     assert "R-MACHINE-RETIRED" in done.stderr
     assert "Traceback" not in done.stderr
     assert stage.azure.ids() == set()
+
+
+def test_down_a_second_time_says_what_stays_and_touches_nothing(
+    stage: Stage, runner: _Runner
+) -> None:
+    printed(runner("up", "-y", "--no-check", "-o", "json"))
+    left = printed(runner("down", "-y", "--force", "-o", "json"))
+    assert not [row for row in left if row["type"].startswith("pulumi:")]
+    journal = stage.azure.journal()
+    # Nobody is signed in, and there is no Batch account to ask any more: sizes are unknown.
+    again = runner("down")
+    assert again.returncode == 0, again.stderr
+    assert "down already" in again.stderr
+    assert "container runs" in again.stdout
+    assert stage.azure.journal() == journal
+
+
+def test_down_of_another_stack_leaves_no_trace(
+    project: Path, stage: Stage, runner: _Runner
+) -> None:
+    assert printed(runner("down", "--stack", "other", "-o", "json")) == []
+    assert not (project / "Pulumi.other.yaml").exists()
+    assert not list((stage.folder / "state").rglob("other.json"))
+
+
+def test_versions_of_the_image_go_before_their_definition(
+    project: Path, stage: Stage, runner: _Runner
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    file.write_text(file.read_text() + "  runner:image: {}\n")
+    outputs = printed(runner("up", "-y", "--no-check", "-o", "json"))
+    definition = outputs["image_definition"]
+    with ArmServer() as server:
+        server.state.resources[definition] = {"name": "runner-gpu"}
+        version = f"{definition}/versions/1.0.0"
+        server.state.resources[version] = {"name": "1.0.0"}
+        declined = runner("down", "--force", **server.environment())
+        assert "R-DOWN-DECLINED" in declined.stderr
+        assert "1.0.0" in declined.stderr
+        assert version in server.state.resources
+        done = runner("down", "-y", "--force", **server.environment())
+        assert done.returncode == 0, done.stderr
+        assert version not in server.state.resources
+    assert definition not in stage.azure.ids()
+
+
+def test_an_engine_that_was_killed_does_not_lock_the_next_one_out(
+    stage: Stage, project: Path, runner: _Runner
+) -> None:
+    stage.azure.slow_down(2)
+    home = stage.folder / "a home"
+    own = {**stage.environment, "RUNNER_HOME": str(home)}
+    for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"):
+        del own[name]
+    command = [sys.executable, "-m", "runner.cli.main", "up", "-y", "--no-check"]
+    first = subprocess.Popen(command, cwd=project, env=own, stderr=subprocess.DEVNULL)
+    lock = _wait_for(lambda: _files(home / "pulumi/.pulumi/locks"))[0]
+    _wait_for(stage.azure.ids)  # it deploys, so the stack is there
+    locked = subprocess.run(
+        command, cwd=project, env=own, capture_output=True, text=True, check=False
+    )
+    assert "R-PULUMI-LOCKED" in locked.stderr
+    first.kill()
+    first.wait()
+    os.kill(json.loads(lock.read_text())["pid"], signal.SIGKILL)
+    again = subprocess.run(
+        command, cwd=project, env=own, capture_output=True, text=True, check=False
+    )
+    assert "R-PULUMI-LOCKED" not in again.stderr
+
+
+def _files(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*.json") if path.stat().st_size]
+
+
+def _wait_for(look: Callable[[], _T]) -> _T:
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if found := look():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("it never came")
