@@ -23,8 +23,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from infra.offline import declared
 from infra.stack_config import load_stack_config
+from runner.core.prices import load_price_table
 from runner.flows.environment import EXAMPLE
-found = declared(load_stack_config(Path("Pulumi.dev.yaml"), environment=EXAMPLE), datetime.now(UTC))
+prices = load_price_table(None)
+config = load_stack_config(Path("Pulumi.dev.yaml"), environment=EXAMPLE)
+found = declared(config, datetime.now(UTC), prices)
 assert len(found) > 20
 """
 
