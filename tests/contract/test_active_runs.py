@@ -1,0 +1,56 @@
+"""`runner down` refuses while runs are active: what it asks the account, and what it says."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from azure.batch import BatchClient
+
+from runner.azure.activity import unfinished_tasks
+from runner.azure.credentials import Connection
+from runner.core.errors import RunnerError
+from runner.flows.takedown import Remains, refuse_active_runs
+from tests.contract.server import Things
+
+
+class _Signed:
+    """The part of a Connection that asks about jobs."""
+
+    def __init__(self, client: BatchClient) -> None:
+        self._client = client
+
+    def batch_client(self) -> BatchClient:
+        return self._client
+
+
+def active(client: BatchClient, limit: int = 6) -> list[tuple[str, str]]:
+    return unfinished_tasks(cast("Connection", _Signed(client)), limit)
+
+
+def test_tasks_that_wait_or_run_are_found_and_finished_ones_are_not(
+    client: BatchClient, things: Things, pool: str
+) -> None:
+    done = things.job(pool)
+    finished = things.task(done, "/bin/true")
+    things.wait_task(done, finished)
+    assert (done, finished) not in active(client, 1000)
+
+    waiting = things.job("a-pool-that-is-not-there")
+    ids = [things.task(waiting, "/bin/true", id=f"waits-{number}") for number in range(7)]
+    found = [task for job, task in active(client, 1000) if job == waiting]
+    assert sorted(found) == sorted(ids)
+    assert len(active(client, 6)) == 6
+
+    things.end_job(waiting)
+    assert not [job for job, _ in active(client, 1000) if job == waiting]
+
+
+def test_active_runs_are_named_with_what_to_do() -> None:
+    names = [f"run-{number}" for number in range(6)]
+    with pytest.raises(RunnerError, match="still active") as caught:
+        refuse_active_runs(Remains([], [], names))
+    assert caught.value.code == "R-DOWN-ACTIVE"
+    assert caught.value.why.endswith("run-4 and more")
+    assert "runner cancel" in caught.value.fix
+    assert refuse_active_runs(Remains([], [], [])) is None
