@@ -19,7 +19,8 @@ import signal
 import stat
 import subprocess
 import sys
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
 from uuid import uuid4
@@ -55,6 +56,23 @@ def note(argv: list[str]) -> None:
         file.write(json.dumps({"argv": argv}) + "\n")
 
 
+@contextmanager
+def alone() -> Generator[None]:
+    """No other call of this engine looks at a container or changes one meanwhile; does not nest.
+
+    So nothing is listed that is gone when it is read, and nothing starts in what was removed.
+    """
+    with (HOME / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def write(file: Path, value: object) -> None:
+    """Replace a file whole: a call that is killed leaves the old one, no half of the new one."""
+    (new := HOME / f"{uuid4().hex}.new").write_text(json.dumps(value))
+    new.replace(file)
+
+
 def machine() -> dict[str, Any]:
     """What the test says there is: images by full name, accounts by registry, what is broken."""
     return json.loads((HOME / "images.json").read_text())
@@ -70,9 +88,7 @@ def full_name(image: str) -> str:
 
 def credentials(file: Path | None) -> dict[str, Any]:
     """What a login left in a file."""
-    if file is None or not file.exists():
-        return {}
-    return json.loads(file.read_text()).get("auths", {})
+    return json.loads(file.read_text()).get("auths", {}) if file and file.exists() else {}
 
 
 def login(options: list[str], config: Path | None) -> None:
@@ -89,9 +105,8 @@ def login(options: list[str], config: Path | None) -> None:
     if "://" in given.server or accounts.get(given.server) != [given.username, password]:
         fail(f'logging into "{given.server}": invalid username/password')
     file = given.authfile if PODMAN else (config or fail("no --config")) / "config.json"
-    known = credentials(file)
     token = base64.b64encode(f"{given.username}:{password}".encode()).decode()
-    file.write_text(json.dumps({"auths": {**known, given.server: {"auth": token}}}))
+    file.write_text(json.dumps({"auths": {**credentials(file), given.server: {"auth": token}}}))
 
 
 def pull(options: list[str], config: Path | None) -> None:
@@ -106,16 +121,16 @@ def pull(options: list[str], config: Path | None) -> None:
         fail(f"short-name {given.image!r} did not resolve to an alias")
     name = full_name(given.image)
     image = machine()["registry"].get(name)
-    server = name.partition("/")[0]
-    account = machine().get("accounts", {}).get(server)
     if image is None:
         fail(f"{name}: manifest unknown")
     if image.get("private"):
+        server = name.partition("/")[0]
         auth = credentials(file).get(server, {}).get("auth", "")
-        if base64.b64decode(auth).decode() != ":".join(account or ["", ""]):
+        account = machine().get("accounts", {}).get(server, ["", ""])
+        if base64.b64decode(auth).decode() != ":".join(account):
             fail(f"{name}: unauthorized: authentication required")
     (HOME / "pulled").mkdir(exist_ok=True)
-    (HOME / "pulled" / name.replace("/", "%")).write_text(json.dumps(image))
+    write(HOME / "pulled" / name.replace("/", "%"), image)
 
 
 def local_image(name: str) -> dict[str, Any]:
@@ -161,8 +176,10 @@ def create(options: list[str]) -> None:
         "State": {"Status": "created", "StartedAt": "0001-01-01T00:00:00Z", "Error": ""},
     }
     BOXES.mkdir(exist_ok=True)
-    with (BOXES / given.name).open("x") as file:
-        json.dump(box, file)
+    with alone():
+        if (BOXES / given.name).exists():
+            fail(f"the container name {given.name!r} is already in use")
+        write(BOXES / given.name, box)
     sys.stdout.write(f"{box['Id']}\n")
 
 
@@ -177,10 +194,7 @@ def variables(given: argparse.Namespace) -> dict[str, str]:
 
 def mounted(text: str) -> dict[str, Any]:
     """A bind mount at the same path, of a folder that is there."""
-    fields: dict[str, str] = {}
-    for field in text.split(","):
-        name, _, value = field.partition("=")
-        fields[name] = value
+    fields = {name: value for name, _, value in (f.partition("=") for f in text.split(","))}
     read_only = fields.pop("readonly", None) is not None
     if set(fields) != {"type", "source", "target"} or fields["type"] != "bind":
         fail(f"invalid mount {text}")
@@ -189,10 +203,14 @@ def mounted(text: str) -> dict[str, Any]:
     return {"path": fields["source"], "read_only": read_only}
 
 
+def containers() -> list[dict[str, Any]]:
+    """Those there are; only for who is `alone`."""
+    return [json.loads(file.read_text()) for file in BOXES.glob("*")]
+
+
 def load(name: str) -> dict[str, Any]:
     """A container by name or id."""
-    for file in BOXES.glob("*"):
-        box = json.loads(file.read_text())
+    for box in containers():
         if name in (box["Name"], box["Id"]):
             return box
     fail(f"no container with name or ID {name!r} found: no such container")
@@ -200,9 +218,8 @@ def load(name: str) -> dict[str, Any]:
 
 def save(box: dict[str, Any]) -> None:
     """Keep a container as it is now, unless it was removed."""
-    file = BOXES / box["Name"]
-    if file.exists():
-        file.write_text(json.dumps(box))
+    if (BOXES / box["Name"]).exists():
+        write(BOXES / box["Name"], box)
 
 
 def start(options: list[str]) -> None:
@@ -211,15 +228,29 @@ def start(options: list[str]) -> None:
     parser.add_argument("--attach", action="store_true")
     parser.add_argument("name")
     given = parser.parse_args(options)
-    box = load(given.name)
+    with alone():
+        box = load(given.name)
+        child = first_process(box) if given.attach else start_alone(box)
+        box["State"] |= {"Status": "running", "StartedAt": "2026-01-01T00:00:00Z", "Pid": child.pid}
+        save(box)
+        signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
     if not given.attach:
-        start_alone(box)
         return
+    code = child.wait()
+    with alone(), suppress(ProcessLookupError):  # the others end with the first process
+        box["State"] |= {"Status": "exited", "Pid": 0}
+        save(box)
+        os.killpg(child.pid, signal.SIGKILL)
+    sys.exit(128 - code if code < 0 else code)
+
+
+def first_process(box: dict[str, Any]) -> subprocess.Popen[bytes]:
+    """The command of a container, where it says, or the end of this engine."""
     where = Path(box["workdir"])
     if where != Path("/") and not any(where.is_relative_to(m["path"]) for m in box["mounts"]):
         fail(f"workdir {where} does not exist in the container", 126)
     try:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             box["command"], cwd=where, env=box["environment"], stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
@@ -230,28 +261,17 @@ def start(options: list[str]) -> None:
         box["State"] |= {"Error": why, "ExitCode": 127}
         save(box)
         fail(f"Error response from daemon: {why}", 1)
-    box["State"] |= {"Status": "running", "StartedAt": "2026-01-01T00:00:00Z", "Pid": child.pid}
-    save(box)
-    signal.signal(signal.SIGTERM, lambda *_: child.send_signal(signal.SIGTERM))
-    code = child.wait()
-    with suppress(ProcessLookupError):  # the others in the container end with its first process
-        os.killpg(child.pid, signal.SIGKILL)
-    box["State"] |= {"Status": "exited", "Pid": 0}
-    save(box)
-    sys.exit(128 - code if code < 0 else code)
 
 
-def start_alone(box: dict[str, Any]) -> None:
+def start_alone(box: dict[str, Any]) -> subprocess.Popen[bytes]:
     """Leave the first process of a container running; without open input a shell would end."""
     if not box["interactive"]:
         fail("this engine only leaves interactive containers running")
     reading, writing = os.pipe()
-    child = subprocess.Popen(
+    return subprocess.Popen(
         box["command"], env=box["environment"], stdin=reading, stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL, start_new_session=True, pass_fds=(writing,),
     )  # fmt: skip
-    box["State"] |= {"Status": "running", "StartedAt": "2026-01-01T00:00:00Z", "Pid": child.pid}
-    save(box)
 
 
 def execute(options: list[str]) -> None:
@@ -262,20 +282,25 @@ def execute(options: list[str]) -> None:
     parser.add_argument("name")
     parser.add_argument("command", nargs=argparse.REMAINDER)
     given = parser.parse_args(options)
-    box = load(given.name)
+    with alone():  # whoever ends the container finds the command by its variables
+        child = joining(load(given.name), given)
+    code = child.wait()
+    sys.exit(128 - code if code < 0 else code)
+
+
+def joining(box: dict[str, Any], given: argparse.Namespace) -> subprocess.Popen[bytes]:
+    """A command in a container that runs."""
     if box["State"]["Status"] != "running":
         fail("can only create exec sessions on running containers: container state improper", 255)
     environment = {**box["environment"], **variables(given), IN: box["Name"]}
     try:
-        child = subprocess.Popen(
+        return subprocess.Popen(
             given.command, cwd=box["workdir"], env=environment, stdin=subprocess.DEVNULL,
             start_new_session=True,
         )  # fmt: skip
     except FileNotFoundError:
         why = f'exec: "{given.command[0]}": executable file not found in $PATH'
         fail(f"OCI runtime exec failed: {why}", 127)
-    code = child.wait()
-    sys.exit(128 - code if code < 0 else code)
 
 
 def kill_all(box: dict[str, Any]) -> None:
@@ -298,10 +323,11 @@ def kill(options: list[str]) -> None:
     parser.add_argument("--signal", default="KILL", choices=["KILL"])
     parser.add_argument("names", nargs="+")
     for name in parser.parse_args(options).names:
-        box = load(name)
-        if box["State"]["Status"] != "running":
-            fail("can only kill running containers")
-        kill_all(box)
+        with alone():
+            box = load(name)
+            if box["State"]["Status"] != "running":
+                fail("can only kill running containers")
+            kill_all(box)
 
 
 def remove(options: list[str]) -> None:
@@ -310,30 +336,30 @@ def remove(options: list[str]) -> None:
     parser.add_argument("--force", action="store_true", required=True)
     parser.add_argument("names", nargs="+")
     for name in parser.parse_args(options).names:
-        box = load(name)
-        if box["State"]["Status"] == "running":
-            kill_all(box)
-        (BOXES / box["Name"]).unlink(missing_ok=True)
+        with alone():
+            box = load(name)
+            if box["State"]["Status"] == "running":
+                kill_all(box)
+            (BOXES / box["Name"]).unlink()
 
 
 def listing(options: list[str]) -> None:
     """The ids of the containers with a label."""
     parser = Strict()
-    parser.add_argument("--all", action="store_true", required=True)
-    parser.add_argument("--quiet", action="store_true", required=True)
+    for flag in ("--all", "--quiet"):
+        parser.add_argument(flag, action="store_true", required=True)
     parser.add_argument("--filter", required=True)
     kind, name, value = parser.parse_args(options).filter.split("=", 2)
-    for file in BOXES.glob("*"):
-        box = json.loads(file.read_text())
-        if kind == "label" and box["labels"].get(name) == value:
-            sys.stdout.write(box["Id"] + "\n")
+    with alone():
+        found = [b["Id"] for b in containers() if b["labels"].get(name) == value]
+    sys.stdout.writelines(f"{box}\n" for box in found if kind == "label")
 
 
 def inspect(name: str) -> None:
     """A container as JSON."""
-    box = load(name)
-    shown = {name: box[name] for name in ("Id", "Name", "State")}
-    sys.stdout.write(json.dumps([shown]))
+    with alone():
+        box = load(name)
+    sys.stdout.write(json.dumps([{name: box[name] for name in ("Id", "Name", "State")}]))
 
 
 def main(argv: list[str]) -> None:
