@@ -36,6 +36,8 @@ VERBS: Mapping[str, str] = {
     "attach": "Runs",
     "cancel": "Runs",
     "files": "Runs",
+    "ssh": "Runs",
+    "exec": "Runs",
     "local": "Local services",
     "up": "Azure environment",
     "preview": "Azure environment",

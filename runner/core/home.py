@@ -64,6 +64,11 @@ class HomePaths:
         return self.home / "cache"
 
     @property
+    def ssh(self) -> Path:
+        """Keys that open nodes: a folder each, gone when the shell ends or the key expires."""
+        return self.home / "ssh"
+
+    @property
     def history(self) -> Path:
         """What is kept of finished runs; may be deleted at any time."""
         return self.home / "history"

@@ -66,13 +66,18 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class AttemptStart:
-    """`attempts/<n>/start.json`; offsets are bytes into the two logs."""
+    """`attempts/<n>/start.json`; offsets are bytes into the two logs.
+
+    `work_dir` is the task's folder as the node names it; an older agent left it empty.
+    """
 
     attempt: int
     node: str
     started: str
     stdout_offset: int
     stderr_offset: int
+    pool: str = ""
+    work_dir: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +154,8 @@ def parse_attempt_start(data: bytes) -> AttemptStart | None:
             started=str(raw.get("started") or ""),
             stdout_offset=int(offsets.get("stdout") or 0),
             stderr_offset=int(offsets.get("stderr") or 0),
+            pool=str(raw.get("pool") or ""),
+            work_dir=str(raw.get("work_dir") or ""),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -20,6 +20,7 @@ from runner.node.failures import StageFailedError, full_disk_text
 from runner.node.patience import Patience
 from runner.node.run_spec import RunSpec
 from runner.node.settings import NodeSettings
+from runner.node.shell_file import write_shell_file
 from runner.node.termination import Termination
 from runner.node.unpack import unpack_code
 
@@ -113,6 +114,7 @@ class Attempt:
     def run(self, inherited: Mapping[str, str], prepared: Mapping[str, str]) -> None:
         """Stage command: `inherited` is the task's environment, `prepared` comes from `prepare`."""
         environment = self._script_environment(inherited, prepared)
+        write_shell_file(self._dirs.logs, environment)
         with self._events.stage("command", shlex.join(self._spec.command)):
             ended = command.run_command(
                 self._spec.command,

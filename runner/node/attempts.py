@@ -47,6 +47,7 @@ def claim_attempt(
             "dedicated": node.dedicated,
             "started": now_text(),
             "host": node.host,
+            "work_dir": str(node.work_dir),
             "log_offsets": log_offsets,
         }
         if runs.create(blobs.attempt(number, "start.json"), json.dumps(start).encode()):

@@ -1,0 +1,251 @@
+"""Reach in: a command, or a shell, on the node of a run, in its folder, with its environment.
+
+A user with a key is made on the node for it and removed afterwards; whatever stops that, it
+expires. Where a node listens on this machine's own loopback address it *is* this machine, as the
+emulator's nodes are, where no SSH server stands in front of them: there the same text is given to
+a shell here. That is the only difference.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from runner.azure.node_users import (
+    Address,
+    TaskPlace,
+    add_user,
+    delete_user,
+    find_address,
+    task_places,
+)
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.run_record import RunRecord
+from runner.core.states import RunState
+from runner.flows.node_keys import NodeKey, make_key, prune_keys
+from runner.flows.remote_shell import quoted, shell_command, ssh_command
+from runner.flows.run_view import RunView, load_view
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+
+_LONGEST = timedelta(hours=24)
+# What ssh takes along too; everything else comes from the task.
+_TAKEN_ALONG = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "USER", "LOGNAME", "SHELL")
+_SSH_FAILED = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where one node of a run works; `work_dir` as that node names it."""
+
+    run_id: str
+    task: TaskPlace
+    work_dir: str
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A way in that is open: `argv` signs in and says what to run; `env` None inherits ours."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] | None
+    over_ssh: bool
+
+
+def find_place(connection: Connection, record: RunRecord, node: str | None = None) -> Place:
+    """Where a run works now; `node` is a number from 0, or begins a node's id.
+
+    Raises RunnerError for a run that does not run, or whose node is not known.
+    """
+    view = load_view(connection, record)
+    if view.status.state.final or view.status.state is RunState.QUEUED:
+        raise _not_running(view)
+    places = task_places(connection, record.job_id, record.task_id)
+    if not places:
+        raise _not_running(view)
+    number = _choose(places, node, record.run_id)
+    begun = [each for each in view.attempts if each.node == places[0].node]
+    if not begun:
+        raise _not_begun(record.run_id)
+    if not begun[-1].work_dir:
+        raise _too_old(record.run_id)
+    task = places[number]
+    return Place(
+        run_id=record.run_id,
+        task=task if task.pool else replace(task, pool=begun[-1].pool or record.pool),
+        work_dir=_folder(begun[-1].work_dir, number),
+        expires=_expiry(record),
+    )
+
+
+def _folder(work_dir: str, number: int) -> str:
+    """Of a subtask: its folder lies in the task's, under its number."""
+    path = PurePosixPath(work_dir)
+    return str(path.parent / str(number) / path.name) if number else work_dir
+
+
+def _expiry(record: RunRecord) -> datetime:
+    limit = record.raw.get("timeout_s")
+    lasts = timedelta(seconds=limit) if isinstance(limit, int | float) else _LONGEST
+    return datetime.now(UTC) + min(lasts, _LONGEST)
+
+
+def _choose(places: Sequence[TaskPlace], wanted: str | None, run_id: str) -> int:
+    if wanted is None:
+        return 0
+    if wanted.isascii() and wanted.isdecimal() and int(wanted) < len(places):
+        return int(wanted)
+    found = [n for n, place in enumerate(places) if place.node.startswith(wanted)]
+    if len(found) == 1 and not wanted.isdecimal():
+        return found[0]
+    nodes = ", ".join(f"{n}: {place.node}" for n, place in enumerate(places))
+    raise RunnerError(
+        "R-REACH-WHICH",
+        f"{wanted!r} is not one node of {run_id}",
+        why=f"its nodes are {nodes}",
+        fix="give a number, or the beginning of one id, with --node",
+    )
+
+
+@contextmanager
+def open_login(
+    connection: Connection, home: Path, place: Place, command: Sequence[str], *, terminal: bool
+) -> Generator[Login]:
+    """A way in for the time of the block: a user on the node and its key."""
+    with _key(connection, home, place, keep=False) as (key, address):
+        yield _login(key, address, place, command, terminal=terminal)
+
+
+def print_login(connection: Connection, home: Path, place: Place, command: Sequence[str]) -> str:
+    """The command that gets in, for another terminal or tool; it works until the user expires."""
+    with _key(connection, home, place, keep=True) as (key, address):
+        login = _login(key, address, place, command, terminal=not command)
+    if login.env is None:
+        return quoted(login.argv)
+    kept = [f"{name}={value}" for name, value in login.env.items()]
+    return quoted(["env", "-i", *kept, *login.argv])
+
+
+def run_login(login: Login) -> int:
+    """Run it with this process's own input and output; its exit code, 128 + n for signal n."""
+    before = signal.getsignal(signal.SIGINT)
+    process = subprocess.Popen(list(login.argv), env=None if login.env is None else dict(login.env))
+    try:
+        # Ctrl-C is for what runs there: it says when it has enough.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 128 - code if code < 0 else code
+
+
+def ssh_failed(login: Login, code: int) -> bool:
+    """Whether ssh itself may be what failed, and not what it ran."""
+    return login.over_ssh and code == _SSH_FAILED
+
+
+@contextmanager
+def _key(
+    connection: Connection, home: Path, place: Place, *, keep: bool
+) -> Generator[tuple[NodeKey, Address]]:
+    prune_keys(home, datetime.now(UTC))
+    address = find_address(connection, place.task)
+    if not _is_here(address) and shutil.which("ssh") is None:
+        raise _no_ssh()
+    key = make_key(home, place.expires)
+    try:
+        add_user(connection, place.task, key.user, key.public, place.expires)
+    except BaseException:
+        key.delete()
+        raise
+    done = False
+    try:
+        yield key, address
+        done = True
+    finally:
+        if not (keep and done):
+            key.delete()
+            delete_user(connection, place.task, key.user)
+
+
+def _login(
+    key: NodeKey, address: Address, place: Place, command: Sequence[str], *, terminal: bool
+) -> Login:
+    inside = shell_command(place.work_dir, command, place.task.container)
+    if _is_here(address):
+        env = {name: os.environ[name] for name in _TAKEN_ALONG if name in os.environ}
+        return Login(tuple(inside), env, over_ssh=False)
+    outside = ssh_command(
+        user=key.user,
+        host=address.host,
+        port=address.port,
+        key=str(key.private),
+        known_hosts=str(key.known_hosts),
+        terminal=terminal,
+    )
+    return Login((*outside, quoted(inside)), None, over_ssh=True)
+
+
+def _is_here(address: Address) -> bool:
+    try:
+        return ipaddress.ip_address(address.host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def _not_running(view: RunView) -> RunnerError:
+    run_id, state = view.record.run_id, view.status.state
+    if state.final:
+        return RunnerError(
+            "R-REACH-ENDED",
+            f"{run_id} does not run any more: {state.value}",
+            why="its node has gone on to other work",
+            fix=f"runner logs {run_id}, or runner files get {run_id}",
+        )
+    return RunnerError(
+        "R-REACH-WAITING",
+        f"{run_id} is on no node now: {state.value}",
+        why=view.status.reason,
+        fix=f"runner attach {run_id} shows when it begins",
+        exit_code=ExitCode.CAPACITY,
+    )
+
+
+def _not_begun(run_id: str) -> RunnerError:
+    return RunnerError(
+        "R-REACH-WAITING",
+        f"the node of {run_id} has not begun with it",
+        why="it fetches the run's files, or its agent starts",
+        fix="try again in a few seconds",
+        exit_code=ExitCode.CAPACITY,
+    )
+
+
+def _too_old(run_id: str) -> RunnerError:
+    return RunnerError(
+        "R-REACH-OLD",
+        f"where {run_id} works on its node is not known",
+        why="an older runner submitted it, whose agent does not say so",
+        fix="submit it again with this runner",
+    )
+
+
+def _no_ssh() -> RunnerError:
+    return RunnerError(
+        "R-REACH-SSH",
+        "there is no ssh on this machine",
+        why="nothing named ssh is on PATH",
+        fix="install an OpenSSH client (apt-get install openssh-client)",
+        exit_code=ExitCode.PREFLIGHT,
+    )

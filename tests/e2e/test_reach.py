@@ -1,0 +1,128 @@
+"""`runner exec` and `runner ssh`: in the folder of a run, with its environment."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import RUNNER, Cli, until
+
+_SCRIPT = """
+import os, pathlib, time
+output = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+(output / "seen.txt").write_text("by the script")
+print("begun", flush=True)
+while not (output / "stop").exists():
+    time.sleep(0.05)
+"""
+
+
+@pytest.fixture
+def running(cli: Cli, script: Callable[[str], Path]) -> Generator[str]:
+    """A run that goes on until somebody reaches in and says stop."""
+    [line] = [
+        each
+        for each in cli.ok("train", script(_SCRIPT), "--detach", "-o", "tsv").splitlines()
+        if each.startswith("run_id")
+    ]
+    run_id = line.split("\t")[1]
+    until(lambda: "begun" in cli.run("logs", run_id).stdout, timeout_s=120)
+    yield run_id
+    cli.run("cancel", run_id)
+
+
+def test_command_runs_in_the_folder_and_environment_of_the_run(cli: Cli, running: str) -> None:
+    show = 'pwd; printf "%s\\n" "$RUNNER_RUN_ID" "$VIRTUAL_ENV" "$HOME"; command -v python; ls'
+    folder, run_id, venv, home, python, *files = cli.ok(
+        "exec", running, "--", "sh", "-c", show
+    ).splitlines()
+    assert (run_id, python) == (running, f"{venv}/bin/python")
+    assert folder == f"{home}/code"
+    assert files == ["train.py"]
+    seen = cli.ok("exec", running, "--", "sh", "-c", 'cat "$RUNNER_OUTPUT_DIR/seen.txt"')
+    assert seen == "by the script"
+
+
+def test_arguments_input_output_and_exit_code_pass_through_as_they_are(
+    cli: Cli, running: str
+) -> None:
+    hostile = ["a b", "$(echo no)", "it's", "--node", "", "*", "é\n"]
+    code = "import sys, json; print(json.dumps(sys.argv[1:]))"
+    shown = cli.ok("exec", running, "--", "python", "-c", code, *hostile)
+    assert json.loads(shown) == hostile
+    command = ("exec", running, "--", "sh", "-c", "cat; echo oops >&2; exit 7")
+    done = subprocess.run(
+        [str(RUNNER), *command],
+        env=cli.env,
+        cwd=cli.cwd,
+        input="through",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (7, "through", "oops\n")
+    killed = cli.run("exec", running, "--", "sh", "-c", "kill -9 $$")
+    assert killed.returncode == 137
+
+
+def test_neither_the_secret_nor_our_own_environment_is_in_the_shell(cli: Cli, running: str) -> None:
+    shown = cli.ok("exec", running, "--", "env", env={"AZURE_CLIENT_SECRET": "ours-alone"})
+    assert "RUNNER_RUN_ID=" in shown
+    assert "AZ_BATCH_NODE_ID=" in shown
+    for secret in ("RUNNER_STORAGE", "sig=", "ours-alone"):
+        assert secret not in shown
+    mode = cli.ok("exec", running, "--", "stat", "-c", "%a", "../logs/environment.sh")
+    assert mode.strip() == "600"
+
+
+def test_shell_reads_commands_and_leaves_no_key_and_no_user(
+    cli: Cli, running: str, session_home: Path
+) -> None:
+    done = subprocess.run(
+        [str(RUNNER), "ssh", running],
+        env=cli.env,
+        cwd=cli.cwd,
+        input='basename "$PWD"\ntouch "$RUNNER_OUTPUT_DIR/stop"\nexit 3\n',
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert (done.returncode, done.stdout) == (3, "code\n"), done.stderr
+    assert list((session_home / "ssh").iterdir()) == []
+    until(lambda: cli.run("show", running).stdout.count("succeeded"), timeout_s=60)
+    over = cli.run("exec", running, "--", "true")
+    assert (over.returncode, "R-REACH-ENDED" in over.stderr) == (2, True)
+    assert f"runner logs {running}" in over.stderr
+
+
+def test_printed_command_works_from_a_bare_shell_and_keeps_its_key(
+    cli: Cli, running: str, session_home: Path
+) -> None:
+    line = cli.ok("exec", running, "--print", "--", "sh", "-c", "echo $RUNNER_RUN_ID '$x'")
+    done = subprocess.run(["sh", "-c", line], env={}, capture_output=True, text=True, check=True)
+    assert done.stdout == f"{running} $x\n"
+    [key] = (session_home / "ssh").iterdir()
+    assert key.stat().st_mode & 0o777 == 0o700
+    assert (key / "id").stat().st_mode & 0o777 == 0o600
+    (key / "expires").write_text("2020-01-01T00:00:00+00:00")
+    cli.ok("exec", running, "--", "true")
+    assert not key.exists(), "an expired key goes with the next call"
+
+
+def test_what_cannot_be_entered_says_why(
+    cli: Cli, running: str, script: Callable[[str], Path]
+) -> None:
+    wrong = cli.run("exec", running, "--node", "7", "--", "true")
+    assert (wrong.returncode, "R-REACH-WHICH" in wrong.stderr) == (2, True)
+    assert "0: tvm" in wrong.stderr
+    assert cli.ok("exec", running, "--node", "0", "--", "echo", "in") == "in\n"
+    missing = cli.run("exec", running)
+    assert (missing.returncode, "R-USAGE" in missing.stderr) == (2, True)
+    absent = cli.run("exec", running, "--", "no-such-program")
+    assert absent.returncode == 127
