@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+from base64 import b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,7 +18,13 @@ from azure.core.exceptions import (
     ResourceModifiedError,
     ResourceNotFoundError,
 )
-from azure.storage.blob import BlobPrefix, BlobServiceClient, ContainerClient, ContentSettings
+from azure.storage.blob import (
+    BlobPrefix,
+    BlobProperties,
+    BlobServiceClient,
+    ContainerClient,
+    ContentSettings,
+)
 
 from runner.azure.faults import error_code, service_errors
 
@@ -33,6 +40,8 @@ class BlobInfo:
 
     name: str
     size_bytes: int
+    etag: str = ""  # in quotes, as in a header
+    md5: str | None = None  # in base64, as in a header; not every writer sends one
 
 
 class BlobContainer:
@@ -110,7 +119,7 @@ class BlobContainer:
         """All blobs below a prefix, by name."""
         with service_errors(f"listing {prefix}"):
             for blob in self._client.list_blobs(name_starts_with=prefix):
-                yield BlobInfo(str(blob.name), int(blob.size or 0))
+                yield _info(blob)
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Names of the folders directly below a prefix, without the closing slash."""
@@ -135,6 +144,17 @@ class BlobContainer:
             part.replace(path)
         finally:
             part.unlink(missing_ok=True)
+
+
+def _info(blob: BlobProperties) -> BlobInfo:
+    digest = blob.content_settings.content_md5
+    etag = str(blob.etag or "")
+    return BlobInfo(
+        str(blob.name),
+        int(blob.size or 0),
+        etag if etag.startswith('"') or not etag else f'"{etag}"',
+        b64encode(bytes(digest)).decode() if digest else None,
+    )
 
 
 class _CountingReader:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
@@ -53,6 +54,16 @@ class Connection:
         }
         identity = None if self._keys else self._identity(self.outputs.identity_client_id)
         return {**containers, "identity_client_id": identity}
+
+    def read_access(self, containers: Iterable[str], lifetime: timedelta) -> dict[str, Any]:
+        """Further containers in the form of `node_storage`, by name and only to read."""
+        return {
+            name: {
+                "url": self._container_url(name),
+                "sas": self._container_sas(name, lifetime, writable=False),
+            }
+            for name in containers
+        }
 
     def resource_file(self, blob_name: str, file_path: str, lifetime: timedelta) -> ResourceFile:
         """A blob of the `runs` container as a file in the task's working directory."""

@@ -41,6 +41,7 @@ def to_task(plan: RunPlan, connection: Connection) -> models.BatchTaskCreateOpti
     lifetime = plan.access_lifetime
     inputs = plan.inputs
     storage: dict[str, Any] = connection.node_storage(lifetime)
+    storage["inputs"] = connection.read_access(_containers(plan), lifetime)
     return models.BatchTaskCreateOptions(
         id=plan.task_id,
         display_name=f"{plan.recipe.name}: {plan.run_id}",
@@ -57,6 +58,12 @@ def to_task(plan: RunPlan, connection: Connection) -> models.BatchTaskCreateOpti
             max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
         ),
     )
+
+
+def _containers(plan: RunPlan) -> list[str]:
+    """The containers that the run's inputs are read from."""
+    named = plan.inputs.named.values()
+    return sorted({str(one["container"]) for one in named if "container" in one})
 
 
 def to_task_view(task: models.BatchTask) -> TaskView:

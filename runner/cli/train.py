@@ -38,6 +38,16 @@ def train(
         Path | None,
         typer.Option("--data", help="File or folder with the data set.", show_default=False),
     ] = None,
+    input_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            "-i",
+            metavar="NAME=SPEC",
+            help="A path, https://…, blob:container/prefix, run:RUN/path, dataset: or share:.",
+            show_default=False,
+        ),
+    ] = None,
     pool: Annotated[
         str | None, typer.Option("--pool", help="Pool to run on.", show_default=False)
     ] = None,
@@ -71,6 +81,7 @@ def train(
         script_args=_checked_args(script_args),
         experiment=experiment,
         data=data,
+        inputs=tuple(input_ or ()),
     )
     request_run(recipe, options)  # what is wrong is said before anything starts
     if dry_run:
@@ -132,6 +143,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         else "none",
         "packages": recipe.requirements or "none: the node's Python as it is",
         "data": f"{data['name']}, {data['source']}" if data else "none",
+        "inputs": ", ".join(plan.inputs.named) or "none",
         "promises": ", ".join(recipe.outputs) or "nothing in particular",
         "limits": _limits(recipe),
         "takes": recipe.estimate or "unknown",

@@ -6,8 +6,9 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.errors import ExitCode, RunnerError
@@ -53,12 +54,16 @@ class DataRef:
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """What was found on this machine: hashes of everything that is uploaded."""
+    """What was found on this machine: hashes of everything that is uploaded.
+
+    `named` are the inputs as run.json holds them.
+    """
 
     code: CodeRef
     agent_sha256: str
     requirements_sha256: str | None
     data: DataRef | None
+    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
 
 
 @dataclass(frozen=True, slots=True)

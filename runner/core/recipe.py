@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from runner.core.inputs import InputSpec
+
 ParamType = Literal["int", "float", "str", "bool"]
 ParamValue = int | float | str | bool
 RecipeSource = Literal["builtin", "folder", "script"]
@@ -47,6 +49,7 @@ class Recipe:
     retries: int
     estimate: str | None
     files: tuple[str, ...] | None
+    inputs: tuple[InputSpec, ...] = ()
 
 
 def load_recipe(ref: str, *, cwd: Path) -> Recipe:

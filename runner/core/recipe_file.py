@@ -19,6 +19,8 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from runner.core.spec_inputs import Inputs
+
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -190,6 +192,10 @@ class RecipeFile(BaseModel):
         str | None, BeforeValidator(_python_version), Field(pattern=r"^3\.\d{1,2}(\.\d{1,2})?$")
     ] = Field(None, description='A Python version in quotes, like "3.11".')
     dataset: Annotated[str | None, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")] = None
+    inputs: Inputs = Field(
+        default_factory=dict,
+        description="What the script finds at $RUNNER_INPUT_<NAME>: a path, a URL, blob:, run: ...",
+    )
     params: dict[
         Identifier,
         Annotated[

@@ -33,6 +33,7 @@ def run_document(plan: RunPlan, job_id: str) -> dict[str, Any]:
         "requirements": _requirements(plan),
         "python": recipe.python,
         "data": _data(plan.inputs.data),
+        "inputs": dict(plan.inputs.named),
         "outputs": list(recipe.outputs),
         "metrics": {
             "patterns": dict(recipe.metric_patterns),

@@ -14,7 +14,7 @@ from runner.core.progress import StageState
 
 FORMAT = 1  # of run.json and result.json
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
-STAGES = ("code", "environment", "data", "command", "export")
+STAGES = ("code", "environment", "data", "inputs", "command", "export")
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from pathlib import Path
 from runner.contract import StackOutputs
 from runner.core.code_archive import CodeArchive, pack_code
 from runner.core.errors import RunnerError
+from runner.core.inputs import override_inputs
 from runner.core.overrides import resolve_params
 from runner.core.plan import CodeRef, DataRef, RunInputs, RunPlan, RunRequest, plan_run
 from runner.core.progress import OnProgress
@@ -18,6 +19,7 @@ from runner.core.recipe import Recipe
 from runner.core.run_ids import SUFFIX_ALPHABET, make_run_id, slug
 from runner.core.settings import Settings
 from runner.flows.datasets import Dataset, resolve_dataset
+from runner.flows.inputs import NamedInput, local_paths, prepare_inputs
 from runner.flows.provenance import git_revision
 from runner.node.pack import build_agent
 
@@ -30,16 +32,22 @@ class TrainOptions:
     script_args: tuple[str, ...] = ()
     experiment: str | None = None
     data: Path | None = None
+    inputs: tuple[str, ...] = ()  # NAME=SPEC
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A plan and the bytes that go with it."""
+    """A plan and the bytes that go with it.
+
+    `pending_runs` are ids that inputs may name although those runs are not there yet.
+    """
 
     plan: RunPlan
     code: CodeArchive
     agent: bytes
     dataset: Dataset | None
+    inputs: tuple[NamedInput, ...] = ()
+    pending_runs: frozenset[str] = frozenset()
 
 
 def request_run(recipe: Recipe, options: TrainOptions) -> RunRequest:
@@ -50,6 +58,7 @@ def request_run(recipe: Recipe, options: TrainOptions) -> RunRequest:
             f"--data {options.data}: there is no such file or folder",
             fix="give the folder that holds the data set's files",
         )
+    override_inputs(recipe.inputs, options.inputs, Path.cwd())
     return RunRequest(
         created=datetime.now(UTC),
         params=resolve_params(recipe.params, options.overrides),
@@ -69,18 +78,22 @@ def prepare_run(
 ) -> PreparedRun:
     """Pack the code, find the data, and plan. `fetch_data=False` leaves the network alone."""
     request = request_run(recipe, options)
-    code = pack_code(recipe, excluded=(settings.output_dir, settings.home))
+    recipe = replace(recipe, inputs=override_inputs(recipe.inputs, options.inputs, Path.cwd()))
+    apart = local_paths(recipe.inputs, recipe.folder)
+    code = pack_code(recipe, excluded=(settings.output_dir, settings.home, *apart))
     agent = build_agent()
     dataset = _dataset(recipe, settings, options.data, on_progress) if fetch_data else None
+    named = prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, fetch=fetch_data)
     run_id = make_run_id(recipe.name, request.created, _suffix())
     inputs = RunInputs(
         code=_code_ref(recipe, code),
         agent_sha256=hashlib.sha256(agent).hexdigest(),
         requirements_sha256=_requirements_sha256(recipe),
         data=_data_ref(dataset),
+        named={one.name: one.document for one in named},
     )
     plan = plan_run(recipe, settings, outputs, run_id, request, inputs)
-    return PreparedRun(plan=plan, code=code, agent=agent, dataset=dataset)
+    return PreparedRun(plan=plan, code=code, agent=agent, dataset=dataset, inputs=named)
 
 
 def _dataset(

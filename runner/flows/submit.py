@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
 
@@ -20,6 +20,8 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.run_document import run_document
 from runner.core.run_paths import RunPaths, code_blob
 from runner.core.run_record import RunRecord, parse_run
+from runner.flows.datasets import Dataset
+from runner.flows.inputs import resolve_in_service
 from runner.flows.prepare import PreparedRun
 
 _ADD_TRIES = 4
@@ -38,6 +40,7 @@ class _Upload:
 
 def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnProgress) -> RunRecord:
     """Bring the run into being. A second call with the same plan finds it there."""
+    prepared = _with_inputs(connection, prepared)
     plan = prepared.plan
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
     _upload(connection, prepared, runs, on_progress)
@@ -50,6 +53,13 @@ def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnPro
         record = _submit_new(connection, plan, runs)
     on_progress(Progress("submit", "end", f"{record.run_id} to job {record.job_id}"))
     return record
+
+
+def _with_inputs(connection: Connection, prepared: PreparedRun) -> PreparedRun:
+    """The plan with the inputs that only the service knows, before anything is sent."""
+    plan = prepared.plan
+    named = resolve_in_service(connection, plan.inputs.named, prepared.pending_runs)
+    return replace(prepared, plan=replace(plan, inputs=replace(plan.inputs, named=named)))
 
 
 def find_submitted(connection: Connection, run_id: str) -> RunRecord | None:
@@ -147,15 +157,25 @@ def _missing_code(prepared: PreparedRun, runs: BlobContainer) -> list[_Upload]:
 
 
 def _missing_data(connection: Connection, prepared: PreparedRun) -> list[_Upload]:
-    data, dataset = prepared.plan.inputs.data, prepared.dataset
-    if data is None or dataset is None:
-        return []
+    """What is not there yet of the data set and of the inputs that lie on this machine."""
+    data = prepared.plan.inputs.data
+    local = {one.document["prefix"]: one.dataset for one in prepared.inputs if one.dataset}
+    if data is not None and prepared.dataset is not None:
+        local[data.prefix] = prepared.dataset
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
-    there = {blob.name: blob.size_bytes for blob in container.list(data.prefix)}
     return [
-        _Upload(container, data.prefix + file.name, dataset.folder / file.name, file.size_bytes)
+        upload
+        for prefix, dataset in local.items()
+        for upload in _missing_files(container, prefix, dataset)
+    ]
+
+
+def _missing_files(container: BlobContainer, prefix: str, dataset: Dataset) -> list[_Upload]:
+    there = {blob.name: blob.size_bytes for blob in container.list(prefix)}
+    return [
+        _Upload(container, prefix + file.name, dataset.folder / file.name, file.size_bytes)
         for file in dataset.files
-        if there.get(data.prefix + file.name) != file.size_bytes
+        if there.get(prefix + file.name) != file.size_bytes
     ]
 
 

@@ -20,6 +20,7 @@ from runner.node.clock import now_text
 from runner.node.events import EventLog
 from runner.node.export import OutputFile
 from runner.node.failures import StageFailedError, TerminatedError, disk_full, is_disk_full
+from runner.node.inputs import InputAccess
 from runner.node.patience import Patience
 from runner.node.result import commit_result, recorded_exit_code
 from runner.node.run_spec import RunSpec, RunSpecError, parse_run_spec
@@ -50,7 +51,7 @@ class Agent:
 
     node: NodeSettings
     runs: Container
-    data: Container
+    inputs: InputAccess
     blobs: RunBlobs
     patience: Patience
     termination: Termination
@@ -70,8 +71,8 @@ def main() -> int:
     termination.install()
     try:
         node = load_node_settings(environment)
-        runs, data = load_containers(environment, patience)
-        agent = Agent(node, runs, data, RunBlobs(node.run_id), patience, termination)
+        runs, inputs = load_containers(environment, patience)
+        agent = Agent(node, runs, inputs, RunBlobs(node.run_id), patience, termination)
         return run_task(agent, script_environment(environment))
     except SettingsError as err:
         logger.error("%s", err)
@@ -144,7 +145,7 @@ def _stages(
     agent: Agent, attempt: Attempt, events: EventLog, inherited: Mapping[str, str], number: int
 ) -> list[OutputFile]:
     try:
-        prepared = attempt.prepare(agent.data)
+        prepared = attempt.prepare(agent.inputs)
         attempt.run(inherited, prepared)
         return attempt.export(agent.runs, agent.blobs.output(number))
     except (StageFailedError, TerminatedError):

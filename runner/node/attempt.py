@@ -17,6 +17,7 @@ from runner.node.environment import EnvironmentBuilder
 from runner.node.events import EventLog
 from runner.node.export import OutputFile, check_promised, export_outputs, restore_outputs
 from runner.node.failures import StageFailedError, full_disk_text
+from runner.node.inputs import Fetch, InputAccess, fetch_inputs
 from runner.node.patience import Patience
 from runner.node.run_spec import RunSpec
 from runner.node.settings import NodeSettings
@@ -88,8 +89,8 @@ class Attempt:
         self._patience = patience
         self._termination = termination
 
-    def prepare(self, data: Container) -> dict[str, str]:
-        """Stages code, environment and data; returns the variables they add for the script."""
+    def prepare(self, access: InputAccess) -> dict[str, str]:
+        """Stages code to inputs; returns the variables they add for the script."""
         with self._events.stage("code", "unpacking the code"):
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self._spec.code_sha256)
@@ -104,11 +105,24 @@ class Attempt:
         self._termination.check()
         if self._spec.data_prefix is not None:
             with self._events.stage("data", "fetching the data set") as report:
+                root = self._node.shared_dir / "runner" / "data"
                 cache = DataCache(
-                    data, self._node.shared_dir, self._patience, report, self._termination.check
+                    access.data.transport, root, self._patience, report, self._termination.check
                 )
                 folder = cache.ensure(self._spec.data_prefix, self._spec.data_files)
             variables["RUNNER_DATA_DIR"] = str(folder)
+        if self._spec.inputs:
+            self._termination.check()
+            with self._events.stage("inputs", "fetching the inputs") as report:
+                fetch = Fetch(
+                    access,
+                    self._node.shared_dir,
+                    self._node.work_dir,
+                    self._patience,
+                    report,
+                    self._termination.check,
+                )
+                variables |= fetch_inputs(fetch, self._spec.inputs)
         return variables
 
     def run(self, inherited: Mapping[str, str], prepared: Mapping[str, str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import concurrent.futures
 import contextlib
 import hashlib
@@ -11,9 +12,8 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import Any, BinaryIO, Protocol
 
-from runner.node.blobs import Container
 from runner.node.events import Report
 from runner.node.failures import StageFailedError, disk_full, is_disk_full
 from runner.node.node_lock import node_lock
@@ -25,30 +25,50 @@ THREADS = 6
 CHUNK_BYTES = 1024 * 1024
 POLL_S = 0.2
 PART = ".part-"
+MAX_FILE_BYTES = 1 << 40  # beyond a node's disk, and beyond doubt not what was meant
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """One file of the data set."""
+    """One file of the data set; what is None is not known, and not checked.
+
+    `etag` is of the version that is meant, `md5` is in base64 as storage has it.
+    """
 
     name: str
-    size_bytes: int
-    sha256: str
+    size_bytes: int | None
+    sha256: str | None
+    etag: str | None = None
+    md5: str | None = None
+
+
+class Source(Protocol):
+    """Where files are read from: a container's transport, or a URL."""
+
+    def open(
+        self, name: str, first_byte: int = 0, etag: str | None = None
+    ) -> http.client.HTTPResponse:
+        """Start reading; StorageError is a refusal, OSError and HTTPException pass."""
+        ...
+
+    def close(self) -> None:
+        """Drop this thread's connection."""
+        ...
 
 
 class DataCache:
-    """`shared/runner/data/<prefix>`: files are renamed into place, so what is there is whole."""
+    """`<root>/<key>`: files are renamed into place, so what is there is whole."""
 
     def __init__(
         self,
-        container: Container,
-        shared_dir: Path,
+        source: Source,
+        root: Path,
         patience: Patience,
         report: Report,
         check: Callable[[], None],
     ) -> None:
-        self._container = container
-        self._root = shared_dir / "runner" / "data"
+        self._source = source
+        self._root = root
         self._patience = patience
         self._report = report
         self._check = check
@@ -57,9 +77,9 @@ class DataCache:
         self._lock = threading.Lock()
         self._abandoned = threading.Event()
 
-    def ensure(self, prefix: str, files: Sequence[DataFile]) -> Path:
-        """The folder with all files. Raises StageFailedError."""
-        folder = self._root / _safe(prefix.rstrip("/"))
+    def ensure(self, prefix: str, files: Sequence[DataFile], key: str | None = None) -> Path:
+        """The folder `key` (or `prefix`) with all files below `prefix`. Raises StageFailedError."""
+        folder = self._root / _safe((key or prefix).rstrip("/"))
         for file in files:
             _safe(file.name)
         folder.mkdir(parents=True, exist_ok=True)
@@ -77,13 +97,15 @@ class DataCache:
         self._check()
 
     def _fetch_all(self, prefix: str, files: Sequence[DataFile], folder: Path) -> None:
-        self._total_bytes = sum(file.size_bytes for file in files)
+        self._done_bytes = 0
+        self._total_bytes = sum(file.size_bytes or 0 for file in files)
+        start = f"{prefix}/" if prefix else ""
         with contextlib.ExitStack() as stack:
             pool = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="download")
             # On trouble, threads stop at their next chunk; nobody waits for a silent connection.
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)
             stack.callback(self._abandoned.set)
-            waiting = {pool.submit(self._fetch, f"{prefix}/{f.name}", f, folder) for f in files}
+            waiting = {pool.submit(self._fetch, start + f.name, f, folder) for f in files}
             while waiting:
                 finished, waiting = concurrent.futures.wait(
                     waiting, POLL_S, concurrent.futures.FIRST_EXCEPTION
@@ -91,7 +113,7 @@ class DataCache:
                 for future in finished:
                     future.result()
                 self._check()
-                self._report("downloading", self._done_bytes, self._total_bytes, "bytes")
+                self._report("downloading", self._done_bytes, self._total_bytes or None, "bytes")
 
     def _fetch(self, blob: str, file: DataFile, folder: Path) -> None:
         target = folder / file.name
@@ -100,11 +122,11 @@ class DataCache:
             target.parent.mkdir(parents=True, exist_ok=True)
             # Once more from the start: a cut or garbled transfer must not end a run.
             for is_last in (False, True):
-                found = self._stream(blob, part)
-                if found == file.sha256:
+                problem = self._stream(blob, part, file.etag).problem(file)
+                if problem is None:
                     break
                 if is_last:
-                    raise _missing(f"{blob} is damaged: sha256 is {found}, not {file.sha256}")
+                    raise _missing(f"{blob} is damaged: {problem}")
             part.chmod(0o444)  # other runs read it too
             part.replace(target)
         except OSError as err:
@@ -112,44 +134,90 @@ class DataCache:
         finally:
             part.unlink(missing_ok=True)
 
-    def _stream(self, blob: str, part: Path) -> str:
-        """Download to `part`, going on where a lost connection stopped; returns the sha256."""
-        digest = hashlib.sha256()
+    def _stream(self, blob: str, part: Path, etag: str | None) -> Received:
+        """Download to `part`, going on where a lost connection stopped."""
         last: Exception | None = None
         with part.open("wb") as out:
+            received = Received(out)
             for _ in self._patience.delays():
                 try:
-                    self._read_rest(blob, out.tell(), lambda chunk: _both(out, digest, chunk))
-                    return digest.hexdigest()
+                    self._read_rest(blob, received, etag)
+                    return received
                 except StorageError as err:
-                    raise _missing(str(err)) from err
+                    changed = "it was changed or deleted since the run was submitted: "
+                    raise _missing(f"{changed if err.status == 412 else ''}{err}") from err
                 except (OSError, http.client.HTTPException) as err:
                     if isinstance(err, OSError) and is_disk_full(err):
                         raise
-                    self._container.transport.close()
+                    self._source.close()
                     last = err
         raise _missing(f"{blob} could not be downloaded: {last}") from last
 
-    def _read_rest(self, blob: str, first_byte: int, write: Callable[[bytes], None]) -> None:
-        response = self._container.transport.open(blob, first_byte)
-        with response:
-            # `read(n)` ends quietly on a cut connection: count.
-            left = int(response.headers.get("Content-Length", "0"))
-            while left > 0:
+    def _read_rest(self, blob: str, received: Received, etag: str | None) -> None:
+        with self._source.open(blob, received.size_bytes, etag) as response:
+            if received.size_bytes and response.status == http.client.OK:
+                received.start_again()  # the server knows no ranges, or has another version now
+            length = response.headers.get("Content-Length")
+            # `read(n)` ends quietly on a cut connection: count. A chunked transfer has an end.
+            left = None if length is None else int(length)
+            while left is None or left > 0:
                 if self._abandoned.is_set():
                     raise _missing("given up")
-                chunk = response.read(min(CHUNK_BYTES, left))
+                chunk = response.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
+                if not chunk and left is None:
+                    return
                 if not chunk:
                     raise ConnectionError(f"GET {blob}: cut short, {left} bytes are missing")
-                write(chunk)
-                left -= len(chunk)
+                received.write(chunk)
+                left = None if left is None else left - len(chunk)
+                if received.size_bytes > MAX_FILE_BYTES:
+                    raise _missing(f"{blob} is larger than {MAX_FILE_BYTES >> 40} TiB")
                 with self._lock:
                     self._done_bytes += len(chunk)
 
 
+class Received:
+    """What was written of one file so far, and its hashes."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._forget()
+
+    def start_again(self) -> None:
+        """Forget what was written."""
+        self._out.seek(0)
+        self._out.truncate()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.size_bytes = 0
+        self._sha256 = hashlib.sha256()
+        self._md5 = hashlib.md5(usedforsecurity=False)  # what storage keeps of a blob
+
+    def write(self, chunk: bytes) -> None:
+        """Append."""
+        self._out.write(chunk)
+        self.size_bytes += len(chunk)
+        self._sha256.update(chunk)
+        self._md5.update(chunk)
+
+    def problem(self, file: DataFile) -> str | None:
+        """How it differs from what was expected; None where it does not."""
+        sha256 = self._sha256.hexdigest()
+        if file.sha256 is not None:
+            return None if sha256 == file.sha256 else f"sha256 is {sha256}, not {file.sha256}"
+        if file.size_bytes is not None and file.size_bytes != self.size_bytes:
+            return f"{self.size_bytes} bytes, not {file.size_bytes}"
+        md5 = base64.b64encode(self._md5.digest()).decode()
+        return None if file.md5 in (None, md5) else f"MD5 is {md5}, not {file.md5}"
+
+
 def parse_data_files(raw: Sequence[dict[str, Any]]) -> list[DataFile]:
     """The files as run.json lists them."""
-    return [DataFile(str(f["name"]), int(f["size_bytes"]), str(f["sha256"])) for f in raw]
+    return [
+        DataFile(str(f["name"]), int(f["size_bytes"]), f.get("sha256"), f.get("etag"), f.get("md5"))
+        for f in raw
+    ]
 
 
 def part_path(target: Path) -> Path:
@@ -163,13 +231,8 @@ def _remove_parts(folder: Path) -> None:
         part.unlink(missing_ok=True)
 
 
-def _both(out: Any, digest: Any, chunk: bytes) -> None:
-    out.write(chunk)
-    digest.update(chunk)
-
-
 def _is_there(path: Path, file: DataFile) -> bool:
-    return path.is_file() and path.stat().st_size == file.size_bytes
+    return path.is_file() and file.size_bytes in (None, path.stat().st_size)
 
 
 def _safe(name: str) -> str:

@@ -34,6 +34,7 @@ class RunSpec:
     metric_patterns: Mapping[str, str]
     timeout_s: float | None
     retries: int
+    inputs: Mapping[str, Mapping[str, Any]]
 
 
 def parse_run_spec(body: bytes) -> RunSpec:
@@ -72,4 +73,5 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
         metric_patterns=dict(metrics.get("patterns") or {}),
         timeout_s=raw.get("timeout_s"),
         retries=int(raw.get("retries") or 0),
+        inputs=dict(raw.get("inputs") or {}),
     )

@@ -12,6 +12,7 @@ from typing import Any
 
 from runner.node.blobs import Container
 from runner.node.identity import Credential, ManagedIdentityCredential, SasCredential
+from runner.node.inputs import InputAccess
 from runner.node.patience import Patience
 from runner.node.transport import Transport
 
@@ -53,12 +54,18 @@ def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
 
 def load_containers(
     environment: Mapping[str, str], patience: Patience
-) -> tuple[Container, Container]:
-    """The `runs` and the `data` container named in RUNNER_STORAGE. Raises SettingsError."""
+) -> tuple[Container, InputAccess]:
+    """The `runs` container and what inputs are read from. Raises SettingsError."""
     text = _required(environment, STORAGE_VARIABLE)
+    mounts = environment.get("AZ_BATCH_NODE_MOUNTS_DIR")
     try:
         raw: dict[str, Any] = json.loads(text)
-        return _container(raw, "runs", patience), _container(raw, "data", patience)
+        client_id = raw.get("identity_client_id")
+        further: dict[str, Any] = raw.get("inputs") or {}
+        named = {n: _container(entry, client_id, patience) for n, entry in further.items()}
+        runs = _container(raw["runs"], client_id, patience)
+        data = _container(raw["data"], client_id, patience)
+        return runs, InputAccess(runs, data, named, Path(mounts) if mounts else None)
     except (ValueError, KeyError, TypeError, AttributeError) as err:
         # The text holds a SAS: say what is wrong with it, never what it is.
         raise SettingsError(
@@ -75,12 +82,9 @@ def script_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return inherited
 
 
-def _container(raw: dict[str, Any], name: str, patience: Patience) -> Container:
-    entry: dict[str, Any] = raw[name]
+def _container(entry: dict[str, Any], client_id: str | None, patience: Patience) -> Container:
     sas: str | None = entry.get("sas")
-    credential: Credential = (
-        SasCredential(sas) if sas else ManagedIdentityCredential(raw.get("identity_client_id"))
-    )
+    credential: Credential = SasCredential(sas) if sas else ManagedIdentityCredential(client_id)
     return Container(Transport(str(entry["url"]), credential, patience))
 
 

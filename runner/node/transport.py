@@ -119,12 +119,18 @@ class Transport:
             last if isinstance(last, Exception) else None
         )
 
-    def open(self, name: str, first_byte: int = 0) -> http.client.HTTPResponse:
+    def open(
+        self, name: str, first_byte: int = 0, etag: str | None = None
+    ) -> http.client.HTTPResponse:
         """Start reading a blob at `first_byte`, one try only; the caller reads and resumes.
+
+        With `etag`, a blob that has changed is refused with status 412.
 
         Raises StorageError for a refusal, OSError and HTTPException for passing trouble.
         """
         headers = {"x-ms-range": f"bytes={first_byte}-"} if first_byte else {}
+        if etag:
+            headers["If-Match"] = etag
         response = self._start("GET", name, {}, headers)
         if response.status in (200, 206):
             return response

@@ -59,12 +59,14 @@ class Task:
         work_dir.mkdir(parents=True, exist_ok=True)
         (work_dir / "runner-agent.pyz").write_bytes(build_agent())
         (work_dir / "code.tar.gz").write_bytes(self.code)
+        (work_dir.parent.parent / "mounts").mkdir(exist_ok=True)
         place = {"url": self.service.url, "sas": "sv=1&sig=secret-signature"}
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(work_dir),
             "RUNNER_RUN_ID": RUN,
-            "RUNNER_STORAGE": json.dumps({"runs": place, "data": place}),
+            "RUNNER_STORAGE": json.dumps({"runs": place, "data": place, "inputs": {"runs": place}}),
+            "AZ_BATCH_NODE_MOUNTS_DIR": str(self.folder / "mounts"),
             "AZ_BATCH_NODE_SHARED_DIR": str(self.shared),
             "AZ_BATCH_TASK_WORKING_DIR": str(work_dir),
             "AZ_BATCH_NODE_ID": "tvm-1",

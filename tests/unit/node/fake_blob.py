@@ -8,6 +8,7 @@ import random
 import re
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -61,6 +62,11 @@ class FakeBlobs:
 
     def put(self, name: str, data: bytes) -> None:
         self.blobs[name] = Blob(bytearray(data), "BlockBlob")
+
+
+def etag(data: bytes | bytearray) -> str:
+    """As the service writes it: in quotes, another one for other content."""
+    return f'"0x{zlib.crc32(data):08X}"'
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -166,7 +172,10 @@ class _Handler(BaseHTTPRequestHandler):
         if blob is None:
             self._answer(404, code="BlobNotFound")
             return
-        headers = {"x-ms-blob-committed-block-count": str(blob.blocks)}
+        headers = {"x-ms-blob-committed-block-count": str(blob.blocks), "ETag": etag(blob.data)}
+        if self.headers.get("If-Match", headers["ETag"]) != headers["ETag"]:
+            self._answer(412, code="ConditionNotMet")
+            return
         found = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("x-ms-range", ""))
         if found is None:
             self._answer(200, bytes(blob.data), headers=headers)

@@ -27,7 +27,8 @@ def make_cache(
     container: Container, patience: Patience, tmp_path: Path
 ) -> Callable[..., DataCache]:
     def make(check: Callable[[], None] = lambda: None) -> DataCache:
-        return DataCache(container, tmp_path, patience, lambda *_: None, check)
+        root = tmp_path / "runner" / "data"
+        return DataCache(container.transport, root, patience, lambda *_: None, check)
 
     return make
 
