@@ -18,6 +18,7 @@ NAMES = (
     "log_latency",
     "train_warm",
     "infra_program",
+    "history",
 )
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "count_nodes",
     "ensure_job",
     "get_task",
+    "list_tasks",
     "read_task_file",
     "terminate_task",
 ]
@@ -100,6 +101,17 @@ def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | No
             return to_task_view(connection.batch_client().get_task(job_id, task_id, select=select))
         except ResourceNotFoundError:
             return None
+
+
+def list_tasks(connection: Connection, job_id: str) -> dict[str, TaskView]:
+    """What the service says of all tasks of a job, by id; nothing where the job is gone."""
+    select = ["id", "state", "executionInfo", "nodeInfo"]
+    with service_errors(f"looking at the tasks of job {job_id}"):
+        try:
+            tasks = connection.batch_client().list_tasks(job_id, select=select)
+            return {str(task.id): to_task_view(task) for task in tasks}
+        except ResourceNotFoundError:
+            return {}
 
 
 def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:

@@ -121,6 +121,22 @@ class BlobContainer:
             for blob in self._client.list_blobs(name_starts_with=prefix):
                 yield _info(blob)
 
+    def put_metadata(self, blob: str, metadata: Mapping[str, str], *, overwrite: bool) -> None:
+        """Write an empty blob that is all metadata; without `overwrite` unless it exists."""
+        with (
+            service_errors(f"writing {blob}"),
+            contextlib.suppress(ResourceExistsError, ResourceModifiedError),
+        ):
+            self._client.get_blob_client(blob).upload_blob(
+                b"", metadata=dict(metadata), overwrite=overwrite
+            )
+
+    def list_metadata(self, prefix: str) -> Iterator[tuple[str, Mapping[str, str]]]:
+        """Names and metadata of all blobs below a prefix, 5,000 a request."""
+        with service_errors(f"listing {prefix}"):
+            for blob in self._client.list_blobs(name_starts_with=prefix, include=["metadata"]):
+                yield str(blob.name), dict(blob.metadata or {})
+
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Names of the folders directly below a prefix, without the closing slash."""
         with service_errors("listing runs"):

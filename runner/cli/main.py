@@ -32,6 +32,7 @@ VERBS: Mapping[str, str] = {
     "train": "Runs",
     "ps": "Runs",
     "show": "Runs",
+    "metrics": "Runs",
     "logs": "Runs",
     "attach": "Runs",
     "cancel": "Runs",

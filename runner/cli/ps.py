@@ -2,18 +2,32 @@
 
 from __future__ import annotations
 
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.run_options import StackOption, TargetOption, open_settings
+from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
-    from runner.flows.history import RunRow
+    from runner.flows.history import History, RunFilter, RunRow
 
-_TEXT_COLUMNS = ("run_id", "state", "recipe", "pool", "created", "took", "metric", "reason")
-_COLUMNS = ("run_id", "state", "recipe", "pool", "created", "took_s", "metric", "reason")
+_TEXT_COLUMNS = (
+    "run", "recipe", "experiment", "status", "attempt", "pool", "age", "duration", "metric",
+    "error",
+)  # fmt: skip
+_COLUMNS = (
+    "run_id", "state", "recipe", "pool", "created", "took_s", "metric", "reason", "experiment",
+    "attempts", "evicted",
+)  # fmt: skip
+_WATCH_S = 2.0
+_REASON_WIDTH = 60
+_CLEAR = "\x1b[H\x1b[2J"
 
 
 def ps(
@@ -23,30 +37,98 @@ def ps(
         str | None,
         typer.Option("--experiment", "-e", help="Only of this one.", show_default=False),
     ] = None,
+    status: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--status", help="Only in this state, or several: failed,lost.", show_default=False
+        ),
+    ] = None,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", help="Only submitted since: 7d, 12h, a date.", show_default=False),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Show again every two seconds.")
+    ] = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List runs, newest first."""
     from runner.azure.credentials import connect
-    from runner.flows.history import list_runs
+    from runner.flows.history import RunFilter, list_runs
 
     out = Output(output)
+    only = RunFilter(experiment, parse_states(status), _moment(since))
+    if watch and output is not OutputFormat.TABLE:
+        raise RunnerError(
+            "R-WATCH-FORMAT",
+            f"--watch draws tables, not {output.value}",
+            why="a program reads one document and no stream of them",
+            fix=f"runner ps -o {output.value}, as often as needed",
+        )
     settings = open_settings(target, stack)
-    history = list_runs(
-        connect(settings), settings.home, limit=None if all_ else limit, experiment=experiment
-    )
-    as_text = output is OutputFormat.TABLE
-    rows = [_text_row(row) if as_text else _row(row) for row in history.rows]
-    columns = filled(rows) if as_text else _COLUMNS
-    out.rows(rows, columns, empty="no runs yet: runner train mnist")
-    if history.older and as_text:
-        out.note(f"{history.older} older runs: runner ps -a")
+    connection = connect(settings)
+
+    def read() -> History:
+        return list_runs(connection, settings.home, limit=None if all_ else limit, only=only)
+
+    if watch:
+        _watch(out, read, only)
+    _show(out, read(), only)
+
+
+def parse_states(words: list[str] | None) -> frozenset[Any]:
+    """States as typed: repeated, or with commas. Raises RunnerError for what is none."""
+    from runner.core.states import RunState
+
+    names = [name.strip().lower() for word in words or () for name in word.split(",")]
+    known = [state.value for state in RunState]
+    for name in names:
+        if name not in known:
+            raise RunnerError(
+                "R-STATE",
+                f"{name!r} is no state of a run",
+                why=f"states are {', '.join(known)}",
+                fix="--status failed",
+            )
+    return frozenset(RunState(name) for name in names)
 
 
 def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
     """Columns in which any run has something: a table of plain runs fits on 80 columns."""
     return tuple(name for name in _TEXT_COLUMNS if any(row.get(name) for row in rows))
+
+
+def _moment(since: str | None) -> datetime | None:
+    from runner.core.since import parse_since
+
+    return None if since is None else parse_since(since, datetime.now(UTC))
+
+
+def _watch(out: Output, read: Callable[[], History], only: RunFilter) -> None:
+    """Until Ctrl-C, which is how it ends and no failure."""
+    try:
+        while True:
+            history = read()
+            if sys.stdout.isatty():
+                out.text(_CLEAR + f"{datetime.now().astimezone():%H:%M:%S}, Ctrl-C ends")
+            _show(out, history, only)
+            sys.stdout.flush()
+            time.sleep(_WATCH_S)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def _show(out: Output, history: History, only: RunFilter) -> None:
+    from runner.flows.history import EVERY_RUN
+
+    as_text = out.format is OutputFormat.TABLE
+    rows = [_text_row(row) if as_text else _row(row) for row in history.rows]
+    empty = "no runs yet: runner train mnist" if only == EVERY_RUN else "no such runs: runner ps -a"
+    out.rows(rows, filled(rows) if as_text else _COLUMNS, empty=empty)
+    if history.older and as_text:
+        out.note(f"{history.older} older runs: runner ps -a")
 
 
 def _row(row: RunRow) -> dict[str, Any]:
@@ -65,23 +147,40 @@ def _row(row: RunRow) -> dict[str, Any]:
         "metric": result.metrics.get(name) if result and name else None,
         "metrics": dict(result.metrics) if result else {},
         "params": dict(record.params) if record else {},
+        "attempts": row.attempts,
+        "evicted": row.evicted,
+        "origin": record.raw.get("origin") if record else None,
     }
 
 
 def _text_row(row: RunRow) -> dict[str, Any]:
-    from runner.cli.run_text import duration, local_time, metric
+    from runner.cli.run_text import age, duration, metric
 
-    plain = _row(row)
-    took = plain["took_s"]
-    metrics: dict[str, float] = plain["metrics"]
-    primary = row.record.primary_metric if row.record else None
+    record, status = row.record, row.status
+    ended = status is None or status.state.final
+    reason = row.problem or (status.reason if status else "")
+    state = status.state.value if status else "unreadable"
+    metrics = dict(row.result.metrics) if row.result else {}
+    primary = record.primary_metric if record else None
     name = primary if primary in metrics else next(iter(metrics), None)
+    took = _took_s(row)
     return {
-        **plain,
-        "created": local_time(row.record.created) if row.record else "",
-        "took": "" if took is None else duration(took),
+        "run": row.run_id,
+        "recipe": record.recipe if record else "",
+        "experiment": record.experiment if record and record.experiment != record.recipe else "",
+        "status": state if ended or not reason else f"{state}: {_short(reason)}",
+        "attempt": f"{row.attempts} ({row.evicted} evicted)" if row.evicted else row.attempts or "",
+        "pool": record.pool if record else "",
+        "age": age(datetime.now(UTC) - record.created) if record else "",
+        "duration": "" if took is None else duration(took),
         "metric": "" if name is None else f"{name} {metric(metrics[name])}",
+        "error": _short(reason) if ended else "",
     }
+
+
+def _short(reason: str) -> str:
+    line = reason.partition("\n")[0]
+    return line if len(line) <= _REASON_WIDTH else f"{line[: _REASON_WIDTH - 1]}…"
 
 
 def _took_s(row: RunRow) -> float | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 
 
 def duration(seconds: float) -> str:
@@ -18,6 +18,15 @@ def duration(seconds: float) -> str:
         return f"{minutes} min {rest:02d} s"
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} min"
+
+
+def age(passed: timedelta) -> str:
+    """`12 s`, `5 min`, `3 h`, `12 d`: how long ago, in one unit."""
+    seconds = max(round(passed.total_seconds()), 0)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length or (unit == "min" and seconds >= length):
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
 
 
 def size(size_bytes: float) -> str:

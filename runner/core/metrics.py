@@ -31,6 +31,7 @@ class MetricSummary:
     best: float | None
     best_step: int | None
     count: int
+    last_step: int | None = None
 
 
 def parse_metric_line(line: str) -> MetricPoint | None:
@@ -84,4 +85,5 @@ def _summary(name: str, points: list[MetricPoint], goal: Goal | None) -> MetricS
         best=best.value if best else None,
         best_step=best.step if best else None,
         count=len(points),
+        last_step=points[-1].step,
     )

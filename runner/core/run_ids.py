@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from datetime import datetime
+from datetime import UTC, datetime
 
 from runner.core.errors import RunnerError
 
@@ -41,6 +41,16 @@ def newest_first(run_ids: list[str]) -> list[str]:
 def _time_key(run_id: str) -> tuple[str, str]:
     match = _RUN_ID.match(run_id)
     return (match["stamp"] if match else "", run_id)
+
+
+def submitted(run_id: str) -> datetime | None:
+    """The time in a run id, to the second; None where it is none."""
+    match = _RUN_ID.match(run_id)
+    try:
+        stamp = match["stamp"] if match else ""
+        return datetime.strptime(stamp, "%Y%m%d-%H%M%S").replace(tzinfo=UTC)
+    except ValueError:
+        return None
 
 
 def job_id_for(experiment: str, pool: str) -> str:

@@ -62,6 +62,7 @@ class RunResult:
     outputs: tuple[OutputFile, ...]
     raw: Mapping[str, Any]
     output: str = "output/"  # the folder of the outputs, below the run's; ends with a slash
+    evicted: int | None = None  # earlier attempts that were lost or terminated, where it is known
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,18 @@ class AttemptStart:
     stderr_offset: int
     pool: str = ""
     work_dir: str = ""
+    dedicated: bool | None = None  # None where it was not recorded
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """`attempts/<n>/end.json`: why an attempt ended; a lost one has none."""
+
+    attempt: int
+    ended: str
+    why: str
+    exit_code: int | None
+    step: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +151,7 @@ def parse_result(data: bytes, run_id: str) -> RunResult:
             outputs=tuple(_output(entry) for entry in raw.get("outputs") or ()),
             raw=raw,
             output=check_output_path(str(raw.get("output") or "output/")),
+            evicted=None if raw.get("evicted") is None else int(raw["evicted"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as err:
         raise _broken(run_id, "result.json", err) from err
@@ -156,6 +170,22 @@ def parse_attempt_start(data: bytes) -> AttemptStart | None:
             stderr_offset=int(offsets.get("stderr") or 0),
             pool=str(raw.get("pool") or ""),
             work_dir=str(raw.get("work_dir") or ""),
+            dedicated=raw.get("dedicated"),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def parse_attempt_end(data: bytes) -> AttemptEnd | None:
+    """Read `end.json`; None where it is no such document."""
+    try:
+        raw: Any = json.loads(data)
+        return AttemptEnd(
+            attempt=int(raw["attempt"]),
+            ended=str(raw.get("ended") or ""),
+            why=str(raw.get("why") or ""),
+            exit_code=raw.get("exit_code"),
+            step=raw.get("step"),
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

@@ -13,6 +13,7 @@ from runner.core.run_paths import RunPaths
 from runner.core.run_record import FORMAT, AttemptStart, RunRecord, RunResult
 from runner.core.states import RunState, decide_status
 from runner.flows.run_documents import load_attempts, load_result, runs_container
+from runner.flows.run_index import index_run
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,10 @@ def cancel_run(connection: Connection, record: RunRecord) -> Cancelled:
     if ended is not None:
         return Cancelled(ended, changed=False)
     attempts = load_attempts(container, record.run_id)
-    committed = container.create(RunPaths(record.run_id).result, _document(record, attempts))
+    document = _document(record, attempts)
+    committed = container.create(RunPaths(record.run_id).result, document)
+    if committed:
+        index_run(container, record.raw, document)
     result = load_result(container, record.run_id)
     if result is None or result.status == "cancelled":
         terminate_task(connection, record.job_id, record.task_id)

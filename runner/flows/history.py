@@ -1,7 +1,12 @@
-"""All runs, newest first."""
+"""All runs, newest first.
+
+Where a finished run comes from, cheapest first: what this machine kept of it, the index (one
+listing for all runs), its own documents. What goes on is asked of Batch.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -9,22 +14,34 @@ from pathlib import Path
 from runner.azure.blobs import in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
+from runner.core.run_ids import submitted
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord, RunResult, parse_run
 from runner.core.states import RunState, RunStatus
 from runner.flows.run_cache import RunCache
 from runner.flows.run_documents import list_run_ids, load_result, runs_container
+from runner.flows.run_index import IndexEntry, load_index
+
+_INDEX_FROM = 40  # runs not kept here: below it reading their documents is quicker than the index
+_PAGE = 20
 
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run of the list; `problem` where its documents cannot be read."""
+    """One run of the list; `problem` where its documents cannot be read.
+
+    `record.raw` and `result.raw` may be the few fields of the index: `find_run` reads all.
+    `attempts` is how many began; `evicted` how many of them were lost or terminated before the last
+    one, None where that was not recorded.
+    """
 
     run_id: str
     record: RunRecord | None
     status: RunStatus | None
     result: RunResult | None
     problem: str = ""
+    attempts: int = 0
+    evicted: int | None = None
 
     @property
     def ended(self) -> datetime | None:
@@ -40,43 +57,101 @@ class History:
     older: int
 
 
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs are meant; the defaults mean all of them."""
+
+    experiment: str | None = None
+    states: frozenset[RunState] = frozenset()
+    since: datetime | None = None
+
+    def accepts(self, row: RunRow) -> bool:
+        """Whether the run is meant; one that cannot be read is, unless more is asked of it."""
+        if self.experiment and (row.record is None or row.record.experiment != self.experiment):
+            return False
+        return not self.states or (row.status is not None and row.status.state in self.states)
+
+
+EVERY_RUN = RunFilter()
+
+
 def list_runs(
-    connection: Connection, home: Path, *, limit: int | None, experiment: str | None
+    connection: Connection,
+    home: Path,
+    *,
+    limit: int | None,
+    experiment: str | None = None,
+    only: RunFilter = EVERY_RUN,
 ) -> History:
-    """The newest runs, of one experiment if it is named; `limit` None means all."""
+    """The newest runs that are meant; `limit` None means all. `home` keeps finished ones."""
+    only = RunFilter(experiment or only.experiment, only.states, only.since)
     ids = list_run_ids(runs_container(connection))
-    cache = RunCache(home, connection)
-    cache.prune(ids)
+    listing = _Listing(connection, home, ids)
+    if only.since is not None:
+        ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
     rows: list[RunRow] = []
-    position = 0
-    step = limit or len(ids) or 1
+    position, page = 0, limit or len(ids) or 1
     while position < len(ids) and (limit is None or len(rows) < limit):
-        for row in _rows(connection, cache, ids[position : position + step]):
+        for row in listing.rows(ids[position : position + page]):
             position += 1
-            if row is not None and _belongs(row, experiment):
+            if row is not None and only.accepts(row):
                 rows.append(row)
-            if limit is not None and len(rows) == limit:
+            if len(rows) == limit:
                 break
+        page = max(2 * page, _PAGE)  # few of many are meant: fewer, larger steps
     return History(tuple(rows), len(ids) - position)
 
 
-def _belongs(row: RunRow, experiment: str | None) -> bool:
-    return experiment is None or (row.record is not None and row.record.experiment == experiment)
+def _not_before(run_id: str, since: datetime) -> bool:
+    moment = submitted(run_id)
+    return moment is None or moment >= since
 
 
-def _rows(connection: Connection, cache: RunCache, ids: list[str]) -> list[RunRow | None]:
-    """One row an id, in order; only what is not kept here is asked for."""
-    kept = {run_id: _finished(*found) for run_id in ids if (found := cache.get(run_id))}
-    asked = [run_id for run_id in ids if run_id not in kept]
-    rows = in_parallel(lambda run_id: _row(connection, run_id), asked)
-    cache.add((row.record, row.result) for row in rows if row and row.record and row.result)
-    found = {**kept, **dict(zip(asked, rows, strict=True))}
-    return [found[run_id] for run_id in ids]
+class _Listing:
+    """Rows of run ids, with what is kept on this machine and the index behind them."""
+
+    def __init__(self, connection: Connection, home: Path, ids: Sequence[str]) -> None:
+        self._connection = connection
+        self._cache = RunCache(home, connection)
+        self._cache.prune(ids)
+        self._index: dict[str, IndexEntry] | None = None
+
+    def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
+        """One row an id, in order; only what is not known is asked for."""
+        found: dict[str, RunRow | None] = {
+            run_id: _finished(*kept) for run_id in ids if (kept := self._cache.get(run_id))
+        }
+        if len(ids) - len(found) >= _INDEX_FROM:
+            found |= self._indexed([run_id for run_id in ids if run_id not in found])
+        asked = [run_id for run_id in ids if run_id not in found]
+        rows = in_parallel(lambda run_id: _row(self._connection, run_id), asked)
+        self._cache.add(
+            (row.record, row.result) for row in rows if row and row.record and row.result
+        )
+        found |= dict(zip(asked, rows, strict=True))
+        return [found[run_id] for run_id in ids]
+
+    def _indexed(self, ids: Iterable[str]) -> dict[str, RunRow | None]:
+        if self._index is None:
+            self._index = load_index(runs_container(self._connection))
+        entries = [self._index[run_id] for run_id in ids if run_id in self._index]
+        rows: dict[str, RunRow | None] = {
+            e.record.run_id: _finished(e.record, e.result) for e in entries if e.result
+        }
+        self._cache.add((e.record, e.result) for e in entries if e.result)
+        going_on = [entry.record for entry in entries if entry.result is None]
+        if not going_on:
+            return rows
+        from runner.flows.live_runs import live_rows  # noqa: PLC0415  the Batch SDK, if need be
+
+        return rows | live_rows(self._connection, going_on)
 
 
 def _finished(record: RunRecord, result: RunResult) -> RunRow:
     status = RunStatus(RunState(result.status), result.message or "")
-    return RunRow(record.run_id, record, status, result)
+    return RunRow(
+        record.run_id, record, status, result, attempts=result.attempt, evicted=result.evicted
+    )
 
 
 def _row(connection: Connection, run_id: str) -> RunRow | None:
@@ -96,7 +171,6 @@ def _row(connection: Connection, run_id: str) -> RunRow | None:
         if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
             raise
         return RunRow(run_id, None, None, None, problem=f"{err.what}: {err.why}")
-    from runner.flows.run_view import load_view  # noqa: PLC0415  the Batch SDK, only if a run goes on
+    from runner.flows.live_runs import live_row  # noqa: PLC0415  the Batch SDK, if a run goes on
 
-    view = load_view(connection, record)
-    return RunRow(run_id, record, view.status, view.result)
+    return live_row(connection, record)

@@ -9,9 +9,11 @@ from runner.core.metrics import MetricSummary, parse_metric_line, summarise
 from runner.core.run_ids import check_reference, is_run_id, newest_first
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import (
+    AttemptEnd,
     AttemptStart,
     RunRecord,
     RunResult,
+    parse_attempt_end,
     parse_attempt_start,
     parse_event_line,
     parse_result,
@@ -86,6 +88,21 @@ def load_attempts(container: BlobContainer, run_id: str) -> tuple[AttemptStart, 
     contents = in_parallel(container.read, names)
     starts = [parse_attempt_start(content) for content in contents if content is not None]
     return tuple(sorted((s for s in starts if s is not None), key=lambda s: s.attempt))
+
+
+def count_attempts(container: BlobContainer, run_id: str) -> int:
+    """How many attempts began."""
+    names = (blob.name for blob in container.list(RunPaths(run_id).attempts))
+    return sum(1 for name in names if name.endswith("/start.json"))
+
+
+def load_attempt_ends(container: BlobContainer, run_id: str) -> tuple[AttemptEnd, ...]:
+    """How attempts ended, in order; those that were lost are missing."""
+    prefix = RunPaths(run_id).attempts
+    names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/end.json")]
+    contents = in_parallel(container.read, names)
+    ends = [parse_attempt_end(content) for content in contents if content is not None]
+    return tuple(sorted((e for e in ends if e is not None), key=lambda e: e.attempt))
 
 
 def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | None:

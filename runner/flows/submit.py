@@ -23,6 +23,7 @@ from runner.core.run_record import RunRecord, parse_run
 from runner.flows.datasets import Dataset
 from runner.flows.inputs import resolve_in_service
 from runner.flows.prepare import PreparedRun
+from runner.flows.run_index import index_run
 
 _ADD_TRIES = 4
 _ADD_PAUSE_S = 1.0
@@ -84,6 +85,7 @@ def _submit_new(connection: Connection, plan: RunPlan, runs: BlobContainer) -> R
         terminate_task(connection, job_id, plan.task_id)
         runs.delete(paths.run)
         raise
+    index_run(runs, document)
     return parse_run(json.dumps(document).encode(), plan.run_id)
 
 

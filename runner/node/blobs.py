@@ -73,6 +73,12 @@ class Container:
         # A try whose answer was lost may have been ours: then what lies there is what we sent.
         return answer.tries > 1 and self.get(name) == body
 
+    def put_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
+        """Write an empty block blob that is all metadata, over what was there."""
+        named = {f"x-ms-meta-{key}": value for key, value in metadata.items()}
+        headers = {**_block_blob(name), **named}
+        _expect(self.transport.send("PUT", name, headers=headers), "PUT", name)
+
     def put_file(self, name: str, path: Path) -> tuple[int, str]:
         """Upload a file; returns size and SHA-256 of what was sent, whoever writes to the file.
 

@@ -7,13 +7,15 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from runner.node.attempts import RunBlobs
+from runner.node.attempts import RunBlobs, failures_before
 from runner.node.blobs import Container
 from runner.node.clock import now_text
 from runner.node.export import OutputFile
 from runner.node.failures import StageFailedError
 from runner.node.metrics import MetricValue
+from runner.node.run_index import index_blob, index_metadata
 from runner.node.run_spec import FORMAT
+from runner.node.transport import StorageError
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +51,7 @@ def commit_result(  # noqa: PLR0913 - one argument per thing the format names
         "run_id": run_id,
         "status": "failed" if failure else "succeeded",
         "attempt": attempt,
+        "evicted": _evicted(runs, blobs, attempt),
         "exit_code": exit_code,
         "step": failure.step if failure else None,
         "code": failure.code if failure else None,
@@ -60,4 +63,25 @@ def commit_result(  # noqa: PLR0913 - one argument per thing the format names
         "output": blobs.output(attempt).removeprefix(blobs.root),
         "outputs": [output.to_json() for output in outputs],
     }
-    return runs.create(blobs.result, json.dumps(result, indent=2).encode())
+    first = runs.create(blobs.result, json.dumps(result, indent=2).encode())
+    if first:
+        _write_index(runs, blobs, result)
+    return first
+
+
+def _evicted(runs: Container, blobs: RunBlobs, attempt: int) -> int | None:
+    """How many earlier attempts were lost or terminated, not failed; None if storage is away."""
+    try:
+        return attempt - 1 - failures_before(runs, blobs, attempt)
+    except (StorageError, ValueError) as err:
+        logger.warning("how earlier attempts ended is not known: %s", err)
+        return None
+
+
+def _write_index(runs: Container, blobs: RunBlobs, result: Mapping[str, Any]) -> None:
+    """For who lists runs. Only a copy: the outcome stands without it."""
+    try:
+        run: dict[str, Any] = json.loads(runs.get(blobs.run) or b"{}")
+        runs.put_metadata(index_blob(result["run_id"]), index_metadata(run, result))
+    except (StorageError, ValueError, AttributeError, TypeError) as err:
+        logger.warning("the run's entry in the index could not be written: %s", err)

@@ -56,7 +56,9 @@ def test_events_tell_every_stage_before_the_result(task: Task) -> None:
         (stage, state) for stage in stages for state in ("start", "end")
     ]
     written = [path for method, path, _ in task.service.requests if method == "PUT"]
-    assert f"{RUN}/result.json" in written[-1]
+    result, entry = written[-2:]
+    assert f"{RUN}/result.json" in result
+    assert f"index/{RUN}" in entry, "a copy for who lists runs, after the outcome itself"
 
 
 def test_line_is_in_blob_while_the_script_runs(task: Task, until: Until) -> None:
