@@ -90,8 +90,8 @@ def test_deleted_folder_is_no_bug(
 
 
 def test_columns_without_a_value_take_no_room() -> None:
-    row = {"run_id": "r", "state": "running", "metric": "", "took": "", "reason": None}
-    assert filled([row]) == ("run_id", "state")
+    row = {"run": "r", "status": "running", "metric": "", "duration": "", "error": None}
+    assert filled([row]) == ("run", "status")
     assert filled([row, {**row, "took": "2 s"}]) == ("run_id", "state", "took")
 
 
