@@ -92,7 +92,7 @@ def test_deleted_folder_is_no_bug(
 def test_columns_without_a_value_take_no_room() -> None:
     row = {"run": "r", "status": "running", "metric": "", "duration": "", "error": None}
     assert filled([row]) == ("run", "status")
-    assert filled([row, {**row, "took": "2 s"}]) == ("run_id", "state", "took")
+    assert filled([row, {**row, "duration": "2 s"}]) == ("run", "status", "duration")
 
 
 def test_script_arguments_ask_for_no_json(capsys: Capture) -> None:
