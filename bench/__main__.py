@@ -19,6 +19,7 @@ NAMES = (
     "train_warm",
     "infra_program",
     "history",
+    "transfers",
 )
 
 

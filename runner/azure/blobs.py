@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import Any, TypeVar
 from uuid import uuid4
 
 from azure.core.exceptions import (
@@ -27,10 +27,10 @@ from azure.storage.blob import (
 )
 
 from runner.azure.faults import error_code, service_errors
+from runner.azure.stores import CountingReader, OnBytes
 
 T = TypeVar("T")
 R = TypeVar("R")
-OnBytes = Callable[[int], None]
 _PARALLEL = 8
 
 
@@ -98,7 +98,7 @@ class BlobContainer:
     def upload_file(self, blob: str, path: Path, on_bytes: OnBytes) -> bool:
         """Upload a file unless the blob exists; whether it was uploaded. Reports new bytes sent."""
         with service_errors(f"uploading {path.name}"), path.open("rb") as source:
-            counted = _CountingReader(source, on_bytes)
+            counted = CountingReader(source, on_bytes)
             try:
                 self._client.get_blob_client(blob).upload_blob(
                     counted,  # pyright: ignore[reportArgumentType] - read() is all the SDK calls
@@ -171,20 +171,6 @@ def _info(blob: BlobProperties) -> BlobInfo:
         etag if etag.startswith('"') or not etag else f'"{etag}"',
         b64encode(bytes(digest)).decode() if digest else None,
     )
-
-
-class _CountingReader:
-    """A file that reports how much of it was read."""
-
-    def __init__(self, source: IO[bytes], on_bytes: OnBytes) -> None:
-        self._source = source
-        self._on_bytes = on_bytes
-
-    def read(self, size: int = -1) -> bytes:
-        """Read and report."""
-        data = self._source.read(size)
-        self._on_bytes(len(data))
-        return data
 
 
 def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:

@@ -1,4 +1,4 @@
-"""Blob containers of an environment."""
+"""Blob containers of an environment, and its file share."""
 
 from __future__ import annotations
 
@@ -22,3 +22,12 @@ def ensure_containers(connection: Connection) -> None:
                 service.create_container(name)  # pyright: ignore[reportUnknownMemberType]
             except ResourceExistsError:  # made by another runner meanwhile
                 continue
+
+
+def ensure_share(connection: Connection) -> None:
+    """Create the file share that the outputs name, where it is missing."""
+    with service_errors("making the file share"):
+        try:
+            connection.share_client().create_share()  # pyright: ignore[reportUnknownMemberType]
+        except ResourceExistsError:
+            return

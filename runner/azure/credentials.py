@@ -15,12 +15,16 @@ from runner.contract import StackOutputs
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
+from runner.core.stored_paths import SHARE
 
 if TYPE_CHECKING:
     from azure.batch import BatchClient
     from azure.batch.models import ResourceFile
     from azure.core.credentials import TokenCredential
     from azure.storage.blob import BlobServiceClient
+    from azure.storage.fileshare import ShareClient, ShareServiceClient
+
+    from runner.azure.stores import Store
 
 
 class Connection:
@@ -41,6 +45,20 @@ class Connection:
     def blob_service(self) -> BlobServiceClient:
         """The client of the storage account."""
         return self._blob
+
+    def open_store(self, name: str) -> Store:
+        """The container `name`, or with SHARE the stack's file share. Raises RunnerError."""
+        if name != SHARE:
+            from runner.azure.blob_store import BlobStore
+
+            return BlobStore(self.blob_service(), name)
+        from runner.azure.share_store import ShareStore
+
+        return ShareStore(self.share_client())
+
+    def share_client(self) -> ShareClient:
+        """The client of the stack's file share. Raises RunnerError where there is none."""
+        return self._file.get_share_client(self._share_name())
 
     def node_storage(self, lifetime: timedelta) -> dict[str, Any]:
         """The RUNNER_STORAGE document of docs/run-format.md, a secret; SAS valid for `lifetime`."""
@@ -99,14 +117,47 @@ class Connection:
     def _blob(self) -> BlobServiceClient:
         from azure.storage.blob import BlobServiceClient
 
-        credential: Any = self._token
-        if self._keys is not None:
-            credential = {
-                "account_name": self.outputs.storage_account,
-                "account_key": self._keys["storage"],
-            }
         return BlobServiceClient(
-            self.outputs.blob_endpoint, credential, **blob_options(), **self._direct
+            self.outputs.blob_endpoint,
+            self._storage_credential,
+            **blob_options(),
+            **self._direct,
+        )
+
+    @cached_property
+    def _file(self) -> ShareServiceClient:
+        from azure.storage.fileshare import ShareServiceClient
+
+        # Without an intent Azure Files refuses tokens (REST docs, "Authorize with Microsoft Entra
+        # ID", read 2026-11-21).
+        intent: dict[str, Any] = {"token_intent": "backup"} if self._keys is None else {}
+        return ShareServiceClient(
+            self.outputs.file_endpoint or "",
+            self._storage_credential,
+            **intent,
+            **blob_options(),
+            **self._direct,
+        )
+
+    @property
+    def _storage_credential(self) -> Any:
+        if self._keys is None:
+            return self._token
+        return {
+            "account_name": self.outputs.storage_account,
+            "account_key": self._keys["storage"],
+        }
+
+    def _share_name(self) -> str:
+        if self.outputs.file_share and self.outputs.file_endpoint:
+            return self.outputs.file_share
+        raise RunnerError(
+            "R-SHARE-NONE",
+            "this stack has no file share",
+            why="it is off by default: it is the one thing that keeps account keys on",
+            fix="set storage.file_share_gib in the stack's configuration and run runner up, "
+            "or use a container: data:PATH",
+            exit_code=ExitCode.PREFLIGHT,
         )
 
     @cached_property

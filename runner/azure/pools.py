@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
 
 from azure.batch import BatchClient
 from azure.batch.models import (
+    AzureFileShareConfiguration,
     BatchPool,
     BatchPoolCreateOptions,
     BatchPoolResizeOptions,
@@ -17,6 +18,7 @@ from azure.batch.models import (
     BatchSupportedImage,
     BatchVmImageReference,
     EnvironmentSetting,
+    MountConfiguration,
     VirtualMachineConfiguration,
 )
 from azure.core.exceptions import ResourceNotFoundError
@@ -30,6 +32,16 @@ _POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
+class ShareMount:
+    """A file share that nodes mount at `path` below AZ_BATCH_NODE_MOUNTS_DIR; `key` is a secret."""
+
+    account: str
+    url: str
+    path: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
 class PoolSpec:
     """What a pool should be. `start_command` prepares each node."""
 
@@ -39,13 +51,14 @@ class PoolSpec:
     slots_per_node: int
     start_command: str
     start_env: tuple[tuple[str, str], ...] = ()
+    share: ShareMount | None = None
 
 
 def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
     """Create the pool, or bring it to `spec`; returns `created`, `resized`, `recreated` or `kept`.
 
-    A pool with other slots is deleted and created again, because the service cannot change them
-    while there are nodes; its running tasks go back to the queue.
+    A pool with other slots or mounts is deleted and created again, because the service cannot
+    change them while there are nodes; its running tasks go back to the queue.
     """
     with service_errors(f"making pool {spec.id!r}"):
         return _ensure(connection.batch_client(), spec)
@@ -76,7 +89,7 @@ def _image_key(found: BatchSupportedImage) -> tuple[str, str, str, str]:
 
 def _ensure(client: BatchClient, spec: PoolSpec) -> str:
     pool = _get(client, spec.id)
-    if pool is not None and pool.task_slots_per_node == spec.slots_per_node:
+    if pool is not None and _same_nodes(pool, spec):
         return _adjust(client, pool, spec)
     if pool is not None:
         client.begin_delete_pool(spec.id, polling_interval=1)
@@ -108,6 +121,14 @@ def _adjust(client: BatchClient, pool: BatchPool, spec: PoolSpec) -> str:
     return "resized"
 
 
+def _same_nodes(pool: BatchPool, spec: PoolSpec) -> bool:
+    """Whether nodes are made alike; the service does not tell the key of a mount."""
+    shares = [mount.azure_file_share_configuration for mount in pool.mount_configuration or ()]
+    mounted = [(share.azure_file_url, share.relative_mount_path) for share in shares if share]
+    wanted = [(spec.share.url, spec.share.path)] if spec.share else []
+    return pool.task_slots_per_node == spec.slots_per_node and mounted == wanted
+
+
 def _same_start(pool: BatchPool, spec: PoolSpec) -> bool:
     start = pool.start_task
     if start is None or start.command_line != spec.start_command:
@@ -131,6 +152,18 @@ def _create(client: BatchClient, spec: PoolSpec) -> None:
             target_low_priority_nodes=spec.spot_nodes,
             task_slots_per_node=spec.slots_per_node,
             start_task=_start_task(spec),
+            mount_configuration=[_mount(spec.share)] if spec.share else None,
+        )
+    )
+
+
+def _mount(share: ShareMount) -> MountConfiguration:
+    return MountConfiguration(
+        azure_file_share_configuration=AzureFileShareConfiguration(
+            account_name=share.account,
+            azure_file_url=share.url,
+            account_key=share.key,
+            relative_mount_path=share.path,
         )
     )
 

@@ -39,6 +39,7 @@ VERBS: Mapping[str, str] = {
     "files": "Runs",
     "ssh": "Runs",
     "exec": "Runs",
+    "data": "Data and models",
     "local": "Local services",
     "up": "Azure environment",
     "preview": "Azure environment",

@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import shlex
 
-from runner.azure.pools import PoolSpec
+from runner.azure.pools import PoolSpec, ShareMount
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.home import HomePaths
 from runner.flows.local_state import ACCOUNT, LocalState
 from runner.flows.node_runtime import find_uv
 
 POOL_ID = "local"
+SHARE = "shared"  # its name, and where it is mounted, as infra declares it
 _VM_SIZE = "local"
 _PREPARE = """set -e
 runner="$AZ_BATCH_NODE_SHARED_DIR/runner"
@@ -23,8 +24,8 @@ fi
 """
 
 
-def pool_spec(paths: HomePaths, state: LocalState) -> PoolSpec:
-    """Spot nodes, as on Azure. The start task links a cache that outlives the nodes, and uv."""
+def pool_spec(paths: HomePaths, state: LocalState, storage_key: str) -> PoolSpec:
+    """Spot nodes with the share, as on Azure; a cache that outlives them and uv are linked."""
     return PoolSpec(
         id=POOL_ID,
         vm_size=_VM_SIZE,
@@ -35,6 +36,7 @@ def pool_spec(paths: HomePaths, state: LocalState) -> PoolSpec:
             ("RUNNER_NODE_CACHE", str(paths.cache)),
             ("RUNNER_NODE_UV", find_uv() or ""),
         ),
+        share=ShareMount(ACCOUNT, f"{state.file_endpoint}/{SHARE}", SHARE, storage_key),
     )
 
 
@@ -59,7 +61,7 @@ def local_outputs(state: LocalState) -> StackOutputs:
         container_runs="runs",
         container_models="models",
         container_data="data",
-        file_share=None,
+        file_share=SHARE,
         identity_client_id=None,
         identity_resource_id=None,
         pools=(pool,),

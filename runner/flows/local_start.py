@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 
-from runner.azure.containers import ensure_containers
+from runner.azure.containers import ensure_containers, ensure_share
 from runner.azure.credentials import Connection
 from runner.azure.pools import ensure_pool
 from runner.core.errors import ExitCode, RunnerError
@@ -101,7 +101,8 @@ def start(
         if record is not None:
             services.wait_ready(launch, record, state, log_starts[launch.name])
     ensure_containers(connection)
-    happened = ensure_pool(connection, pool_spec(paths, state))
+    ensure_share(connection)
+    happened = ensure_pool(connection, pool_spec(paths, state, keys["storage"]))
     write_atomically(paths.local_outputs, local_outputs(state).to_json())
     return happened
 

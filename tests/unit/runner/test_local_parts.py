@@ -235,7 +235,7 @@ def test_tasks_reach_local_services_past_a_proxy(
 
 
 def test_start_task_links_a_cache_that_outlives_the_node(paths: HomePaths, tmp_path: Path) -> None:
-    spec = pool_spec(paths, LocalState(1, 2, nodes=1, slots=1))
+    spec = pool_spec(paths, LocalState(1, 2, nodes=1, slots=1), "key")
     import shlex
 
     shared = tmp_path / "shared"

@@ -1,0 +1,131 @@
+"""`runner data put|get` against the raw blob SDK at its best concurrency, on the same Azurite."""
+
+from __future__ import annotations
+
+import os
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from azure.storage.blob import BlobServiceClient, ContainerClient
+
+from bench.report import Ratio
+from bench.services import local_services, storage_connection_string
+from runner.azure.blob_store import BlobStore
+from runner.core.progress import ignore_progress
+from runner.core.stored_paths import StoredPath
+from runner.flows.data_get import get_files, plan_get
+from runner.flows.data_put import plan_put, put_files
+
+ROUNDS = 3
+CONCURRENCY = (1, 2, 4, 8, 16)
+MIB = 1024 * 1024
+WORKLOADS = {"one file of 96 MiB": (1, 96 * MIB), "300 files of 64 KiB": (300, 64 * 1024)}
+
+
+def measure() -> list[Ratio]:
+    """MiB/s, median of rounds that take turns; comparing, hashing and checking are in our time."""
+    ratios: list[Ratio] = []
+    with local_services() as env, tempfile.TemporaryDirectory(prefix="transfers-") as folder:
+        service = BlobServiceClient.from_connection_string(storage_connection_string(env))
+        for name, (count, size) in WORKLOADS.items():
+            files = _make_files(Path(folder, name.replace(" ", "-")), count, size)
+            times = _race(service, files)
+            for verb in ("upload", "download"):
+                ours, peer = (count * size / MIB / times[f"{who} {verb}"] for who in ("our", "sdk"))
+                ratios.append(
+                    Ratio(f"{verb} {name}", "MiB/s", ours, "blob SDK, best concurrency", peer,
+                          ">= 0.8x", ours >= 0.8 * peer)
+                )  # fmt: skip
+    return ratios
+
+
+def _race(service: BlobServiceClient, files: list[Path]) -> dict[str, float]:
+    """Median seconds of both verbs of both; the SDK's concurrency is chosen before."""
+    container = service.get_container_client("data")
+    tried = [(_sdk(container, files, f"try{number}", number), number) for number in CONCURRENCY]
+    up = min((seconds[0], number) for seconds, number in tried)[1]
+    down = min((seconds[1], number) for seconds, number in tried)[1]
+    times: dict[str, list[float]] = {}
+    for turn in range(ROUNDS):
+        sdk_up = _sdk(container, files, f"up{turn}", up)
+        sdk_down = sdk_up if up == down else _sdk(container, files, f"down{turn}", down)
+        ours = _ours(service, files[0].parent, turn)
+        found = (sdk_up[0], sdk_down[1], *ours)
+        for name, seconds in zip(
+            ("sdk upload", "sdk download", "our upload", "our download"), found, strict=True
+        ):
+            times.setdefault(name, []).append(seconds)
+    return {name: statistics.median(seconds) for name, seconds in times.items()}
+
+
+def _ours(service: BlobServiceClient, folder: Path, turn: int) -> tuple[float, float]:
+    store = BlobStore(service, "data")
+    place = StoredPath("data", f"{folder.name}-{turn}")
+    back = folder.with_name(f"{folder.name}-back-{turn}")
+    seconds = _seconds(_put, store, folder, place), _seconds(_get, store, place, back)
+    store.close()
+    return seconds
+
+
+def _sdk(
+    container: ContainerClient, files: list[Path], name: str, number: int
+) -> tuple[float, float]:
+    back = files[0].parent.with_name(f"{files[0].parent.name}-sdk-{name}")
+    back.mkdir()
+    prefix = f"sdk/{back.name}"
+    return (
+        _seconds(_sdk_put, container, files, prefix, number),
+        _seconds(_sdk_get, container, files, prefix, back, number),
+    )
+
+
+def _seconds(act: Callable[..., object], *args: object) -> float:
+    start = time.perf_counter()
+    act(*args)
+    return time.perf_counter() - start
+
+
+def _put(store: BlobStore, folder: Path, place: StoredPath) -> None:
+    put_files(store, plan_put(store, [folder], place, ignore_progress), ignore_progress)
+
+
+def _get(store: BlobStore, place: StoredPath, back: Path) -> None:
+    get_files(store, plan_get(store, place, back, ignore_progress), ignore_progress)
+
+
+def _sdk_put(container: ContainerClient, files: list[Path], prefix: str, number: int) -> None:
+    def send(file: Path) -> None:
+        with file.open("rb") as content:
+            inner = number if len(files) == 1 else 1
+            container.upload_blob(f"{prefix}/{file.name}", content, max_concurrency=inner)
+
+    _each(send, files, number)
+
+
+def _sdk_get(
+    container: ContainerClient, files: list[Path], prefix: str, back: Path, number: int
+) -> None:
+    def fetch(file: Path) -> None:
+        with (back / file.name).open("wb") as target:
+            inner = number if len(files) == 1 else 1
+            stream = container.download_blob(f"{prefix}/{file.name}", max_concurrency=inner)
+            stream.readinto(target)
+
+    _each(fetch, files, number)
+
+
+def _each(function: Callable[[Path], None], files: list[Path], number: int) -> None:
+    with ThreadPoolExecutor(number) as pool:
+        list(pool.map(function, files))
+
+
+def _make_files(folder: Path, count: int, size: int) -> list[Path]:
+    folder.mkdir()
+    files = [folder / f"{number:04d}.bin" for number in range(count)]
+    for file in files:
+        file.write_bytes(os.urandom(size))
+    return files

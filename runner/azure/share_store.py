@@ -1,0 +1,171 @@
+"""The file share as a store: files are sent under another name and renamed when complete."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from uuid import uuid4
+
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
+from azure.storage.fileshare import (
+    ContentSettings,
+    FileProperties,
+    ShareClient,
+    ShareFileClient,
+)
+
+from runner.azure.faults import error_code, service_errors
+from runner.azure.stores import (
+    ChangedError,
+    CountingReader,
+    OnBytes,
+    SourceChangedError,
+    StoredFile,
+)
+
+_READ_BYTES = 1024 * 1024
+_PARALLEL = 4  # ranges of one file; files travel side by side too
+_NO_FILE = frozenset({"ParentNotFound", "ResourceNotFound", "ResourceTypeMismatch"})
+
+
+class ShareStore:
+    """One Azure Files share. Resuming is by file: one that was cut short is sent again."""
+
+    def __init__(self, client: ShareClient) -> None:
+        self._client = client
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def find(self, path: str) -> StoredFile | None:
+        """One file, or None where there is none (or a folder)."""
+        with service_errors(f"looking at {path}"):
+            try:
+                found = self._file(path).get_file_properties()
+            except HttpResponseError as err:
+                if error_code(err) in _NO_FILE:
+                    return None
+                raise
+        md5 = found.content_settings.content_md5
+        return StoredFile(
+            path, int(found.size or 0), bytes(md5) if md5 else None, found.etag, found.last_modified
+        )
+
+    def list(self, prefix: str) -> Iterator[StoredFile]:
+        """All files below a folder. A listing does not tell their MD5: `find` does."""
+        with service_errors(f"listing {prefix or 'the share'}"):
+            yield from self._walk(prefix)
+
+    def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
+        """See `Store.put`; without conditional writes there, `over` is looked at just before."""
+        folder, _, name = path.rpartition("/")
+        part = self._file(f"{folder}/.{name}.{uuid4().hex[:8]}.part".lstrip("/"))
+        with service_errors(f"uploading {path}"):
+            self._make_folders(folder)
+            try:
+                self._send(part, source, on_bytes)
+                self._take_place(part, path, over)
+            except BaseException:
+                with contextlib.suppress(HttpResponseError):
+                    part.delete_file()
+                raise
+
+    def get(self, file: StoredFile, target: Path, on_bytes: OnBytes) -> bytes:
+        """See `Store.get`."""
+        digest = hashlib.md5(usedforsecurity=False)
+        with service_errors(f"downloading {file.path}"), target.open("wb") as part:
+            try:
+                stream = self._file(file.path).download_file(max_concurrency=_PARALLEL)
+                if str(stream.properties.etag).strip('"') != file.etag.strip('"'):
+                    raise ChangedError(file.path)
+                for data in stream.chunks():
+                    part.write(data)
+                    digest.update(data)
+                    on_bytes(len(data))
+            except ResourceNotFoundError as err:
+                raise ChangedError(file.path) from err
+        return digest.digest()
+
+    def delete(self, file: StoredFile) -> bool:
+        """See `Store.delete`."""
+        now = self.find(file.path)
+        if now is None:
+            return False
+        if now.etag.strip('"') != file.etag.strip('"'):
+            raise ChangedError(file.path)
+        with service_errors(f"deleting {file.path}"):
+            try:
+                self._file(file.path).delete_file()
+            except ResourceNotFoundError:
+                return False
+        self._remove_empty(file.path.rpartition("/")[0])
+        return True
+
+    def _walk(self, folder: str) -> Iterator[StoredFile]:
+        try:
+            entries = list(
+                self._client.list_directories_and_files(
+                    folder or None, include=["timestamps", "Etag"]
+                )
+            )
+        except HttpResponseError as err:
+            if error_code(err) in _NO_FILE:
+                return
+            raise
+        for entry in entries:
+            path = f"{folder}/{entry.name}".lstrip("/")
+            if isinstance(entry, FileProperties):
+                etag = str(entry.etag or "")
+                yield StoredFile(path, int(entry.size or 0), None, etag, entry.last_modified)
+            else:
+                yield from self._walk(path)
+
+    def _send(self, part: ShareFileClient, source: Path, on_bytes: OnBytes) -> None:
+        with source.open("rb") as content:
+            before = os.fstat(content.fileno())
+            digest = hashlib.md5(usedforsecurity=False)
+            while data := content.read(_READ_BYTES):
+                digest.update(data)
+            content.seek(0)
+            sent = CountingReader(content, on_bytes)
+            settings = ContentSettings(content_md5=bytearray(digest.digest()))
+            part.upload_file(  # pyright: ignore[reportUnknownMemberType]
+                sent,  # pyright: ignore[reportArgumentType] - read() is all the SDK calls
+                length=before.st_size,
+                max_concurrency=1,
+                content_settings=settings,
+            )
+            after = os.fstat(content.fileno())
+            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                raise SourceChangedError
+
+    def _take_place(self, part: ShareFileClient, path: str, over: StoredFile | None) -> None:
+        now = self.find(path) if over is not None else None
+        if over is not None and (now is None or now.etag.strip('"') != over.etag.strip('"')):
+            raise ChangedError(path)
+        try:
+            part.rename_file(path, overwrite=over is not None)
+        except ResourceExistsError as err:
+            raise ChangedError(path) from err
+
+    def _make_folders(self, folder: str) -> None:
+        done = ""
+        for name in folder.split("/") if folder else ():
+            done = f"{done}/{name}".lstrip("/")
+            with contextlib.suppress(ResourceExistsError):
+                self._client.get_directory_client(done).create_directory()
+
+    def _remove_empty(self, folder: str) -> None:
+        """Folders are not things of their own for `runner data`: one goes with its last file."""
+        while folder:
+            try:
+                self._client.get_directory_client(folder).delete_directory()
+            except HttpResponseError:
+                return
+            folder = folder.rpartition("/")[0]
+
+    def _file(self, path: str) -> ShareFileClient:
+        return self._client.get_file_client(path)

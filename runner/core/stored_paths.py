@@ -1,0 +1,63 @@
+"""Where data lies in the storage account, as people type it: `cats/2024`, `runs:ID`, `share:x`."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from runner.core.errors import RunnerError
+
+SHARE = "share"
+# 3 to 63 of a-z, 0-9 and single dashes; `$root` and `$web` too (REST docs "Naming and Referencing
+# Containers, Blobs, and Metadata", read 2026-11-21).
+_CONTAINER = re.compile(r"\$?[a-z0-9](?:-?[a-z0-9]){2,62}")
+_LONGEST_NAME = 1024  # of a blob, same page
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPath:
+    """A blob, a file of the share, or a folder of either; `path` has no slash at its ends."""
+
+    store: str
+    path: str
+
+    @property
+    def name(self) -> str:
+        """The last part of the path; the store where there is no path."""
+        return self.path.rpartition("/")[2] or self.store
+
+    def __str__(self) -> str:
+        return f"{self.store}:{self.path}"
+
+
+def parse_stored_path(text: str, default_store: str) -> StoredPath:
+    """Read `[STORE:]PATH`; a store is `share` or the name of a container. Raises RunnerError."""
+    head, colon, rest = text.partition(":")
+    store, path = (head, rest) if colon else (default_store, text)
+    if store != SHARE and not _CONTAINER.fullmatch(store):
+        raise _refused(
+            text, f"{store!r} is no name of a container", "PATH, CONTAINER:PATH or share:PATH"
+        )
+    return StoredPath(store, check_stored_name(text, path.strip("/")))
+
+
+def check_stored_name(text: str, name: str) -> str:
+    """`name` as it may stand in storage; `text` is what the error shows. Raises RunnerError."""
+    parts = name.split("/") if name else []
+    if any(part in ("", ".", "..") for part in parts):
+        raise _refused(text, "an empty part, '.' or '..' cannot be stored", "write the plain path")
+    if "\\" in name or any(ord(char) < 32 or ord(char) == 127 for char in name):
+        raise _refused(text, "backslashes and control characters cannot be stored", "rename it")
+    try:
+        name.encode("utf-8")
+    except UnicodeEncodeError:
+        raise _refused(repr(text), "it is not UTF-8", "rename it") from None
+    if len(name) > _LONGEST_NAME:
+        raise _refused(
+            f"{text[:40]}…", f"it has more than {_LONGEST_NAME} characters", "shorten it"
+        )
+    return name
+
+
+def _refused(text: str, why: str, fix: str) -> RunnerError:
+    return RunnerError("R-DATA-PATH", f"{text!r} cannot be a path in storage", why=why, fix=fix)

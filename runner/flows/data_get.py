@@ -1,0 +1,160 @@
+"""`runner data get`: bring stored files here; each is complete and checked, or absent."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Literal
+
+from runner.azure.stores import ChangedError, Store, StoredFile
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.progress import OnProgress, Progress
+from runner.core.run_record import check_output_path
+from runner.core.stored_paths import StoredPath
+from runner.flows.data_put import md5_of
+from runner.flows.data_stores import changed, find_files, named, side_by_side
+from runner.flows.transfer_progress import BytesMoved
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """One stored file and where it goes on this machine."""
+
+    file: StoredFile
+    target: Path
+    state: Literal["new", "same", "different"]
+
+
+def plan_get(
+    store: Store, place: StoredPath, local: Path | None, on_progress: OnProgress
+) -> list[Download]:
+    """What getting `place` to `local` would do; `local` None means a name like the stored one.
+
+    A file goes into `local` where that is a folder, else it gets that name. Writes nothing.
+    """
+    on_progress(Progress("compare", "start"))
+    files, single = find_files(store, place)
+    stop = Event()
+    total = sum(file.size_bytes for file in files)
+    done = BytesMoved("compare", total, on_progress, stop)
+
+    def compare(file: StoredFile) -> Download:
+        target = _target(file, place, local, single=single)
+        if not target.exists():
+            done.add(file.size_bytes)
+            return Download(file, target, "new")
+        if not target.is_file():
+            raise _in_the_way(target)
+        if file.md5 is None:
+            file = store.find(file.path) or file
+        same = target.stat().st_size == file.size_bytes and md5_of(target, done) == file.md5
+        return Download(file, target, "same" if same else "different")
+
+    downloads = side_by_side(compare, files, stop)
+    on_progress(Progress("compare", "end", _files(len(downloads))))
+    return downloads
+
+
+def refuse_replacing(downloads: Sequence[Download]) -> None:
+    """Raise RunnerError where a file here would be lost."""
+    different = [str(download.target) for download in downloads if download.state == "different"]
+    if different:
+        raise RunnerError(
+            "R-DATA-DIFFERS",
+            f"{len(different)} of {len(downloads)} files here have another content",
+            why=f"{named(different)}; nothing was written",
+            fix="--force replaces them, or choose another folder",
+        )
+
+
+def get_files(store: Store, downloads: Sequence[Download], on_progress: OnProgress) -> int:
+    """Download what is new or different; how many files that was. Raises RunnerError."""
+    wanted = [download for download in downloads if download.state != "same"]
+    if not wanted:
+        return 0
+    stop = Event()
+    total = sum(download.file.size_bytes for download in wanted)
+    moved = BytesMoved("download", total, on_progress, stop)
+    on_progress(Progress("download", "start", "", 0, total, "bytes"))
+    side_by_side(lambda download: _fetch(store, download, moved), wanted, stop)
+    on_progress(Progress("download", "end", _files(len(wanted)), total, total, "bytes"))
+    return len(wanted)
+
+
+def _fetch(store: Store, download: Download, moved: BytesMoved) -> None:
+    """A part that is named after the file's state stays after a break and is continued."""
+    file, target = download.file, download.target
+    state = hashlib.sha256(f"{file.path} {file.etag}".encode()).hexdigest()[:12]
+    part = target.with_name(f".{target.name}.{state}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if store.get(file, part, moved.add) != file.md5 and file.md5 is not None:
+            part.unlink()
+            raise _damaged(file)
+        part.replace(target)
+    except ChangedError as err:
+        part.unlink(missing_ok=True)
+        raise changed(file.path) from err
+    except OSError as err:
+        raise _unwritable(target, err) from err
+
+
+def _target(file: StoredFile, place: StoredPath, local: Path | None, *, single: bool) -> Path:
+    if single:
+        if local is None:
+            return Path(place.name)
+        return local / place.name if local.is_dir() else local
+    folder = local or Path(place.name)
+    name = file.path.removeprefix(f"{place.path}/" if place.path else "")
+    try:
+        target = folder / check_output_path(name)
+    except ValueError as err:
+        raise _leaves(name) from err
+    if not target.resolve().is_relative_to(folder.resolve()):
+        raise _leaves(name)
+    return target
+
+
+def _files(count: int) -> str:
+    return f"{count} file" if count == 1 else f"{count} files"
+
+
+def _leaves(name: str) -> RunnerError:
+    return RunnerError(
+        "R-DATA-LEAVES",
+        f"{name!r} would be written outside of the folder",
+        why="a name in storage, or a link on this machine, leads out of it",
+        fix="choose another folder, or get that file by itself",
+    )
+
+
+def _in_the_way(target: Path) -> RunnerError:
+    return RunnerError(
+        "R-DATA-IN-THE-WAY",
+        f"{target} is not a file",
+        why="the stored file of that name would go there",
+        fix="choose another folder",
+    )
+
+
+def _damaged(file: StoredFile) -> RunnerError:
+    return RunnerError(
+        "R-DATA-HASH",
+        f"{file.path} does not have the MD5 that is stored with it",
+        why="the transfer, or what is stored, is damaged; nothing was written",
+        fix="run the same command again; if it stays so, put the file again",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+def _unwritable(target: Path, err: OSError) -> RunnerError:
+    return RunnerError(
+        "R-DATA-FOLDER",
+        f"cannot write {target}",
+        why=err.strerror or str(err),
+        fix="choose another folder, or make room; what was fetched is kept and not fetched again",
+        exit_code=ExitCode.PREFLIGHT,
+    )
