@@ -95,6 +95,15 @@ class BlobContainer:
                 return False
             return True
 
+    def put(self, blob: str, document: Mapping[str, Any]) -> None:
+        """Write a JSON document, over what was there."""
+        with service_errors(f"writing {blob}"):
+            self._client.get_blob_client(blob).upload_blob(
+                json.dumps(document, indent=2).encode(),
+                overwrite=True,
+                content_settings=ContentSettings(content_type="application/json"),
+            )
+
     def upload_file(self, blob: str, path: Path, on_bytes: OnBytes) -> bool:
         """Upload a file unless the blob exists; whether it was uploaded. Reports new bytes sent."""
         with service_errors(f"uploading {path.name}"), path.open("rb") as source:

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
 
 from runner.azure.stack import load_outputs
 from runner.azure.transport import batch_options, blob_options
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from azure.storage.fileshare import ShareClient, ShareServiceClient
 
     from runner.azure.stores import Store
+
+STORAGE_SCOPE = "https://storage.azure.com/.default"
+COPY_LIFETIME = timedelta(hours=1)
 
 
 class Connection:
@@ -62,11 +66,16 @@ class Connection:
 
     def node_storage(self, lifetime: timedelta) -> dict[str, Any]:
         """The RUNNER_STORAGE document of docs/run-format.md, a secret; SAS valid for `lifetime`."""
-        names = {"runs": self.outputs.container_runs, "data": self.outputs.container_data}
+        outputs = self.outputs
+        names = {
+            "runs": outputs.container_runs,
+            "data": outputs.container_data,
+            "models": outputs.container_models,
+        }
         containers = {
             name: {
                 "url": self._container_url(container),
-                "sas": self._container_sas(container, lifetime, writable=name == "runs"),
+                "sas": self._container_sas(container, lifetime, writable=name != "data"),
             }
             for name, container in names.items()
         }
@@ -98,6 +107,14 @@ class Connection:
             file_path=file_path,
             identity_reference=BatchNodeIdentityReference(resource_id=identity),
         )
+
+    def copy_source(self, blob_name: str) -> tuple[str, str | None]:
+        """A blob of the `runs` container as the source of a copy: its URL, and a token for it."""
+        container = self.outputs.container_runs
+        url = f"{self._container_url(container)}/{quote(blob_name)}"
+        if self._token is not None:
+            return url, f"Bearer {self._token.get_token(STORAGE_SCOPE).token}"
+        return f"{url}?{self._blob_sas(container, blob_name, COPY_LIFETIME)}", None
 
     @cached_property
     def _batch(self) -> BatchClient:

@@ -40,6 +40,7 @@ VERBS: Mapping[str, str] = {
     "ssh": "Runs",
     "exec": "Runs",
     "data": "Data and models",
+    "models": "Models",
     "local": "Local services",
     "up": "Azure environment",
     "preview": "Azure environment",

@@ -140,6 +140,17 @@ class Transport:
         answer = Answer(response.status, _lowered(response), body, 1)
         raise StorageError(answer.status, answer.code, f"GET {name}")
 
+    def copy_source(self, name: str) -> dict[str, str]:
+        """Headers that name a blob as the source of a copy inside of the service.
+
+        A token travels in a header of its own (REST docs, "Put Block From URL").
+        """
+        host = self._host if self._port is None else f"{self._host}:{self._port}"
+        scheme = "https" if self._secure else "http"
+        source = {"x-ms-copy-source": f"{scheme}://{host}{self._target(name, {})}"}
+        token = self._credential.headers().get("Authorization")
+        return {**source, "x-ms-copy-source-authorization": token} if token else source
+
     def close(self) -> None:
         """Drop this thread's connection."""
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)

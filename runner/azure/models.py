@@ -1,0 +1,151 @@
+"""The client's side of the registry: the `models` container over the SDK."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from azure.core import MatchConditions
+from azure.core.exceptions import (
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceModifiedError,
+    ResourceNotFoundError,
+)
+from azure.storage.blob import BlobBlock, ContentSettings
+
+from runner.azure.blobs import BlobContainer
+from runner.azure.credentials import Connection
+from runner.azure.faults import error_code, service_errors
+from runner.node.model_store import COPY_BLOCK_BYTES, READ_BYTES
+from runner.node.registry import StoredBlob
+
+_CONFLICTS = (ResourceExistsError, ResourceModifiedError)
+
+
+class AzureModels:
+    """`ModelStore` of the client. Every method raises RunnerError for what the service refuses."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        service, outputs = connection.blob_service(), connection.outputs
+        self._client = service.get_container_client(outputs.container_models)
+        self._container = BlobContainer(service, outputs.container_models)
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        """Content and ETag, or None where there is no blob."""
+        with service_errors(f"reading {name}"):
+            try:
+                stream = self._client.get_blob_client(name).download_blob()
+            except ResourceNotFoundError as err:
+                return _nothing(err)
+            return stream.readall(), str(stream.properties.etag)
+
+    def create(self, name: str, body: bytes) -> bool:
+        """Write unless the blob exists; whether this call surely wrote it."""
+        return self._container.create_bytes(name, body, "application/json")
+
+    def replace(self, name: str, body: bytes, etag: str) -> bool:
+        """Write over the version with this ETag; whether this call surely did."""
+        with service_errors(f"writing {name}"):
+            try:
+                self._client.get_blob_client(name).upload_blob(
+                    body,
+                    overwrite=True,
+                    etag=etag,
+                    match_condition=MatchConditions.IfNotModified,
+                    content_settings=ContentSettings(content_type="application/json"),
+                )
+            except (*_CONFLICTS, ResourceNotFoundError) as err:
+                if error_code(err) == "ContainerNotFound":
+                    raise
+                return False
+            return True
+
+    def list(self, prefix: str) -> list[StoredBlob]:
+        """All blobs below a prefix."""
+        with service_errors(f"listing {prefix}"):
+            return [
+                StoredBlob(str(blob.name), int(blob.size or 0), str(blob.etag))
+                for blob in self._client.list_blobs(name_starts_with=prefix)
+            ]
+
+    def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
+        """Copy a blob of the `runs` container inside of the service, in blocks of any number."""
+        if not size_bytes:
+            return self._put_empty(name, replace=replace)
+        client = self._client.get_blob_client(name)
+        url, authorization = self._connection.copy_source(source)
+        options: dict[str, Any] = {"source_authorization": authorization} if authorization else {}
+        missing: dict[str, Any] = {} if replace else {"match_condition": MatchConditions.IfMissing}
+        blocks: list[BlobBlock] = []
+        with service_errors(f"copying {source}"):
+            try:
+                for first in range(0, size_bytes, COPY_BLOCK_BYTES):
+                    # The same ids for everybody: whoever copies this blob stages the same blocks.
+                    block_id = base64.b64encode(b"%08d" % len(blocks)).decode()
+                    length = min(COPY_BLOCK_BYTES, size_bytes - first)
+                    client.stage_block_from_url(block_id, url, first, length, **options)
+                    blocks.append(BlobBlock(block_id))
+                client.commit_block_list(blocks, **missing)
+            except ResourceNotFoundError as err:
+                return _nothing(err) is not None
+            except HttpResponseError as err:
+                # Somebody else's commit drops the blocks that were staged; then the blob is there.
+                if not isinstance(err, _CONFLICTS) and error_code(err) != "InvalidBlockList":
+                    raise
+        return True
+
+    def _put_empty(self, name: str, *, replace: bool) -> bool:
+        with service_errors(f"writing {name}"):
+            try:
+                self._client.get_blob_client(name).upload_blob(b"", overwrite=replace)
+            except _CONFLICTS:
+                return True
+        return True
+
+    def digest(self, name: str) -> tuple[int, str] | None:
+        """Size and SHA-256 of what lies there, read back; None where there is nothing."""
+        size, digest = self._container.size(name), hashlib.sha256()
+        if size is None:
+            return None
+        for first in range(0, size, READ_BYTES):
+            block = self._container.read_range(name, first, min(READ_BYTES, size - first))
+            if not block:  # replaced, or removed, while it was read
+                return None
+            digest.update(block)
+        return size, digest.hexdigest()
+
+    def touch(self, name: str) -> bool:
+        """Give the blob a new ETag; False where there is none."""
+        with service_errors(f"touching {name}"):
+            try:
+                self._client.get_blob_client(name).set_blob_metadata({})
+            except ResourceNotFoundError as err:
+                return _nothing(err) is not None
+            return True
+
+    def delete(self, name: str, etag: str) -> bool:
+        """Delete the version with this ETag; whether it is gone now."""
+        with service_errors(f"deleting {name}"):
+            try:
+                self._client.get_blob_client(name).delete_blob(
+                    etag=etag, match_condition=MatchConditions.IfNotModified
+                )
+            except ResourceNotFoundError as err:
+                return _nothing(err) is None
+            except _CONFLICTS:
+                return False
+            return True
+
+    def reader(self, name: str) -> Callable[[int, int], bytes | None]:
+        """Reads `(first byte, length)` of a blob; None where there is none."""
+        return lambda first, length: self._container.read_range(name, first, length)
+
+
+def _nothing(err: ResourceNotFoundError) -> None:
+    """A missing container is no missing blob: that is an error worth telling."""
+    if error_code(err) == "ContainerNotFound":
+        raise err

@@ -1,0 +1,200 @@
+"""Make a run a version of a model: by hand, or to complete what its agent could not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from runner.azure.batch import get_task
+from runner.azure.blobs import BlobContainer
+from runner.azure.credentials import Connection
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.progress import OnProgress, Progress, ignore_progress
+from runner.core.run_ids import slug
+from runner.core.run_paths import RunPaths
+from runner.core.run_record import RunRecord, RunResult
+from runner.flows.models import open_registry, registry_errors
+from runner.flows.run_documents import load_result, runs_container
+from runner.node.clock import now_text
+from runner.node.model_documents import (
+    Document,
+    ModelRequest,
+    check_alias,
+    check_name,
+    draft_version,
+    model_record_blob,
+    parse_request,
+)
+from runner.node.registry import Registered
+
+_STAGE = "model"
+_LOOK_S = 0.3
+_PATIENCE_S = 900.0  # for an agent that is copying; the client could do it, but from further away
+_OVER = frozenset({"completed"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunModel:
+    """What a run became in the registry; `version` is None where it could not be registered."""
+
+    name: str
+    version: int | None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}" if self.version else f"{self.name}: {self.problem}"
+
+
+def wanted_model(record: RunRecord) -> ModelRequest | None:
+    """What the run's recipe asked to have registered."""
+    with registry_errors():
+        return parse_request(record.raw.get("model"))
+
+
+def register_run(
+    connection: Connection,
+    record: RunRecord,
+    request: ModelRequest,
+    on_progress: OnProgress = ignore_progress,
+    *,
+    anew: bool = False,
+) -> Registered:
+    """Register a run that succeeded; one that is registered already stays what it is.
+
+    With `anew` a version of it that was removed is followed by another. Raises RunnerError.
+    """
+    container = runs_container(connection)
+    result = _succeeded(load_result(container, record.run_id), record)
+    with registry_errors():
+        check_name(request.name)
+        for alias in request.aliases:
+            check_alias(alias)
+        draft = draft_version(request, record.raw, result.raw)
+        on_bytes = _counter(draft, on_progress)
+        on_progress(Progress(_STAGE, "start", f"registering {request.name}"))
+        prefix = RunPaths(record.run_id).root + result.output
+        registered = open_registry(connection, request.name).register(
+            draft, lambda path: prefix + path, anew=anew, on_bytes=on_bytes
+        )
+    _remember(container, record.run_id, registered)
+    said = f"{request.name}@{registered.version}"
+    on_progress(Progress(_STAGE, "end", said))
+    return registered
+
+
+def default_request(
+    record: RunRecord, name: str | None, path: str | None, aliases: tuple[str, ...], text: str
+) -> ModelRequest:
+    """What a person asked for, filled up from what the run's recipe says."""
+    wanted = wanted_model(record)
+    chosen = name or (wanted.name if wanted else slug(record.recipe)[:63].rstrip("-_"))
+    if wanted is None or chosen != wanted.name:
+        return ModelRequest(chosen, aliases, path, text)
+    # The same files as the agent's, so that both are one version.
+    return ModelRequest(
+        chosen, aliases or wanted.aliases, path or wanted.path, text or wanted.description
+    )
+
+
+def settle_model(
+    connection: Connection, record: RunRecord, on_progress: OnProgress = ignore_progress
+) -> RunModel | None:
+    """The version of a run that succeeded: its agent's, or made here. None where none was asked.
+
+    A run is not worse for a model that could not be registered: then `problem` says why.
+    """
+    try:
+        request = wanted_model(record)
+        if request is None:
+            return None
+        found = _await_agent(connection, record, request.name)
+        if found is not None:
+            return found
+        registered = register_run(connection, record, request, on_progress)
+    except RunnerError as err:
+        wanted: Document = record.raw.get("model") or {}
+        return RunModel(
+            str(wanted.get("name")), None, f"{err.what}: {err.why}" if err.why else err.what
+        )
+    return RunModel(request.name, registered.version, "deleted" if registered.deleted else "")
+
+
+def _await_agent(connection: Connection, record: RunRecord, name: str) -> RunModel | None:
+    """What the agent wrote; None once its task is over and it wrote nothing."""
+    container = runs_container(connection)
+    until = time.monotonic() + _PATIENCE_S
+    while True:
+        task = get_task(connection, record.job_id, record.task_id)
+        found = _load_record(container, model_record_blob(record.run_id, name))
+        if found is not None and found.version:
+            return found
+        over = task is None or task.phase in _OVER or found is not None
+        if over or time.monotonic() > until:
+            return None
+        time.sleep(_LOOK_S)
+
+
+def load_run_models(container: BlobContainer, run_id: str) -> list[RunModel]:
+    """What a run became, by model name."""
+    blobs = [
+        blob.name for blob in container.list(model_record_blob(run_id, "").removesuffix(".json"))
+    ]
+    found = [_load_record(container, blob) for blob in blobs]
+    return [model for model in found if model is not None]
+
+
+def _load_record(container: BlobContainer, blob: str) -> RunModel | None:
+    body = container.read(blob)
+    try:
+        raw: dict[str, Any] = json.loads(body or b"")
+        version = raw.get("version")
+        return RunModel(
+            str(raw["name"]), int(version) if version else None, str(raw.get("problem") or "")
+        )
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _remember(container: BlobContainer, run_id: str, registered: Registered) -> None:
+    name = str(registered.document["name"])
+    record = {"format": 1, "name": name, "version": registered.version, "time": now_text()}
+    container.put(model_record_blob(run_id, name), record)
+
+
+def _succeeded(result: RunResult | None, record: RunRecord) -> RunResult:
+    run_id = record.run_id
+    if result is None:
+        raise RunnerError(
+            "R-MODEL-RUN",
+            f"run {run_id} is not over",
+            why="only what a succeeded run wrote can become a model",
+            fix=f"runner attach {run_id}",
+        )
+    if result.status != "succeeded":
+        raise RunnerError(
+            "R-MODEL-RUN",
+            f"run {run_id} {'was cancelled' if result.status == 'cancelled' else 'failed'}",
+            why=result.message or "only what a succeeded run wrote can become a model",
+            fix=f"runner show {run_id}",
+            exit_code=ExitCode.RUN_FAILED,
+        )
+    return result
+
+
+def _counter(draft: Document, on_progress: OnProgress) -> Callable[[int], None]:
+    total = sum(int(file["size_bytes"]) for file in draft["files"])
+    done = 0
+    lock = Lock()  # files are copied in several threads
+
+    def count(new: int) -> None:
+        nonlocal done
+        with lock:
+            done += new
+            text = f"registering {draft['name']}"
+            on_progress(Progress(_STAGE, "progress", text, min(done, total), total, "bytes"))
+
+    return count

@@ -1,0 +1,104 @@
+"""Remove versions: a tombstone keeps the number, and files that nothing else has are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.azure.credentials import Connection
+from runner.azure.models import AzureModels
+from runner.core.errors import RunnerError
+from runner.flows.models import Model, open_registry, registry_errors
+from runner.node.clock import now_text
+from runner.node.model_documents import ModelBlobs, RegistryError, parse_version, to_body
+from runner.node.registry import ModelStore, Registry, is_deleted
+
+_TRIES = 50
+
+
+class DeletingStore(ModelStore, Protocol):
+    """A store whose blobs can be deleted; the agent's cannot."""
+
+    def delete(self, name: str, etag: str) -> bool:
+        """Delete the version with this ETag; whether it is gone now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was taken away."""
+
+    versions: tuple[int, ...]
+    files: int
+    size_bytes: int
+
+
+def remove_versions(
+    connection: Connection, model: Model, numbers: Collection[int], *, force: bool
+) -> Removed:
+    """Remove versions of a model. Without `force` an alias that points at one is in the way."""
+    registry = open_registry(connection, model.name)
+    with registry_errors():
+        pointing = {a: n for a, n in registry.aliases().items() if n in numbers}
+        if pointing and not force:
+            raise _in_use(model.name, pointing)
+        return remove(AzureModels(connection), registry, model.name, numbers)
+
+
+def remove(
+    store: DeletingStore, registry: Registry, name: str, numbers: Collection[int]
+) -> Removed:
+    """Bury the versions, drop their aliases, delete the files that no version needs any more."""
+    blobs = ModelBlobs(name)
+    buried = tuple(number for number in sorted(numbers) if _bury(store, blobs, number))
+    registry.drop_aliases(numbers)
+    files, size_bytes = sweep(store, registry, blobs)
+    return Removed(buried, files, size_bytes)
+
+
+def _bury(store: DeletingStore, blobs: ModelBlobs, number: int) -> bool:
+    """Leave a tombstone; False where there is one, or nothing."""
+    blob = blobs.version(number)
+    ours = now_text()
+    for _ in range(_TRIES):
+        found = store.read(blob)
+        if found is None:
+            return False
+        document = parse_version(found[0], blob)
+        if is_deleted(document):
+            return document["deleted"] == ours
+        if store.replace(blob, to_body({**document, "deleted": ours}), found[1]):
+            return True
+    raise RegistryError("R-MODEL-BUSY", f"{blob} changes all the time", "", "try again")
+
+
+def sweep(store: DeletingStore, registry: Registry, blobs: ModelBlobs) -> tuple[int, int]:
+    """Delete what no version has; how many files, and their bytes.
+
+    ETags are taken before versions are looked at: a file that somebody registers meanwhile is
+    touched after its version was made, and so is not deleted, or is missed and copied again.
+    """
+    files = store.list(blobs.files)
+    versions = registry.load_each().values()
+    if any(isinstance(version, RegistryError) for version in versions):
+        return 0, 0  # what it needs cannot be known
+    needed = {
+        file["blob"]
+        for version in versions
+        if not isinstance(version, RegistryError) and not is_deleted(version)
+        for file in version["files"]
+    }
+    gone = [f for f in files if f.name not in needed and store.delete(f.name, f.etag)]
+    return len(gone), sum(file.size_bytes for file in gone)
+
+
+def _in_use(name: str, pointing: dict[str, int]) -> RunnerError:
+    alias, number = next(iter(sorted(pointing.items())))
+    others = f", and {len(pointing) - 1} more" if len(pointing) > 1 else ""
+    return RunnerError(
+        "R-MODEL-IN-USE",
+        f"{name}@{number} is {name}@{alias}{others}",
+        why="whoever uses the alias would find nothing",
+        fix=f"runner models alias {name}@OTHER {alias}, or --force",
+    )

@@ -1,0 +1,301 @@
+"""The registry of models: immutable versions, made once each by conditional writes.
+
+Pure over `ModelStore`, so that the agent and the client share it. Why one run never becomes two
+versions: numbers are dense and never free again, so whoever missed a run's version in its listing
+starts counting below it and meets it on the way up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+from runner.node.clock import now_text
+from runner.node.model_documents import (
+    FORMAT,
+    Document,
+    ModelBlobs,
+    RegistryError,
+    content_id,
+    damaged,
+    parse_aliases,
+    parse_version,
+    to_body,
+)
+
+_ALIAS_TRIES = 50
+
+Each = Callable[[Callable[[Any], Any], Iterable[Any]], "list[Any]"]
+
+
+@dataclass(frozen=True)
+class StoredBlob:
+    """One listed blob."""
+
+    name: str
+    size_bytes: int
+    etag: str
+
+
+class ModelStore(Protocol):
+    """The `models` container, as much as the registry needs; the outputs of runs can be copied in.
+
+    A write that is sent again after its answer was lost may report that it was not the first.
+    """
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        """Content and ETag, or None where there is no blob."""
+        ...
+
+    def create(self, name: str, body: bytes) -> bool:
+        """Write unless the blob exists; whether this call surely wrote it."""
+        ...
+
+    def replace(self, name: str, body: bytes, etag: str) -> bool:
+        """Write over the version with this ETag; whether this call surely did."""
+        ...
+
+    def list(self, prefix: str) -> list[StoredBlob]:
+        """All blobs below a prefix."""
+        ...
+
+    def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
+        """Copy a blob of the `runs` container; False where there is no such source."""
+        ...
+
+    def digest(self, name: str) -> tuple[int, str] | None:
+        """Size and SHA-256 of what lies there, read back; None where there is nothing."""
+        ...
+
+    def touch(self, name: str) -> bool:
+        """Give the blob a new ETag; False where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The version of a run; `new` when this call made it."""
+
+    document: Document
+    new: bool
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+        return int(self.document["version"])
+
+    @property
+    def deleted(self) -> bool:
+        """Whether it was removed since."""
+        return is_deleted(self.document)
+
+
+def is_deleted(document: Mapping[str, Any]) -> bool:
+    """Whether only the tombstone is left of a version."""
+    return bool(document.get("deleted"))
+
+
+def one_by_one(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """The simplest `Each`."""
+    return [function(item) for item in items]
+
+
+class Registry:
+    """One model. `each` maps a function over items, in parallel where the caller likes."""
+
+    def __init__(self, store: ModelStore, name: str, each: Each = one_by_one) -> None:
+        self._store = store
+        self._blobs = ModelBlobs(name)
+        self._each = each
+
+    def numbers(self) -> list[int]:
+        """All version numbers that were given, tombstones too, ascending."""
+        found = self._store.list(self._blobs.versions)
+        return sorted(n for blob in found if (n := self._blobs.number(blob.name)) is not None)
+
+    def load(self, number: int) -> Document | None:
+        """The document of a version, or None where that number was not given yet."""
+        blob = self._blobs.version(number)
+        found = self._store.read(blob)
+        return None if found is None else parse_version(found[0], blob)
+
+    def load_each(self) -> dict[int, Document | RegistryError]:
+        """All versions; for one that cannot be read, why."""
+        return dict(self._each(lambda n: (n, self._try_load(n)), self.numbers()))
+
+    def _try_load(self, number: int) -> Document | RegistryError:
+        try:
+            found = self.load(number)
+        except RegistryError as err:
+            return err
+        return found or damaged(self._blobs.version(number), "it vanished")
+
+    def load_all(self) -> dict[int, Document]:
+        """All versions. Raises RegistryError for one that cannot be read."""
+        found = self.load_each()
+        for entry in found.values():
+            if isinstance(entry, RegistryError):
+                raise entry
+        return cast("dict[int, Document]", found)
+
+    def register(
+        self,
+        draft: Document,
+        source: Callable[[str], str],
+        *,
+        anew: bool = False,
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> Registered:
+        """Make the run's version, or find it; whatever is missing of it is completed.
+
+        `source` gives the blob in `runs` of an output's path. With `anew` a removed version of the
+        run does not count. Raises RegistryError.
+        """
+        known = self.load_all()
+        mine = [n for n, document in known.items() if _is_of_run(document, draft, anew)]
+        if mine:
+            found = Registered(known[mine[-1]], new=False)
+        else:
+            self._each(lambda file: self._place(file, source, on_bytes), _contents(draft))
+            found = self._commit(draft, max(known, default=0) + 1, anew)
+        if found.deleted:
+            return found
+        _check_same(found.document, draft)
+        # A removal that did not see this version may have taken a file that both have. It deletes
+        # by the ETag it saw before it looked: a touched file stays, and a missing one is copied.
+        for file in _contents(found.document):
+            if not self._store.touch(file["blob"]):
+                self._place(file, source, on_bytes)
+        if found.document.get("aliases"):
+            self.apply_aliases(found.version, found.document["aliases"])
+        return found
+
+    def _commit(self, draft: Document, number: int, anew: bool) -> Registered:
+        while True:
+            document = {**draft, "version": number, "created": now_text()}
+            if self._store.create(self._blobs.version(number), to_body(document)):
+                return Registered(document, new=True)
+            there = self.load(number)
+            if there is None:
+                continue  # storage that crashed forgot it: the number is free
+            if _is_of_run(there, draft, anew):
+                return Registered(there, new=there["created"] == document["created"])
+            number += 1
+
+    def _place(
+        self, file: Document, source: Callable[[str], str], on_bytes: Callable[[int], None]
+    ) -> None:
+        """Have the file's content there, read back and right."""
+        blob, wanted = file["blob"], (int(file["size_bytes"]), file["sha256"])
+        found = self._store.digest(blob)
+        for _ in range(2):
+            if found == wanted:
+                on_bytes(wanted[0])
+                return
+            if not self._store.copy(
+                source(file["path"]), blob, wanted[0], replace=found is not None
+            ):
+                break
+            found = self._store.digest(blob)
+        if found == wanted:
+            on_bytes(wanted[0])
+            return
+        raise RegistryError(
+            "R-MODEL-CHANGED",
+            f"{file['path']} is not what the run exported",
+            "it was changed or deleted in storage after the run",
+            "train again",
+        )
+
+    def aliases(self) -> dict[str, int]:
+        """The aliases that are set, with their versions."""
+        entries = self._aliases()[0]
+        return {alias: int(e["version"]) for alias, e in entries.items() if e.get("version")}
+
+    def set_alias(self, alias: str, number: int | None) -> int | None:
+        """Point an alias at a version, or at none; returns where it pointed before."""
+        before: list[int | None] = []
+
+        def change(entries: Document) -> None:
+            entry = _entry(entries, alias)
+            before[:] = [entry.get("version")]
+            applied = max(int(entry.get("applied") or 0), number or 0)
+            entries[alias] = {"version": number, "applied": applied}
+
+        self._change_aliases(change)
+        return before[0]
+
+    def drop_aliases(self, numbers: Iterable[int]) -> None:
+        """Take away the aliases of versions that are removed."""
+        gone = set(numbers)
+
+        def change(entries: Document) -> None:
+            for entry in entries.values():
+                if entry.get("version") in gone:
+                    entry["version"] = None
+
+        self._change_aliases(change)
+
+    def apply_aliases(self, number: int, aliases: Iterable[str]) -> None:
+        """Point the aliases a version asked for at it, once: later changes by people stand."""
+
+        def change(entries: Document) -> None:
+            for alias in aliases:
+                entry = _entry(entries, alias)
+                if number > int(entry.get("applied") or 0):
+                    entries[alias] = {"version": number, "applied": number}
+
+        self._change_aliases(change)
+
+    def _change_aliases(self, change: Callable[[Document], None]) -> None:
+        for _ in range(_ALIAS_TRIES):
+            entries, etag = self._aliases()
+            before = to_body(entries)
+            change(entries)
+            if to_body(entries) == before:
+                return
+            body = to_body({"format": FORMAT, "aliases": entries})
+            blob = self._blobs.aliases
+            if etag is None:
+                written = self._store.create(blob, body)
+            else:
+                written = self._store.replace(blob, body, etag)
+            if written:
+                return
+        raise RegistryError(
+            "R-MODEL-BUSY",
+            f"the aliases of {self._blobs.name} change all the time",
+            f"{_ALIAS_TRIES} tries found them changed in between",
+            "try again",
+        )
+
+    def _aliases(self) -> tuple[Document, str | None]:
+        found = self._store.read(self._blobs.aliases)
+        body, etag = found or (None, None)
+        return parse_aliases(body, self._blobs.aliases), etag
+
+
+def _is_of_run(document: Document, draft: Document, anew: bool) -> bool:
+    return document["run_id"] == draft["run_id"] and not (anew and is_deleted(document))
+
+
+def _check_same(document: Document, draft: Document) -> None:
+    if content_id(document) == content_id(draft):
+        return
+    name, version, run_id = document["name"], document["version"], document["run_id"]
+    raise RegistryError(
+        "R-MODEL-OTHER-FILES",
+        f"run {run_id} is {name}@{version} already, with other files",
+        f"it holds {', '.join(file['path'] for file in document['files'][:5])}",
+        f"register under another name, or first: runner models rm {name}@{version}",
+    )
+
+
+def _entry(entries: Document, alias: str) -> Document:
+    return dict(entries.get(alias) or {})
+
+
+def _contents(document: Document) -> list[Document]:
+    """Its files, of equal contents one."""
+    return list({file["blob"]: file for file in document["files"]}.values())

@@ -1,0 +1,390 @@
+"""The registry of models against real services: register, list, get, alias, remove."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.azure.blobs import BlobContainer
+from runner.azure.credentials import Connection, connect
+from runner.azure.models import AzureModels
+from runner.core.errors import RunnerError
+from runner.core.progress import Progress, ignore_progress
+from runner.core.run_ids import make_run_id
+from runner.core.run_paths import RunPaths
+from runner.core.run_record import RunRecord, parse_run
+from runner.core.settings import load_settings
+from runner.flows import model_files
+from runner.flows.model_files import get_files, open_part
+from runner.flows.model_registration import default_request, load_run_models, register_run
+from runner.flows.model_removal import remove_versions
+from runner.flows.models import (
+    drop_alias,
+    find_version,
+    list_models,
+    load_model,
+    open_registry,
+    set_alias,
+)
+from runner.node import model_store
+from runner.node.model_documents import ModelBlobs, ModelRequest, draft_version, to_body
+
+Make = Callable[..., RunRecord]
+
+
+@pytest.fixture
+def connection(session_home: Path, tmp_path: Path) -> Connection:
+    return connect(
+        load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(session_home), "HOME": "/"})
+    )
+
+
+@pytest.fixture
+def runs(connection: Connection) -> BlobContainer:
+    return BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+
+
+@pytest.fixture
+def name(request: pytest.FixtureRequest) -> str:
+    return hashlib.sha256(request.node.name.encode()).hexdigest()[:12]
+
+
+@pytest.fixture
+def make(runs: BlobContainer, name: str) -> Make:
+    """A run that is over, as its agent leaves it."""
+    made: list[str] = []
+
+    def run(
+        files: dict[str, bytes], status: str | None = "succeeded", model: Any = None, **metrics: Any
+    ) -> RunRecord:
+        suffix = f"{name[:2]}{len(made):02d}"
+        made.append(suffix)
+        run_id = make_run_id(f"r{name}", datetime.now(UTC), suffix)
+        document = {
+            "format": 1,
+            "run_id": run_id,
+            "experiment": "x",
+            "created": datetime.now(UTC).isoformat(),
+            "recipe": {"name": "digits", "description": "", "source": "folder"},
+            "code": {"sha256": "c" * 64, "git_revision": "f00", "git_dirty": True},
+            "agent": {"sha256": "a" * 64},
+            "command": ["python", "train.py"],
+            "params": {"epochs": 5},
+            "data": {"name": "mnist", "source": "cache", "prefix": f"mnist/{'d' * 64}/"},
+            "metrics": {"primary": "acc", "goal": "max"},
+            "batch": {"pool": "local", "spot": True, "job_id": "no-job", "task_id": run_id},
+            "model": model,
+        }
+        runs.create(RunPaths(run_id).run, document)
+        for path, content in files.items():
+            runs.create_bytes(RunPaths(run_id).output(1) + path, content, "x/y")
+        outputs = [
+            {"path": p, "size_bytes": len(c), "sha256": hashlib.sha256(c).hexdigest()}
+            for p, c in files.items()
+        ]
+        if status is not None:
+            result = {"format": 1, "run_id": run_id, "status": status, "attempt": 1}
+            runs.create(RunPaths(run_id).result, {**result, "outputs": outputs, "metrics": metrics})
+        return parse_run(json.dumps(document).encode(), run_id)
+
+    return run
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def register(connection: Connection, record: RunRecord, name: str, **asked: Any) -> int:
+    return register_run(connection, record, ModelRequest(name, **asked)).version
+
+
+def test_registered_version_comes_back_with_the_same_bytes_and_says_where_it_is_from(
+    connection: Connection, make: Make, name: str, tmp_path: Path, runs: BlobContainer
+) -> None:
+    files = {"model.bin": bytes(range(256)) * 5000, "sub/ä b.txt": b"x", "empty.txt": b""}
+    record = make(files, acc=0.9)
+    assert register(connection, record, name) == 1
+    version = find_version(connection, f"{name}@latest")
+    document = version.document or {}
+    assert document["run_id"] == record.run_id
+    assert document["metrics"] == {"acc": 0.9}
+    lineage = document["lineage"]
+    assert lineage["code"]["git_revision"] == "f00"
+    assert lineage["data"]["manifest_sha256"] == "d" * 64
+    assert (lineage["params"], lineage["command"]) == ({"epochs": 5}, ["python", "train.py"])
+    assert [model.version for model in load_run_models(runs, record.run_id)] == [1]
+    gotten = get_files(connection, version, tmp_path / "m", ignore_progress)
+    assert (gotten.downloaded, content(tmp_path / "m")) == (3, files)
+    again = get_files(connection, version, tmp_path / "m", ignore_progress)
+    assert again.downloaded == 0
+
+
+def test_registering_again_finds_the_version_and_other_files_are_refused(
+    connection: Connection, make: Make, name: str
+) -> None:
+    record = make({"model.bin": b"model", "log.txt": b"log"})
+    first = register_run(connection, record, ModelRequest(name))
+    second = register_run(connection, record, ModelRequest(name))
+    assert (first.new, second.new, second.version) == (True, False, first.version)
+    with pytest.raises(RunnerError) as caught:
+        register(connection, record, name, path="*.bin")
+    assert caught.value.code == "R-MODEL-OTHER-FILES"
+    assert register(connection, make({"model.bin": b"model"}), name) == 2
+
+
+def test_ten_writers_of_one_run_make_one_version(
+    connection: Connection, make: Make, name: str
+) -> None:
+    record = make({f"{n}.bin": bytes([n]) * 1000 for n in range(5)})
+    seen: list[int] = []
+    threads = [
+        threading.Thread(target=lambda: seen.append(register(connection, record, name)))
+        for _ in range(10)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert seen == [1] * 10
+    assert open_registry(connection, name).numbers() == [1]
+
+
+def test_best_is_by_the_primary_metric_and_never_nan(
+    connection: Connection, make: Make, name: str
+) -> None:
+    for value in (0.5, 0.9, "NaN", 0.7, "Infinity"):
+        register(connection, make({"m": str(value).encode()}, acc=value), name)
+    assert find_version(connection, f"{name}@best").version == 2
+    assert find_version(connection, name).version == 5
+    best = {model.name: model.best for model in list_models(connection)}[name]
+    assert best is not None
+    assert best.aliases == ("best",)
+
+
+def test_alias_moves_and_is_in_the_way_of_a_removal(
+    connection: Connection, make: Make, name: str
+) -> None:
+    for text in (b"1", b"2"):
+        register(connection, make({"same": b"both have it", "own": text}), name)
+    assert set_alias(connection, f"{name}@1", "production")[1] is None
+    assert set_alias(connection, f"{name}@2", "@production")[1] == 1
+    assert find_version(connection, f"{name}@production").version == 2
+    model = load_model(connection, name)
+    with pytest.raises(RunnerError) as caught:
+        remove_versions(connection, model, [2], force=False)
+    assert caught.value.code == "R-MODEL-IN-USE"
+    removed = remove_versions(connection, model, [2], force=True)
+    assert (removed.versions, removed.files) == ((2,), 1), "what both have stays"
+    assert find_version(connection, name).version == 1
+    with pytest.raises(RunnerError) as caught:
+        find_version(connection, f"{name}@2")
+    assert caught.value.code == "R-MODEL-DELETED"
+    with pytest.raises(RunnerError):
+        drop_alias(connection, name, "production")
+    assert register(connection, make({"own": b"3"}), name) == 3, "numbers are not given again"
+
+
+def test_removed_version_of_a_run_is_registered_anew_by_hand_only(
+    connection: Connection, make: Make, name: str
+) -> None:
+    record = make({"own": b"1"})
+    register(connection, record, name)
+    remove_versions(connection, load_model(connection, name), [1], force=False)
+    assert register_run(connection, record, ModelRequest(name)).deleted
+    assert register_run(connection, record, ModelRequest(name), anew=True).version == 2
+    assert find_version(connection, name).version == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(None, "R-MODEL-RUN"), ("failed", "R-MODEL-RUN"), ("cancelled", "R-MODEL-RUN")],
+)
+def test_run_that_did_not_succeed_is_refused(
+    connection: Connection, make: Make, name: str, status: str | None, code: str
+) -> None:
+    record = make({"m": b"1"}, status=status)
+    with pytest.raises(RunnerError) as caught:
+        register(connection, record, name)
+    assert (caught.value.code, bool(caught.value.fix)) == (code, True)
+    assert open_registry(connection, name).numbers() == []
+
+
+def test_no_matching_file_and_changed_files_are_refused(
+    connection: Connection, make: Make, name: str, runs: BlobContainer
+) -> None:
+    record = make({"m.bin": b"1"})
+    with pytest.raises(RunnerError) as caught:
+        register(connection, record, name, path="*.keras")
+    assert "m.bin" in caught.value.why
+    blob = RunPaths(record.run_id).output(1) + "m.bin"
+    runs.delete(blob)
+    with pytest.raises(RunnerError) as caught:
+        register(connection, record, name)
+    assert caught.value.code == "R-MODEL-CHANGED"
+    runs.create_bytes(blob, b"2", "x/y")
+    with pytest.raises(RunnerError) as caught:
+        register(connection, record, name)
+    assert caught.value.code == "R-MODEL-CHANGED"
+    assert open_registry(connection, name).numbers() == []
+
+
+def test_version_of_a_newer_format_is_told_and_stops_registration(
+    connection: Connection, make: Make, name: str
+) -> None:
+    record = make({"m.bin": b"1"})
+    store = AzureModels(connection)
+    store.create(ModelBlobs(name).version(1), to_body({"format": 2, "surprise": True}))
+    with pytest.raises(RunnerError) as caught:
+        register(connection, record, name)
+    assert caught.value.code == "R-MODEL-FORMAT"
+    model = load_model(connection, name)
+    assert "format 2" in model.versions[0].problem
+    with pytest.raises(RunnerError) as caught:
+        find_version(connection, name)
+    assert caught.value.code == "R-MODEL-UNREADABLE"
+
+
+def test_lost_file_is_completed_by_registering_again(
+    connection: Connection, make: Make, name: str, tmp_path: Path
+) -> None:
+    record = make({"m.bin": b"1"})
+    register(connection, record, name)
+    version = find_version(connection, name)
+    store = AzureModels(connection)
+    [blob] = store.list(ModelBlobs(name).files)
+    assert store.delete(blob.name, blob.etag)
+    with pytest.raises(RunnerError) as caught:
+        get_files(connection, version, tmp_path / "m", ignore_progress)
+    assert caught.value.code == "R-MODEL-HASH"
+    assert record.run_id in caught.value.fix
+    assert content(tmp_path) == {}
+    register(connection, record, name)
+    assert get_files(connection, version, tmp_path / "m", ignore_progress).downloaded == 1
+
+
+def test_other_file_in_the_way_is_kept_unless_forced(
+    connection: Connection, make: Make, name: str, tmp_path: Path
+) -> None:
+    register(connection, make({"a": b"1", "b": b"2"}), name)
+    version = find_version(connection, name)
+    (tmp_path / "b").write_bytes(b"mine")
+    with pytest.raises(RunnerError) as caught:
+        get_files(connection, version, tmp_path, ignore_progress)
+    assert caught.value.code == "R-MODEL-OVERWRITE"
+    assert content(tmp_path) == {"b": b"mine"}
+    get_files(connection, version, tmp_path, ignore_progress, force=True)
+    assert content(tmp_path) == {"a": b"1", "b": b"2"}
+
+
+def test_download_goes_on_where_it_was_and_in_small_ranges(
+    connection: Connection,
+    make: Make,
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(model_files, "_RANGE_BYTES", 10_000)
+    data = bytes(range(251)) * 1000
+    register(connection, make({"m.bin": data}), name)
+    version = find_version(connection, name)
+    sha256 = hashlib.sha256(data).hexdigest()
+    with open_part(tmp_path / "m.bin", sha256) as (_, part):
+        part.write(data[:123_456])
+    reads: list[int] = []
+    original = AzureModels.reader
+
+    def reader(self: AzureModels, blob: str) -> Any:
+        read = original(self, blob)
+        return lambda first, length: reads.append(first) or read(first, length)
+
+    monkeypatch.setattr(AzureModels, "reader", reader)
+    seen: list[Progress] = []
+    get_files(connection, version, tmp_path, seen.append)
+    assert min(reads) == 123_456
+    assert content(tmp_path) == {"m.bin": data}
+    assert (seen[-1].state, seen[-1].done) == ("end", len(data))
+    (tmp_path / "m.bin").unlink()
+    with open_part(tmp_path / "m.bin", sha256) as (_, part):
+        part.write(b"something else" * 100_000)
+    get_files(connection, version, tmp_path, ignore_progress)
+    assert content(tmp_path) == {"m.bin": data}
+
+
+def test_two_downloads_to_one_folder_do_not_mix(
+    connection: Connection, make: Make, name: str, tmp_path: Path
+) -> None:
+    data = bytes(range(256)) * 20_000
+    register(connection, make({"m.bin": data}), name)
+    version = find_version(connection, name)
+    failed: list[Exception] = []
+
+    def fetch() -> None:
+        try:
+            get_files(connection, version, tmp_path, ignore_progress, force=True)
+        except RunnerError as err:
+            failed.append(err)
+
+    threads = [threading.Thread(target=fetch) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+    assert content(tmp_path) == {"m.bin": data}
+
+
+def test_hostile_path_and_link_are_refused(
+    connection: Connection, make: Make, name: str, tmp_path: Path
+) -> None:
+    record = make({"link/x": b"1"})
+    register(connection, record, name)
+    version = find_version(connection, name)
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "link").symlink_to(tmp_path)
+    with pytest.raises(RunnerError) as caught:
+        get_files(connection, version, folder, ignore_progress, force=True)
+    assert caught.value.code == "R-MODEL-PATH"
+    document = json.loads(json.dumps(version.document))
+    document["files"][0]["path"] = "../../outside"
+    hostile = type(version)(name, 1, document)
+    with pytest.raises(RunnerError) as caught:
+        get_files(connection, hostile, folder, ignore_progress)
+    assert caught.value.code == "R-MODEL-PATH"
+
+
+def test_large_file_is_copied_inside_the_service_in_blocks(
+    connection: Connection, make: Make, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.azure.models.COPY_BLOCK_BYTES", 100_000)
+    data = bytes(range(256)) * 1000
+    record = make({"m.bin": data})
+    register(connection, record, name)
+    sha256 = hashlib.sha256(data).hexdigest()
+    assert AzureModels(connection).digest(ModelBlobs(name).file(sha256)) == (len(data), sha256)
+    assert model_store.COPY_BLOCK_BYTES == 64 * 1024 * 1024
+
+
+def test_default_request_is_what_the_agent_would_register(make: Make, name: str) -> None:
+    record = make({"m": b"1"}, model={"name": name, "aliases": ["next"], "path": "m*"})
+    assert default_request(record, None, None, (), "") == ModelRequest(name, ("next",), "m*")
+    assert default_request(record, "other", None, (), "") == ModelRequest("other")
+    assert (
+        draft_version(
+            ModelRequest(name, (), "m*"),
+            record.raw,
+            {"outputs": []} | {"outputs": [{"path": "m", "size_bytes": 1, "sha256": "0" * 64}]},
+        )["name"]
+        == name
+    )
