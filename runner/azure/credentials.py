@@ -199,7 +199,12 @@ class Connection:
         from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
         allowed = ContainerSasPermissions(
-            read=True, list=True, add=writable, create=writable, write=writable
+            read=True,
+            list=True,
+            add=writable,
+            create=writable,
+            write=writable,
+            delete=writable,  # checkpoints beyond the last few
         )
         return generate_container_sas(
             self.outputs.storage_account,

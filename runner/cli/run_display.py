@@ -76,11 +76,16 @@ class RunDisplay:
 
     def _stage_reported(self, event: StageEvent) -> None:
         from runner.core.progress import Progress
+        from runner.core.run_record import ASIDE
 
         if event.attempt != self._attempt:
             self._attempt = event.attempt
             self._say(f"attempt {event.attempt}")
-        self._command_runs = event.stage == "command" and event.state in {"start", "progress"}
+        if event.stage == ASIDE and event.state == "failed":
+            self._say(f"warning: {event.message}")
+            return
+        if event.stage != ASIDE:
+            self._command_runs = event.stage == "command" and event.state in {"start", "progress"}
         self._view.on_progress(
             Progress(
                 event.stage, event.state, _short(event.message), event.done, event.total, event.unit

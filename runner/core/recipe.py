@@ -28,6 +28,15 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
+class CheckpointRule:
+    """How often checkpoints are committed, how many are kept, how large the folder may be."""
+
+    interval_s: int = 60
+    keep: int = 3
+    max_bytes: int = 10 << 30
+
+
+@dataclass(frozen=True, slots=True)
 class Recipe:
     """A loaded recipe. `files` limits what is uploaded from `folder`; None means all of it."""
 
@@ -50,6 +59,7 @@ class Recipe:
     estimate: str | None
     files: tuple[str, ...] | None
     inputs: tuple[InputSpec, ...] = ()
+    checkpoints: CheckpointRule | None = CheckpointRule()
 
 
 def load_recipe(ref: str, *, cwd: Path) -> Recipe:

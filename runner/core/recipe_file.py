@@ -19,6 +19,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
 from runner.core.spec_inputs import Inputs
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -212,4 +213,8 @@ class RecipeFile(BaseModel):
     )
     timeout: Duration | None = Field(None, description="90m, 2h, 1d or seconds; at most 7 days.")
     retries: int = Field(0, ge=0, le=100)
+    checkpoints: Checkpoints = Field(
+        default_factory=CheckpointsFile,
+        description="How $RUNNER_CHECKPOINT_DIR is kept in blob; false switches it off.",
+    )
     estimate: str | None = Field(None, description="How long it takes, told before it starts.")

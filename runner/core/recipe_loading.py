@@ -10,6 +10,7 @@ from runner.core.document import Document, check_document, field_error, near, re
 from runner.core.errors import RunnerError
 from runner.core.recipe import Param, ParamValue, Recipe, RecipeSource
 from runner.core.recipe_file import ParamFile, RecipeFile
+from runner.core.spec_checkpoints import to_rule
 from runner.core.spec_inputs import to_inputs
 
 BUILTIN_FOLDER = Path(__file__).resolve().parent.parent / "recipes"
@@ -162,6 +163,7 @@ def _build(
         env=dict(parsed.env),
         timeout_s=parsed.timeout,
         retries=parsed.retries,
+        checkpoints=to_rule(parsed.checkpoints),
         estimate=parsed.estimate,
         files=files,
         inputs=to_inputs(parsed.inputs, folder),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 from runner.core.plan import DataRef, RunPlan
@@ -42,6 +43,7 @@ def run_document(plan: RunPlan, job_id: str) -> dict[str, Any]:
         },
         "timeout_s": recipe.timeout_s,
         "retries": recipe.retries,
+        "checkpoints": asdict(recipe.checkpoints) if recipe.checkpoints else None,
         "batch": _batch(plan, job_id),
         "image": None,
         "price": None,

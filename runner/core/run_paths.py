@@ -51,6 +51,11 @@ class RunPaths:
         return f"{self.root}output/" if attempt == 1 else f"{self.attempt(attempt)}output/"
 
     @property
+    def checkpoints(self) -> str:
+        """Prefix of the checkpoints, with the closing slash."""
+        return f"{self.run_id}/checkpoints/"
+
+    @property
     def attempts(self) -> str:
         """Prefix of the attempts, with the closing slash."""
         return f"{self.run_id}/attempts/"
@@ -66,6 +71,10 @@ class RunPaths:
     def attempt_end(self, number: int) -> str:
         """Why the attempt ended."""
         return f"{self.attempt(number)}end.json"
+
+    def attempt_resume(self, number: int) -> str:
+        """Which checkpoint the attempt went on from, if any."""
+        return f"{self.attempt(number)}resume.json"
 
     def attempt_events(self, number: int) -> str:
         """Append blob: stages of the attempt, one JSON object a line."""

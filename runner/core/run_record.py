@@ -14,7 +14,8 @@ from runner.core.progress import StageState
 
 FORMAT = 1  # of run.json and result.json
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
-STAGES = ("code", "environment", "data", "inputs", "command", "export")
+STAGES = ("code", "environment", "data", "inputs", "restore", "command", "export")
+ASIDE = "checkpoint"  # reported beside the stages: what is going on stays the same
 
 
 @dataclass(frozen=True, slots=True)

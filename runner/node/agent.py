@@ -12,8 +12,10 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from runner.node.attempt import Attempt, AttemptDirs, make_dirs
+from runner.node.attempt_checkpoints import AttemptCheckpoints
 from runner.node.attempts import RunBlobs, claim_attempt, failures_before, write_end
 from runner.node.blobs import Container
 from runner.node.clock import now_text
@@ -117,7 +119,18 @@ def _run_attempt(
         return _Conclusion(agent, number, started).failed(failure, spec.retries)
     streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns)
     events = EventLog(streams.events)
-    conclusion = _Conclusion(agent, number, started, streams, events)
+    checkpoints = AttemptCheckpoints(
+        agent.runs,
+        agent.blobs,
+        spec,
+        number,
+        folder=dirs.checkpoints,
+        events=events,
+        patience=agent.patience,
+        termination=agent.termination,
+        step=streams.metrics.last_step,
+    )
+    conclusion = _Conclusion(agent, number, started, streams, events, checkpoints)
     attempt = Attempt(
         agent.node,
         spec,
@@ -126,6 +139,7 @@ def _run_attempt(
         events=events,
         patience=agent.patience,
         termination=agent.termination,
+        checkpoints=checkpoints,
     )
     try:
         outputs = _stages(agent, attempt, events, inherited, number)
@@ -172,12 +186,14 @@ class _Conclusion:
         started: str,
         streams: Streams | None = None,
         events: EventLog | None = None,
+        checkpoints: AttemptCheckpoints | None = None,
     ) -> None:
         self._agent = agent
         self._number = number
         self._started = started
         self._streams = streams
         self._events = events
+        self._checkpoints = checkpoints
 
     def succeeded(self, attempt: Attempt, outputs: list[OutputFile]) -> int:
         self._flush()
@@ -222,10 +238,21 @@ class _Conclusion:
     def _end(self, why: str, exit_code: int | None, step: str | None) -> None:
         agent = self._agent
         try:
-            write_end(agent.runs, agent.blobs, self._number, why, exit_code, step)
+            write_end(
+                agent.runs,
+                agent.blobs,
+                self._number,
+                why,
+                exit_code,
+                step,
+                checkpoint=self._checkpoint_summary(),
+            )
         except StorageError as err:
             # The run's outcome counts more than this attempt's.
             logger.warning("could not say why the attempt ended: %s", err)
+
+    def _checkpoint_summary(self) -> dict[str, Any] | None:
+        return self._checkpoints.summary() if self._checkpoints else None
 
     def _commit(self, outputs: list[OutputFile], failure: StageFailedError | None) -> int:
         agent = self._agent
@@ -239,6 +266,7 @@ class _Conclusion:
             metrics=self._streams.metrics.last() if self._streams else {},
             outputs=outputs,
             failure=failure,
+            checkpoint=self._checkpoint_summary(),
         )
         if not first:
             logger.info("the run's outcome was decided before this attempt ended")

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.node import command
+from runner.node.attempt_checkpoints import AttemptCheckpoints
 from runner.node.blobs import Container
 from runner.node.data import DataCache
 from runner.node.environment import EnvironmentBuilder
@@ -80,6 +81,7 @@ class Attempt:
         events: EventLog,
         patience: Patience,
         termination: Termination,
+        checkpoints: AttemptCheckpoints,
     ) -> None:
         self._node = node
         self._spec = spec
@@ -88,9 +90,10 @@ class Attempt:
         self._events = events
         self._patience = patience
         self._termination = termination
+        self._checkpoints = checkpoints
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
-        """Stages code to inputs; returns the variables they add for the script."""
+        """Stages code to restore; returns the variables they add for the script."""
         with self._events.stage("code", "unpacking the code"):
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self._spec.code_sha256)
@@ -123,22 +126,29 @@ class Attempt:
                     self._termination.check,
                 )
                 variables |= fetch_inputs(fetch, self._spec.inputs)
-        return variables
+        self._termination.check()
+        return variables | self._checkpoints.restore()
 
     def run(self, inherited: Mapping[str, str], prepared: Mapping[str, str]) -> None:
         """Stage command: `inherited` is the task's environment, `prepared` comes from `prepare`."""
         environment = self._script_environment(inherited, prepared)
         write_shell_file(self._dirs.logs, environment)
         with self._events.stage("command", shlex.join(self._spec.command)):
-            ended = command.run_command(
-                self._spec.command,
-                cwd=self._dirs.code,
-                environment=environment,
-                stdout=self._dirs.stdout,
-                stderr=self._dirs.stderr,
-                timeout_s=self._spec.timeout_s,
-                terminated=lambda: self._termination.requested,
-            )
+            exit_code = None
+            try:
+                ended = command.run_command(
+                    self._spec.command,
+                    cwd=self._dirs.code,
+                    environment=environment,
+                    stdout=self._dirs.stdout,
+                    stderr=self._dirs.stderr,
+                    timeout_s=self._spec.timeout_s,
+                    terminated=lambda: self._termination.requested,
+                    on_start=self._checkpoints.start,
+                )
+                exit_code = ended.exit_code
+            finally:
+                self._checkpoints.finish(exit_code)
             self._termination.check()
             self._check_end(ended)
 

@@ -14,6 +14,7 @@ class RunBlobs:
     """Blob names of one run (docs/run-format.md); the agent cannot import the client's."""
 
     def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
         self.run = f"{run_id}/run.json"
         self.result = f"{run_id}/result.json"
         self.stdout = f"{run_id}/logs/stdout.txt"
@@ -63,7 +64,13 @@ def failures_before(runs: Container, blobs: RunBlobs, attempt: int) -> int:
 
 
 def write_end(
-    runs: Container, blobs: RunBlobs, number: int, why: str, exit_code: int | None, step: str | None
+    runs: Container,
+    blobs: RunBlobs,
+    number: int,
+    why: str,
+    exit_code: int | None,
+    step: str | None,
+    **more: Any,
 ) -> None:
     """Say why the attempt ended: succeeded, failed or terminated."""
     end = {
@@ -72,6 +79,7 @@ def write_end(
         "why": why,
         "exit_code": exit_code,
         "step": step,
+        **more,
     }
     runs.put(blobs.attempt(number, "end.json"), json.dumps(end).encode())
 

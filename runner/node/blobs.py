@@ -92,24 +92,36 @@ class Container:
         return len(first), hashlib.sha256(first).hexdigest()
 
     def _put_staged(self, name: str, first: bytes, source: BinaryIO) -> tuple[int, str]:
-        ids: list[str] = []
-        size, digest, block = 0, hashlib.sha256(), first
+        size, digest, block, blocks = 0, hashlib.sha256(), first, 0
         while block:
             digest.update(block)
             size += len(block)
-            # Ids of one blob must have one length (Put Block docs).
-            ids.append(base64.b64encode(b"%08d" % len(ids)).decode())
-            query = {"comp": "block", "blockid": ids[-1]}
-            _expect(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
+            self.put_block(name, blocks, block)
+            blocks += 1
             block = source.read(STAGED_BLOCK_BYTES)
-        latest = "".join(f"<Latest>{block_id}</Latest>" for block_id in ids)
+        self.put_block_list(name, blocks)
+        return size, digest.hexdigest()
+
+    def put_block(self, name: str, number: int, block: bytes) -> None:
+        """Stage one block, counted from 0, of a blob that `put_block_list` then makes."""
+        query = {"comp": "block", "blockid": _block_id(number)}
+        _expect(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
+
+    def put_block_list(self, name: str, blocks: int) -> None:
+        """Make a blob of so many staged blocks, over what was there."""
+        latest = "".join(f"<Latest>{_block_id(number)}</Latest>" for number in range(blocks))
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
         headers = {"x-ms-blob-content-type": content_type(name)}
         answer = self.transport.send(
             "PUT", name, query={"comp": "blocklist"}, headers=headers, body=body
         )
         _expect(answer, "PUT", name)
-        return size, digest.hexdigest()
+
+    def delete(self, name: str) -> None:
+        """Delete a blob; nothing happens where there is none."""
+        answer = self.transport.send("DELETE", name)
+        if answer.status != 404:
+            _expect(answer, "DELETE", name)
 
     def create_append(self, name: str) -> bool:
         """Create an empty append blob; False when it is there already."""
@@ -137,15 +149,21 @@ class Container:
 
     def list_names(self, prefix: str) -> list[str]:
         """The names of all blobs that start with `prefix`."""
-        names: list[str] = []
+        return list(self.list_sizes(prefix))
+
+    def list_sizes(self, prefix: str) -> dict[str, int]:
+        """The sizes in bytes of all blobs that start with `prefix`, by name."""
+        sizes: dict[str, int] = {}
         query = {"restype": "container", "comp": "list", "prefix": prefix}
         while True:
             answer = _expect(self.transport.send("GET", "", query=query), "list", prefix)
             root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314
-            names += [node.text or "" for node in root.iterfind("Blobs/Blob/Name")]
+            for blob in root.iterfind("Blobs/Blob"):
+                size = blob.findtext("Properties/Content-Length")
+                sizes[blob.findtext("Name") or ""] = int(size or 0)
             marker = root.findtext("NextMarker")
             if not marker:
-                return names
+                return sizes
             query["marker"] = marker
 
 
@@ -153,6 +171,11 @@ def content_type(name: str) -> str:
     """What a browser should take the blob for."""
     known = CONTENT_TYPES.get(Path(name).suffix)
     return known or mimetypes.guess_type(quote(name))[0] or "application/octet-stream"
+
+
+def _block_id(number: int) -> str:
+    # Ids of one blob must have one length (Put Block docs).
+    return base64.b64encode(b"%08d" % number).decode()
 
 
 def _block_blob(name: str) -> Mapping[str, str]:

@@ -40,16 +40,19 @@ def run_command(
     stderr: Path,
     timeout_s: float | None,
     terminated: Callable[[], bool],
+    on_start: Callable[[int], None] = lambda _: None,
 ) -> Ended:
     """Run to the end. When `terminated` turns true, the group gets SIGTERM and then SIGKILL.
 
     Processes the script left behind, daemons included, are killed when it exits, so that nothing
-    writes to the outputs any more. Raises StageFailedError (CommandNotFound).
+    writes to the outputs any more. `on_start` gets the process id. Raises StageFailedError
+    (CommandNotFound).
     """
     adopt_orphans()
     ours = children()
     process = _start(command, cwd, environment, stdout, stderr)
     try:
+        on_start(process.pid)
         timed_out = _wait(process, timeout_s, terminated)
     finally:
         # Not collected yet, so the group's id cannot belong to anybody else.

@@ -28,6 +28,7 @@ class EventLog:
     def __init__(self, queue: LineQueue) -> None:
         self._queue = queue
         self._last_progress = 0.0
+        self._summary = ""
         self.current = "code"
         self.stages_s: dict[str, float] = {}
 
@@ -37,6 +38,7 @@ class EventLog:
         started = time.monotonic()
         self.current = name
         self._last_progress = 0.0  # the first progress of a stage is always shown
+        self._summary = ""
         self._write(name, "start", message)
         logger.info("%s ...", message or name)
 
@@ -51,7 +53,7 @@ class EventLog:
         state, why = "failed", ""
         try:
             yield report
-            state = "end"
+            state, why = "end", self._summary
         except StageFailedError as err:
             why = err.message
             raise
@@ -59,6 +61,15 @@ class EventLog:
             self.stages_s[name] = round(time.monotonic() - started, 3)
             self._write(name, state, why)
             logger.info("%s: %s after %.1f s", name, state, self.stages_s[name])
+
+    def summarise(self, text: str) -> None:
+        """What the end of the present stage shall say."""
+        self._summary = text
+
+    def aside(self, stage: str, state: str, message: str, **numbers: float | str) -> None:
+        """Something beside the stages, from any thread: what is going on does not change."""
+        logger.log(logging.WARNING if state == "failed" else logging.INFO, "%s", message)
+        self._write(stage, state, message, numbers)
 
     def _progress(
         self, stage: str, text: str, done: float | None, total: float | None, unit: str | None

@@ -33,6 +33,7 @@ class MetricLog:
         self._attempt = attempt
         self._queue = queue
         self._last: dict[str, MetricValue] = {}
+        self._step: int | None = None
         self._lock = threading.Lock()
 
     @property
@@ -56,12 +57,18 @@ class MetricLog:
         }
         with self._lock:
             self._last[name] = shown
+            self._step = self._step if step is None else step
         self._queue.put(json.dumps(line, allow_nan=False).encode(), wait=wait)
 
     def last(self) -> dict[str, MetricValue]:
         """The last value of every metric, in order of first appearance."""
         with self._lock:
             return dict(self._last)
+
+    def last_step(self) -> int | None:
+        """The step that was named last."""
+        with self._lock:
+            return self._step
 
 
 class MetricsFile:

@@ -28,6 +28,12 @@ class Patience:
         """
         self._hurried_until = time.monotonic() + seconds
 
+    @property
+    def left_s(self) -> float | None:
+        """How much of the hurry is left; None without one."""
+        until = self._hurried_until
+        return None if until is None else max(until - time.monotonic(), 0.0)
+
     def delays(self) -> Iterator[int]:
         """Yield once per try, sleeping in between, until the time is up; at least one try."""
         started = time.monotonic()

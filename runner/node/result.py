@@ -43,6 +43,7 @@ def commit_result(  # noqa: PLR0913 - one argument per thing the format names
     metrics: Mapping[str, MetricValue],
     outputs: Sequence[OutputFile] = (),
     failure: StageFailedError | None = None,
+    checkpoint: Mapping[str, Any] | None = None,
 ) -> bool:
     """Write the outcome; False when it was decided already, by a cancel or another attempt."""
     exit_code = failure.exit_code if failure else 0
@@ -62,6 +63,7 @@ def commit_result(  # noqa: PLR0913 - one argument per thing the format names
         "metrics": dict(metrics),
         "output": blobs.output(attempt).removeprefix(blobs.root),
         "outputs": [output.to_json() for output in outputs],
+        "checkpoint": checkpoint,
     }
     first = runs.create(blobs.result, json.dumps(result, indent=2).encode())
     if first:

@@ -18,6 +18,23 @@ class RunSpecError(Exception):
 
 
 @dataclass(frozen=True)
+class CheckpointRule:
+    """How often checkpoints are committed, how many are kept, and how large the folder may be."""
+
+    interval_s: float = 60.0
+    keep: int = 3
+    max_bytes: int = 10 << 30
+
+
+@dataclass(frozen=True)
+class ResumeFrom:
+    """Where a run without checkpoints of its own begins; `checkpoint` None is the newest."""
+
+    run_id: str
+    checkpoint: int | None
+
+
+@dataclass(frozen=True)
 class RunSpec:
     """One run. `data_prefix` is None when the run has no data set."""
 
@@ -35,6 +52,8 @@ class RunSpec:
     timeout_s: float | None
     retries: int
     inputs: Mapping[str, Mapping[str, Any]]
+    checkpoints: CheckpointRule | None = None
+    resume_from: ResumeFrom | None = None
 
 
 def parse_run_spec(body: bytes) -> RunSpec:
@@ -74,4 +93,27 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
         timeout_s=raw.get("timeout_s"),
         retries=int(raw.get("retries") or 0),
         inputs=dict(raw.get("inputs") or {}),
+        checkpoints=_rule(raw.get("checkpoints", {})),
+        resume_from=_resume_from(raw.get("resume_from")),
     )
+
+
+def _rule(raw: dict[str, Any] | None) -> CheckpointRule | None:
+    """A run of before there were checkpoints has them; null switches them off."""
+    if raw is None:
+        return None
+    usual = CheckpointRule()
+    return CheckpointRule(
+        interval_s=max(float(raw.get("interval_s", usual.interval_s)), 0.1),
+        keep=max(int(raw.get("keep", usual.keep)), 1),
+        max_bytes=int(raw.get("max_bytes", usual.max_bytes)),
+    )
+
+
+def _resume_from(raw: dict[str, Any] | None) -> ResumeFrom | None:
+    if raw is None:
+        return None
+    run_id, number = str(raw["run_id"]), raw.get("checkpoint")
+    if not run_id or "/" in run_id or run_id in (".", ".."):
+        raise ValueError(f"{run_id!r} is no run id")
+    return ResumeFrom(run_id, None if number is None else int(number))

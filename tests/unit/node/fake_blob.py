@@ -90,6 +90,9 @@ class _Handler(BaseHTTPRequestHandler):
     def do_PUT(self) -> None:
         self._serve()
 
+    def do_DELETE(self) -> None:
+        self._serve()
+
     def _serve(self) -> None:
         body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
         self.service.requests.append((self.command, self.path, dict(self.headers)))
@@ -123,6 +126,9 @@ class _Handler(BaseHTTPRequestHandler):
         name = unquote(parts.path.removeprefix(CONTAINER)).removeprefix("/")
         if self.command == "PUT":
             self._put(name, query, body)
+        elif self.command == "DELETE":
+            found = self.service.blobs.pop(name, None)
+            self._answer(202 if found else 404, code="" if found else "BlobNotFound")
         elif query.get("comp") == "list":
             self._list(query)
         else:
@@ -189,7 +195,11 @@ class _Handler(BaseHTTPRequestHandler):
         page = names[start : start + self.service.page_size]
         end = start + len(page)
         marker = str(end) if end < len(names) else ""
-        entries = "".join(f"<Blob><Name>{escape(name)}</Name></Blob>" for name in page)
+        entries = "".join(
+            f"<Blob><Name>{escape(name)}</Name><Properties><Content-Length>"
+            f"{len(self.service.blobs[name].data)}</Content-Length></Properties></Blob>"
+            for name in page
+        )
         xml = (
             '\ufeff<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>'
             f"{entries}</Blobs><NextMarker>{marker}</NextMarker></EnumerationResults>"

@@ -47,7 +47,7 @@ def test_local_nodes_get_a_container_sas_that_ends(local: Connection) -> None:
     assert storage["identity_client_id"] is None
     runs, data = (parse_qs(storage[name]["sas"]) for name in ("runs", "data"))
     assert storage["runs"]["url"] == "http://127.0.0.1:2222/runnerlocal/runs"
-    assert set(runs["sp"][0]) == set("racwl")  # never delete
+    assert set(runs["sp"][0]) == set("racwdl")  # checkpoints beyond the last few are deleted
     assert set(data["sp"][0]) == set("rl")
     ends = datetime.fromisoformat(runs["se"][0])
     assert timedelta(minutes=59) < ends - datetime.now(UTC) <= HOUR

@@ -1,0 +1,167 @@
+"""What a checkpoint is in blob, and which one counts.
+
+`<run>/checkpoints/<k>/manifest.json` makes checkpoint k: it is created last, with If-None-Match,
+and names files below `<run>/checkpoints/files/<attempt>/<sha256>`. Several attempts may run at
+once, when a node only seemed to be lost, so these rules hold:
+
+- Of two checkpoints the one with the greater (attempt, k) counts: what a stale attempt still
+  commits never shadows the work of the one that took over.
+- An attempt refers only to files below its own number. It deletes what is its own and, after it
+  committed one itself, what is of earlier attempts; never what is of a later one.
+- A number k is taken by creating its manifest; who finds it taken goes on to the next.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import Any, cast
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+
+
+class BadManifestError(Exception):
+    """A manifest that nothing can be restored from; the message says why."""
+
+
+@dataclass(frozen=True)
+class CheckpointFile:
+    """One file; `blob` is its name in the container, `mtime_ns` when it was written."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+    blob: str
+    mtime_ns: int = 0
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A manifest. `step` is the last step of any metric before it, `folders` are the empty ones."""
+
+    number: int
+    attempt: int
+    time: str
+    files: tuple[CheckpointFile, ...]
+    links: Mapping[str, str]
+    folders: tuple[str, ...]
+    step: int | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The greatest of a run is the one to go on from."""
+        return (self.attempt, self.number)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        step = f" (step {self.step})" if self.step is not None else ""
+        return f"checkpoint {self.number} of attempt {self.attempt}{step}"
+
+    def to_json(self) -> bytes:
+        """The document."""
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "checkpoint": self.number,
+            "attempt": self.attempt,
+            "time": self.time,
+            "step": self.step,
+            "files": [asdict(file) for file in self.files],
+            "links": [{"path": path, "target": to} for path, to in sorted(self.links.items())],
+            "folders": list(self.folders),
+        }
+        return json.dumps(document, indent=1).encode()
+
+
+class CheckpointBlobs:
+    """Blob names of the checkpoints of one run."""
+
+    def __init__(self, run_id: str) -> None:
+        self.root = f"{run_id}/checkpoints/"
+        self.all_files = f"{self.root}files/"
+
+    def manifest(self, number: int) -> str:
+        """The blob that makes checkpoint `number`."""
+        return f"{self.root}{number}/{MANIFEST}"
+
+    def files(self, attempt: int) -> str:
+        """Prefix of what one attempt uploaded."""
+        return f"{self.all_files}{attempt}/"
+
+    def number_of(self, name: str) -> int | None:
+        """Which checkpoint a blob is the manifest of."""
+        first, _, rest = name.removeprefix(self.root).partition("/")
+        return int(first) if rest == MANIFEST and first.isdecimal() else None
+
+    def attempt_of(self, name: str) -> int | None:
+        """Which attempt uploaded a file."""
+        if not name.startswith(self.all_files):
+            return None
+        first = name.removeprefix(self.all_files).partition("/")[0]
+        return int(first) if first.isdecimal() else None
+
+
+def parse_checkpoint(body: bytes, blobs: CheckpointBlobs) -> Checkpoint:
+    """Read a manifest. Raises BadManifestError, also where it would write outside its folder."""
+    try:
+        raw: Any = json.loads(body)
+        found = int(raw["format"])
+        if found > FORMAT:
+            raise BadManifestError(f"its format is {found}, this agent knows up to {FORMAT}")
+        checkpoint = Checkpoint(
+            number=int(raw["checkpoint"]),
+            attempt=int(raw["attempt"]),
+            time=str(raw["time"]),
+            files=tuple(_file(entry, blobs) for entry in raw["files"]),
+            links={_inside(link["path"]): str(link["target"]) for link in raw.get("links") or ()},
+            folders=tuple(_inside(path) for path in raw.get("folders") or ()),
+            step=cast("int | None", raw.get("step")),
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as err:
+        raise BadManifestError(f"its manifest is damaged: {type(err).__name__}: {err}") from err
+    _check_paths(checkpoint)
+    return checkpoint
+
+
+def _file(entry: dict[str, Any], blobs: CheckpointBlobs) -> CheckpointFile:
+    file = CheckpointFile(
+        path=_inside(entry["path"]),
+        size_bytes=int(entry["size_bytes"]),
+        sha256=str(entry["sha256"]),
+        blob=str(entry["blob"]),
+        mtime_ns=int(entry.get("mtime_ns") or 0),
+    )
+    if blobs.attempt_of(file.blob) is None:
+        raise BadManifestError(f"{file.blob} is no file of this run's checkpoints")
+    return file
+
+
+def _inside(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        raise BadManifestError(f"{path!r} leaves the folder")
+    return path
+
+
+def _check_paths(checkpoint: Checkpoint) -> None:
+    """No file lies below a link, and no link leads out."""
+    links = set(checkpoint.links)
+    paths: Sequence[str] = [*(file.path for file in checkpoint.files), *checkpoint.folders, *links]
+    for path in paths:
+        for parent in PurePosixPath(path).parents:
+            if str(parent) in links:
+                raise BadManifestError(f"{path!r} lies below a link")
+    for path, target in checkpoint.links.items():
+        depth = len(PurePosixPath(path).parts) - 1
+        for part in PurePosixPath(target).parts:
+            depth += -1 if part == ".." else 1
+            if depth < 0 or part == "/":
+                raise BadManifestError(f"the link {path!r} leaves the folder")

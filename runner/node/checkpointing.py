@@ -1,0 +1,220 @@
+"""Commits what a script keeps in its checkpoint folder, on an interval and when told to.
+
+A thread of its own: whatever goes wrong here is said, and never stops or holds up the training.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from runner.node.checkpoint import Checkpoint
+from runner.node.checkpoint_store import CheckpointStore, be_nice
+from runner.node.events import EventLog
+from runner.node.failures import is_disk_full
+from runner.node.folder_listing import Listing, list_folder
+from runner.node.run_spec import CheckpointRule
+from runner.node.snapshot import Snapshot, Snapshots, UnsettledError, written_lately
+from runner.node.transport import StorageError
+
+logger = logging.getLogger(__name__)
+
+STAGE = "checkpoint"
+RETRY_S = 0.1
+TRIES = 3
+PASSING = {"unsettled", "storage", "disk", "size"}  # said again when they come back
+# How long a snapshot waits for a folder that keeps changing, before it takes any consistent state.
+SETTLE_S = 5.0
+
+
+class Checkpointing(threading.Thread):
+    """Commits the folder of `snapshots`; `script_runs` says whether the script is still there.
+
+    `step` is the last one that any metric named.
+    """
+
+    def __init__(
+        self,
+        snapshots: Snapshots,
+        store: CheckpointStore,
+        rule: CheckpointRule,
+        events: EventLog,
+        *,
+        step: Callable[[], int | None],
+        script_runs: Callable[[], bool],
+    ) -> None:
+        super().__init__(name="checkpoints", daemon=True)
+        self._snapshots = snapshots
+        self._folder = snapshots.folder
+        self._store = store
+        self._rule = rule
+        self._events = events
+        self._step = step
+        self._script_runs = script_runs
+        self._seen = list_folder(self._folder)  # what was restored is no news
+        self._content: tuple[object, ...] | None = None
+        self._wake = threading.Event()
+        self._ending = threading.Event()
+        self._final = False
+        self._distrust = False
+        self._superseded = False
+        self._said: set[str] = set()
+        self.committed = 0
+        self.last: Checkpoint | None = None
+        self.problem: str | None = None
+        self._left_out: str | None = None
+
+    def run(self) -> None:
+        """Thread body: a commit each interval while the script runs, and perhaps one after it."""
+        be_nice()
+        pause_s = self._rule.interval_s
+        while not self._ending.is_set():
+            self._wake.wait(pause_s)
+            self._wake.clear()
+            started = time.monotonic()
+            if not self._ending.is_set():
+                self._guarded()
+            took_s = time.monotonic() - started
+            # From start to start; where storage is slower than that, at most half of the time.
+            pause_s = max(self._rule.interval_s - took_s, took_s)
+        if self._final:
+            self._guarded()
+
+    def request(self) -> None:
+        """Commit soon, not only after the interval. From any thread."""
+        self._wake.set()
+
+    def finish(
+        self, *, final: bool, distrust: bool = False, timeout_s: float | None = None
+    ) -> None:
+        """The script ended: commit what it left (`final`), within the time, and stop.
+
+        With `distrust` it was killed: what it was writing just then may be torn.
+        """
+        self._final, self._distrust = final, distrust
+        self._ending.set()
+        self._wake.set()
+        if final and self.is_alive():
+            self.join(timeout_s)
+
+    def _guarded(self) -> None:
+        try:
+            self._commit()
+        except UnsettledError as err:
+            self._say("unsettled", f"no checkpoint could be taken: {err}")
+        except StorageError as err:
+            self._say("storage", f"a checkpoint could not be committed: {err}")
+        except OSError as err:
+            what = "the node's disk is full" if is_disk_full(err) else f"{err}"
+            self._say("disk", f"no checkpoint could be taken: {what}")
+        except Exception as err:
+            # A bug of ours costs checkpoints, not the training.
+            logger.exception("the checkpoint thread failed")
+            self._say("bug", f"no checkpoint could be taken: {type(err).__name__}: {err}")
+
+    def _commit(self) -> None:
+        started = time.monotonic()
+        tries = 0
+        while True:
+            tries += 1
+            step = self._step()
+            snapshot = self._settled()
+            if snapshot is None or self._is_superseded():
+                return
+            if snapshot.content == self._content:
+                self._seen = snapshot.listing  # written again, with the same content
+                return
+            try:
+                checkpoint = self._store.commit(snapshot, step)
+                break
+            except UnsettledError:
+                if tries == TRIES:
+                    raise
+        self._seen, self._content = snapshot.listing, snapshot.content
+        self._snapshots.forget_but(snapshot)
+        self._tell(checkpoint, time.monotonic() - started)
+
+    def _tell(self, checkpoint: Checkpoint, took_s: float) -> None:
+        self.last, self.problem = checkpoint, self._left_out
+        self.committed += 1
+        self._said -= PASSING
+        self._events.aside(
+            STAGE,
+            "progress",
+            f"{checkpoint.name}, {_size(checkpoint.size_bytes)}, after {took_s:.1f} s",
+            checkpoint=checkpoint.number,
+        )
+
+    def _settled(self) -> Snapshot | None:
+        """A snapshot of the folder, when there is something new in it that is no half of a file."""
+        patient_until = time.monotonic() + min(SETTLE_S, self._rule.interval_s / 2)
+        while True:
+            after = self._ending.is_set()
+            listing = list_folder(self._folder)
+            if not self._is_wanted(listing):
+                return None
+            if after and self._distrust:
+                self._check_torn(listing)
+            strict = not after and time.monotonic() < patient_until
+            try:
+                snapshot = self._snapshots.take(listing, strict=strict)
+                # Killed while it wrote, a script leaves a file that nobody writes to any more.
+                return snapshot if after or self._script_runs() else None
+            except UnsettledError:
+                if after or time.monotonic() > patient_until + SETTLE_S:
+                    raise
+            if self._ending.wait(RETRY_S) and not after:
+                return None  # the last commit looks again
+
+    def _is_wanted(self, listing: Listing) -> bool:
+        if not listing.files or listing == self._seen:
+            return False
+        self._left_out = None
+        for path, why in sorted(listing.left_out.items())[:1]:
+            self._left_out = f"checkpoints are without {path}: it {why}"
+            self._say("left out", self._left_out)
+        if listing.size_bytes > self._rule.max_bytes:
+            self._say(
+                "size",
+                f"the checkpoint folder holds {_size(listing.size_bytes)}, more than the "
+                f"{_size(self._rule.max_bytes)} of checkpoints.max_size: nothing is committed",
+            )
+            return False
+        return True
+
+    def _check_torn(self, listing: Listing) -> None:
+        torn = written_lately(self._folder, listing)
+        if torn:
+            raise UnsettledError(f"{min(torn)} was being written when the script was killed")
+
+    def _is_superseded(self) -> bool:
+        """Whether another attempt took over: then this one must not cost it anything."""
+        if self._superseded or not self._store.is_superseded():
+            return self._superseded
+        self._superseded = True
+        self._say("superseded", "a later attempt has begun: this one commits no more checkpoints")
+        return True
+
+    def _say(self, kind: str, message: str) -> None:
+        self.problem = message
+        if kind not in self._said:
+            self._said.add(kind)
+            self._events.aside(STAGE, "failed", message)
+
+    def summary(self) -> dict[str, Any]:
+        """As end.json and result.json tell it."""
+        return {
+            "last": self.last.number if self.last else None,
+            "committed": self.committed,
+            "problem": self.problem,
+        }
+
+
+def _size(size_bytes: int) -> str:
+    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if size_bytes >= 1 << power:
+            return f"{size_bytes / (1 << power):.1f} {unit}"
+    return f"{size_bytes} bytes"

@@ -1,0 +1,165 @@
+"""A consistent copy of a folder that a script goes on writing to, without stopping the script.
+
+What is taken is a state the folder really was in: names, sizes, times and inodes are the same
+before and after, and what was read has the hash that is sent. Files are hard-linked, so that a
+script may replace or delete its own meanwhile; one that is written to in place shows by its time or
+its hash, and the snapshot is taken again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.node.folder_listing import FileState, Listing, being_written, list_folder
+
+BLOCK_BYTES = 8 * 1024 * 1024
+# File times come from the kernel's tick (4 or 10 ms): what was written so recently may be written
+# to once more without a new time.
+SETTLED_NS = 50_000_000
+LATELY_NS = 1_000_000_000
+
+
+class UnsettledError(Exception):
+    """The folder changed while it was looked at; worth another try."""
+
+
+@dataclass(frozen=True)
+class HeldFile:
+    """One file of a snapshot. `held` is its content under a name of ours, by its sha256."""
+
+    path: str
+    size_bytes: int
+    mtime_ns: int
+    sha256: str
+    block_sha256: tuple[str, ...]
+    held: Path
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What a checkpoint will hold."""
+
+    listing: Listing
+    files: tuple[HeldFile, ...]
+
+    @property
+    def content(self) -> tuple[object, ...]:
+        """Equal where two snapshots hold the same."""
+        files = tuple((file.path, file.sha256) for file in self.files)
+        return (files, tuple(sorted(self.listing.links.items())), self.listing.folders)
+
+
+class Snapshots:
+    """Takes snapshots of `folder` into `store`, which is on the same disk and ours alone."""
+
+    def __init__(self, folder: Path, store: Path) -> None:
+        self.folder = folder
+        self._store = store
+        self._known: dict[FileState, HeldFile] = {}
+
+    def take(self, listing: Listing, *, strict: bool = True) -> Snapshot:
+        """Hold and hash what the listing says. Raises UnsettledError, OSError.
+
+        `strict` also waits for files that a process has open for writing.
+        """
+        if strict:
+            self._check_writers(listing)
+        self._store.mkdir(parents=True, exist_ok=True)
+        held = {path: self._hold(path, state) for path, state in listing.files.items()}
+        if list_folder(self.folder) != listing:
+            raise UnsettledError("the folder changed while it was read")
+        return Snapshot(listing, tuple(held[path] for path in sorted(held)))
+
+    def forget_but(self, snapshot: Snapshot) -> None:
+        """Drop everything that the snapshot does not hold."""
+        kept = {file.sha256 for file in snapshot.files}
+        self._known = {s: held for s, held in self._known.items() if held.sha256 in kept}
+        for path in self._store.iterdir():
+            if path.name not in kept and path.suffix != ".json":
+                path.unlink(missing_ok=True)
+
+    def _check_writers(self, listing: Listing) -> None:
+        writers = being_written(self.folder) & listing.files.keys()
+        writers |= written_lately(self.folder, listing)
+        if writers:
+            raise UnsettledError(f"{min(writers)} is being written")
+
+    def _hold(self, path: str, state: FileState) -> HeldFile:
+        known = self._known.get(state)
+        if known is not None and known.held.exists():
+            return _renamed(known, path)
+        settled = abs(time.time_ns() - state.mtime_ns) > SETTLED_NS
+        part = self._link(path)
+        try:
+            _check_still(part, state, path)  # a pipe in its place would never end
+            sha256, blocks = hash_file(part)
+            _check_still(part, state, path)
+            held = self._store / sha256
+            part.replace(held)
+        finally:
+            part.unlink(missing_ok=True)
+        file = HeldFile(path, state.size_bytes, state.mtime_ns, sha256, blocks, held)
+        if settled:
+            self._known[state] = file
+        return file
+
+    def _link(self, path: str) -> Path:
+        part = self._store / f"{os.getpid()}.part"
+        part.unlink(missing_ok=True)
+        source = self.folder / path
+        try:
+            os.link(source, part, follow_symlinks=False)
+        except FileNotFoundError as err:
+            raise UnsettledError(f"{path} went while the folder was read") from err
+        except OSError:  # another disk, a file system without links, or too many of them
+            shutil.copy2(source, part, follow_symlinks=False)
+        return part
+
+
+def hash_file(path: Path) -> tuple[str, tuple[str, ...]]:
+    """SHA-256 of the whole and of each block; what is on disk then is there after a crash too."""
+    whole = hashlib.sha256()
+    blocks: list[str] = []
+    with path.open("rb") as source:
+        while block := source.read(BLOCK_BYTES):
+            whole.update(block)
+            blocks.append(hashlib.sha256(block).hexdigest())
+        os.fsync(source.fileno())
+    return whole.hexdigest(), tuple(blocks)
+
+
+def _renamed(file: HeldFile, path: str) -> HeldFile:
+    return HeldFile(path, file.size_bytes, file.mtime_ns, file.sha256, file.block_sha256, file.held)
+
+
+def _check_still(part: Path, state: FileState, path: str) -> None:
+    found = part.stat(follow_symlinks=False)
+    same_file = found.st_ino == state.inode or found.st_nlink == 1  # a copy has its own inode
+    now = (found.st_size, found.st_mtime_ns)
+    if not same_file or now != (state.size_bytes, state.mtime_ns):
+        raise UnsettledError(f"{path} changed while it was read")
+
+
+def written_lately(folder: Path, listing: Listing) -> set[str]:
+    """Files whose last change was a write less than a second ago.
+
+    Renaming a file, and linking it, changes its ctime only. What a process was writing in place
+    when it was killed looks like that; so does a small file that was renamed within a tick of its
+    last write, for which a second is not much.
+    """
+    now = time.time_ns()
+    found: set[str] = set()
+    for path, state in listing.files.items():
+        if not 0 <= now - state.mtime_ns < LATELY_NS:
+            continue
+        try:
+            if (folder / path).lstat().st_ctime_ns <= state.mtime_ns:
+                found.add(path)
+        except FileNotFoundError as err:
+            raise UnsettledError(f"{path} went while the folder was read") from err
+    return found

@@ -1,0 +1,229 @@
+"""Checkpoints of the packed agent: committed while the script runs, restored before it starts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.unit.node.agent_task import RUN, Task
+
+Until = Callable[[Callable[[], object]], None]
+QUICK = {"interval_s": 0.1, "keep": 3, "max_bytes": 1 << 30}
+# Counts up to $1, a file renamed into place for every number; goes on where the folder says.
+COUNTER = """
+import os, sys, time
+folder = os.environ["RUNNER_CHECKPOINT_DIR"]
+path = os.path.join(folder, "counter")
+number = int(open(path).read()) if os.path.exists(path) else 0
+print("from", number, os.environ.get("RUNNER_RESUMED", "0"), flush=True)
+while number < int(sys.argv[1]):
+    number += 1
+    with open(path + ".new", "w") as out:
+        out.write(str(number))
+    os.replace(path + ".new", path)
+    time.sleep(0.02)
+print("to", number)
+"""
+
+
+def manifests(task: Task) -> list[dict[str, Any]]:
+    """All, in their order."""
+    names = [n for n in task.service.blobs if n.startswith(f"{RUN}/checkpoints/")]
+    found = [json.loads(task.service.data(n)) for n in names if n.endswith("/manifest.json")]
+    return sorted(found, key=lambda m: (m["attempt"], m["checkpoint"]))
+
+
+def content(task: Task, manifest: dict[str, Any], path: str) -> bytes:
+    [file] = [file for file in manifest["files"] if file["path"] == path]
+    data = task.service.data(file["blob"])
+    assert (len(data), hashlib.sha256(data).hexdigest()) == (file["size_bytes"], file["sha256"])
+    return data
+
+
+def submit_counter(task: Task, to: int, **changes: Any) -> None:
+    command = ["python", "train.py", str(to)]
+    task.submit(COUNTER, **{"command": command, "checkpoints": QUICK, **changes})
+
+
+def test_killed_task_goes_on_from_the_newest_checkpoint(task: Task, until: Until) -> None:
+    submit_counter(task, 150)
+    first = task.start()
+    until(lambda: len(manifests(task)) >= 2)
+    first.kill()
+    first.wait()
+    newest = manifests(task)[-1]
+    number = int(content(task, newest, "counter"))
+    assert task.run() == 0, task.output
+    assert f"from {number} 1\n" in task.text("logs/stdout.txt")
+    assert task.text("logs/stdout.txt").endswith("to 150\n")
+    resumed = task.json("attempts/2/resume.json")
+    assert (resumed["checkpoint"], resumed["attempt"]) == (newest["checkpoint"], 1)
+    ends = [e for e in task.lines("attempts/2/events.jsonl") if e["stage"] == "restore"]
+    assert ends[-1]["message"] == f"resumed from checkpoint {newest['checkpoint']} of attempt 1"
+    told = task.json("result.json")["checkpoint"]
+    assert told["restored"] == resumed
+    assert told == task.json("attempts/2/end.json")["checkpoint"]
+
+
+def test_first_attempt_restores_nothing_and_says_nothing(task: Task) -> None:
+    submit_counter(task, 1)
+    assert task.run() == 0, task.output
+    assert task.text("logs/stdout.txt").startswith("from 0 0\n")
+    assert "restore" not in task.json("result.json")["stages_s"]
+    assert not task.has("attempts/1/resume.json")
+
+
+def test_only_the_last_checkpoints_and_their_files_are_kept(task: Task) -> None:
+    submit_counter(task, 100, checkpoints={**QUICK, "keep": 2})
+    assert task.run() == 0, task.output
+    found = manifests(task)
+    assert len(found) == 2
+    assert found[-1]["checkpoint"] == task.json("result.json")["checkpoint"]["committed"] > 3
+    files = {n for n in task.service.blobs if n.startswith(f"{RUN}/checkpoints/files/")}
+    assert files >= {file["blob"] for m in found for file in m["files"]}
+    assert len(files) <= 3, "one may have been on its way when the script ended"
+
+
+def test_unchanged_folder_is_committed_once(task: Task) -> None:
+    script = (
+        "import os, time\n"
+        "path = os.environ['RUNNER_CHECKPOINT_DIR'] + '/model'\n"
+        "open(path, 'w').write('weights')\n"
+        "time.sleep(2.5)\n"
+        "os.utime(path)\n"
+        "time.sleep(0.5)\n"
+    )
+    task.submit(script, checkpoints=QUICK)
+    assert task.run() == 0, task.output
+    assert len(manifests(task)) == 1
+    puts = [p for m, p, _ in task.service.requests if m == "PUT" and "/checkpoints/files/" in p]
+    assert len(puts) == 1
+
+
+def test_what_a_script_saves_on_sigterm_is_committed(task: Task, until: Until) -> None:
+    script = (
+        "import os, signal, sys, time\n"
+        "path = os.environ['RUNNER_CHECKPOINT_DIR'] + '/model'\n"
+        "def save(*_):\n"
+        "    open(path, 'wb').write(b'x' * 20_000_000)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    task.submit(script)
+    process = task.start()
+    until(lambda: "ready" in task.text("logs/stdout.txt"))
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10) == 143
+    [manifest] = manifests(task)
+    assert content(task, manifest, "model") == b"x" * 20_000_000
+    assert task.json("attempts/1/end.json")["checkpoint"]["last"] == 1
+
+
+def test_failed_script_leaves_a_checkpoint_for_the_retry(task: Task) -> None:
+    script = (
+        "import os\n"
+        "path = os.environ['RUNNER_CHECKPOINT_DIR'] + '/model'\n"
+        "print('there' if os.path.exists(path) else 'missing')\n"
+        "open(path, 'w').write('weights')\n"
+        "raise SystemExit(3 if os.environ['RUNNER_ATTEMPT'] == '1' else 0)\n"
+    )
+    task.submit(script, retries=1)
+    assert task.run() == 3
+    assert task.run() == 0, task.output
+    assert task.text("logs/stdout.txt") == "missing\nthere\n"
+
+
+def test_file_a_killed_script_was_writing_is_not_committed(task: Task) -> None:
+    script = (
+        "import os, signal, time\n"
+        "out = open(os.environ['RUNNER_CHECKPOINT_DIR'] + '/model', 'wb', buffering=0)\n"
+        "while out.tell() < 1000:\n"
+        "    out.write(b'x')\n"
+        "os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    task.submit(script, retries=1)
+    assert task.run() == 137
+    assert manifests(task) == []
+    problem = task.json("attempts/1/end.json")["checkpoint"]["problem"]
+    assert "model was being written when the script was killed" in problem
+
+
+def test_run_without_checkpoints_commits_and_restores_none(task: Task) -> None:
+    script = "import os\nopen(os.environ['RUNNER_CHECKPOINT_DIR'] + '/x', 'w').write('x')\nexit(1)"
+    task.submit(script, checkpoints=None, retries=5)
+    assert task.run() == 1
+    assert manifests(task) == []
+
+
+def test_another_run_is_resumed(task: Task, until: Until) -> None:
+    submit_counter(task, 1000)
+    first = task.start()
+    until(lambda: len(manifests(task)) >= 2)
+    first.kill()
+    first.wait()
+    older, newest = manifests(task)[-2:]
+    other = {n.replace(RUN, "first", 1): b for n, b in task.service.blobs.items() if RUN in n}
+    for blob in other.values():
+        blob.data[:] = blob.data.replace(RUN.encode(), b"first")
+    task.service.blobs.clear()
+    task.service.blobs.update(other)
+    for number, manifest in ((None, newest), (older["checkpoint"], older)):
+        start = int(content_of_first(task, manifest))
+        submit_counter(task, start + 1, resume_from={"run_id": "first", "checkpoint": number})
+        assert task.run() == 0, task.output
+        assert task.text("logs/stdout.txt") == f"from {start} 1\nto {start + 1}\n"
+        assert task.json("attempts/1/resume.json")["run_id"] == "first"
+        for name in [n for n in task.service.blobs if n.startswith(f"{RUN}/")]:
+            del task.service.blobs[name]
+
+
+def content_of_first(task: Task, manifest: dict[str, Any]) -> bytes:
+    return task.service.data(manifest["files"][0]["blob"].replace(RUN, "first", 1))
+
+
+@pytest.mark.parametrize("number", [None, 7])
+def test_run_that_cannot_resume_what_it_shall_fails(task: Task, number: int | None) -> None:
+    submit_counter(task, 1, resume_from={"run_id": "first", "checkpoint": number})
+    assert task.run() == 1
+    result = task.json("result.json")
+    assert (result["step"], result["code"]) == ("restore", "CheckpointMissing")
+    assert "first has no complete checkpoint" in result["message"]
+
+
+def test_folder_with_links_and_empty_folders_comes_back_as_it_was(task: Task) -> None:
+    script = (
+        "import os\n"
+        "os.chdir(os.environ['RUNNER_CHECKPOINT_DIR'])\n"
+        "if os.environ['RUNNER_ATTEMPT'] == '1':\n"
+        "    os.makedirs('step-1/deep')\n"
+        "    os.mkdir('empty')\n"
+        "    open('step-1/deep/w', 'w').write('w')\n"
+        "    open('none', 'w').close()\n"
+        "    os.symlink(os.path.abspath('step-1'), 'latest')\n"
+        "    os.symlink('/etc/passwd', 'outside')\n"
+        "    os.mkfifo('pipe')\n"
+        "    exit(1)\n"
+        "print(open('latest/deep/w').read(), os.readlink('latest'), sorted(os.listdir('.')))\n"
+    )
+    task.submit(script, retries=1)
+    assert task.run() == 1
+    told = task.json("attempts/1/end.json")["checkpoint"]
+    assert told["problem"] == "checkpoints are without outside: it is a link that leaves the folder"
+    assert task.run() == 0, task.output
+    assert task.text("logs/stdout.txt") == "w step-1 ['empty', 'latest', 'none', 'step-1']\n"
+
+
+def test_folder_that_is_too_large_is_said_once_and_not_committed(task: Task) -> None:
+    submit_counter(task, 60, checkpoints={**QUICK, "max_bytes": 1})
+    assert task.run() == 0, task.output
+    said = [e for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "checkpoint"]
+    assert len(said) <= 1 + len(manifests(task))
+    assert "checkpoints.max_size" in said[-1]["message"]
+    assert "checkpoints.max_size" in task.json("result.json")["checkpoint"]["problem"]
