@@ -4,6 +4,9 @@ from pathlib import Path
 
 import pulumi
 
-from infra.program import program
+from infra.collector import paused
 
-program(Path(pulumi.get_root_directory()))
+with paused():
+    from infra.program import program
+
+    program(Path(pulumi.get_root_directory()))

@@ -24,7 +24,7 @@ from batch_emulator.autoscale.names import (
     meant,
 )
 from batch_emulator.autoscale.parser import parse
-from batch_emulator.autoscale.samples import DELAY, KEPT, LEGACY_METRICS, METRICS, PERIOD, History
+from batch_emulator.autoscale.samples import DELAY, LEGACY_METRICS, METRICS, History
 from batch_emulator.autoscale.syntax import Call, Member, Name, Statement
 from batch_emulator.autoscale.values import Timestamp
 from runner.core.errors import ExitCode, RunnerError
@@ -105,9 +105,7 @@ def _walk(part: object) -> Iterator[object]:
 
 
 def _tried(text: str, day: Mapping[str, float]) -> Evaluation:
-    history, now = History(), Timestamp.of(_NOW).ticks
-    for number in range(KEPT):
-        history.take(now - DELAY - (KEPT - 1 - number) * PERIOD, day)
+    history = History.steady(Timestamp.of(_NOW).ticks - DELAY, day)
     return evaluate(text, Inputs(history, _NOW, dedicated=0, spot=0, random=lambda: 0.5))
 
 

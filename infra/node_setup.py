@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import base64
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.pool_config import PoolConfig
-from runner.core.document import near
+from runner.core.builtin_recipes import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
+from runner.core.document import near, read_document
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.machines import find_machine
-from runner.core.recipe import Recipe
-from runner.core.recipe_loading import list_recipes
 
 _SCRIPT = Path(__file__).with_suffix(".sh")
 _UV_PIN = Path(__file__).parents[1] / "custom_image" / "uv.txt"
@@ -79,22 +78,24 @@ def _driver_wait(pool: PoolConfig) -> int:
 
 
 def _preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
-    recipes = {recipe.name: recipe for recipe in list_recipes()}
+    known = builtin_names()
     for name in dict.fromkeys(pool.preload):
-        if name not in recipes:
-            raise _unknown(pool, name, recipes)
-        yield from _requirements(recipes[name], gpus)
+        if name not in known:
+            raise _unknown(pool, name, known)
+        yield from _requirements(name, gpus)
 
 
-def _requirements(recipe: Recipe, gpus: int) -> Iterator[str]:
+def _requirements(recipe: str, gpus: int) -> Iterator[str]:
     """CUDA's packages are 2 GB: only for nodes that can use them."""
-    for file in sorted(recipe.folder.glob("requirements*.txt")):
+    folder = BUILTIN_FOLDER / recipe
+    keys = read_document(folder / RECIPE_FILE, code="R-RECIPE").data
+    for file in sorted(folder.glob("requirements*.txt")):
         if gpus or "gpu" not in file.stem:
-            python = _base64((recipe.python or "").encode())
-            yield f"{recipe.name}:{file.name}:{python}:{_base64(file.read_bytes())}"
+            python = _base64((keys.get("python") or "").encode())
+            yield f"{recipe}:{file.name}:{python}:{_base64(file.read_bytes())}"
 
 
-def _unknown(pool: PoolConfig, name: str, known: dict[str, Recipe]) -> RunnerError:
+def _unknown(pool: PoolConfig, name: str, known: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-POOL-PRELOAD",
         f"pool {pool.id!r} is to preload {name!r}, and there is no such recipe",

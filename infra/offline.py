@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any
 
 import pulumi
-from pulumi.runtime import mocks, rpc
+from pulumi.runtime import mocks
+from pulumi.runtime.rpc import UNKNOWN
 from pulumi_azure_native import authorization
 
 from infra.identity import Operator
@@ -79,13 +80,12 @@ class _Monitor(mocks.MockMonitor):
 
     def RegisterResource(self, request: Any) -> Any:  # noqa: N802  the protocol's name
         if request.custom:
-            inputs = rpc.deserialize_properties(request.object)
             component = request.parent.rpartition("::")[2] if request.parent else ""
             self.found.append(
                 Declared(
                     type=request.type,
                     name=request.name,
-                    azure_name=_azure_name(request.type.rpartition(":")[2], inputs),
+                    azure_name=_azure_name(request.type.rpartition(":")[2], request.object.fields),
                     component=component,
                     protect=request.protect,
                 )
@@ -102,6 +102,6 @@ def _azure_name(kind: str, inputs: Mapping[str, Any]) -> str:
         return ""
     own = f"{kind[0].lower()}{kind[1:]}Name"
     for key in (own, *_NAME_KEYS):
-        if isinstance(inputs.get(key), str):
-            return inputs[key]
+        if key in inputs and (name := inputs[key].string_value) not in ("", UNKNOWN):
+            return name
     return ""

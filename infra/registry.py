@@ -30,7 +30,6 @@ class Registry(pulumi.ComponentResource):
         *,
         puller: pulumi.Input[str],
         pushers: Sequence[Operator],
-        sku: containerregistry.SkuName = containerregistry.SkuName.BASIC,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
         """`puller` is the principal of the pools' identity, `pushers` are the operators."""
@@ -41,7 +40,7 @@ class Registry(pulumi.ComponentResource):
             registry_name=context.names.registry,
             resource_group_name=context.resource_group_name,
             location=context.location,
-            sku=containerregistry.SkuArgs(name=sku),
+            sku=containerregistry.SkuArgs(name=containerregistry.SkuName.BASIC),
             admin_user_enabled=False,
             anonymous_pull_enabled=False,
             tags=dict(context.tags),

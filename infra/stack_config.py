@@ -105,7 +105,24 @@ def parse_stack_config(values: Mapping[str, Any], *, stack: str, file: Path) -> 
 
     Raises RunnerError naming the file, the line when the file can be read, and the field.
     """
-    tree: Any = _runner_tree(file)
+    return _checked(values, stack, file, _runner_tree(_read(file)))
+
+
+def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackConfig:
+    """Read `Pulumi.<stack>.yaml` without Pulumi; what it lacks comes from the ARM_ variables."""
+    document = read_document(file, code=_CODE)
+    raw: object = document.data.get("config", {})
+    config = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+    values = {k.split(":", 1)[1]: v for k, v in config.items() if k.startswith("runner:")}
+    values["location"] = config.get("azure-native:location") or environment.get("ARM_LOCATION")
+    values["subscription_id"] = config.get("azure-native:subscriptionId") or environment.get(
+        "ARM_SUBSCRIPTION_ID"
+    )
+    stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
+    return _checked(values, stack, file, _runner_tree(document))
+
+
+def _checked(values: Mapping[str, Any], stack: str, file: Path, tree: Any) -> StackConfig:
     document = Document(file, {**values, "stack": stack}, tree)
     for key, setting in (("location", "location"), ("subscription_id", "subscriptionId")):
         if not values.get(key):
@@ -123,26 +140,17 @@ def parse_stack_config(values: Mapping[str, Any], *, stack: str, file: Path) -> 
     return config
 
 
-def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackConfig:
-    """Read `Pulumi.<stack>.yaml` without Pulumi; what it lacks comes from the ARM_ variables."""
-    document = read_document(file, code=_CODE)
-    raw: object = document.data.get("config", {})
-    config = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
-    values = {k.split(":", 1)[1]: v for k, v in config.items() if k.startswith("runner:")}
-    values["location"] = config.get("azure-native:location") or environment.get("ARM_LOCATION")
-    values["subscription_id"] = config.get("azure-native:subscriptionId") or environment.get(
-        "ARM_SUBSCRIPTION_ID"
-    )
-    stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
-    return parse_stack_config(values, stack=stack, file=file)
-
-
-def _runner_tree(file: Path) -> Any:
-    """The file's lines under the names of our keys, so that an error can say where."""
+def _read(file: Path) -> Document | None:
+    """The file, if it can be read: its values came from Pulumi, it only says where they stand."""
     try:
-        found: object = read_document(file, code=_CODE).tree.get("config")
+        return read_document(file, code=_CODE)
     except RunnerError:
         return None
+
+
+def _runner_tree(document: Document | None) -> Any:
+    """The file's lines under the names of our keys, so that an error can say where."""
+    found: object = document.tree.get("config") if document else None
     if not isinstance(found, CommentedMap):
         return None
     tree = CommentedMap()

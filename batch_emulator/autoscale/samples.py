@@ -55,6 +55,13 @@ class Series:
         self.least: list[float] = []
         self.greatest: list[float] = []
 
+    def fill(self, value: float, count: int) -> None:
+        """As many times the same; only for a series that has none yet."""
+        one = array(self.data.typecode, [value if self.data.typecode == "d" else int(value)])
+        self.data, blocks = one * count, count // _BLOCK
+        self.sums = [float(one[0] * _BLOCK)] * blocks
+        self.least, self.greatest = [float(one[0])] * blocks, [float(one[0])] * blocks
+
     def append(self, value: float) -> None:
         """Add the newest sample."""
         data = self.data
@@ -107,6 +114,15 @@ class History:
     def __init__(self) -> None:
         self.times = array("q")
         self.series = {name: Series("d" if name == "$CPUPercent" else "I") for name in METRICS}
+
+    @classmethod
+    def steady(cls, last: int, values: Mapping[str, float]) -> History:
+        """A day on which nothing changed, with its newest sample at `last`."""
+        made = cls()
+        made.times = array("q", range(last - (KEPT - 1) * PERIOD, last + 1, PERIOD))
+        for name, series in made.series.items():
+            series.fill(values.get(name, 0.0), KEPT)
+        return made
 
     def take(self, time: int, values: Mapping[str, float]) -> None:
         """Add one sample of every metric; what is not given is 0."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,6 +44,8 @@ class Document:
 
 def near(name: str, known: Iterable[str]) -> str:
     """`did you mean 'a' or 'b'?`, or an empty string."""
+    import difflib  # noqa: PLC0415  only a mistake needs it
+
     found = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
     return f"did you mean {' or '.join(repr(f) for f in found)}?" if found else ""
 

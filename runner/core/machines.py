@@ -9,7 +9,6 @@ why `family_key` exists.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date
@@ -301,6 +300,8 @@ def family_key(family: str) -> str:
 
 def _unknown(vm_size: str) -> RunnerError:
     names = {name: found.vm_size for name, found in _table().items() if found.retired is None}
+    import difflib  # noqa: PLC0415  only a mistake needs it
+
     near = difflib.get_close_matches(vm_size.lower(), names, n=3, cutoff=0.7)
     alike = ", ".join(names[name] for name in near)
     return RunnerError(

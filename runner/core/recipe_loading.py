@@ -6,6 +6,7 @@ import re
 import unicodedata
 from pathlib import Path
 
+from runner.core.builtin_recipes import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
 from runner.core.document import Document, check_document, field_error, near, read_document
 from runner.core.errors import RunnerError
 from runner.core.recipe import Param, ParamValue, Recipe, RecipeSource
@@ -13,9 +14,6 @@ from runner.core.recipe_file import ParamFile, RecipeFile
 from runner.core.spec_checkpoints import to_rule
 from runner.core.spec_inputs import to_inputs
 
-BUILTIN_FOLDER = Path(__file__).resolve().parent.parent / "recipes"
-TEMPLATE = "template"
-RECIPE_FILE = "train.yaml"
 _CODE = "R-RECIPE"
 _BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
@@ -37,12 +35,6 @@ def load_recipe(ref: str, *, cwd: Path) -> Recipe:
 def list_recipes() -> tuple[Recipe, ...]:
     """All built-in recipes, by name."""
     return tuple(_from_folder(BUILTIN_FOLDER / name, "builtin") for name in builtin_names())
-
-
-def builtin_names() -> tuple[str, ...]:
-    """Names of the built-in recipes; the template is not one."""
-    found = BUILTIN_FOLDER.glob(f"*/{RECIPE_FILE}")
-    return tuple(sorted(path.parent.name for path in found if path.parent.name != TEMPLATE))
 
 
 def _resolved(ref: str, cwd: Path) -> Path:

@@ -12,6 +12,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from infra.collector import paused
 from infra.pool_plan import PoolPlan, plan_pools
 from infra.stack_config import StackConfig, load_stack_config
 from runner.core.document import read_document
@@ -112,9 +113,10 @@ def find_project(cwd: Path) -> Path:
 def offline_preview(plan: Plan, now: datetime) -> list[Declared]:
     """Everything a first deployment would create, without Azure and without the engine."""
     need_pulumi()
-    from infra.offline import declared  # noqa: PLC0415  pulumi takes a second to import
+    with paused():
+        from infra.offline import declared  # noqa: PLC0415  pulumi takes half a second to import
 
-    return declared(plan.config, now, plan.prices)
+        return declared(plan.config, now, plan.prices)
 
 
 def need_pulumi() -> None:

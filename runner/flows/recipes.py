@@ -6,9 +6,9 @@ import re
 import shutil
 from pathlib import Path
 
+from runner.core.builtin_recipes import BUILTIN_FOLDER, TEMPLATE
 from runner.core.errors import RunnerError
 from runner.core.home import not_writable
-from runner.core.recipe_loading import BUILTIN_FOLDER, TEMPLATE
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from pathlib import Path
 
 import grpc
@@ -13,6 +11,7 @@ from pulumi.runtime.proto import provider_pb2_grpc
 
 from tests.engine.azure_native.azure import Azure
 from tests.engine.azure_native.provider import AzureNative
+from tests.engine.listening import serve
 
 FOLDER = "STAND_IN_AZURE"
 
@@ -23,12 +22,7 @@ def main() -> None:
     )
     azure = Azure(Path(os.environ[FOLDER]))
     provider_pb2_grpc.add_ResourceProviderServicer_to_server(AzureNative(azure), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    sys.stdout.write(f"{port}\n")
-    sys.stdout.flush()
-    with suppress(KeyboardInterrupt):  # how the engine says goodbye
-        server.wait_for_termination()
+    serve(server)
 
 
 if __name__ == "__main__":

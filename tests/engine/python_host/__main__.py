@@ -15,13 +15,14 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import grpc
 from pulumi.runtime.proto import language_pb2, language_pb2_grpc, plugin_pb2
+
+from tests.engine.listening import serve
 
 _POLICY = (sys.executable, "-u", "-m", "pulumi.policy")
 _SHOWN_ALREADY = 32  # the script's exit code for an error that it has reported itself
@@ -111,12 +112,7 @@ def main() -> None:
     server = grpc.server(ThreadPoolExecutor(8))
     engine = next(word for word in reversed(sys.argv) if not word.startswith("-"))
     language_pb2_grpc.add_LanguageRuntimeServicer_to_server(PythonHost(engine), server)
-    port = server.add_insecure_port("127.0.0.1:0")
-    server.start()
-    sys.stdout.write(f"{port}\n")
-    sys.stdout.flush()
-    with suppress(KeyboardInterrupt):  # how the engine says goodbye
-        server.wait_for_termination()
+    serve(server)
 
 
 if __name__ == "__main__":

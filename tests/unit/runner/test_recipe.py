@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.builtin_recipes import BUILTIN_FOLDER
 from runner.core.errors import RunnerError
 from runner.core.recipe import Recipe, list_recipes, load_recipe
-from runner.core.recipe_loading import BUILTIN_FOLDER
 from runner.core.schema import SCHEMA_FILE, train_schema
 
 Load = Callable[[str], Recipe]

@@ -103,3 +103,19 @@ def test_sums_and_extremes_of_windows_are_those_of_their_samples() -> None:
         assert done.results.split(";")[3:] == expected
         cpu = f"avg($CPUPercent.GetSample({count}))"
         assert value(cpu, samples) == f"{sum(last) / count / 1000:.6g}"
+
+
+def test_steady_day_is_as_if_each_sample_had_been_taken() -> None:
+    now, day = Timestamp.of(NOW).ticks, {"$ActiveTasks": 3, "$CPUPercent": 0.25}
+    taken, steady = History(), History.steady(now, day)
+    for age in range(KEPT - 1, -1, -1):
+        taken.take(now - age * PERIOD, day)
+    for _ in range(200):  # the oldest blocks go
+        now += PERIOD
+        for each in (taken, steady):
+            each.take(now, {"$ActiveTasks": 7})
+    assert steady.times == taken.times
+    for name, series in taken.series.items():
+        same = steady.series[name]
+        assert (same.data, same.sums) == (series.data, series.sums), name
+        assert (same.least, same.greatest) == (series.least, series.greatest), name
