@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from runner.azure.credentials import Connection
     from runner.cli.run_display import RunDisplay
     from runner.core.run_record import RunRecord
+    from runner.flows.model_registration import RunModel
     from runner.flows.watch_events import RunEnded
 
 INTERRUPTED = 130  # the shell's code for Ctrl-C
@@ -38,6 +39,7 @@ class Followed:
     display: RunDisplay
     folder: Path | None = None
     problem: RunnerError | None = None
+    model: RunModel | None = None
 
 
 def attach(
@@ -84,10 +86,13 @@ def follow(
     display = RunDisplay(view, record.run_id, log_to_stderr=to_stderr)
     try:
         ended = _watch(connection, record, display, tail)
+        folder, problem = None, None
         try:
-            return Followed(ended, display, _fetch(connection, record, ended, output_dir, view))
+            folder = _fetch(connection, record, ended, output_dir, view)
         except RunnerError as err:
-            return Followed(ended, display, problem=err)
+            problem = err
+        model = _settle(connection, record, ended, view)
+        return Followed(ended, display, folder, problem, model)
     except KeyboardInterrupt:
         raise detached(view, record.run_id) from None
 
@@ -113,9 +118,9 @@ def report(
     ended, folder = followed.ended, followed.folder
     if ended.status.state is RunState.FAILED:
         print_failure(out, connection, record, ended, followed.display)
-    print_summary(out, connection, record, ended, folder, view)
+    print_summary(out, connection, record, ended, folder, view, model=followed.model)
     if out.format is not OutputFormat.TABLE:
-        out.record(result_document(connection, record, ended, folder))
+        out.record(result_document(connection, record, ended, folder, followed.model))
     if followed.problem:
         raise followed.problem
     if ended.status.state is not RunState.SUCCEEDED:
@@ -145,3 +150,18 @@ def _fetch(
     if output_dir is None or ended.result is None or not ended.result.outputs:
         return None
     return fetch_outputs(connection, record, output_dir, view.on_progress).folder
+
+
+def _settle(
+    connection: Connection, record: RunRecord, ended: RunEnded, view: StageView
+) -> RunModel | None:
+    """The version that a succeeded run became: its agent is about to register it."""
+    from runner.core.states import RunState
+    from runner.flows.model_registration import settle_model
+
+    if ended.status.state is not RunState.SUCCEEDED:
+        return None
+    try:
+        return settle_model(connection, record, view.on_progress)
+    except KeyboardInterrupt:  # the run is over, and its agent or `models register` does it
+        return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from runner.azure.credentials import Connection
     from runner.cli.run_display import RunDisplay
     from runner.core.run_record import RunRecord, RunResult
+    from runner.flows.model_registration import RunModel
     from runner.flows.watch_events import RunEnded
 
 
@@ -23,7 +25,11 @@ def output_url(connection: Connection, run_id: str, result: RunResult | None) ->
 
 
 def result_document(
-    connection: Connection, record: RunRecord, ended: RunEnded, folder: Path | None
+    connection: Connection,
+    record: RunRecord,
+    ended: RunEnded,
+    folder: Path | None,
+    model: RunModel | None = None,
 ) -> dict[str, Any]:
     """The outcome for programs: `result.json` and where everything is."""
     result: dict[str, Any] = dict(ended.result.raw) if ended.result else {}
@@ -38,6 +44,7 @@ def result_document(
         "code_sha256": record.raw["code"]["sha256"],
         "output_url": output_url(connection, record.run_id, ended.result),
         "output_dir": str(folder) if folder else None,
+        "model": dataclasses.asdict(model) if model else None,
     }
 
 
@@ -48,6 +55,8 @@ def print_summary(
     ended: RunEnded,
     folder: Path | None,
     view: StageView | None = None,
+    *,
+    model: RunModel | None = None,
 ) -> None:
     """The closing panel on stderr; `view` saw the run from the first key press."""
     pairs = {"status": _status_line(ended)}
@@ -61,7 +70,13 @@ def print_summary(
         pairs["on disk"] = str(folder)
     if record.data_notice:
         pairs["data"] = record.data_notice
-    out.panel(record.run_id, pairs, commands=_next_commands(record, ended, folder))
+    if model is not None:
+        pairs["model"] = f"registered {model}" if model.version else str(model)
+    commands = _next_commands(record, ended, folder)
+    if model is not None:
+        again = f"runner models register {record.run_id}"
+        commands.append(f"runner models get {model.reference}" if model.version else again)
+    out.panel(record.run_id, pairs, commands=commands)
 
 
 def print_failure(

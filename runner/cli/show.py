@@ -11,6 +11,7 @@ from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
     from runner.core.metrics import MetricSummary
+    from runner.flows.model_registration import RunModel
     from runner.flows.run_view import RunView
 
 
@@ -50,6 +51,7 @@ def _document(
         "output_url": output_url(connection, view.record.run_id, view.result),
         "run": view.record.raw,
         "result": view.result.raw if view.result else None,
+        "models": [dataclasses.asdict(model) for model in _models(connection, view)],
     }
 
 
@@ -79,7 +81,17 @@ def _pairs(connection: Connection, view: RunView, metrics: list[MetricSummary]) 
         more = len(result.outputs) - len(listed)
         pairs["outputs"] = ", ".join(listed) + (f" and {more} more" if more else "")
         pairs["in blob"] = output_url(connection, record.run_id, result)
+    for model in _models(connection, view):
+        again = "" if model.version else f"; runner models register {record.run_id}"
+        pairs[f"model {model.name}"] = f"{model}{again}"
     return {name: text for name, text in pairs.items() if text}
+
+
+def _models(connection: Connection, view: RunView) -> list[RunModel]:
+    from runner.flows.model_registration import describe_models
+
+    succeeded = view.result is not None and view.result.status == "succeeded"
+    return describe_models(connection, view.record) if succeeded else []
 
 
 def _data(data: dict[str, Any] | None) -> dict[str, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Literal
 
 from runner.core.inputs import InputSpec
+from runner.core.model_spec import ModelSpec
 
 ParamType = Literal["int", "float", "str", "bool"]
 ParamValue = int | float | str | bool
@@ -60,6 +61,7 @@ class Recipe:
     files: tuple[str, ...] | None
     inputs: tuple[InputSpec, ...] = ()
     checkpoints: CheckpointRule | None = CheckpointRule()
+    model: ModelSpec | None = None
 
 
 def load_recipe(ref: str, *, cwd: Path) -> Recipe:

@@ -21,6 +21,7 @@ from pydantic_core import PydanticCustomError
 
 from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
 from runner.core.spec_inputs import Inputs
+from runner.core.spec_model import Model
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
@@ -208,6 +209,9 @@ class RecipeFile(BaseModel):
         default_factory=list, description="Globs below $RUNNER_OUTPUT_DIR that must match a file."
     )
     metrics: MetricsFile = Field(default_factory=MetricsFile)
+    model: Model | None = Field(
+        None, description="The model that every run which succeeds becomes a version of."
+    )
     env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
         default_factory=dict
     )

@@ -13,6 +13,7 @@ from runner.core.recipe import Param, ParamValue, Recipe, RecipeSource
 from runner.core.recipe_file import ParamFile, RecipeFile
 from runner.core.spec_checkpoints import to_rule
 from runner.core.spec_inputs import to_inputs
+from runner.core.spec_model import to_model
 
 _CODE = "R-RECIPE"
 _BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -159,6 +160,7 @@ def _build(
         estimate=parsed.estimate,
         files=files,
         inputs=to_inputs(parsed.inputs, folder),
+        model=to_model(parsed.model),
     )
 
 

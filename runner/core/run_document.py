@@ -41,6 +41,7 @@ def run_document(plan: RunPlan, job_id: str) -> dict[str, Any]:
             "primary": recipe.primary_metric,
             "goal": recipe.goal,
         },
+        "model": recipe.model.to_json() if recipe.model else None,
         "timeout_s": recipe.timeout_s,
         "retries": recipe.retries,
         "checkpoints": asdict(recipe.checkpoints) if recipe.checkpoints else None,

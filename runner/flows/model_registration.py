@@ -23,13 +23,14 @@ from runner.node.clock import now_text
 from runner.node.model_documents import (
     Document,
     ModelRequest,
+    RegistryError,
     check_alias,
     check_name,
     draft_version,
     model_record_blob,
     parse_request,
 )
-from runner.node.registry import Registered
+from runner.node.registry import Registered, is_deleted
 
 _STAGE = "model"
 _LOOK_S = 0.3
@@ -45,8 +46,15 @@ class RunModel:
     version: int | None
     problem: str = ""
 
+    @property
+    def reference(self) -> str:
+        """What `runner models` takes."""
+        return f"{self.name}@{self.version}" if self.version else self.name
+
     def __str__(self) -> str:
-        return f"{self.name}@{self.version}" if self.version else f"{self.name}: {self.problem}"
+        if self.version is None:
+            return f"{self.name} was not registered: {self.problem}"
+        return f"{self.reference} ({self.problem})" if self.problem else self.reference
 
 
 def wanted_model(record: RunRecord) -> ModelRequest | None:
@@ -136,6 +144,28 @@ def _await_agent(connection: Connection, record: RunRecord, name: str) -> RunMod
         if over or time.monotonic() > until:
             return None
         time.sleep(_LOOK_S)
+
+
+def describe_models(connection: Connection, record: RunRecord) -> list[RunModel]:
+    """What a succeeded run became, and what it should have become; removed versions say so."""
+    found = load_run_models(runs_container(connection), record.run_id)
+    described = [_checked(connection, model) for model in found]
+    wanted: Document = record.raw.get("model") or {}
+    if wanted and str(wanted.get("name")) not in {model.name for model in found}:
+        described.append(RunModel(str(wanted.get("name")), None, "its agent did not come to it"))
+    return described
+
+
+def _checked(connection: Connection, model: RunModel) -> RunModel:
+    if model.version is None:
+        return model
+    try:
+        document = open_registry(connection, model.name).load(model.version)
+    except RegistryError as err:
+        return RunModel(model.name, model.version, str(err))
+    if document is None or is_deleted(document):
+        return RunModel(model.name, model.version, "deleted")
+    return model
 
 
 def load_run_models(container: BlobContainer, run_id: str) -> list[RunModel]:

@@ -24,12 +24,14 @@ from runner.node.export import OutputFile
 from runner.node.failures import StageFailedError, TerminatedError, disk_full, is_disk_full
 from runner.node.inputs import InputAccess
 from runner.node.patience import Patience
+from runner.node.registration import settle_model
 from runner.node.result import commit_result, recorded_exit_code
 from runner.node.run_spec import RunSpec, RunSpecError, parse_run_spec
 from runner.node.settings import (
     NodeSettings,
     SettingsError,
     load_containers,
+    load_models,
     load_node_settings,
     process_environment,
     script_environment,
@@ -75,7 +77,10 @@ def main() -> int:
         node = load_node_settings(environment)
         runs, inputs = load_containers(environment, patience)
         agent = Agent(node, runs, inputs, RunBlobs(node.run_id), patience, termination)
-        return run_task(agent, script_environment(environment))
+        code = run_task(agent, script_environment(environment))
+        if code == 0:
+            settle_model(runs, load_models(environment, patience), agent.blobs)
+        return code
     except SettingsError as err:
         logger.error("%s", err)
         return FAILED_EXIT_CODE

@@ -25,6 +25,7 @@ from runner.node.model_documents import (
 )
 
 _ALIAS_TRIES = 50
+_PLACE_TRIES = 4  # removals may take what was just copied
 
 Each = Callable[[Callable[[Any], Any], Iterable[Any]], "list[Any]"]
 
@@ -189,7 +190,7 @@ class Registry:
         """Have the file's content there, read back and right."""
         blob, wanted = file["blob"], (int(file["size_bytes"]), file["sha256"])
         found = self._store.digest(blob)
-        for _ in range(2):
+        for _ in range(_PLACE_TRIES):
             if found == wanted:
                 on_bytes(wanted[0])
                 return

@@ -73,6 +73,13 @@ def load_containers(
         ) from None
 
 
+def load_models(environment: Mapping[str, str], patience: Patience) -> Container | None:
+    """The `models` container; None where an older client gave no access to it."""
+    raw: dict[str, Any] = json.loads(_required(environment, STORAGE_VARIABLE))
+    entry = raw.get("models")
+    return _container(entry, raw.get("identity_client_id"), patience) if entry else None
+
+
 def script_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """What the script inherits: all but our secret, with output that is not held back."""
     inherited = {key: value for key, value in environment.items() if key != STORAGE_VARIABLE}

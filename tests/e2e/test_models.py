@@ -6,7 +6,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,13 @@ from runner.core.run_record import RunRecord, parse_run
 from runner.core.settings import load_settings
 from runner.flows import model_files
 from runner.flows.model_files import get_files, open_part
-from runner.flows.model_registration import default_request, load_run_models, register_run
+from runner.flows.model_registration import (
+    default_request,
+    describe_models,
+    load_run_models,
+    register_run,
+    settle_model,
+)
 from runner.flows.model_removal import remove_versions
 from runner.flows.models import (
     drop_alias,
@@ -34,7 +40,12 @@ from runner.flows.models import (
     set_alias,
 )
 from runner.node import model_store
+from runner.node.attempts import RunBlobs
+from runner.node.blobs import Container
 from runner.node.model_documents import ModelBlobs, ModelRequest, draft_version, to_body
+from runner.node.patience import Patience
+from runner.node.registration import settle_model as settle_agent
+from runner.node.settings import load_containers, load_models
 
 Make = Callable[..., RunRecord]
 
@@ -374,6 +385,73 @@ def test_large_file_is_copied_inside_the_service_in_blocks(
     sha256 = hashlib.sha256(data).hexdigest()
     assert AzureModels(connection).digest(ModelBlobs(name).file(sha256)) == (len(data), sha256)
     assert model_store.COPY_BLOCK_BYTES == 64 * 1024 * 1024
+
+
+def agents_view(connection: Connection) -> tuple[Container, Container]:
+    """The containers as a task gets them."""
+    access = {"RUNNER_STORAGE": json.dumps(connection.node_storage(timedelta(hours=1)))}
+    runs, _ = load_containers(access, Patience(20.0))
+    models = load_models(access, Patience(20.0))
+    assert models is not None
+    return runs, models
+
+
+def test_agents_and_people_who_register_one_run_at_once_make_one_version(
+    connection: Connection, make: Make, name: str, runs: BlobContainer, tmp_path: Path
+) -> None:
+    files = {"model.bin": bytes(range(256)) * 300, "empty": b"", "log": b"x"}
+    asked = {"name": name, "aliases": ["next"], "path": None}
+    record = make(files, model=asked, acc=1.0)
+
+    def agent() -> None:
+        settle_agent(*agents_view(connection), RunBlobs(record.run_id))
+
+    def person() -> None:
+        settle_model(connection, record)
+
+    threads = [threading.Thread(target=body) for body in (agent, person, agent, agent, person)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    model = load_model(connection, name)
+    assert [version.version for version in model.versions] == [1]
+    assert model.versions[0].aliases == ("latest", "best", "next")
+    assert [str(found) for found in describe_models(connection, record)] == [f"{name}@1"]
+    get_files(connection, model.versions[0], tmp_path, ignore_progress)
+    assert content(tmp_path) == files
+
+
+def test_agent_copies_large_files_in_blocks(
+    connection: Connection, make: Make, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(model_store, "COPY_BLOCK_BYTES", 100_000)
+    data = bytes(range(256)) * 1000
+    record = make({"ä b%20#?.bin": data}, model={"name": name})
+    settle_agent(*agents_view(connection), RunBlobs(record.run_id))
+    [file] = find_version(connection, name).files
+    assert (file["path"], file["size_bytes"]) == ("ä b%20#?.bin", len(data))
+    assert AzureModels(connection).digest(file["blob"]) == (len(data), file["sha256"])
+
+
+def test_run_that_could_not_be_registered_says_why_and_is_completed(
+    connection: Connection, make: Make, name: str, runs: BlobContainer
+) -> None:
+    record = make({"m": b"1"}, model={"name": name})
+    assert "did not come to it" in str(describe_models(connection, record)[0])
+    blob = RunPaths(record.run_id).output(1) + "m"
+    runs.delete(blob)
+    settle_agent(*agents_view(connection), RunBlobs(record.run_id))
+    [found] = describe_models(connection, record)
+    assert (found.version, "changed or deleted" in found.problem) == (None, True)
+    settled = settle_model(connection, record)
+    assert settled is not None
+    assert settled.version is None
+    runs.create_bytes(blob, b"1", "x/y")
+    register_run(connection, record, ModelRequest(name))
+    assert [str(model) for model in describe_models(connection, record)] == [f"{name}@1"]
+    remove_versions(connection, load_model(connection, name), [1], force=False)
+    assert [str(m) for m in describe_models(connection, record)] == [f"{name}@1 (deleted)"]
 
 
 def test_default_request_is_what_the_agent_would_register(make: Make, name: str) -> None:

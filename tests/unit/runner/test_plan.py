@@ -97,5 +97,5 @@ def test_run_json_has_exactly_the_documented_fields() -> None:
     assert set(run_document(plan(), "j")) == {
         "format", "run_id", "experiment", "created", "recipe", "code", "agent", "command",
         "params", "env", "requirements", "python", "data", "inputs", "outputs", "metrics",
-        "timeout_s", "retries", "checkpoints", "batch", "image", "price",
+        "timeout_s", "retries", "checkpoints", "model", "batch", "image", "price",
     }  # fmt: skip

@@ -1,0 +1,105 @@
+"""The agent and the registry of models: a good run stays good."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.node.model_documents import (
+    ModelRequest,
+    RegistryError,
+    check_alias,
+    check_name,
+    draft_version,
+    parse_request,
+    parse_version,
+    select_outputs,
+    to_body,
+)
+from tests.unit.node.agent_task import RUN, Task
+from tests.unit.node.races import output
+
+SCRIPT = """
+import os, pathlib
+(pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"]) / "model").write_text("model")
+"""
+
+
+def test_run_whose_agent_has_no_access_to_models_succeeds_and_says_so(task: Task) -> None:
+    task.submit(SCRIPT, model={"name": "cats", "aliases": [], "path": None})
+    assert task.run() == 0
+    assert task.json("result.json")["status"] == "succeeded"
+    record = task.json("models/cats.json")
+    assert record["version"] is None
+    assert "no access" in record["problem"]
+    assert record["fix"] == f"runner models register {RUN}"
+    last = task.lines("attempts/1/events.jsonl")[-1]
+    assert (last["stage"], last["state"], last["message"]) == ("model", "failed", record["problem"])
+    assert task.run() == 0, "and again, as Batch may start it"
+
+
+@pytest.mark.parametrize("wrong", [{"name": "No Name"}, {"nothing": 1}, "cats", [1], 7])
+def test_run_that_asks_for_nonsense_succeeds(task: Task, wrong: object) -> None:
+    task.submit(SCRIPT, model=wrong)
+    assert task.run() == 0
+    assert task.json("result.json")["status"] == "succeeded"
+
+
+def test_run_that_failed_is_no_model(task: Task) -> None:
+    task.submit("raise SystemExit(3)", model={"name": "cats"})
+    assert task.run() == 3
+    assert not task.has("models/cats.json")
+
+
+@pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "a.b", "a" * 64, "ä", "a@3", "a\n"])
+def test_wrong_name_is_refused(name: str) -> None:
+    with pytest.raises(RegistryError) as caught:
+        check_name(name)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("alias", ["", "latest", "best", "3", "A", "a" * 64, "a\n"])
+def test_wrong_alias_is_refused(alias: str) -> None:
+    with pytest.raises(RegistryError):
+        check_alias(alias)
+
+
+def test_request_without_name_is_refused_and_none_is_none() -> None:
+    assert parse_request(None) is None
+    for wrong in ({"aliases": []}, "cats", [1], {"name": "cats", "aliases": ["best"]}):
+        with pytest.raises(RegistryError):
+            parse_request(wrong)
+
+
+def test_outputs_are_chosen_by_path_glob_or_folder() -> None:
+    outputs = [output(path, b"x") for path in ("model.bin", "sub/a", "sub/b", "subs")]
+
+    def chosen(path: str | None) -> list[str]:
+        return [file["path"] for file in select_outputs(outputs, path)]
+
+    assert chosen(None) == ["model.bin", "sub/a", "sub/b", "subs"]
+    assert chosen("model*") == ["model.bin"]
+    assert chosen("sub") == chosen("sub/") == ["sub/a", "sub/b"]
+    assert chosen("sub/b") == ["sub/b"]
+    assert chosen("[") == []
+    with pytest.raises(RegistryError) as caught:
+        draft_version(ModelRequest("cats", (), "x*"), {"run_id": "r"}, {"outputs": outputs})
+    assert "model.bin" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": [{"path": "a", "size_bytes": 1, "sha256": "short", "blob": "b"}]},
+        {"files": [{"path": 3, "size_bytes": 1, "sha256": "0" * 64, "blob": "b"}]},
+        {"files": None},
+        {"version": "1"},
+        {"run_id": None},
+        {"format": 2},
+        {"format": None},
+    ],
+)
+def test_damaged_or_newer_version_is_refused(change: dict[str, object]) -> None:
+    good = {"format": 1, "name": "cats", "version": 1, "run_id": "r", "files": []}
+    assert parse_version(to_body(good), "b")["version"] == 1
+    with pytest.raises(RegistryError):
+        parse_version(to_body({**good, **change}), "b")
