@@ -21,6 +21,7 @@ from runner.node.failures import StageFailedError, full_disk_text
 from runner.node.inputs import Fetch, InputAccess, fetch_inputs
 from runner.node.patience import Patience
 from runner.node.run_spec import RunSpec
+from runner.node.script_hooks import python_path
 from runner.node.settings import NodeSettings
 from runner.node.shell_file import write_shell_file
 from runner.node.termination import Termination
@@ -187,11 +188,15 @@ class Attempt:
     ) -> dict[str, str]:
         self._dirs.params.write_text(json.dumps(self._spec.params), encoding="utf-8")
         path = self._spec.env.get("PATH") or inherited.get("PATH", os.defpath)
-        bin_dir = Path(prepared["VIRTUAL_ENV"]) / "bin"
+        environment_dir = Path(prepared["VIRTUAL_ENV"])
+        bin_dir = environment_dir / "bin"
+        given = self._spec.env.get("PYTHONPATH") or inherited.get("PYTHONPATH")
+        modules = python_path(given, self._node.work_dir, environment_dir)
         return {
             **inherited,
             **self._spec.env,
             **prepared,
+            **({"PYTHONPATH": modules} if modules else {}),
             "PATH": f"{bin_dir}{os.pathsep}{path}",
             "RUNNER_RUN_ID": self._spec.run_id,
             "RUNNER_ATTEMPT": str(self._number),

@@ -25,6 +25,8 @@ def build_agent() -> bytes:
         for source in sorted(folder.glob("*.py")):
             if source.name not in ("pack.py", "__main__.py"):
                 _add(archive, f"runner/node/{source.name}", source.read_text(encoding="utf-8"))
+        for source in sorted((folder.parent / "hooks").glob("*.py")):
+            _add(archive, f"runner/hooks/{source.name}", source.read_text(encoding="utf-8"))
     return b"#!/usr/bin/env python3\n" + packed.getvalue()
 
 

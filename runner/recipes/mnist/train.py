@@ -7,6 +7,7 @@ these options it takes the folders from $RUNNER_DATA_DIR and $RUNNER_OUTPUT_DIR.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import os
@@ -108,15 +109,19 @@ class Training:
             f"{count} training, {len(self.validation[0])} validation, {len(self.test[0])} test "
             f"images; {model.count_params()} parameters; {steps} steps an epoch"
         )
+        first_epoch, hooks = checkpoints()
         print("compiling the network with the first step: a few seconds", flush=True)
         model.fit(
-            shifted_batches(*self.train, batch_size, self.arguments.shift, self.arguments.seed),
+            shifted_batches(
+                *self.train, batch_size, self.arguments.shift, self.arguments.seed, first_epoch
+            ),
+            initial_epoch=first_epoch,
             epochs=self.arguments.epochs,
             steps_per_epoch=steps,
             shuffle=False,  # the batches are shuffled already
             validation_data=self.validation,
             validation_batch_size=EVALUATION_BATCH,
-            callbacks=[progress(self.arguments)],
+            callbacks=[progress(self.arguments), *hooks],
             verbose=0,
         )
         summary = self._measure(model)
@@ -205,8 +210,23 @@ def build_model(dropout: float):
     )
 
 
-def shifted_batches(images, labels, batch_size: int, shift: int, seed: int):
-    """Batches without end, reshuffled every epoch, each image moved by up to `shift` pixels."""
+def checkpoints() -> tuple[int, list]:
+    """The epoch to begin with, and what saves the training where there is a folder for it."""
+    if not os.environ.get("RUNNER_CHECKPOINT_DIR"):
+        return 0, []  # by hand: the runner need not be installed
+    from runner.hooks.keras import Checkpoint
+
+    hook = Checkpoint()
+    if hook.epoch or hook.step:
+        print(f"going on in epoch {hook.epoch + 1} after {hook.step} of its steps")
+    return hook.epoch, [hook]
+
+
+def shifted_batches(images, labels, batch_size: int, shift: int, seed: int, first_epoch: int):
+    """Batches without end, reshuffled every epoch, each image moved by up to `shift` pixels.
+
+    An epoch's batches follow from the seed and its number, so that any epoch can be the first.
+    """
     import numpy as np
 
     margin = ((0, 0), (shift, shift), (shift, shift), (0, 0))
@@ -214,8 +234,8 @@ def shifted_batches(images, labels, batch_size: int, shift: int, seed: int):
         np.pad(images, margin), (SIDE, SIDE), axis=(1, 2)
     )
     # (image, y, x, channel, 28, 28) -> an image is windows[image, y, x, 0]
-    random = np.random.default_rng(seed)
-    while True:
+    for epoch in itertools.count(first_epoch):
+        random = np.random.default_rng([seed, epoch])
         order = random.permutation(len(labels))
         moves = random.integers(0, 2 * shift + 1, (2, len(labels)))
         for start in range(0, len(labels) - batch_size + 1, batch_size):

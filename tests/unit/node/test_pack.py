@@ -8,10 +8,12 @@ import time
 import zipfile
 from pathlib import Path
 
+import runner.hooks
 import runner.node
 from runner.node.pack import build_agent
 
 SOURCES = sorted(Path(runner.node.__file__).parent.glob("*.py"))
+HOOKS = sorted(Path(runner.hooks.__file__).parent.glob("*.py"))
 
 
 def test_equal_sources_give_equal_bytes_later_and_elsewhere(tmp_path: Path) -> None:
@@ -31,12 +33,14 @@ def test_archive_holds_every_module_and_only_them(tmp_path: Path) -> None:
         "runner/node/__main__.py",
     }
     with zipfile.ZipFile(path) as packed:
+        expected |= {f"runner/hooks/{hook.name}" for hook in HOOKS}
         assert set(packed.namelist()) == expected | {"__main__.py", "runner/__init__.py"}
 
 
-def test_agent_is_written_for_python_3_10() -> None:
-    parsed = [ast.parse(source.read_text(), feature_version=(3, 10)) for source in SOURCES]
-    assert len(parsed) == len(SOURCES) > 1
+def test_agent_and_hooks_are_written_for_python_3_10() -> None:
+    sources = SOURCES + HOOKS
+    parsed = [ast.parse(source.read_text(), feature_version=(3, 10)) for source in sources]
+    assert len(parsed) == len(SOURCES) + len(HOOKS) > 9
 
 
 def test_agent_starts_alone_and_says_what_is_missing(tmp_path: Path) -> None:

@@ -1,0 +1,9 @@
+"""What a training script uses to go on where it was: `runner.hooks.keras`, `.torch`, or these two.
+
+Standard library only, and nothing else of runner: the node puts this package, alone, on the
+script's PYTHONPATH.
+"""
+
+from runner.hooks.state import load_state, save_state
+
+__all__ = ["load_state", "save_state"]

@@ -1,0 +1,194 @@
+"""What of a Keras model, and of what stands around it, makes a training: taken, and put back."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+from collections import deque
+from collections.abc import Iterator
+from typing import Any, Protocol, cast
+
+Arrays = list[tuple[str, Any]]
+_PLAIN = (bool, int, float, str, type(None))
+
+
+class OtherModelError(Exception):
+    """The state is of another model than the one that is to go on."""
+
+
+class Stateful(Protocol):
+    """Something whose state can be taken and put back."""
+
+    def state(self) -> Any:
+        """The state, a copy."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Go on from there."""
+        ...
+
+
+class ModelState:
+    """The variables of a compiled model: weights, seed generators, optimizer, metrics."""
+
+    def __init__(self, model: Any) -> None:
+        self._model = model
+
+    def variables(self) -> dict[str, Arrays]:
+        """Copies of all variables that a training changes, but for the metrics'."""
+        self._sync()
+        return {name: _arrays(variables) for name, variables in self._groups().items()}
+
+    def metrics(self) -> Arrays:
+        """Copies of the metrics' variables."""
+        self._sync()
+        return _arrays(self._model.metrics_variables)
+
+    def restore(self, saved: dict[str, Arrays]) -> None:
+        """Put the variables back. Raises OtherModelError before anything is changed."""
+        optimizer = self._model.optimizer
+        if optimizer is not None and not optimizer.built:
+            optimizer.build(self._model.trainable_variables)
+        groups = self._groups(used_global_seeds=bool(saved["global seeds"]))
+        for name, variables in groups.items():
+            _check_same(name, variables, saved.get(name, []))
+        for name, variables in groups.items():
+            _assign(variables, saved[name])
+
+    def restore_metrics(self, saved: Arrays) -> None:
+        """Put the metrics back, of an epoch that is partly done."""
+        _check_same("metrics", self._model.metrics_variables, saved)
+        _assign(self._model.metrics_variables, saved)
+
+    def _groups(self, *, used_global_seeds: bool | None = None) -> dict[str, list[Any]]:
+        optimizer = self._model.optimizer
+        return {
+            "weights and seeds": list(self._model.variables),
+            "optimizer": [] if optimizer is None else list(optimizer.variables),
+            "global seeds": _global_seeds(used_global_seeds),
+        }
+
+    def _sync(self) -> None:
+        # On JAX the variables are empty while an epoch runs: its loop carries them.
+        if hasattr(self._model, "jax_state_sync"):
+            self._model.jax_state_sync()
+
+
+def stateful(thing: Any) -> Stateful:
+    """By the methods it has, or as a callback. Raises TypeError."""
+    for take, put in (("get_state", "set_state"), ("state_dict", "load_state_dict")):
+        if hasattr(thing, take) and hasattr(thing, put):
+            return _ByMethods(getattr(thing, take), getattr(thing, put))
+    if hasattr(thing, "on_train_begin"):
+        return _ByAttributes(thing)
+    raise TypeError(
+        f"{type(thing).__name__} has neither get_state and set_state nor state_dict and "
+        "load_state_dict, and is no callback: its state cannot be saved"
+    )
+
+
+class CountedBatches:
+    """Batches of an iterator whose state can be had as of any batch not trained on yet.
+
+    Keras takes batches ahead: the iterator's own state is further than the training.
+    """
+
+    def __init__(self, data: Any) -> None:
+        self._data = data
+        self._state = stateful(data)
+        self._given = 0
+        self._before: deque[tuple[int, Any]] = deque()
+
+    def batches(self) -> Iterator[Any]:
+        """The iterator's, each counted."""
+        while True:
+            self._before.append((self._given, self._state.state()))
+            try:
+                batch = next(self._data)
+            except StopIteration:
+                return
+            self._given += 1
+            yield batch
+
+    def state_at(self, trained: int) -> Any:
+        """The iterator's state before the batch of that number, counted from 0."""
+        while self._before and self._before[0][0] < trained:
+            self._before.popleft()
+        return self._before[0][1] if self._before else self._state.state()
+
+    def restore(self, state: Any) -> None:
+        """Go on from there."""
+        self._state.restore(state)
+
+
+class _ByMethods:
+    def __init__(self, take: Any, put: Any) -> None:
+        self._take = take
+        self._put = put
+
+    def state(self) -> Any:
+        return copy.deepcopy(self._take())
+
+    def restore(self, state: Any) -> None:
+        self._put(state)
+
+
+class _ByAttributes:
+    """A callback: what it counts are its attributes that are plain values or arrays."""
+
+    def __init__(self, thing: Any) -> None:
+        self._thing = thing
+
+    def state(self) -> Any:
+        attributes: dict[str, Any] = self._thing.__dict__
+        return {k: copy.deepcopy(v) for k, v in attributes.items() if _is_plain(v)}
+
+    def restore(self, state: Any) -> None:
+        attributes: dict[str, Any] = self._thing.__dict__
+        attributes.update(state)
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        items = cast("list[Any]", value)
+        return all(_is_plain(item) for item in items)
+    return isinstance(value, _PLAIN) or type(value).__module__ == "numpy"
+
+
+def _global_seeds(used: bool | None) -> list[Any]:
+    """Keras's generator behind `keras.random` without a seed.
+
+    None takes it when something has used it in this process, else whether it shall be there.
+    """
+    try:
+        state: Any = importlib.import_module("keras.src.backend.common.global_state")
+        seeds: Any = importlib.import_module("keras.src.random.seed_generator")
+        there = state.get_global_attribute(seeds.GLOBAL_SEED_GENERATOR) is not None
+        return [seeds.global_seed_generator().state] if (there if used is None else used) else []
+    except (ImportError, AttributeError):  # not part of Keras's public interface
+        return []
+
+
+def _arrays(variables: list[Any]) -> Arrays:
+    to_numpy: Any = importlib.import_module("keras").ops.convert_to_numpy
+    return [(variable.path, to_numpy(variable).copy()) for variable in variables]
+
+
+def _assign(variables: list[Any], saved: Arrays) -> None:
+    for variable, (_, value) in zip(variables, saved, strict=True):
+        variable.assign(value)
+
+
+def _check_same(what: str, variables: list[Any], saved: Arrays) -> None:
+    if len(variables) != len(saved):
+        raise OtherModelError(
+            f"the state has {len(saved)} variables of {what}, this model {len(variables)}: "
+            "train on with the code it was saved by, or begin in an empty folder"
+        )
+    for variable, (path, value) in zip(variables, saved, strict=True):
+        if tuple(variable.shape) != tuple(value.shape):
+            raise OtherModelError(
+                f"the state has {path} of shape {tuple(value.shape)}, this model {variable.path} "
+                f"of {tuple(variable.shape)}: train on with the code it was saved by, or begin in "
+                "an empty folder"
+            )
