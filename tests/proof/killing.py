@@ -1,0 +1,134 @@
+"""Runs a task again and again, killed at another moment each time, as Batch does after a loss."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.unit.node.agent_task import RUN, Task
+
+TRAINER = Path(__file__).with_name("trainer.py")
+SCRIPT_KILLED = 128 + signal.SIGKILL
+_POLL_S = 0.0005
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When to kill, and whom. `ready` is asked over and over; then `after_s` more."""
+
+    name: str
+    victim: str
+    ready: Callable[[], object]
+    after_s: float = 0.0
+    also_terminate: bool = False
+
+
+@dataclass
+class Killed:
+    """What was done. `script_kills` are the attempts whose script alone was killed."""
+
+    starts: int = 0
+    kills: dict[str, int] = field(default_factory=dict[str, int])
+    script_kills: list[int] = field(default_factory=list[int])
+
+    @property
+    def count(self) -> int:
+        return sum(self.kills.values())
+
+
+class Killer:
+    """Kills one run's task `count` times, then lets it end."""
+
+    def __init__(self, task: Task, proof: Path, seed: int) -> None:
+        self.task = task
+        self.proof = proof
+        self.chance = random.Random(seed)
+        self.done = Killed()
+
+    def run(self, count: int, moments: Callable[[Killer], Moment]) -> int:
+        """The exit code of the task that was not killed any more."""
+        while self.done.count < count:
+            self._one(moments(self))
+        (self.proof / "gate").touch()
+        process = self._start()
+        process.communicate(timeout=120)
+        return process.returncode
+
+    def pid(self) -> int | None:
+        """The script's process, once it trains."""
+        with suppress(FileNotFoundError, ValueError):
+            return int((self.proof / "pid").read_text())
+        return None
+
+    def saving(self) -> bool:
+        """Whether the script is in the middle of writing a state."""
+        work_dir = self.task.folder / f"task-{len(self.task.processes) - 1}" / "wd"
+        return next((work_dir / "checkpoints").glob(".saving-*"), None) is not None
+
+    def writing(self) -> bool:
+        """Whether the script is in the middle of writing its file in place."""
+        return (self.proof / "writing").exists()
+
+    def requests(self, method: str, part: str) -> int:
+        """How many requests there were of that kind since the task started."""
+        found = self.task.service.requests[self._seen :]
+        return sum(m == method and part in path for m, path, _ in found)
+
+    def _start(self) -> subprocess.Popen[str]:
+        for name in ("pid", "writing"):
+            (self.proof / name).unlink(missing_ok=True)
+        self._seen = len(self.task.service.requests)
+        self.done.starts += 1
+        return self.task.start(subprocess.DEVNULL)
+
+    def _one(self, moment: Moment) -> None:
+        process = self._start()
+        deadline = time.monotonic() + 15
+        while not moment.ready() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(_POLL_S)
+        time.sleep(moment.after_s)
+        if process.poll() is None:
+            self._kill(process, moment)
+            self.done.kills[moment.name] = self.done.kills.get(moment.name, 0) + 1
+        process.communicate(timeout=60)
+
+    def _kill(self, process: subprocess.Popen[str], moment: Moment) -> None:
+        if moment.victim == "script" and (pid := self.pid()) is not None:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                self.done.script_kills.append(int(self.journal()[-1][0]))
+            return
+        if moment.also_terminate:
+            process.send_signal(signal.SIGTERM)
+            time.sleep(self.chance.uniform(0, 1.5))
+        process.kill()
+
+    def journal(self) -> list[tuple[int, int]]:
+        """Attempt and first step of every start of the script."""
+        text = (self.proof / "journal").read_text() if (self.proof / "journal").exists() else ""
+        return [(int(a), int(s)) for a, s in (line.split() for line in text.splitlines())]
+
+    def attempts(self) -> list[int]:
+        """The numbers of the attempts that are recorded."""
+        names = [n for n in self.task.service.blobs if n.startswith(f"{RUN}/attempts/")]
+        return sorted(int(n.split("/")[2]) for n in names if n.endswith("/start.json"))
+
+
+def uninterrupted(folder: Path, steps: int) -> bytes:
+    """The weights of the training nobody disturbs."""
+    (folder / "output").mkdir(parents=True)
+    (folder / "gate").touch()
+    subprocess.run(
+        [sys.executable, str(TRAINER), "hook", str(steps), "0"],
+        env={"PROOF_DIR": str(folder), "RUNNER_OUTPUT_DIR": str(folder / "output")},
+        check=True,
+    )
+    return (folder / "output" / "weights").read_bytes()

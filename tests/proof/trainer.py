@@ -1,0 +1,132 @@
+"""The training that is killed: plain Python, the same to the bit, and it knows half a state.
+
+    python train.py STYLE STEPS PAUSE
+
+STYLE `hook` saves with runner.hooks after every step, `file` writes one file in place, slowly,
+which is the worst a script can do. PROOF_DIR holds what the test wants to know: `pid`, `journal`
+(one line for each start: attempt and step), `writing` while a state is being written; and what it
+tells: before the file `gate` is there the training does not end.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import random
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+TORN_EXIT_CODE = 99
+WEIGHTS = 200
+FILLER_BYTES = 100_000
+CHECKPOINTS = os.environ.get("RUNNER_CHECKPOINT_DIR", "")
+PROOF = Path(os.environ["PROOF_DIR"])
+
+
+class Slow:
+    """Pickles as 0, after a while: what comes before it is written, what comes after it is not."""
+
+    def __reduce__(self) -> tuple[type, tuple[()]]:
+        """Wait where a kill finds half of a state."""
+        time.sleep(0.003)
+        return int, ()
+
+
+def train_one(weights: list[float], chance: random.Random) -> None:
+    """A step that depends on every one before it, in floating point."""
+    lead = chance.randrange(WEIGHTS)
+    for i in range(0, WEIGHTS, 7):
+        j = (lead + i) % WEIGHTS
+        weights[j] = weights[j] * 0.999 + 0.01 * chance.gauss(weights[lead], 1.0)
+
+
+def sealed(step: int, weights: list[float], chance: random.Random) -> dict[str, Any]:
+    """A state with a digest of itself, in several places."""
+    body = pickle.dumps((step, weights, chance.getstate()))
+    filler = step.to_bytes(4, "big") * (FILLER_BYTES // 4)
+    digest = hashlib.sha256(body + filler).digest()
+    return {"head": digest, "filler": filler, "slow": Slow(), "body": body, "tail": digest}
+
+
+def opened(state: dict[str, Any]) -> tuple[int, list[float], random.Random]:
+    """The reverse; ends the process when the state is not whole."""
+    digest = hashlib.sha256(state["body"] + state["filler"]).digest()
+    if not state["head"] == state["tail"] == digest:
+        torn("its digest differs")
+    step, weights, generator = pickle.loads(state["body"])
+    chance = random.Random()
+    chance.setstate(generator)
+    return step, weights, chance
+
+
+def torn(why: str) -> None:
+    print("TORN", why, flush=True)  # noqa: T201 - it is a script
+    with (PROOF / "torn").open("a") as out:
+        out.write(f"{os.environ.get('RUNNER_ATTEMPT')} {why}\n")
+    os._exit(TORN_EXIT_CODE)
+
+
+def load(style: str) -> Any:
+    if style == "hook":
+        from runner.hooks import load_state
+
+        return load_state()
+    path = Path(CHECKPOINTS) / "state"
+    if not path.exists():
+        return None
+    try:
+        return pickle.loads(path.read_bytes())
+    except Exception as err:  # noqa: BLE001 - half a pickle raises anything
+        torn(f"{type(err).__name__}: {err}")
+
+
+def save(style: str, state: dict[str, Any], pause_s: float) -> None:
+    if style == "hook":
+        from runner.hooks import save_state
+
+        save_state(state)
+        return
+    data = pickle.dumps(state)
+    with (Path(CHECKPOINTS) / "state").open("wb") as out:
+        for start in range(0, len(data), len(data) // 5 + 1):
+            out.write(data[start : start + len(data) // 5 + 1])
+            out.flush()
+            time.sleep(pause_s / 50)
+
+
+def main() -> None:
+    """Train, killed or not."""
+    style, steps, pause_s = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
+    found = load(style) if CHECKPOINTS else None
+    if found is None:
+        chance = random.Random(7)
+        step, weights = 0, [chance.gauss(0, 1) for _ in range(WEIGHTS)]
+    else:
+        step, weights, chance = opened(found)
+    attempt = os.environ.get("RUNNER_ATTEMPT", "0")
+    with (PROOF / "journal").open("a") as out:
+        out.write(f"{attempt} {step}\n")
+    part = PROOF / f"pid.{attempt}"
+    part.write_text(str(os.getpid()))
+    part.replace(PROOF / "pid")
+    while True:
+        ended = step >= steps and (PROOF / "gate").exists()
+        if step < steps:
+            train_one(weights, chance)
+            step += 1
+        if ended:
+            break
+        if CHECKPOINTS:
+            (PROOF / "writing").touch()
+            save(style, sealed(step, weights, chance), pause_s)
+            (PROOF / "writing").unlink(missing_ok=True)
+            time.sleep(pause_s)
+    output = Path(os.environ["RUNNER_OUTPUT_DIR"])
+    (output / "weights").write_bytes(pickle.dumps((step, weights, chance.random())))
+
+
+if __name__ == "__main__":
+    main()
