@@ -5,7 +5,8 @@ the history. A training that goes on in the middle of an epoch goes through the 
 seen without training on them, so the next one is the one it would have been. For that the batches
 of an epoch must follow from the random generators or the epoch: give data of your own its epoch
 (`batches(first_epoch=hook.epoch)`), or, when it can save where it is, `Checkpoint(data=…)` and
-`model.fit(hook.batches(), steps_per_epoch=…)`.
+`model.fit(hook.batches(), steps_per_epoch=…)`. To the bit this is shown on JAX; on other backends
+dropout after an epoch's beginning may draw other numbers when the data is a generator.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class Checkpoint(_Callback):
         self._history: dict[str, list[Any]] = self._found["history"] if self._found else {}
         self._epochs: list[int] = self._found["history_epochs"] if self._found else []
         self._epoch_randomness: Any = None
-        self._before_validation: Arrays | None = None
+        self._before_validation: tuple[Arrays, dict[str, Any]] | None = None
         self._skip = 0
         self._trained = 0  # batches, in this process
         if self._found and self._data:
@@ -75,7 +76,7 @@ class Checkpoint(_Callback):
         """What to give to `fit` when there is `data`: the same batches, counted."""
         if self._data is None:
             raise ValueError("Checkpoint(data=…) was given no iterator to take batches from")
-        return self._data.batches()
+        return self._data.batches(self.step if self._found else 0)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """Put the model where it was."""
@@ -127,7 +128,7 @@ class Checkpoint(_Callback):
         del logs
         if self._states is None or self._epoch_randomness is None:
             return
-        self._before_validation = ModelState(self.model).metrics()
+        self._before_validation = ModelState(self.model).metrics(), random_states()
         if self._sigterm.asked or self._pace.due:
             self._save()
         self._sigterm.obey()
@@ -172,12 +173,11 @@ class Checkpoint(_Callback):
         model, train = self.model, self.model.train_function
         logs = dict(model.get_metrics_result())
         self._skip = found["step"]
-        takes = self._data is None  # else the data is where it was already
 
         def skip(*arguments: Any) -> Any:
             # (state, batches) on JAX, which answers (logs, state); (batches) elsewhere.
             batches = arguments[-1]
-            if takes and hasattr(batches, "__next__"):
+            if hasattr(batches, "__next__"):  # else they are taken already
                 for _ in range(model.steps_per_execution):
                     next(batches)
             self._skip = max(self._skip - model.steps_per_execution, 0)
@@ -199,16 +199,16 @@ class Checkpoint(_Callback):
         assert self._states is not None  # noqa: S101
         with self._pace.saving():
             model = ModelState(self.model)
-            metrics = self._before_validation
+            metrics, randomness = self._before_validation or (model.metrics(), random_states())
             state = {
                 "epoch": self.epoch,
                 "step": self.step,
                 "stopped": stopped,
                 "model": model.variables(),
-                "metrics": model.metrics() if metrics is None else metrics,
+                "metrics": metrics,
                 "history": self._history,
                 "history_epochs": self._epochs,
-                "randomness": random_states(),
+                "randomness": randomness,
                 "epoch_randomness": self._epoch_randomness,
                 "data": self._data.state_at(self._trained) if self._data else None,
                 "also": [each.state() for each in self._also],

@@ -99,14 +99,17 @@ class CountedBatches:
         self._given = 0
         self._before: deque[tuple[int, Any]] = deque()
 
-    def batches(self) -> Iterator[Any]:
-        """The iterator's, each counted."""
+    def batches(self, done: int) -> Iterator[Any]:
+        """The iterator's, each counted; before them as many as are `done`, to be passed over."""
         while True:
             self._before.append((self._given, self._state.state()))
             try:
                 batch = next(self._data)
             except StopIteration:
                 return
+            for _ in range(done):
+                yield batch
+            done = 0
             self._given += 1
             yield batch
 

@@ -14,7 +14,7 @@ def random_states() -> dict[str, Any]:
     if numpy is not None:
         states["numpy"] = numpy.random.get_state()
     torch: Any = sys.modules.get("torch")
-    if torch is not None:
+    if hasattr(torch, "get_rng_state"):
         states["torch"] = torch.get_rng_state()
         if torch.cuda.is_available():
             states["cuda"] = torch.cuda.get_rng_state_all()
@@ -28,7 +28,7 @@ def restore_random_states(states: dict[str, Any]) -> None:
     if numpy is not None and "numpy" in states:
         numpy.random.set_state(states["numpy"])
     torch: Any = sys.modules.get("torch")
-    if torch is None or "torch" not in states:
+    if "torch" not in states or not hasattr(torch, "set_rng_state"):
         return
     torch.set_rng_state(states["torch"])
     cuda: list[Any] = states.get("cuda", [])
