@@ -41,6 +41,8 @@ VERBS: Mapping[str, str] = {
     "exec": "Runs",
     "data": "Data and models",
     "models": "Models",
+    "tensorboard": "Runs",
+    "export": "Runs",
     "local": "Local services",
     "up": "Azure environment",
     "preview": "Azure environment",

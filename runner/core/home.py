@@ -69,6 +69,16 @@ class HomePaths:
         return self.home / "ssh"
 
     @property
+    def export_lock(self) -> Path:
+        """Held while a run is exported."""
+        return self.home / "export.lock"
+
+    @property
+    def tensorboard(self) -> Path:
+        """What TensorBoard is shown, a folder for each that runs; may be deleted at any time."""
+        return self.home / "tensorboard"
+
+    @property
     def history(self) -> Path:
         """What is kept of finished runs; may be deleted at any time."""
         return self.home / "history"

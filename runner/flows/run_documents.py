@@ -5,7 +5,7 @@ from __future__ import annotations
 from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
-from runner.core.metrics import MetricSummary, parse_metric_line, summarise
+from runner.core.metrics import MetricPoint, MetricSummary, parse_metric_line, summarise
 from runner.core.run_ids import check_reference, is_run_id, newest_first
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import (
@@ -117,9 +117,14 @@ def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | Non
     return stages[-1] if stages else None
 
 
-def load_metrics(connection: Connection, record: RunRecord) -> list[MetricSummary]:
-    """Last and best of every metric of a run."""
+def load_points(connection: Connection, record: RunRecord) -> list[MetricPoint]:
+    """Every value of every metric of a run, as they were written."""
     content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
     lines = content.decode("utf-8", "replace").splitlines()
-    points = [point for line in lines if (point := parse_metric_line(line))]
+    return [point for line in lines if (point := parse_metric_line(line))]
+
+
+def load_metrics(connection: Connection, record: RunRecord) -> list[MetricSummary]:
+    """Last and best of every metric of a run."""
+    points = load_points(connection, record)
     return summarise(points, {record.primary_metric: record.goal} if record.primary_metric else {})

@@ -1,0 +1,104 @@
+"""A run as other tools keep runs: points with a step, parameters as text, lineage as tags."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.core.metrics import MetricPoint
+from runner.core.run_record import RunRecord, RunResult
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPoint:
+    """One value; `step` is never missing, `time_s` is seconds since 1970."""
+
+    name: str
+    step: int
+    value: float
+    time_s: float
+
+
+class StepCounter:
+    """Gives a step to values that have none: their count, for each name, from 1."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}
+
+    def point(self, point: MetricPoint) -> ExportPoint:
+        """The point with a step and a time."""
+        step = point.step
+        if step is None:
+            step = self._seen[point.name] = self._seen.get(point.name, 0) + 1
+        return ExportPoint(point.name, step, point.value, _seconds(point.time))
+
+
+def final_points(points: Iterable[MetricPoint]) -> Iterator[ExportPoint]:
+    """All points; a step that a later attempt went over again is that attempt's alone."""
+    seen = list(points)
+    last: dict[tuple[str, int], int] = {}
+    for point in seen:
+        if point.step is not None:
+            key = (point.name, point.step)
+            last[key] = max(last.get(key, 0), point.attempt)
+    counter = StepCounter()
+    for point in seen:
+        if point.step is None or point.attempt == last[point.name, point.step]:
+            yield counter.point(point)
+
+
+def lineage(record: RunRecord, result: RunResult | None) -> dict[str, str]:
+    """Where a run came from and how it ended, as flat text; what is unknown is left out."""
+    raw = record.raw
+    found: dict[str, Any] = {
+        "run_id": record.run_id,
+        "experiment": record.experiment,
+        "recipe": record.recipe,
+        "created": record.created.isoformat(),
+        "command": raw.get("command"),
+        "code.sha256": _at(raw, "code", "sha256"),
+        "code.git_revision": _at(raw, "code", "git_revision"),
+        "code.git_dirty": _at(raw, "code", "git_dirty"),
+        "requirements.sha256": _at(raw, "requirements", "sha256"),
+        "python": raw.get("python"),
+        "image": raw.get("image"),
+        "data": _at(raw, "data", "prefix"),
+        "inputs": raw.get("inputs"),
+        "pool": record.pool,
+        "vm_size": _at(raw, "batch", "vm_size"),
+        "spot": record.spot,
+        "after": raw.get("after"),
+        "group": raw.get("group"),
+        "resume_from": raw.get("resume_from"),
+        "origin": raw.get("origin"),
+        "model": raw.get("model"),
+    }
+    if result is not None:
+        found |= {
+            "status": result.status,
+            "attempts": result.attempt,
+            "exit_code": result.exit_code,
+            "failure": ": ".join(filter(None, (result.code, result.message))),
+            "outputs": {file.path: file.sha256 for file in result.outputs},
+        }
+    return {name: _text(value) for name, value in found.items() if value not in (None, "", [], {})}
+
+
+def _at(raw: Mapping[str, Any], part: str, name: str) -> Any:
+    found = raw.get(part)
+    return found.get(name) if isinstance(found, Mapping) else None  # pyright: ignore
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _seconds(text: str) -> float:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return 0.0
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()

@@ -1,0 +1,206 @@
+"""`runner export` and `runner tensorboard` with the real packages, in their own environment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from tests.e2e.conftest import ROOT, Cli, until
+
+pytestmark = pytest.mark.slow
+_LOCK = ROOT / "requirements" / "extras.lock"
+_SCRIPT = """
+import json, os, pathlib, time
+output = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+(output / "sub").mkdir()
+(output / "sub" / "model.bin").write_bytes(b"m" * 1000)
+with open(os.environ["RUNNER_METRICS_FILE"], "a") as file:
+    for step in range(1, 11):
+        values = {"step": step, "val/loss": 1 / step, "odd \\u00e9@": float("nan")}
+        file.write(json.dumps(values) + "\\n")
+    file.write(json.dumps({"name": "seconds", "value": 1e300}) + "\\n")
+events = pathlib.Path("recorded.bin")
+if events.is_file():
+    (output / "tb").mkdir()
+    (output / "tb" / "events.out.tfevents.1.script").write_bytes(events.read_bytes())
+    print("written", flush=True)
+    while not (output / "stop").exists():
+        time.sleep(0.05)
+"""
+
+
+@dataclass(frozen=True)
+class Extras:
+    """A `runner` that has MLflow and TensorBoard."""
+
+    bin: Path
+
+    def __call__(self, cli: Cli, *words: object) -> subprocess.CompletedProcess[str]:
+        command = [str(self.bin / "runner"), *map(str, words)]
+        return subprocess.run(
+            command, env=cli.env, cwd=cli.cwd, capture_output=True, text=True, check=False
+        )
+
+    def json(self, cli: Cli, *words: object) -> Any:
+        done = self(cli, *words, "-o", "json")
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def python(self, program: str, *words: str) -> Any:
+        done = subprocess.run(
+            [str(self.bin / "python"), "-c", program, *words],
+            env={**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true"},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def extras() -> Extras:
+    """Kept beside the checkout by the content of the lock."""
+    uv = Path(sys.executable).with_name("uv")
+    name = hashlib.sha256(_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
+    folder = (
+        ROOT / ".cache" / "extras" / f"{name}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
+    )
+    if not (folder / "ready").exists():
+        for words in (
+            ["venv", "--clear", "--python", sys.executable, str(folder)],
+            ["pip", "install", "--require-hashes", "-r", str(_LOCK)],
+            ["pip", "install", "--no-deps", "--editable", str(ROOT)],
+        ):
+            python = ["--python", str(folder / "bin" / "python")] if words[0] == "pip" else []
+            done = subprocess.run(
+                [str(uv), *words, *python], capture_output=True, text=True, check=False
+            )
+            if done.returncode:
+                pytest.skip(f"the extras cannot be installed: {done.stderr[-300:]}")
+        (folder / "ready").touch()
+    return Extras(folder / "bin")
+
+
+@pytest.fixture
+def run_id(cli: Cli, script: Callable[[str], Path]) -> str:
+    """A run that succeeded."""
+    folder = script(_SCRIPT)
+    (folder / "train.yaml").write_text("command: python train.py\nparams: {rate: 0.1, kind: big}\n")
+    return str(cli.json("train", folder, "--no-download")["run_id"])
+
+
+_LOOK = """
+import json, sys
+from mlflow.tracking import MlflowClient
+client = MlflowClient(sys.argv[1])
+[experiment] = [e for e in client.search_experiments() if e.name != "Default"]
+print(json.dumps([
+    {
+        "name": run.info.run_name, "status": run.info.status, "params": run.data.params,
+        "tags": run.data.tags, "span": run.info.end_time - run.info.start_time,
+        "history": {
+            name: [[m.step, str(m.value)] for m in client.get_metric_history(run.info.run_id, name)]
+            for name in run.data.metrics
+        },
+        "files": [[f.path, f.file_size] for f in client.list_artifacts(run.info.run_id, "sub")],
+    }
+    for run in client.search_runs([experiment.experiment_id])
+]))
+"""
+
+
+def test_second_export_to_mlflow_updates_the_same_run_and_doubles_nothing(
+    cli: Cli, extras: Extras, run_id: str, tmp_path: Path
+) -> None:
+    address = tmp_path / "mlruns"
+    first = extras.json(cli, "export", run_id, "--to", "mlflow", "--uri", address)
+    again = extras.json(cli, "export", run_id, "--to", "mlflow", "--uri", address)
+    assert (first["created"], first["new_points"], first["new_files"]) == (True, 21, 1)
+    assert (again["created"], again["new_points"], again["new_files"]) == (False, 0, 0)
+    assert again["mlflow_run_id"] == first["mlflow_run_id"]
+    [found] = extras.python(_LOOK, address.as_uri())
+    assert (found["name"], found["status"]) == (run_id, "FINISHED")
+    assert found["params"] == {"rate": "0.1", "kind": "big"}
+    assert found["history"]["val/loss"] == [[n, str(1 / n)] for n in range(1, 11)]
+    assert found["history"]["odd é_"] == [[n, "nan"] for n in range(1, 11)]
+    assert found["history"]["seconds"] == [[1, "1e+300"]]
+    assert found["files"] == [["sub/model.bin", 1000]]
+    assert found["tags"]["runner.run_id"] == run_id
+    assert len(found["tags"]["runner.code.sha256"]) == 64
+    assert found["span"] >= 0
+    assert "sig=" not in json.dumps(found)
+
+
+def _get(url: str) -> Any:
+    with urllib.request.urlopen(url, timeout=10) as reply:
+        return json.load(reply)
+
+
+def _scalars(url: str, run: str, tag: str) -> list[Any]:
+    try:
+        return _get(f"{url}data/plugin/scalars/scalars?tag={quote(tag)}&run={quote(run, safe='')}")
+    except OSError:
+        return []
+
+
+def test_tensorboard_shows_a_run_that_goes_on_and_the_event_files_it_writes(
+    cli: Cli, extras: Extras, run_id: str, tmp_path: Path, script: Callable[[str], Path]
+) -> None:
+    shown = extras.json(cli, "export", run_id, "--to", "tensorboard", "--uri", tmp_path / "tb")
+    again = extras.json(cli, "export", run_id, "--to", "tensorboard", "--uri", tmp_path / "tb")
+    assert shown == again
+    assert shown["points"] == 21
+    [events] = Path(shown["where"]).iterdir()
+    folder = script(_SCRIPT)
+    (folder / "recorded.bin").write_bytes(events.read_bytes())
+    live = cli.json("train", folder, "--detach")["run_id"]
+    until(lambda: "written" in cli.run("logs", live).stdout, timeout_s=120)
+    board = subprocess.Popen(
+        [str(extras.bin / "runner"), "tensorboard", live, run_id, "--port", "0"],
+        env=cli.env,
+        cwd=cli.cwd,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # noqa: PLW1509
+    )
+    try:
+        assert board.stdout is not None
+        url = board.stdout.readline().strip()
+        until(lambda: len(_scalars(url, f"{live}/script/tb", "val/loss")) == 10, timeout_s=90)
+        until(lambda: len(_scalars(url, live, "val/loss")) == 10, timeout_s=60)
+        assert len(_scalars(url, run_id, "val/loss")) == 10
+        cli.ok("exec", live, "--", "sh", "-c", 'touch "$RUNNER_OUTPUT_DIR/stop"')
+    finally:
+        board.send_signal(signal.SIGINT)
+        board.wait(timeout=60)
+    assert board.returncode == 0
+    assert list((cli.home / "tensorboard").iterdir()) == []
+
+
+def test_where_the_extra_is_missing_the_line_that_installs_it_is_said(
+    cli: Cli, run_id: str, tmp_path: Path
+) -> None:
+    for extra, words in (
+        ("mlflow", ("export", run_id, "--to", "mlflow", "--uri", tmp_path / "x")),
+        ("tensorboard", ("export", run_id, "--to", "tensorboard", "--uri", tmp_path / "x")),
+        ("tensorboard", ("tensorboard", run_id)),
+    ):
+        refused = cli.run(*words)
+        assert (refused.returncode, "R-EXTRA-MISSING" in refused.stderr) == (3, True)
+        assert f"fix: pip install 'runner[{extra}]'" in refused.stderr
+    unsaid = cli.run("export", run_id, "--to", "mlflow")
+    assert (unsaid.returncode, "R-EXPORT-URI" in unsaid.stderr) == (2, True)
