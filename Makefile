@@ -68,7 +68,7 @@ lock: $(READY) ## pin the newest allowed versions (rewrites requirements/dev.loc
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/infra.lock
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
-	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra mlflow --extra tensorboard --upgrade --quiet \
+	  $(BIN)/uv --no-config pip compile pyproject.toml requirements/extras-tests.in --extra local --extra mlflow --extra tensorboard --upgrade --quiet \
 	  --constraints requirements/dev.lock \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/extras.lock

@@ -44,3 +44,7 @@ class RunnerError(Exception):
         if self.fix:
             lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows of it: what, why and fix, where a trace would hide them."""
+        return str(self).splitlines()

@@ -150,6 +150,21 @@ def run_login(login: Login) -> int:
     return 128 - code if code < 0 else code
 
 
+def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
+    """Run it; its exit code, and what it wrote to standard output and standard error."""
+    done = subprocess.run(
+        list(login.argv),
+        env=None if login.env is None else dict(login.env),
+        input=stdin or "",
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    code = 128 - done.returncode if done.returncode < 0 else done.returncode
+    return code, done.stdout, done.stderr
+
+
 def ssh_failed(login: Login, code: int) -> bool:
     """Whether ssh itself may be what failed, and not what it ran."""
     return login.over_ssh and code == _SSH_FAILED

@@ -31,9 +31,11 @@ from runner.flows.watch_events import (
     RunEnded,
     StageReported,
     StatusChanged,
+    StillWatching,
     WatchEvent,
 )
 
+_BEAT_S = 1.0
 PATIENCE_S = 300.0  # without contact, before watching gives up; the run itself is not concerned
 _TASK_OUTPUT_CHARS = 4000
 _LAST = ("export", "end")  # after it the agent commits the result
@@ -65,6 +67,7 @@ class WatchOptions:
     streams: tuple[LogStream, ...] = ("stdout", "stderr")
     pace: Pace = Pace()
     patience_s: float = PATIENCE_S
+    beats: bool = False
 
 
 def watch_run(
@@ -77,7 +80,10 @@ def watch_run(
     options = options or WatchOptions()
     watcher = _Watcher(connection, record, options)
     lost_since: float | None = None
+    beat = _Timer()
     while not watcher.ended:
+        if options.beats and beat.due(_BEAT_S):
+            yield StillWatching()
         try:
             for event in watcher.look():
                 if lost_since is not None and isinstance(event, RunEnded):

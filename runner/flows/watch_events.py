@@ -71,6 +71,11 @@ class ContactRestored:
 
 
 @dataclass(frozen=True, slots=True)
+class StillWatching:
+    """Nothing in particular, about once a second: only where `WatchOptions.beats` asks for it."""
+
+
+@dataclass(frozen=True, slots=True)
 class RunEnded:
     """The last event. `task_output` is what Batch kept where the node agent could not report."""
 
@@ -88,5 +93,6 @@ WatchEvent = (
     | MetricSeen
     | ContactLost
     | ContactRestored
+    | StillWatching
     | RunEnded
 )

@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.e2e.extras import Extras, ensure_extras
+
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
 RUNNER = Path(sys.executable).with_name("runner")
@@ -107,6 +109,12 @@ def session_home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
 @pytest.fixture
 def cli(session_home: Path, tmp_path: Path) -> Cli:
     return Cli(session_home, tmp_path)
+
+
+@pytest.fixture(scope="session")
+def extras() -> Extras:
+    """An environment with what few need, made once and kept beside the checkout."""
+    return ensure_extras()
 
 
 @pytest.fixture

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import signal
 import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
 import pytest
 
-from tests.e2e.conftest import ROOT, Cli, until
+from tests.e2e.conftest import Cli, until
+from tests.e2e.extras import Extras
 
 pytestmark = pytest.mark.slow
-_LOCK = ROOT / "requirements" / "extras.lock"
 _SCRIPT = """
 import json, os, pathlib, time
 output = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
@@ -39,59 +35,6 @@ if events.is_file():
     while not (output / "stop").exists():
         time.sleep(0.05)
 """
-
-
-@dataclass(frozen=True)
-class Extras:
-    """A `runner` that has MLflow and TensorBoard."""
-
-    bin: Path
-
-    def __call__(self, cli: Cli, *words: object) -> subprocess.CompletedProcess[str]:
-        command = [str(self.bin / "runner"), *map(str, words)]
-        return subprocess.run(
-            command, env=cli.env, cwd=cli.cwd, capture_output=True, text=True, check=False
-        )
-
-    def json(self, cli: Cli, *words: object) -> Any:
-        done = self(cli, *words, "-o", "json")
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def python(self, program: str, *words: str) -> Any:
-        done = subprocess.run(
-            [str(self.bin / "python"), "-c", program, *words],
-            env={**os.environ, "MLFLOW_ALLOW_FILE_STORE": "true"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout.splitlines()[-1])
-
-
-@pytest.fixture(scope="module")
-def extras() -> Extras:
-    """Kept beside the checkout by the content of the lock."""
-    uv = Path(sys.executable).with_name("uv")
-    name = hashlib.sha256(_LOCK.read_bytes() + sys.version.encode()).hexdigest()[:16]
-    folder = (
-        ROOT / ".cache" / "extras" / f"{name}-{hashlib.sha256(str(ROOT).encode()).hexdigest()[:8]}"
-    )
-    if not (folder / "ready").exists():
-        for words in (
-            ["venv", "--clear", "--python", sys.executable, str(folder)],
-            ["pip", "install", "--require-hashes", "-r", str(_LOCK)],
-            ["pip", "install", "--no-deps", "--editable", str(ROOT)],
-        ):
-            python = ["--python", str(folder / "bin" / "python")] if words[0] == "pip" else []
-            done = subprocess.run(
-                [str(uv), *words, *python], capture_output=True, text=True, check=False
-            )
-            if done.returncode:
-                pytest.skip(f"the extras cannot be installed: {done.stderr[-300:]}")
-        (folder / "ready").touch()
-    return Extras(folder / "bin")
 
 
 @pytest.fixture

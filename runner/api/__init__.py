@@ -1,0 +1,160 @@
+"""The Python API: the verbs of the command line as functions, for scripts and notebooks.
+
+    import runner
+
+    run = runner.train("mnist", set={"epochs": 3}, wait=True)
+    run.metrics()["test_accuracy"].last
+    run.download("models")
+
+Everything raises `runner.RunnerError`, which says what, why and how to go on. Nothing is printed:
+a notebook shows live progress, and elsewhere `on_progress` is called with an `Update`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.api.connecting import connect
+from runner.api.models import get_model, model, models
+from runner.api.progress import OnUpdate, Update, live
+from runner.api.run_object import Command, Metric, Run, Runs
+from runner.core.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.flows.metrics import MetricComparison
+
+__all__ = [
+    "Command",
+    "Metric",
+    "OnUpdate",
+    "Run",
+    "RunnerError",
+    "Runs",
+    "Update",
+    "compare",
+    "get_model",
+    "model",
+    "models",
+    "run",
+    "runs",
+    "tensorboard",
+    "train",
+]
+
+
+def train(
+    recipe: str | Path,
+    *,
+    set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
+    args: Sequence[str] = (),
+    data: str | Path | None = None,
+    inputs: Mapping[str, str] | None = None,
+    experiment: str | None = None,
+    pool: str | None = None,
+    target: str | None = None,
+    stack: str | None = None,
+    wait: bool = False,
+    check: bool = False,
+    on_progress: OnUpdate | None = None,
+) -> Run:
+    """Submit a built-in recipe, a folder or a script; `wait=True` returns when it has ended.
+
+    `set` are its parameters, `args` go to the script, `inputs` are NAME to SPEC as in train.yaml.
+    Local services are started if need be. `check=True` waits too, and raises if the run fails.
+    """
+    from runner.flows.prepare import TrainOptions
+    from runner.flows.session import start_run
+
+    options = TrainOptions(
+        overrides=tuple(f"{name}={_text(name, value)}" for name, value in (set or {}).items()),
+        script_args=tuple(args),
+        experiment=experiment,
+        data=None if data is None else Path(data).expanduser(),
+        inputs=tuple(f"{name}={spec}" for name, spec in (inputs or {}).items()),
+    )
+    flags = {"target": target, "stack": stack, "pool": pool}
+    with live(on_progress) as view:
+        session, record = start_run(
+            str(recipe), options, flags, view.on_progress, cwd=Path.cwd(), env=os.environ
+        )
+        submitted = Run(session, record)
+        view.submitted(submitted.id)
+        if wait or check:
+            submitted.follow(view)  # the same display goes on
+    if check:
+        submitted.check()
+    return submitted
+
+
+def run(ref: str = "@last", *, target: str | None = None, stack: str | None = None) -> Run:
+    """The run of an id, a unique prefix of one, or `@last`."""
+    from runner.flows.run_documents import find_run
+
+    session = connect(target, stack)
+    return Run(session, find_run(session.connection, ref))
+
+
+def runs(
+    limit: int | None = 20,
+    *,
+    experiment: str | None = None,
+    target: str | None = None,
+    stack: str | None = None,
+) -> Runs:
+    """The newest runs, of one experiment if it is named; `limit=None` means all.
+
+    Runs whose documents cannot be read are left out; `runner ps` shows them.
+    """
+    from runner.flows.history import list_runs
+
+    session = connect(target, stack)
+    home = session.settings.home
+    found = list_runs(session.connection, home, limit=limit, experiment=experiment)
+    return Runs(
+        Run(session, row.record, row.status, partial=True) for row in found.rows if row.record
+    )
+
+
+def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
+    """Metrics of runs side by side, and the parameters in which they differ."""
+    from runner.flows.metrics import compare_metrics
+
+    found = [each if isinstance(each, Run) else run(each) for each in runs]
+    if not found:
+        raise RunnerError("R-COMPARE", "no runs to compare", fix="runner.compare(first, second)")
+    connection = found[0].session.connection
+    return compare_metrics(connection, [each.record for each in found], metrics)
+
+
+@contextmanager
+def tensorboard(*runs: Run | str, port: int | None = None) -> Generator[str]:
+    """TensorBoard on runs for the time of the block, which is given its address."""
+    from runner.flows.tensorboard import show_runs
+
+    found = [each if isinstance(each, Run) else run(each) for each in runs or ("@last",)]
+    session = found[0].session
+    records = [each.record for each in found]
+    with show_runs(session.connection, records, session.settings.home, port) as shown:
+        yield shown.url
+
+
+def _text(name: str, value: object) -> str:
+    """A parameter as it is typed after `--set`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    item: Callable[[], Any] | None = getattr(value, "item", None)  # numpy's numbers
+    plain = item() if callable(item) and getattr(value, "shape", None) == () else value
+    if isinstance(plain, int | float):
+        return _text(name, plain) if isinstance(plain, bool) else repr(plain)
+    raise RunnerError(
+        "R-SET-VALUE",
+        f"parameter {name}: {value!r} is refused",
+        why=f"a parameter is a number, a text or a bool, not {type(value).__name__}",
+        fix=f"set={{{name!r}: VALUE}}",
+    )

@@ -1,0 +1,17 @@
+"""Where the functions of the API go: the target that the settings, or their arguments, name."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from runner.flows.session import Session
+
+
+def connect(target: str | None, stack: str | None) -> Session:
+    """A session on services that are expected to run."""
+    from runner.flows.session import open_session
+
+    return open_session({"target": target, "stack": stack}, cwd=Path.cwd(), env=os.environ)

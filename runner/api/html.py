@@ -1,0 +1,103 @@
+"""Runs as HTML for notebooks: everything that a run says is somebody else's text, and escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from html import escape
+from typing import TYPE_CHECKING
+
+from runner.core.errors import RunnerError
+from runner.core.metrics import format_value
+
+if TYPE_CHECKING:
+    from runner.api.progress import Update
+    from runner.api.run_object import Run
+
+_SHOWN_FILES = 10
+_COLOURS = {
+    "succeeded": "#2e7d32",
+    "failed": "#c62828",
+    "lost": "#c62828",
+    "cancelled": "#757575",
+    "running": "#1565c0",
+}
+
+
+def run_card(run: Run) -> str:
+    """One run: state, parameters, metrics, outputs. A service that is down is said, not raised."""
+    rows = {"state": _state(run), "experiment": escape(run.experiment), "created": _time(run)}
+    if run.params:
+        rows["params"] = _pairs({name: str(value) for name, value in run.params.items()})
+    try:
+        metrics = run.metrics()
+        if metrics:
+            shown = {name: _best(found.last, found.best) for name, found in metrics.items()}
+            rows["metrics"] = _pairs(shown)
+        files = run.outputs()
+    except RunnerError as err:
+        rows["problem"] = escape(err.what)
+    else:
+        if files:
+            names = [file.path for file in files[:_SHOWN_FILES]]
+            more = f" and {len(files) - len(names)} more" if len(files) > len(names) else ""
+            rows["outputs"] = escape(", ".join(names) + more)
+    body = "".join(
+        f"<tr><th style='text-align:left'>{name}</th><td style='text-align:left'>{value}</td></tr>"
+        for name, value in rows.items()
+    )
+    return f"<div><code>{escape(run.id)}</code><table>{body}</table></div>"
+
+
+def runs_table(runs: Iterable[Run]) -> str:
+    """Runs, a line each."""
+    head = "".join(f"<th>{name}</th>" for name in ("run", "state", "experiment", "created"))
+    body = "".join(
+        f"<tr><td><code>{escape(run.id)}</code></td><td>{_state(run)}</td>"
+        f"<td>{escape(run.experiment)}</td><td>{_time(run)}</td></tr>"
+        for run in runs
+    )
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def live_card(update: Update) -> str:
+    """What a run does now: a bar where there is something to count, metrics, the last lines."""
+    parts = [f"<div><code>{escape(update.run_id or 'a new run')}</code> {_coloured(update.state)}"]
+    if update.stage:
+        parts.append(f" &middot; {escape(update.stage)} {escape(update.message)}")
+    if update.total:
+        share = max(0.0, min(1.0, (update.done or 0.0) / update.total))
+        parts.append(f" <progress value='{share:.3f}' max='1'></progress>")
+    parts.append(f" <span style='color:gray'>{update.elapsed_s:.0f} s</span>")
+    if update.metrics:
+        shown = {name: format_value(value) for name, value in update.metrics.items()}
+        parts.append(f"<div>{_pairs(shown)}</div>")
+    if update.lines:
+        text = escape("\n".join(update.lines))
+        parts.append(f"<pre style='color:gray;margin:0'>{text}</pre>")
+    return "".join([*parts, "</div>"])
+
+
+def _state(run: Run) -> str:
+    try:
+        status = run.status
+    except RunnerError as err:
+        return escape(f"unknown: {err.what}")
+    reason = f": {escape(status.reason)}" if status.reason else ""
+    return _coloured(status.state.value) + reason
+
+
+def _coloured(state: str) -> str:
+    return f"<b style='color:{_COLOURS.get(state, 'inherit')}'>{escape(state)}</b>"
+
+
+def _time(run: Run) -> str:
+    return f"{run.created.astimezone():%Y-%m-%d %H:%M}"
+
+
+def _best(last: float, best: float | None) -> str:
+    text = format_value(last)
+    return text if best is None or best == last else f"{text} (best {format_value(best)})"
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in values.items())

@@ -1,0 +1,180 @@
+"""Live progress: snapshots for a callback, or a display where a notebook has one."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.progress import Progress
+
+if TYPE_CHECKING:
+    from runner.core.states import RunStatus
+    from runner.flows.watch_events import LogText, WatchEvent
+
+_LINES = 8
+_LINE_CHARS = 300
+_EVERY_S = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What a run does at one moment. `done` of `total` are in `unit`; None where nothing counts.
+
+    `metrics` are the last values, `lines` the last that the script printed.
+    """
+
+    run_id: str | None
+    state: str
+    stage: str
+    message: str
+    done: float | None
+    total: float | None
+    unit: str | None
+    metrics: Mapping[str, float]
+    lines: tuple[str, ...]
+    elapsed_s: float
+
+    def __str__(self) -> str:
+        values = "  ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
+        parts = (self.run_id, self.state, self.stage, self.message, values)
+        return "  ".join(part for part in parts if part)
+
+
+OnUpdate = Callable[[Update], None]
+
+
+class LiveView:
+    """Collects what flows report and hands on snapshots, a few a second at most."""
+
+    def __init__(self, show: OnUpdate, run_id: str | None = None) -> None:
+        self._show = show
+        self._run_id = run_id
+        self._state = "submitting" if run_id is None else ""
+        self._progress: Progress | None = None
+        self._metrics: dict[str, float] = {}
+        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._rest: dict[str, str] = {}
+        self._began = time.monotonic()
+        self._shown = -_EVERY_S
+
+    def on_progress(self, progress: Progress) -> None:
+        """A step of a flow that runs here."""
+        self._progress = progress
+        self._tell(at_once=progress.state != "progress")
+
+    def submitted(self, run_id: str) -> None:
+        """The run has an id now."""
+        self._run_id, self._state = run_id, "queued"
+        self._tell(at_once=True)
+
+    def follow(self, events: Iterator[WatchEvent], timeout_s: float | None) -> RunStatus:
+        """Show a run to its end. Raises RunnerError (R-TIMEOUT) when that takes too long."""
+        from runner.flows.watch_events import RunEnded
+
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        for event in events:
+            if isinstance(event, RunEnded):
+                self._ended(event.status)
+                return event.status
+            self._take(event)
+            self._tell()
+            if until is not None and time.monotonic() > until:
+                raise self._late(timeout_s)
+        raise AssertionError("watching ends with RunEnded")
+
+    def _late(self, timeout_s: float | None) -> RunnerError:
+        return RunnerError(
+            "R-TIMEOUT",
+            f"{self._run_id} has not ended within {timeout_s:g} s",
+            why="it goes on; only waiting for it has ended",
+            fix=f"runner.run({self._run_id!r}).wait()",
+            exit_code=ExitCode.CAPACITY,
+        )
+
+    def _take(self, event: WatchEvent) -> None:
+        from runner.flows import watch_events as kinds
+
+        match event:
+            case kinds.StatusChanged(status):
+                self._state = status.state.value
+            case kinds.StageReported(stage):
+                self._progress = Progress(
+                    stage.stage, stage.state, stage.message, stage.done, stage.total, stage.unit
+                )
+            case kinds.MetricSeen(point):
+                self._metrics[point.name] = point.value
+            case kinds.LogText():
+                self._log(event)
+            case _:
+                pass
+
+    def _log(self, event: LogText) -> None:
+        *lines, rest = (self._rest.get(event.stream, "") + event.text).split("\n")
+        self._rest[event.stream] = rest[-_LINE_CHARS:]
+        kept = (line.rstrip("\r").rsplit("\r", 1)[-1][:_LINE_CHARS] for line in lines[-_LINES:])
+        self._lines.extend(kept)
+
+    def _ended(self, status: RunStatus) -> None:
+        self._state, self._progress = status.state.value, None
+        self._tell(at_once=True, message=status.reason)
+
+    def _tell(self, *, at_once: bool = False, message: str = "") -> None:
+        now = time.monotonic()
+        if not at_once and now - self._shown < _EVERY_S:
+            return
+        self._shown = now
+        progress = self._progress
+        self._show(
+            Update(
+                run_id=self._run_id,
+                state=self._state,
+                stage=progress.stage if progress else "",
+                message=progress.message if progress else message,
+                done=progress.done if progress else None,
+                total=progress.total if progress else None,
+                unit=progress.unit if progress else None,
+                metrics=MappingProxyType(dict(self._metrics)),
+                lines=tuple(self._lines),
+                elapsed_s=now - self._began,
+            )
+        )
+
+
+@contextmanager
+def live(on_progress: OnUpdate | None, run_id: str | None = None) -> Generator[LiveView]:
+    """A view for the time of the block: the callback's, a notebook's, or nobody's."""
+    yield LiveView(on_progress or _notebook() or _nobody, run_id)
+
+
+def _nobody(update: Update) -> None:
+    del update
+
+
+def _notebook() -> OnUpdate | None:
+    """A display that is drawn over again in the cell's output, or None outside of notebooks."""
+    shell = sys.modules.get("IPython")  # who has a notebook has loaded it
+    current: Any = shell.get_ipython() if shell is not None else None
+    if current is None or not hasattr(current, "kernel"):
+        return None
+    from runner.api.html import live_card
+
+    shown: Any = importlib.import_module("IPython.display")
+    handle: Any = None
+
+    def show(update: Update) -> None:
+        nonlocal handle
+        card = shown.HTML(live_card(update))
+        if handle is None:
+            handle = shown.display(card, display_id=True)
+        else:
+            handle.update(card)
+
+    return show

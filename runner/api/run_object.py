@@ -1,0 +1,356 @@
+"""A run as an object: what it is, what it does, what can be done with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, overload
+
+from runner.api import html
+from runner.api.progress import LiveView, OnUpdate, live
+from runner.core.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.core.metrics import Goal, MetricPoint
+    from runner.core.run_record import OutputFile, RunRecord, RunResult
+    from runner.core.states import RunStatus
+    from runner.flows.models import ModelVersion
+    from runner.flows.session import Session
+    from runner.flows.watch_events import LogStream, WatchEvent
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric: every value with its step, the last and the best of them."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    last: float
+    best: float | None
+    best_step: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a command on a run's node ended, and what it wrote."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+class Run:
+    """One run; its properties are read when asked for, and kept once it has ended."""
+
+    def __init__(
+        self,
+        session: Session,
+        record: RunRecord,
+        status: RunStatus | None = None,
+        *,
+        partial: bool = False,
+    ) -> None:
+        self.session = session
+        self._record = record
+        self._partial = partial  # of a list: only some fields of run.json are here
+        self._status = status if status is not None and status.state.final else None
+        self._result: RunResult | None = None
+
+    # -- what it is
+
+    @property
+    def id(self) -> str:
+        """Its id, which every verb of the command line takes."""
+        return self._record.run_id
+
+    @property
+    def record(self) -> RunRecord:
+        """The whole description, `run.json`."""
+        if self._partial:
+            from runner.flows.run_documents import find_run
+
+            self._record = find_run(self.session.connection, self.id)
+            self._partial = False
+        return self._record
+
+    @property
+    def experiment(self) -> str:
+        """The group it belongs to."""
+        return self._record.experiment
+
+    @property
+    def created(self) -> datetime:
+        """When it was submitted."""
+        return self._record.created
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Its parameters."""
+        return self._record.params
+
+    # -- what it does
+
+    @property
+    def status(self) -> RunStatus:
+        """State, the reason for it, and the node, as they are now."""
+        if self._status is None:
+            from runner.flows.run_view import load_view
+
+            view = load_view(self.session.connection, self._record)
+            self._result = view.result
+            if not view.status.state.final:
+                return view.status
+            self._status = view.status
+        return self._status
+
+    @property
+    def state(self) -> str:
+        """`queued`, `preparing`, `running`, `succeeded`, `failed`, `cancelled` or `lost`."""
+        return self.status.state.value
+
+    @property
+    def done(self) -> bool:
+        """Whether it has ended."""
+        return self.status.state.final
+
+    @property
+    def result(self) -> RunResult | None:
+        """Its outcome, or None while there is none."""
+        if self._result is None and self.done:
+            from runner.flows.run_documents import load_result, runs_container
+
+            self._result = load_result(runs_container(self.session.connection), self.id)
+        return self._result
+
+    def wait(
+        self,
+        timeout_s: float | None = None,
+        *,
+        check: bool = False,
+        on_progress: OnUpdate | None = None,
+    ) -> Run:
+        """Wait for the end, shown live in a notebook; with `check` a run that fails raises.
+
+        Interrupting leaves the run running. Raises RunnerError (R-TIMEOUT) after `timeout_s`.
+        """
+        with live(on_progress, self.id) as view:
+            self.follow(view, timeout_s)
+        return self.check() if check else self
+
+    def check(self) -> Run:
+        """The run itself. Raises RunnerError (R-RUN-FAILED) if it ended without success."""
+        status = self.status
+        if status.state.final and status.state.value != "succeeded":
+            raise RunnerError(
+                "R-RUN-FAILED",
+                f"{self.id} {status.state.value}",
+                why=status.reason,
+                fix=f"runner.run({self.id!r}).logs('stderr')",
+                exit_code=ExitCode.RUN_FAILED,
+            )
+        return self
+
+    def events(self, tail: int | None = None, *, beats: bool = False) -> Iterator[WatchEvent]:
+        """Everything that happens, as data, until it ends: states, stages, log text, metrics.
+
+        `tail` leaves out all but the last lines printed before; `beats` adds one event a second.
+        """
+        from runner.flows.watch import WatchOptions, watch_run
+
+        return watch_run(self.session.connection, self.record, WatchOptions(tail=tail, beats=beats))
+
+    def follow(self, view: LiveView, timeout_s: float | None = None) -> None:
+        """Show it in a view to its end; `wait` makes one."""
+        self._status = view.follow(self.events(beats=True), timeout_s)
+
+    # -- what came of it
+
+    def logs(
+        self,
+        stream: LogStream = "stdout",
+        *,
+        tail: int | None = None,
+        attempt: int | None = None,
+    ) -> str:
+        """What the script printed so far: all of it, its last lines, or those of one attempt."""
+        from runner.flows.logs import read_log
+
+        return "".join(
+            read_log(self.session.connection, self.record, stream, tail=tail, attempt=attempt)
+        )
+
+    def metrics(self) -> dict[str, Metric]:
+        """Every metric by name; a step that a later attempt went over again is that attempt's."""
+        from runner.core.export import final_points
+        from runner.core.metrics import summarise
+        from runner.flows.run_documents import load_points
+
+        record = self.record
+        points = load_points(self.session.connection, record)
+        goals: dict[str, Goal] = {}
+        if record.primary_metric:
+            goals[record.primary_metric] = record.goal
+        steps: dict[str, list[int]] = {}
+        values: dict[str, list[float]] = {}
+        for point in final_points(points):
+            steps.setdefault(point.name, []).append(point.step)
+            values.setdefault(point.name, []).append(point.value)
+        return {
+            found.name: Metric(
+                found.name,
+                tuple(steps[found.name]),
+                tuple(values[found.name]),
+                found.last,
+                found.best,
+                found.best_step,
+            )
+            for found in summarise(points, goals)
+        }
+
+    def points(self) -> list[MetricPoint]:
+        """Every value as it was written: `pandas.DataFrame(run.points())`."""
+        from runner.flows.run_documents import load_points
+
+        return load_points(self.session.connection, self._record)
+
+    def outputs(self) -> tuple[OutputFile, ...]:
+        """The files it exported; before its end, those sent so far."""
+        from runner.flows.fetch import list_outputs
+
+        return list_outputs(self.session.connection, self._record)
+
+    def download(
+        self,
+        folder: str | Path | None = None,
+        patterns: Iterable[str] = (),
+        *,
+        on_progress: OnUpdate | None = None,
+    ) -> Path:
+        """Bring its outputs here; the folder `FOLDER/<run id>` where they lie, checked."""
+        from runner.flows.fetch import fetch_outputs
+
+        target = self.session.settings.output_dir if folder is None else Path(folder).expanduser()
+        with live(on_progress, self.id) as view:
+            fetched = fetch_outputs(
+                self.session.connection, self._record, target.absolute(), view.on_progress, patterns
+            )
+        return fetched.folder
+
+    # -- what can be done with it
+
+    def cancel(self) -> Run:
+        """End it; a run that had ended stays as it ended."""
+        from runner.flows.cancel import cancel_run
+
+        cancel_run(self.session.connection, self.record)
+        return self
+
+    def register(
+        self,
+        name: str | None = None,
+        *,
+        aliases: Iterable[str] = (),
+        path: str | None = None,
+        description: str = "",
+    ) -> ModelVersion:
+        """Make its outputs a version of a model; registering it again changes nothing.
+
+        `name` and `path`, a glob of outputs, are the recipe's unless given.
+        """
+        from runner.flows.model_registration import default_request, register_run
+        from runner.flows.models import find_version
+
+        connection = self.session.connection
+        request = default_request(self.record, name, path, tuple(aliases), description)
+        registered = register_run(connection, self.record, request, anew=True)
+        return find_version(connection, f"{name}@{registered.version}")
+
+    def exec(
+        self,
+        command: Sequence[str],
+        *,
+        node: str | int | None = None,
+        stdin: str | None = None,
+        check: bool = False,
+    ) -> Command:
+        """Run a command on its node, in its folder, with its environment; what it wrote."""
+        from runner.flows.reach import capture_login, find_place, open_login
+
+        connection, home = self.session.connection, self.session.settings.home
+        place = find_place(connection, self.record, None if node is None else str(node))
+        with open_login(connection, home, place, list(command), terminal=False) as login:
+            ended = Command(*capture_login(login, stdin))
+        if check and ended.exit_code:
+            said = ended.stderr.strip().splitlines()
+            raise RunnerError(
+                "R-EXEC",
+                f"{command[0]} ended with code {ended.exit_code}",
+                why=said[-1] if said else "",
+                fix="look at .stdout and .stderr: call it without check=True",
+                exit_code=ExitCode.RUN_FAILED,
+            )
+        return ended
+
+    def export(
+        self,
+        to: Literal["mlflow", "tensorboard"],
+        uri: str | Path | None = None,
+        *,
+        artifacts: bool = True,
+    ) -> str:
+        """Copy it to MLflow or TensorBoard, or bring the copy up to date; where it lies there."""
+        if to == "tensorboard":
+            from runner.flows.event_files import check_folder, write_event_files
+
+            folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
+            write_event_files(self.session.connection, [self.record], folder)
+            return str(folder / self.id)
+        from runner.core.progress import ignore_progress
+        from runner.flows.export_mlflow import export_to_mlflow
+
+        connection, home = self.session.connection, self.session.settings.home
+        address = None if uri is None else str(uri)
+        done = export_to_mlflow(
+            connection, self.record, home, address, ignore_progress, artifacts=artifacts
+        )
+        return done.id
+
+    # -- how it is shown
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}{f': {self._status.state.value}' if self._status else ''}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Run) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    def _repr_html_(self) -> str:
+        return html.run_card(self)
+
+
+class Runs(Sequence[Run]):
+    """Runs, newest first; a notebook shows them as a table."""
+
+    def __init__(self, found: Iterable[Run]) -> None:
+        self._runs = tuple(found)
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> Runs: ...
+    def __getitem__(self, index: int | slice) -> Run | Runs:
+        return Runs(self._runs[index]) if isinstance(index, slice) else self._runs[index]
+
+    def __len__(self) -> int:
+        return len(self._runs)
+
+    def __repr__(self) -> str:
+        return f"[{', '.join(map(repr, self._runs))}]"
+
+    def _repr_html_(self) -> str:
+        return html.runs_table(self._runs)

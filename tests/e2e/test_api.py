@@ -1,0 +1,118 @@
+"""`import runner`: the guide's example runs, and what a program asks for is what it gets."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import runner
+from tests.e2e.conftest import ROOT, until
+
+Write = Callable[..., Path]
+
+_WAITS = """
+import os, pathlib, time
+output = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+print("begun", flush=True)
+while not (output / "stop").exists():
+    time.sleep(0.05)
+raise SystemExit(3)
+"""
+
+
+@pytest.fixture(autouse=True)
+def at_home(session_home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_HOME", str(session_home))
+    monkeypatch.setenv("RUNNER_CONFIG", "")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def waiting(script: Write) -> Generator[runner.Run]:
+    """A run that goes on until it is told to stop, and then fails."""
+    run = runner.train(script(_WAITS))
+    until(lambda: "begun" in run.logs(), timeout_s=120)
+    yield run
+    run.cancel()
+
+
+def test_the_guide_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    page = (ROOT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    assert len(blocks) >= 5
+    namespace: dict[str, Any] = {}
+    for block in blocks:
+        exec(compile(block, "python.md", "exec"), namespace)
+    shown = capsys.readouterr()
+    assert "trained 3 epochs" in shown.out
+    assert shown.err == "", "the API itself prints nothing"
+    last = namespace["seen"][-1]
+    assert (last.run_id, last.state) == (namespace["again"].id, "succeeded")
+    assert last.metrics == {"loss": 0.2}
+    assert namespace["seen"][0].state == "submitting"
+
+
+def test_run_that_fails_is_told_by_check_and_waiting_has_an_end(waiting: runner.Run) -> None:
+    assert (waiting.state, waiting.done, waiting.result) == ("running", False, None)
+    with pytest.raises(runner.RunnerError) as late:
+        waiting.wait(timeout_s=0.5)
+    assert late.value.code == "R-TIMEOUT"
+    assert waiting.state == "running"
+    seen = waiting.exec(["sh", "-c", "cat; echo $RUNNER_RUN_ID >&2; exit 4"], stdin="é\n")
+    assert (seen.exit_code, seen.stdout, seen.stderr) == (4, "é\n", f"{waiting.id}\n")
+    with pytest.raises(runner.RunnerError) as refused:
+        waiting.exec(["sh", "-c", "echo why >&2; exit 4"], check=True)
+    assert (refused.value.code, refused.value.why) == ("R-EXEC", "why")
+    waiting.exec(["sh", "-c", 'touch "$RUNNER_OUTPUT_DIR/stop"'], check=True)
+    with pytest.raises(runner.RunnerError) as failed:
+        waiting.wait(check=True)
+    assert failed.value.code == "R-RUN-FAILED"
+    assert "code 3" in failed.value.why
+    assert waiting.result is not None
+    assert waiting.result.exit_code == 3
+    assert waiting.wait() is waiting
+
+
+def test_runs_are_objects_that_keep_what_ended_and_show_themselves(
+    waiting: runner.Run, script: Write
+) -> None:
+    waiting.cancel()
+    assert waiting.wait().state == "cancelled"
+    [found] = [run for run in runner.runs() if run == waiting]
+    assert found.state == "cancelled"
+    assert found.record == waiting.record, "a run of the list reads what the list left out"
+    assert runner.runs(1)[0] in runner.runs(5)[:2]
+    card, table = waiting._repr_html_(), runner.runs(5)._repr_html_()
+    for text in (card, table):
+        assert waiting.id in text
+        assert "cancelled" in text
+    with pytest.raises(runner.RunnerError) as ended:
+        waiting.exec(["true"])
+    assert ended.value.code == "R-REACH-ENDED"
+
+
+def test_parameters_of_a_program_arrive_as_values(script: Write, tmp_path: Path) -> None:
+    folder = script("import os; print(open(os.environ['RUNNER_PARAMS']).read())")
+    (folder / "train.yaml").write_text(
+        "command: python train.py\nparams: {rate: 1.0, text: a, flag: false, count: 1, big: 1}\n"
+    )
+    odd = 'it\'s = "$x" é'
+    run = runner.train(
+        folder,
+        set={"rate": 1e-12, "text": odd, "flag": True, "count": -3, "big": 10**18},
+        check=True,
+    )
+    assert dict(run.params) == {
+        "rate": 1e-12,
+        "text": odd,
+        "flag": True,
+        "count": -3,
+        "big": 10**18,
+    }
+    with pytest.raises(runner.RunnerError) as caught:
+        runner.train(folder, set={"rate": [1, 2]})
+    assert caught.value.code == "R-SET-VALUE"
