@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 STORAGE_SCOPE = "https://storage.azure.com/.default"
 COPY_LIFETIME = timedelta(hours=1)
+# What a task may do. It deletes checkpoints beyond the last few; nothing of a model, ever.
+_NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
 
 
 class Connection:
@@ -75,7 +77,7 @@ class Connection:
         containers = {
             name: {
                 "url": self._container_url(container),
-                "sas": self._container_sas(container, lifetime, writable=name != "data"),
+                "sas": self._container_sas(container, lifetime, _NODE_RIGHTS[name]),
             }
             for name, container in names.items()
         }
@@ -87,7 +89,7 @@ class Connection:
         return {
             name: {
                 "url": self._container_url(name),
-                "sas": self._container_sas(name, lifetime, writable=False),
+                "sas": self._container_sas(name, lifetime, "rl"),
             }
             for name in containers
         }
@@ -193,24 +195,16 @@ class Connection:
     def _container_url(self, container: str) -> str:
         return f"{self.outputs.blob_endpoint}/{container}"
 
-    def _container_sas(self, container: str, lifetime: timedelta, *, writable: bool) -> str | None:
+    def _container_sas(self, container: str, lifetime: timedelta, rights: str) -> str | None:
         if self._keys is None:
             return None
         from azure.storage.blob import ContainerSasPermissions, generate_container_sas
 
-        allowed = ContainerSasPermissions(
-            read=True,
-            list=True,
-            add=writable,
-            create=writable,
-            write=writable,
-            delete=writable,  # checkpoints beyond the last few
-        )
         return generate_container_sas(
             self.outputs.storage_account,
             container,
             account_key=self._keys["storage"],
-            permission=allowed,
+            permission=ContainerSasPermissions.from_string(rights),
             expiry=datetime.now(UTC) + lifetime,
         )
 

@@ -33,7 +33,7 @@ from runner.node.model_documents import (
 from runner.node.registry import Registered, is_deleted
 
 _STAGE = "model"
-_LOOK_S = 0.3
+_LOOK_S = 0.15
 _PATIENCE_S = 900.0  # for an agent that is copying; the client could do it, but from further away
 _OVER = frozenset({"completed"})
 
@@ -98,7 +98,12 @@ def default_request(
     record: RunRecord, name: str | None, path: str | None, aliases: tuple[str, ...], text: str
 ) -> ModelRequest:
     """What a person asked for, filled up from what the run's recipe says."""
-    wanted = wanted_model(record)
+    try:
+        wanted = wanted_model(record)
+    except RunnerError:
+        if name is None:
+            raise
+        wanted = None  # what the recipe said is of no use, and not needed
     chosen = name or (wanted.name if wanted else slug(record.recipe)[:63].rstrip("-_"))
     if wanted is None or chosen != wanted.name:
         return ModelRequest(chosen, aliases, path, text)
@@ -121,6 +126,7 @@ def settle_model(
             return None
         found = _await_agent(connection, record, request.name)
         if found is not None:
+            on_progress(Progress(_STAGE, "end", str(found)))
             return found
         registered = register_run(connection, record, request, on_progress)
     except RunnerError as err:
@@ -135,15 +141,17 @@ def _await_agent(connection: Connection, record: RunRecord, name: str) -> RunMod
     """What the agent wrote; None once its task is over and it wrote nothing."""
     container = runs_container(connection)
     until = time.monotonic() + _PATIENCE_S
+    over = False
     while True:
-        task = get_task(connection, record.job_id, record.task_id)
         found = _load_record(container, model_record_blob(record.run_id, name))
         if found is not None and found.version:
             return found
-        over = task is None or task.phase in _OVER or found is not None
-        if over or time.monotonic() > until:
+        if over or found is not None or time.monotonic() > until:
             return None
-        time.sleep(_LOOK_S)
+        task = get_task(connection, record.job_id, record.task_id)
+        over = task is None or task.phase in _OVER  # then one more look: it may just have written
+        if not over:
+            time.sleep(_LOOK_S)
 
 
 def describe_models(connection: Connection, record: RunRecord) -> list[RunModel]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from runner.node.identity import ManagedIdentityCredential, SasCredential
 from runner.node.model_documents import (
     ModelRequest,
     RegistryError,
@@ -15,7 +16,10 @@ from runner.node.model_documents import (
     select_outputs,
     to_body,
 )
+from runner.node.patience import Patience
+from runner.node.transport import Transport
 from tests.unit.node.agent_task import RUN, Task
+from tests.unit.node.fake_blob import CONTAINER, FakeBlobs
 from tests.unit.node.races import output
 
 SCRIPT = """
@@ -48,6 +52,18 @@ def test_run_that_failed_is_no_model(task: Task) -> None:
     task.submit("raise SystemExit(3)", model={"name": "cats"})
     assert task.run() == 3
     assert not task.has("models/cats.json")
+
+
+def test_copies_bring_the_right_to_read_their_source(
+    service: FakeBlobs, patience: Patience
+) -> None:
+    signed = Transport(service.url, SasCredential("sv=1&sig=s"), patience).copy_source("r/ä b?#")
+    assert signed == {"x-ms-copy-source": f"{service.url}/r/%C3%A4%20b%3F%23?sv=1&sig=s"}
+    host = service.url.removesuffix(CONTAINER)
+    identity = ManagedIdentityCredential("client", f"{host}/metadata/token")
+    named = Transport(service.url, identity, patience).copy_source("r/x")
+    assert named["x-ms-copy-source"] == f"{service.url}/r/x"
+    assert named["x-ms-copy-source-authorization"].startswith("Bearer token-")
 
 
 @pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "a.b", "a" * 64, "ä", "a@3", "a\n"])

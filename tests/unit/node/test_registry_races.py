@@ -44,6 +44,7 @@ class Story:
         )
         self.removing = random.random() < 0.3
         self.drafts = {f"run-{n}": self._write_run(f"run-{n}") for n in range(random.randint(1, 3))}
+        self.by_hand: set[str] = set()
         self.finished: dict[str, list[int]] = {}
         names = list(self.drafts)
         bodies = [self._registrant(random.choice(names)) for _ in range(random.randint(2, 4))]
@@ -74,12 +75,15 @@ class Story:
 
     def _registrant(self, run_id: str) -> Any:
         patience = 1 + int(self.race.random.random() * 4)
+        anew = self.removing and self.race.random.random() < 0.4  # a person, who wants it back
+        self.by_hand |= {run_id} if anew else set()
 
         def register(process: Process) -> None:
             store = NodeModels(process.container("models"), process.container("runs"))
             registered = Registry(store, NAME).register(
-                self.drafts[run_id], lambda path: f"{run_id}/output/{path}"
+                self.drafts[run_id], lambda path: f"{run_id}/output/{path}", anew=anew
             )
+            assert not (anew and registered.deleted), "by hand a run becomes a version again"
             self.finished.setdefault(run_id, []).append(registered.version)
 
         def life(process: Process) -> None:
@@ -128,13 +132,16 @@ class Story:
 def check(story: Story) -> None:
     versions = story.versions
     assert sorted(versions) == list(range(1, len(versions) + 1)), "numbers are dense"
-    by_run: dict[str, int] = {}
+    by_run: dict[str, list[int]] = {}
     for number, version in versions.items():
-        assert version["run_id"] not in by_run, "one version of a run"
         assert version["version"] == number
-        by_run[version["run_id"]] = number
+        by_run.setdefault(version["run_id"], []).append(number)
+    for run_id, numbers in by_run.items():
+        counted = [n for n in numbers if run_id not in story.by_hand or not is_deleted(versions[n])]
+        assert len(counted) <= 1, "one version of a run"
     for run_id, numbers in story.finished.items():
-        assert set(numbers) == {by_run[run_id]}, "everybody was told the same version"
+        assert set(numbers) <= set(by_run[run_id])
+        assert run_id in story.by_hand or len(set(numbers)) == 1, "all were told the same version"
     for number, version in versions.items():
         sure = version["run_id"] in story.finished or not story.removing
         assert is_deleted(version) or not sure or story.is_whole(version), f"{number} is whole"

@@ -49,6 +49,7 @@ def test_local_nodes_get_a_container_sas_that_ends(local: Connection) -> None:
     assert storage["runs"]["url"] == "http://127.0.0.1:2222/runnerlocal/runs"
     assert set(runs["sp"][0]) == set("racwdl")  # checkpoints beyond the last few are deleted
     assert set(data["sp"][0]) == set("rl")
+    assert set(parse_qs(storage["models"]["sas"])["sp"][0]) == set("racwl")
     ends = datetime.fromisoformat(runs["se"][0])
     assert timedelta(minutes=59) < ends - datetime.now(UTC) <= HOUR
 

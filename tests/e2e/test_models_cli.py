@@ -1,0 +1,145 @@
+"""`runner train` to `runner models`, with the installed command against its own services."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.conftest import Cli, until
+
+Write = Callable[..., Path]
+
+SCRIPT = """
+import json, os, pathlib, sys
+out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+(out / "sub").mkdir()
+(out / "sub" / "model.bin").write_bytes(bytes(range(256)) * 1000)
+(out / "notes.txt").write_text("notes")
+value = float(sys.argv[1]) if len(sys.argv) > 1 else 0.5
+with open(os.environ["RUNNER_METRICS_FILE"], "a") as file:
+    file.write(json.dumps({"acc": value}) + "\\n")
+"""
+MODEL = bytes(range(256)) * 1000
+
+
+def recipe(folder: Path, text: str) -> Path:
+    (folder / "train.yaml").write_text(text)
+    return folder
+
+
+def only_run(cli: Cli) -> str:
+    return json.loads(cli.ok("ps", "-o", "json"))[0]["run_id"]
+
+
+def test_run_becomes_a_version_that_comes_back_with_the_same_bytes(
+    own_cli: Cli, script: Write
+) -> None:
+    cli = own_cli
+    folder = recipe(
+        script(SCRIPT),
+        "model: {name: digits, aliases: [staging], path: sub}\nmetrics: {primary: acc}\n",
+    )
+    first = cli.run("train", folder, "--no-download", "--", "0.9")
+    assert first.returncode == 0, first.stderr
+    assert "registered digits@1" in first.stderr
+    done = cli.run("train", folder, "--no-download", "-o", "json", "--", "nan")
+    assert json.loads(done.stdout)["model"] == {"name": "digits", "version": 2, "problem": ""}
+    [row] = cli.json("models", "ls")
+    assert {key: row[key] for key in ("model", "versions", "latest", "best", "value")} == {
+        "model": "digits", "versions": 2, "latest": 2, "best": 1, "value": 0.9,
+    }  # fmt: skip
+    versions = {row["version"]: row for row in cli.json("models", "ls", "digits")}
+    assert versions[2]["aliases"] == ["latest", "staging"]
+    shown = cli.json("models", "show", "digits@best")
+    run_id = shown["run_id"]
+    assert shown["lineage"]["code"]["sha256"] == cli.json("show", run_id)["run"]["code"]["sha256"]
+    assert cli.json("show", run_id)["models"][0]["version"] == 1
+    assert "digits@1" in cli.ok("show", run_id)
+    assert cli.ok("models", "get", "digits@best").strip() == "digits-1"
+    got = {p.relative_to(cli.cwd): p.read_bytes() for p in cli.cwd.glob("digits-1/**/*.*")}
+    assert got == {Path("digits-1/sub/model.bin"): MODEL}
+    assert shown["files"][0]["sha256"] == hashlib.sha256(MODEL).hexdigest()
+    stages = cli.json("show", run_id)["run"]["model"]
+    assert stages == {"name": "digits", "aliases": ["staging"], "path": "sub", "description": ""}
+
+
+def test_registering_by_hand_and_what_it_refuses(own_cli: Cli, script: Write) -> None:
+    cli = own_cli
+    cli.ok("train", script(SCRIPT), "--no-download")
+    run_id = only_run(cli)
+    made = cli.run("models", "register", run_id, "hand", "--path", "*.txt", "--alias", "prod")
+    assert (made.returncode, made.stdout) == (0, "hand@1\n")
+    again = cli.run("models", "register", run_id, "hand", "--path", "*.txt")
+    assert (again.returncode, again.stdout) == (0, "hand@1\n")
+    assert "is hand@1 already" in again.stderr
+    cli.ok("models", "get", "hand@prod", "here")
+    assert (cli.cwd / "here" / "notes.txt").read_text() == "notes"
+    for words, code, exit_code in (
+        (("register", "nope", "hand"), "R-RUN-UNKNOWN", 2),
+        (("register", run_id, "Hand"), "R-MODEL-NAME", 2),
+        (("register", run_id, "other", "--path", "x*"), "R-MODEL-FILES", 2),
+        (("register", run_id, "hand"), "R-MODEL-OTHER-FILES", 2),
+        (("register", run_id, "other", "--alias", "best"), "R-MODEL-ALIAS", 2),
+        (("get", "hnad"), "R-MODEL-UNKNOWN", 2),
+        (("get", "hand@7"), "R-MODEL-VERSION", 2),
+        (("get", "hand@prd"), "R-MODEL-ALIAS-UNKNOWN", 2),
+        (("get", "hand@"), "R-MODEL-REFERENCE", 2),
+        (("rm", "hand@1"), "R-MODEL-IN-USE", 2),
+        (("rm", "hand"), "R-MODEL-DECLINED", 2),
+    ):
+        refused = cli.run("models", *words, "-o", "json")
+        error = json.loads(refused.stdout)["error"]
+        assert (error["code"], refused.returncode) == (code, exit_code), words
+        assert error["fix"], words
+    (cli.cwd / "here" / "notes.txt").write_text("mine")
+    kept = cli.run("models", "get", "hand", "here")
+    assert (kept.returncode, "R-MODEL-OVERWRITE" in kept.stderr) == (2, True)
+    assert (cli.cwd / "here" / "notes.txt").read_text() == "mine"
+    cli.ok("models", "rm", "hand", "--yes", "--force")
+    gone = cli.run("models", "get", "hand@1")
+    assert "R-MODEL-DELETED" in gone.stderr
+    assert json.loads(cli.ok("models", "ls", "-o", "json")) == []
+    assert cli.json("models", "ls", "hand", "--all")[0]["deleted"]
+    anew = cli.run("models", "register", run_id, "hand")
+    assert anew.stdout == "hand@2\n"
+
+
+def test_run_that_is_not_over_or_failed_is_refused(own_cli: Cli, script: Write) -> None:
+    cli = own_cli
+    cli.run("train", script("raise SystemExit(3)"), "--no-download")
+    failed = cli.run("models", "register", "@last", "x")
+    assert (failed.returncode, "R-MODEL-RUN]" in failed.stderr) == (1, True)
+    cli.ok("train", script("import time; time.sleep(60)"), "--detach")
+    running = cli.run("models", "register", "@last", "x")
+    assert (running.returncode, "is not over" in running.stderr) == (2, True)
+    cli.ok("cancel", "@last")
+    cancelled = cli.run("models", "register", "@last", "x")
+    assert "was cancelled" in cancelled.stderr
+    assert json.loads(cli.ok("models", "ls", "-o", "json")) == []
+
+
+def test_killed_download_leaves_no_half_file_and_is_continued(own_cli: Cli, script: Write) -> None:
+    cli = own_cli
+    text = "import os; f = open(os.environ['RUNNER_OUTPUT_DIR'] + '/big', 'wb')\n"
+    text += "for n in range(300): f.write(bytes([n % 251]) * 1_000_000)\n"
+    folder = recipe(script(text), "model: big\n")
+    cli.ok("train", folder, "--no-download")
+    process = cli.start("models", "get", "big", "here")
+    part = until(lambda: list(cli.cwd.glob("here/.big.*.part")), every_s=0.01)[0]
+    until(lambda: part.exists() and part.stat().st_size > 0, every_s=0.005)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    assert not (cli.cwd / "here" / "big").exists()
+    there = part.stat().st_size
+    assert 0 < there < 300_000_000
+    cli.ok("models", "get", "big", "here")
+    expected = hashlib.sha256()
+    for n in range(300):
+        expected.update(bytes([n % 251]) * 1_000_000)
+    with (cli.cwd / "here" / "big").open("rb") as file:
+        assert hashlib.file_digest(file, "sha256").digest() == expected.digest()
+    assert [path.name for path in (cli.cwd / "here").iterdir()] == ["big"]
