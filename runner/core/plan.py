@@ -91,6 +91,8 @@ class RunPlan:
     params: Mapping[str, ParamValue]
     recipe: Recipe
     inputs: RunInputs
+    origin: Mapping[str, str] | None = None  # kind and run_id of what it repeats
+    repeats: Mapping[str, Any] | None = None  # run.json of that, of which it keeps what it can
 
     @property
     def task_id(self) -> str:
@@ -130,7 +132,7 @@ def plan_run(
         account=outputs.batch_account,
         pool=pool,
         job_id=job_id_for(experiment, pool.id),
-        command=(*recipe.command, *_arguments(request.params), *request.script_args),
+        command=(*recipe.command, *to_arguments(request.params), *request.script_args),
         params=dict(request.params),
         recipe=recipe,
         inputs=inputs,
@@ -161,7 +163,8 @@ def choose_pool(wanted: str | None, outputs: StackOutputs) -> PoolOutput:
     )
 
 
-def _arguments(params: Mapping[str, ParamValue]) -> list[str]:
+def to_arguments(params: Mapping[str, ParamValue]) -> list[str]:
+    """Parameters as the script gets them: `--name value` for each."""
     arguments: list[str] = []
     for name, value in params.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)

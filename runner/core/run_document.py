@@ -9,9 +9,19 @@ from runner.core.plan import DataRef, RunPlan
 from runner.core.run_paths import code_blob
 from runner.core.run_record import FORMAT
 
+# What a repetition decides anew; everything else of run.json is kept as it is, known or not.
+_DECIDED = ("run_id", "created", "agent", "command", "params", "batch", "origin", "group")
+
 
 def run_document(plan: RunPlan, job_id: str) -> dict[str, Any]:
     """The document of a plan; `job_id` is the job that the task really goes to."""
+    planned = _planned(plan, job_id)
+    if plan.repeats is None:
+        return planned
+    return {**plan.repeats, **{name: planned[name] for name in _DECIDED if name in planned}}
+
+
+def _planned(plan: RunPlan, job_id: str) -> dict[str, Any]:
     recipe = plan.recipe
     return {
         "format": FORMAT,
@@ -48,6 +58,7 @@ def run_document(plan: RunPlan, job_id: str) -> dict[str, Any]:
         "batch": _batch(plan, job_id),
         "image": None,
         "price": None,
+        "origin": plan.origin,
     }
 
 

@@ -76,6 +76,10 @@ class RunPaths:
         """Which checkpoint the attempt went on from, if any."""
         return f"{self.attempt(number)}resume.json"
 
+    def attempt_environment(self, number: int) -> str:
+        """What the attempt ran with: interpreter, packages, machine."""
+        return f"{self.attempt(number)}environment.json"
+
     def attempt_events(self, number: int) -> str:
         """Append blob: stages of the attempt, one JSON object a line."""
         return f"{self.attempt(number)}events.jsonl"

@@ -19,6 +19,14 @@ ASIDE = "checkpoint"  # reported beside the stages: what is going on stays the s
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """The run that another one repeats: kind is retry, resume or reproduce."""
+
+    kind: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
 class RunRecord:
     """`run.json`; `raw` is the whole document, for `show -o json`."""
 
@@ -35,6 +43,7 @@ class RunRecord:
     goal: Literal["max", "min"]
     data_notice: str | None
     raw: Mapping[str, Any]
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +136,7 @@ def parse_run(content: bytes, run_id: str) -> RunRecord:
             goal="min" if metrics.get("goal") == "min" else "max",
             data_notice=data_set.get("notice"),
             raw=raw,
+            origin=_origin(_part(raw, "origin")),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as err:
         raise _broken(run_id, "run.json", err) from err
@@ -222,6 +232,10 @@ def check_output_path(path: str) -> str:
     if ":" in parts[0]:  # a drive, on Windows
         raise ValueError(f"{path!r} leaves the output folder")
     return path
+
+
+def _origin(raw: dict[str, Any]) -> Origin | None:
+    return Origin(str(raw["kind"]), str(raw["run_id"])) if raw else None
 
 
 def _part(raw: dict[str, Any], name: str) -> dict[str, Any]:

@@ -84,7 +84,7 @@ def prepare_run(
     agent = build_agent()
     dataset = _dataset(recipe, settings, options.data, on_progress) if fetch_data else None
     named = prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, fetch=fetch_data)
-    run_id = make_run_id(recipe.name, request.created, _suffix())
+    run_id = make_run_id(recipe.name, request.created, run_id_suffix())
     inputs = RunInputs(
         code=_code_ref(recipe, code),
         agent_sha256=hashlib.sha256(agent).hexdigest(),
@@ -135,5 +135,6 @@ def _requirements_sha256(recipe: Recipe) -> str | None:
         ) from err
 
 
-def _suffix() -> str:
+def run_id_suffix() -> str:
+    """Four letters or digits that tell runs of one second apart."""
     return "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))

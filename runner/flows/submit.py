@@ -59,6 +59,8 @@ def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnPro
 def _with_inputs(connection: Connection, prepared: PreparedRun) -> PreparedRun:
     """The plan with the inputs that only the service knows, before anything is sent."""
     plan = prepared.plan
+    if plan.repeats is not None:  # they stay what they were
+        return prepared
     named = resolve_in_service(connection, plan.inputs.named, prepared.pending_runs)
     return replace(prepared, plan=replace(plan, inputs=replace(plan.inputs, named=named)))
 

@@ -19,6 +19,7 @@ from runner.node.attempt_checkpoints import AttemptCheckpoints
 from runner.node.attempts import RunBlobs, claim_attempt, failures_before, write_end
 from runner.node.blobs import Container
 from runner.node.clock import now_text
+from runner.node.environment_report import write_environment
 from runner.node.events import EventLog
 from runner.node.export import OutputFile
 from runner.node.failures import StageFailedError, TerminatedError, disk_full, is_disk_full
@@ -165,6 +166,7 @@ def _stages(
 ) -> list[OutputFile]:
     try:
         prepared = attempt.prepare(agent.inputs)
+        write_environment(agent.runs, agent.blobs, number, Path(prepared["VIRTUAL_ENV"]))
         attempt.run(inherited, prepared)
         return attempt.export(agent.runs, agent.blobs.output(number))
     except (StageFailedError, TerminatedError):

@@ -103,7 +103,11 @@ class Attempt:
             builder = EnvironmentBuilder(self._node.shared_dir, report, self._termination.check)
             spec = self._spec
             environment_dir = builder.ensure(
-                self._dirs.code, spec.requirements_file, spec.python, spec.code_sha256
+                self._dirs.code,
+                spec.requirements_file,
+                spec.python,
+                spec.code_sha256,
+                constraints=spec.constraints,
             )
         variables = {"VIRTUAL_ENV": str(environment_dir)}
         self._termination.check()

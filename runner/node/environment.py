@@ -10,9 +10,10 @@ import subprocess
 import sys
 import sysconfig
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from runner.node.environment_report import satisfies
 from runner.node.environment_store import EnvironmentStore, is_whole, remove_tree
 from runner.node.events import Report
 from runner.node.failures import StageFailedError
@@ -40,9 +41,18 @@ class EnvironmentBuilder:
         self._check = check
 
     def ensure(
-        self, code_dir: Path, requirements_file: str | None, python: str | None, code_sha256: str
+        self,
+        code_dir: Path,
+        requirements_file: str | None,
+        python: str | None,
+        code_sha256: str,
+        *,
+        constraints: Sequence[str] = (),
     ) -> Path:
-        """The folder of a complete environment, built if need be. Raises StageFailedError."""
+        """The folder of a complete environment, built if need be. Raises StageFailedError.
+
+        `constraints` are `name==version`: packages get those versions, whatever is newest now.
+        """
         requirements = (
             Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
         )
@@ -51,6 +61,9 @@ class EnvironmentBuilder:
             python = NEWER_PYTHON
         interpreter = Path(sys.executable) if python is None else self._find_python(uv, python)
         target = self._envs / _environment_hash(requirements, interpreter, python, code_sha256)
+        if constraints and requirements and not _has(target, constraints):
+            name = f"{target.name}:{json.dumps(sorted(constraints))}"
+            target = self._envs / hashlib.sha256(name.encode()).hexdigest()[:32]
         if is_whole(target):
             self._report("environment is cached")
             return target
@@ -63,7 +76,7 @@ class EnvironmentBuilder:
             if self._store.take(target.name, target):
                 self._report("environment is cached")
             else:
-                self._build(uv, interpreter, requirements, code_dir, target)
+                self._build(uv, interpreter, requirements, code_dir, target, constraints)
                 self._store.keep(target.name, target)
         return target
 
@@ -78,6 +91,7 @@ class EnvironmentBuilder:
         requirements: Requirements | None,
         code_dir: Path,
         target: Path,
+        constraints: Sequence[str],
     ) -> None:
         # Under the lock nobody else builds this one: what lies there is from a killed task, and
         # its uv may still be writing into it.
@@ -94,6 +108,10 @@ class EnvironmentBuilder:
                 self._report("installing", 0, requirements.count, "packages")
                 install = [uv, "pip", "install", "--python", building / "bin" / "python"]
                 install += ["--compile-bytecode", "-r", requirements.path]
+                if constraints:
+                    pinned = building / "constraints.txt"
+                    pinned.write_text("\n".join(constraints), encoding="utf-8")
+                    install += ["-c", pinned]
                 run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
             building.rename(target)
         finally:
@@ -120,6 +138,13 @@ class EnvironmentBuilder:
             why = found.stderr.strip() or "uv found none"
             raise StageFailedError(STEP, "EnvironmentFailed", f"no Python {request}: {why}")
         return Path(found.stdout.strip())
+
+
+def _has(environment: Path, constraints: Sequence[str]) -> bool:
+    """Whether it is there, with these versions: then nothing needs to be built for them."""
+    pairs = (text.partition("==") for text in constraints)
+    wanted = {name: version for name, _, version in pairs}
+    return is_whole(environment) and satisfies(environment, wanted)
 
 
 def _environment_hash(

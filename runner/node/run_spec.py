@@ -44,6 +44,7 @@ class RunSpec:
     params: Mapping[str, Any]
     env: Mapping[str, str]
     requirements_file: str | None
+    constraints: tuple[str, ...]  # `name==version` of every package; empty leaves them open
     python: str | None
     data_prefix: str | None
     data_files: tuple[DataFile, ...]
@@ -85,6 +86,7 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
         params=dict(raw.get("params") or {}),
         env={str(key): str(value) for key, value in env.items()},
         requirements_file=requirements.get("file"),
+        constraints=tuple(requirements.get("constraints") or ()),
         python=raw.get("python"),
         data_prefix=data.get("prefix"),
         data_files=tuple(parse_data_files(data.get("files") or [])),

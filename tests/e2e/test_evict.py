@@ -30,6 +30,12 @@ def test_run_of_an_evicted_node_goes_on_in_another_attempt(
     assert evicted["pool"] == "local"
     out, err = training.communicate(timeout=180)
     assert (training.returncode, "attempt 2" in out) == (0, True), f"{out}\n{err}"
+    (row,) = own_cli.json("ps")
+    assert (row["attempts"], row["evicted"]) == (2, 1)
+    assert "2 (1 evicted)" in own_cli.ok("ps")
+    attempts = own_cli.json("show", "@last")["attempts"]
+    assert [(each["attempt"], each["spot"]) for each in attempts] == [(1, True), (2, True)]
+    assert [each["why"] for each in attempts] == ["lost", "succeeded"]
 
 
 def test_evictions_that_cannot_be_say_why(own_cli: Cli) -> None:

@@ -7,6 +7,9 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+from runner.azure.blobs import BlobContainer
+from runner.azure.credentials import connect
+from runner.core.settings import load_settings
 from tests.e2e.conftest import Cli
 
 Write = Callable[..., Path]
@@ -110,3 +113,64 @@ def test_runs_are_found_again_by_state_experiment_and_time(own_cli: Cli, script:
         assert refused.returncode == 2
         assert code in refused.stderr
         assert "fix:" in refused.stderr
+
+
+def runs_of(cli: Cli) -> BlobContainer:
+    settings = load_settings({"target": "local"}, cwd=cli.cwd, env=cli.env)
+    return BlobContainer(connect(settings).blob_service(), "runs")
+
+
+def test_run_of_a_newer_runner_is_told_as_that_by_every_verb(own_cli: Cli, script: Write) -> None:
+    folder = measured(script)
+    good = own_cli.json("train", folder, "--no-download")["run_id"]
+    runs = runs_of(own_cli)
+    document = json.loads(runs.read(f"{good}/run.json") or b"{}")
+    newer, torn = "measured-20991121-120000-aaaa", "measured-20991121-120001-aaaa"
+    runs.create(f"{newer}/run.json", {**document, "run_id": newer, "format": 99})
+    runs.create_bytes(f"{torn}/run.json", b'{"format": 1, "run_id"', "application/json")
+    rows = {row["run_id"]: row for row in own_cli.json("ps", "-a")}
+    assert rows[good]["state"] == "succeeded"
+    assert "newer runner" in rows[newer]["reason"]
+    assert rows[torn]["state"] == "unreadable"
+    for words in (
+        ["show", newer],
+        ["metrics", newer],
+        ["metrics", good, "--compare", newer],
+        ["logs", newer],
+        ["attach", newer],
+        ["cancel", newer],
+        ["files", "ls", newer],
+        ["retry", newer],
+        ["resume", newer],
+        ["reproduce", newer],
+        ["reproduce", good, "--against", newer],
+    ):
+        done = own_cli.run(*words)
+        assert done.returncode not in {0, 70}, words
+        assert "R-RUN-FORMAT" in done.stderr, words
+        assert "fix: update runner" in done.stderr, words
+    for verb in ("show", "metrics", "retry", "resume", "reproduce"):
+        done = own_cli.run(verb, torn)
+        assert (done.returncode, "R-RUN-BROKEN" in done.stderr) == (1, True), done.stderr
+
+
+def test_damaged_metrics_cost_only_their_lines(own_cli: Cli, script: Write) -> None:
+    run_id = own_cli.json("train", script("print(1)"), "--no-download")["run_id"]
+    lines = [
+        '{"step": 1, "name": "x", "value": 1}',
+        '{"step": 2, "name": "x", "va',
+        '{"step": 1e999, "name": "x", "value": 2}',
+        '{"step": 3, "name": "x", "value": 1e999}',
+        '{"step": 4, "name": ["x"], "value": {}}',
+        "[]",
+        "\x00\udcff",
+        '{"step": 5, "name": "x", "value": "NaN"}',
+    ]
+    runs = runs_of(own_cli)
+    content = "\n".join(lines).encode("utf-8", "surrogateescape")
+    runs.delete(f"{run_id}/metrics.jsonl")
+    assert runs.create_bytes(f"{run_id}/metrics.jsonl", content, "application/jsonl")
+    found = own_cli.json("metrics", run_id)
+    assert found["metrics"]["x"]["steps"] == [1, 3, 5]
+    assert found["runs"][0]["metrics"]["x"]["best"] == 1
+    assert "2 values are NaN or infinite" in own_cli.ok("metrics", run_id, "--chart")

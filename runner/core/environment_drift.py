@@ -1,0 +1,91 @@
+"""What is not as it was when a run is repeated, named one by one."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from runner.contract import PoolOutput
+from runner.core.run_record import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One thing that differs; texts for people."""
+
+    what: str
+    was: str
+    now: str
+
+
+# Of `attempts/<n>/environment.json`, with the name that people know it by.
+_MACHINE = (
+    ("python", "Python"),
+    ("platform", "platform"),
+    ("libc", "C library"),
+    ("cpu", "CPU"),
+    ("cpus", "number of CPUs"),
+    ("gpus", "GPUs"),
+    ("driver", "GPU driver"),
+)
+_SPEC = ("command", "params", "env", "data", "inputs", "image")
+
+
+def plan_drift(record: RunRecord, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
+    """What can be told before a run is repeated on that pool."""
+    drift: list[Drift] = []
+    _add(drift, "node agent", _sha256(record, "agent"), agent_sha256[:12])
+    _add(drift, "VM size", _text(record.raw["batch"].get("vm_size")), pool.vm_size)
+    return drift
+
+
+def spec_drift(original: RunRecord, repeated: RunRecord) -> list[Drift]:
+    """What two runs were asked to do that is not the same."""
+    drift: list[Drift] = []
+    for name in ("code", "agent"):
+        shown = "node agent" if name == "agent" else name
+        _add(drift, shown, _sha256(original, name), _sha256(repeated, name))
+    for name in _SPEC:
+        _add(drift, name, _part(original.raw, name), _part(repeated.raw, name))
+    sizes = (_text(each.raw["batch"].get("vm_size")) for each in (original, repeated))
+    _add(drift, "VM size", *sizes)
+    return drift
+
+
+def environment_drift(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Drift]:
+    """What two attempts ran with that is not the same, of what both recorded."""
+    drift: list[Drift] = []
+    for name, shown in _MACHINE:
+        if name in was and name in now:
+            _add(drift, shown, _text(was[name]), _text(now[name]))
+    before: Mapping[str, str] = was.get("packages") or {}
+    after: Mapping[str, str] = now.get("packages") or {}
+    if "packages" in was and "packages" in now:
+        for name in sorted({*before, *after}):
+            _add(drift, f"package {name}", before.get(name, "none"), after.get(name, "none"))
+    return drift
+
+
+def _add(drift: list[Drift], what: str, was: str, now: str) -> None:
+    if was != now:
+        drift.append(Drift(what, was, now))
+
+
+def _sha256(record: RunRecord, name: str) -> str:
+    part: Mapping[str, Any] = record.raw.get(name) or {}
+    return _text(part.get("sha256"))[:12]
+
+
+def _part(raw: Mapping[str, Any], name: str) -> str:
+    value = raw.get(name) or None
+    if name == "data" and value is not None:
+        value = raw["data"].get("prefix")  # it names the files' hashes; their source may vary
+    return "none" if value is None else json.dumps(value, sort_keys=True)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        value = ", ".join(map(str, cast("list[object]", value)))
+    return "none" if value in (None, "") else str(value)

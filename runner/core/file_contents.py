@@ -1,0 +1,67 @@
+"""Whether two files of a model hold the same, where their bytes differ.
+
+An archive carries the time at which each member was packed, and Keras writes a date into its
+`metadata.json`: neither says anything about the model. What counts is every member's content.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+# Of a `.keras` archive (keras/src/saving/saving_lib.py, `_METADATA_FILENAME`).
+_KERAS_METADATA = "metadata.json"
+_KERAS_DATE = "date_saved"
+_SHOWN = 4
+
+
+def content_difference(one: Path, other: Path) -> str | None:
+    """What differs between two files, in a few words; None where only bytes do."""
+    if zipfile.is_zipfile(one) and zipfile.is_zipfile(other):
+        return _difference(_members(one), _members(other), "members")
+    if one.suffix == ".json" and other.suffix == ".json":
+        before, after = _values(one), _values(other)
+        if before is not None and after is not None:
+            return _difference(before, after, "keys")
+    return "bytes"
+
+
+def _difference(one: dict[str, str], other: dict[str, str], what: str) -> str | None:
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    if not names:
+        return None
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{what} {', '.join(names[:_SHOWN])}{more}"
+
+
+def _members(path: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                found[name] = _member(archive, name, keras=path.suffix == ".keras")
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as err:
+        found["?"] = f"{path}: {err}"  # what cannot be read is equal to nothing
+    return found
+
+
+def _member(archive: zipfile.ZipFile, name: str, *, keras: bool) -> str:
+    if keras and name == _KERAS_METADATA:
+        try:
+            metadata: Any = json.loads(archive.read(name))
+            return json.dumps({k: v for k, v in metadata.items() if k != _KERAS_DATE})
+        except (ValueError, AttributeError):
+            pass
+    with archive.open(name) as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
+
+
+def _values(path: Path) -> dict[str, str] | None:
+    try:
+        raw: Any = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): repr(value) for name, value in raw.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None

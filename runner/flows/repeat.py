@@ -1,0 +1,217 @@
+"""`retry`, `resume` and what `reproduce` submits: a run once more, from what blob holds of it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runner.azure.blobs import BlobContainer, in_parallel
+from runner.azure.credentials import Connection
+from runner.azure.faults import SERVICES_DOWN
+from runner.core.code_archive import CodeArchive
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.progress import OnProgress
+from runner.core.repeat import Repetition, choose_same_pool, plan_again
+from runner.core.run_ids import make_run_id
+from runner.core.run_paths import RunPaths
+from runner.core.run_record import RunRecord
+from runner.core.states import RunState
+from runner.flows.history import RunFilter, RunRow, list_runs
+from runner.flows.prepare import PreparedRun, run_id_suffix
+from runner.flows.run_documents import find_run, runs_container
+from runner.flows.run_view import load_view
+from runner.flows.submit import submit_run
+from runner.node.pack import build_agent
+
+_TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
+_FAILED = frozenset({RunState.FAILED, RunState.LOST})
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A checkpoint that can be restored, and whose it is."""
+
+    run_id: str
+    number: int
+
+    def to_json(self) -> dict[str, Any]:
+        """As `resume_from` of run.json; the newest complete one is found by the agent."""
+        return {"run_id": self.run_id, "checkpoint": self.number}
+
+
+def retry_run(
+    connection: Connection, record: RunRecord, pool: str | None, on_progress: OnProgress
+) -> RunRecord:
+    """A run that failed, was cancelled or lost, again from its beginning, as a new run."""
+    state = load_view(connection, record).status.state
+    if state not in _TO_RETRY:
+        raise _not_to_retry(record, state)
+    return submit_again(connection, record, Repetition("retry"), pool, on_progress)
+
+
+def list_to_retry(connection: Connection, home: Path, experiment: str | None) -> list[RunRow]:
+    """Failed and lost runs that no later run repeats, newest first."""
+    rows = list_runs(connection, home, limit=None, only=RunFilter(experiment)).rows
+    repeated = {row.record.origin.run_id for row in rows if row.record and row.record.origin}
+    return [
+        row
+        for row in rows
+        if row.status and row.status.state in _FAILED and row.run_id not in repeated
+    ]
+
+
+def retry_each(
+    connection: Connection, rows: Iterable[RunRow], pool: str | None, on_progress: OnProgress
+) -> Iterator[tuple[RunRow, RunRecord | RunnerError]]:
+    """Each of them as a new run, or why it is none; the services being away ends it."""
+    for row in rows:
+        try:
+            record = find_run(connection, row.run_id)
+            again = submit_again(connection, record, Repetition("retry"), pool, on_progress)
+            yield row, again
+        except RunnerError as err:
+            if err.code == SERVICES_DOWN:
+                raise
+            yield row, err
+
+
+def resume_run(
+    connection: Connection,
+    record: RunRecord,
+    pool: str | None,
+    overrides: tuple[str, ...],
+    on_progress: OnProgress,
+) -> RunRecord:
+    """A run that ended, continued as a new run from its newest complete checkpoint."""
+    state = load_view(connection, record).status.state
+    if not state.final:
+        raise _goes_on(record, state)
+    checkpoint = find_checkpoint(connection, record)
+    if checkpoint is None:
+        raise RunnerError(
+            "R-RESUME-NOTHING",
+            f"{record.run_id} has no complete checkpoint",
+            why="its script wrote none to $RUNNER_CHECKPOINT_DIR, or it ended before the first",
+            fix=f"runner retry {record.run_id} starts it from the beginning",
+        )
+    asked = Repetition("resume", overrides, resume_from=checkpoint.to_json())
+    return submit_again(connection, record, asked, pool, on_progress)
+
+
+def find_checkpoint(connection: Connection, record: RunRecord) -> Checkpoint | None:
+    """The newest complete checkpoint of a run, or of the run that it went on from."""
+    container = runs_container(connection)
+    own = _newest_complete(container, record.run_id)
+    if own is not None:
+        return own
+    before = record.raw.get("resume_from")
+    if not before:
+        return None
+    number = before.get("checkpoint")
+    if number is None:
+        return _newest_complete(container, before["run_id"])
+    whole = _is_complete(container, before["run_id"], int(number))
+    return Checkpoint(before["run_id"], int(number)) if whole else None
+
+
+def submit_again(
+    connection: Connection,
+    record: RunRecord,
+    asked: Repetition,
+    pool: str | None,
+    on_progress: OnProgress,
+) -> RunRecord:
+    """Submit the repetition, with the code and data that lie in blob."""
+    check_parts(connection, record)
+    created, agent = datetime.now(UTC), build_agent()
+    plan = plan_again(
+        record,
+        asked,
+        connection.outputs,
+        choose_same_pool(pool, record, connection.outputs),
+        run_id=make_run_id(record.recipe, created, run_id_suffix()),
+        created=created,
+        agent_sha256=hashlib.sha256(agent).hexdigest(),
+    )
+    code = CodeArchive(b"", plan.inputs.code.sha256, 0, 0, ())  # lies in blob: nothing is sent
+    return submit_run(connection, PreparedRun(plan, code, agent, None), on_progress)
+
+
+def check_parts(connection: Connection, record: RunRecord) -> None:
+    """Raise RunnerError where the run's code or data is gone from blob."""
+    code = record.raw["code"]
+    size = runs_container(connection).size(code["blob"])
+    if size is None or size != code.get("size_bytes", size):
+        raise _gone(record, "code", code["blob"], connection.outputs.container_runs)
+    container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
+    named: dict[str, dict[str, Any]] = record.raw.get("inputs") or {}
+    uploaded = [each for each in named.values() if each.get("kind") in ("path", "dataset")]
+    for data in (record.raw.get("data"), *uploaded):
+        if data and (gone := _missing_file(container, data)):
+            raise _gone(record, "data", gone, container.name)
+
+
+def _missing_file(container: BlobContainer, data: dict[str, Any]) -> str | None:
+    there = {blob.name: blob.size_bytes for blob in container.list(data["prefix"])}
+    names = {data["prefix"] + file["name"]: file["size_bytes"] for file in data["files"]}
+    return next((name for name, size in names.items() if there.get(name) != size), None)
+
+
+def _newest_complete(container: BlobContainer, run_id: str) -> Checkpoint | None:
+    prefix = RunPaths(run_id).checkpoints
+    numbers = [
+        int(parts[0])
+        for blob in container.list(prefix)
+        if (parts := blob.name.removeprefix(prefix).split("/"))[1:] == ["manifest.json"]
+        and parts[0].isdigit()
+    ]
+    for number in sorted(numbers, reverse=True):
+        if _is_complete(container, run_id, number):
+            return Checkpoint(run_id, number)
+    return None
+
+
+def _is_complete(container: BlobContainer, run_id: str, number: int) -> bool:
+    """Whether the manifest and all files it names are there; the agent compares their hashes."""
+    content = container.read(f"{RunPaths(run_id).checkpoints}{number}/manifest.json")
+    try:
+        files: list[Any] = json.loads(content or b"null")["files"]
+        wanted = {str(file["blob"]): int(file["size_bytes"]) for file in files}
+    except (ValueError, TypeError, KeyError):
+        return False
+    return list(wanted.values()) == in_parallel(container.size, wanted)
+
+
+def _not_to_retry(record: RunRecord, state: RunState) -> RunnerError:
+    if not state.final:
+        return _goes_on(record, state)
+    return RunnerError(
+        "R-RETRY-STATE",
+        f"{record.run_id} is {state.value}: there is nothing to retry",
+        why="retry repeats what failed, was cancelled or was lost",
+        fix=f"runner reproduce {record.run_id} runs it again and compares",
+    )
+
+
+def _goes_on(record: RunRecord, state: RunState) -> RunnerError:
+    return RunnerError(
+        "R-RUN-GOES-ON",
+        f"{record.run_id} is {state.value}",
+        why="it has not ended, and after an eviction it goes on by itself",
+        fix=f"runner attach {record.run_id}, or runner cancel {record.run_id} first",
+    )
+
+
+def _gone(record: RunRecord, what: str, blob: str, container: str) -> RunnerError:
+    return RunnerError(
+        f"R-REPEAT-{what.upper()}",
+        f"the {what} of {record.run_id} is not in blob any more",
+        why=f"{blob} is missing in container {container}, or has another size",
+        fix=f"runner train again from the {'recipe' if what == 'code' else 'data'} on your machine",
+        exit_code=ExitCode.PREFLIGHT,
+    )

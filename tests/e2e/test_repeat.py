@@ -1,0 +1,198 @@
+"""Rows 31 and 46 of the features: retry, resume, reproduce, from any folder."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.azure.blobs import BlobContainer
+from runner.azure.credentials import Connection, connect
+from runner.core.run_paths import RunPaths
+from runner.core.settings import load_settings
+from tests.e2e.conftest import Cli
+
+Write = Callable[..., Path]
+
+TRAIN = """
+import argparse, hashlib, json, os, pathlib, sys, time, zipfile
+parser = argparse.ArgumentParser()
+parser.add_argument("--seed", type=int, default=0)
+parser.add_argument("--fail")
+parser.add_argument("--vary", default="false")
+arguments = parser.parse_args()
+if arguments.fail:
+    sys.exit("no luck")
+salt = os.urandom(8).hex() if arguments.vary == "true" else ""
+weights = hashlib.sha256(f"{arguments.seed}{salt}".encode()).digest() * 100
+out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+with zipfile.ZipFile(out / "model.zip", "w") as packed:
+    packed.writestr(zipfile.ZipInfo("weights", time.localtime()[:6]), weights)
+(out / "weights.bin").write_bytes(weights)
+(out / "summary.json").write_text(json.dumps({"acc": 0.5, "seconds": time.time()}))
+with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
+    metrics.write(json.dumps({"step": 1, "acc": 0.5 if not salt else int(salt, 16)}) + "\\n")
+"""
+RECIPE = """
+name: repeated
+command: [python, train.py]
+params:
+  seed: {type: int, default: 3}
+  vary: {type: bool, default: false}
+outputs: [model.zip, weights.bin]
+metrics: {primary: acc, goal: max}
+"""
+
+
+def recipe(script: Write) -> Path:
+    folder = script(TRAIN)
+    (folder / "train.yaml").write_text(RECIPE, encoding="utf-8")
+    return folder
+
+
+def connection(cli: Cli) -> Connection:
+    settings = load_settings({"target": "local"}, cwd=cli.cwd, env=cli.env)
+    return connect(settings)
+
+
+def runs_of(cli: Cli) -> BlobContainer:
+    return BlobContainer(connection(cli).blob_service(), "runs")
+
+
+def run_document(cli: Cli, run_id: str) -> dict[str, Any]:
+    return json.loads(runs_of(cli).read(RunPaths(run_id).run) or b"{}")
+
+
+def failed(cli: Cli, folder: Path, *words: str) -> str:
+    done = cli.run("train", folder, *words, "-o", "json", "--", "--fail", "yes")
+    assert done.returncode == 1
+    return json.loads(done.stdout)["run_id"]
+
+
+def test_same_model_is_made_again_after_the_project_is_gone(cli: Cli, script: Write) -> None:
+    folder = recipe(script)
+    first = cli.json("train", folder, "--no-download", "--set", "seed=11")
+    shutil.rmtree(folder)
+    done = cli.run("reproduce", first["run_id"], "-o", "json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert found["same_model"] is True
+    assert {file["path"]: file["verdict"] for file in found["files"]} == {
+        "model.zip": "same content",
+        "weights.bin": "same",
+        "summary.json": "differs",
+    }
+    assert found["metrics"] == {}
+    document = run_document(cli, found["repeated"])
+    assert document["origin"] == {"kind": "reproduce", "run_id": first["run_id"]}
+    assert document["params"] == {"seed": 11, "vary": False}
+    assert document["code"] == run_document(cli, first["run_id"])["code"]
+
+
+def test_model_that_differs_is_no_reproduction(cli: Cli, script: Write) -> None:
+    first = cli.json("train", recipe(script), "--no-download", "--set", "vary=true")["run_id"]
+    done = cli.run("reproduce", first)
+    assert done.returncode == 1
+    assert "weights.bin" in done.stdout
+    assert "members weights" in done.stdout
+    assert "metric acc:" in done.stdout
+    assert "not the same model" in done.stdout
+
+
+def test_two_runs_are_compared_without_running(cli: Cli, script: Write) -> None:
+    folder = recipe(script)
+    one, two = (
+        cli.json("train", folder, "--no-download", "--set", f"seed={seed}")["run_id"]
+        for seed in (1, 2)
+    )
+    done = cli.run("reproduce", one, "--against", two)
+    assert done.returncode == 1
+    assert 'drift: params, {"seed": 1, "vary": false} -> {"seed": 2, "vary": false}' in done.stdout
+
+
+def test_failed_run_is_retried_from_any_folder(cli: Cli, script: Write) -> None:
+    run_id = failed(cli, recipe(script), "--set", "seed=5")
+    shutil.rmtree(cli.cwd / "project")
+    done = cli.run("retry", run_id, "-o", "json")
+    assert done.returncode == 1, "it fails as it did"
+    again = json.loads(done.stdout)["run_id"]
+    document, original = run_document(cli, again), run_document(cli, run_id)
+    assert document["origin"] == {"kind": "retry", "run_id": run_id}
+    assert document["command"] == original["command"]
+    shown = cli.ok("show", again)
+    assert f"retry of {run_id}" in shown
+    (row,) = cli.json("show", again)["attempts"]
+    assert (row["attempt"], row["why"], row["exit_code"]) == (1, "failed", 1)
+
+
+def test_every_failed_run_is_retried_once(own_cli: Cli, script: Write) -> None:
+    folder = recipe(script)
+    first = {failed(own_cli, folder, "-e", "unlucky") for _ in range(2)}
+    own_cli.json("train", folder, "--no-download", "-e", "unlucky")
+    failed(own_cli, folder, "-e", "other")
+    rows = own_cli.json("retry", "--failed", "-e", "unlucky")
+    assert {row["retry_of"] for row in rows} == first
+    for row in rows:
+        own_cli.run("attach", row["run_id"])
+    again = own_cli.json("retry", "--failed", "-e", "unlucky")
+    assert {row["retry_of"] for row in again} == {row["run_id"] for row in rows}
+    for row in again:
+        own_cli.run("cancel", row["run_id"])
+
+
+def test_what_cannot_be_repeated_is_refused(cli: Cli, script: Write) -> None:
+    folder = recipe(script)
+    good = cli.json("train", folder, "--no-download")["run_id"]
+    bad = failed(cli, folder)
+    for words, code in (
+        (["retry", good], "R-RETRY-STATE"),
+        (["retry"], "R-RETRY-WHICH"),
+        (["retry", bad, "--failed"], "R-RETRY-WHICH"),
+        (["retry", bad, "--pool", "nowhere"], "R-POOL-UNKNOWN"),
+        (["resume", good], "R-RESUME-NOTHING"),
+        (["resume", good, "--set", "epochs=1"], "R-RESUME-NOTHING"),
+        (["reproduce", bad], "R-REPRODUCE-OUTCOME"),
+        (["reproduce", good, "--against", bad], "R-REPRODUCE-OUTCOME"),
+    ):
+        refused = cli.run(*words)
+        assert refused.returncode in {2, 3}, refused.stderr
+        assert code in refused.stderr
+        assert "fix:" in refused.stderr
+
+
+def test_run_that_goes_on_is_neither_retried_nor_resumed(cli: Cli, script: Write) -> None:
+    run_id = cli.json("train", script("import time; time.sleep(60)"), "--detach")["run_id"]
+    for verb in ("retry", "resume"):
+        refused = cli.run(verb, run_id)
+        assert refused.returncode == 2
+        assert f"runner cancel {run_id}" in refused.stderr
+    cli.ok("cancel", run_id)
+    again = cli.json("retry", run_id, "--detach")["run_id"]
+    cli.ok("cancel", again)
+
+
+def test_code_that_is_gone_from_blob_is_named(cli: Cli, script: Write) -> None:
+    run_id = failed(cli, recipe(script))
+    runs_of(cli).delete(run_document(cli, run_id)["code"]["blob"])
+    before = cli.json("ps", "-a")
+    refused = cli.run("retry", run_id)
+    assert refused.returncode == 3
+    assert "R-REPEAT-CODE" in refused.stderr
+    assert len(cli.json("ps", "-a")) == len(before)
+
+
+@pytest.mark.slow
+def test_mnist_makes_the_same_model_on_a_cpu(cli: Cli, mnist: Path) -> None:
+    words = ["--data", str(mnist), "--set", "subset=2000", "--set", "epochs=2", "--no-download"]
+    first = cli.json("train", "mnist", *words)["run_id"]
+    done = cli.run("reproduce", first, "-o", "json")
+    assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+    found = json.loads(done.stdout)
+    verdicts = {file["path"]: file["verdict"] for file in found["files"]}
+    assert verdicts["model.weights.h5"] == "same"
+    assert verdicts["model.keras"] == "same content"
+    assert found["drift"] == []
