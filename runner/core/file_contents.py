@@ -1,7 +1,8 @@
 """Whether two files of a model hold the same, where their bytes differ.
 
-An archive carries the time at which each member was packed, and Keras writes a date into its
-`metadata.json`: neither says anything about the model. What counts is every member's content.
+An archive carries the time at which each member was packed. Keras writes a date into
+`metadata.json`, and into `config.json` the addresses that objects had in memory. None of these says
+anything about the model: every member's content counts, and of addresses which are the same.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ import hashlib
 import json
 import zipfile
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-# Of a `.keras` archive (keras/src/saving/saving_lib.py, `_METADATA_FILENAME`).
-_KERAS_METADATA = "metadata.json"
+# Of a `.keras` archive (Keras 3, saving/saving_lib.py and saving/serialization_lib.py).
+_KERAS_TEXTS = ("metadata.json", "config.json")
 _KERAS_DATE = "date_saved"
+_KERAS_ADDRESS = "shared_object_id"  # id(object)
 _SHOWN = 4
 
 
@@ -49,14 +51,28 @@ def _members(path: Path) -> dict[str, str]:
 
 
 def _member(archive: zipfile.ZipFile, name: str, *, keras: bool) -> str:
-    if keras and name == _KERAS_METADATA:
+    if keras and name in _KERAS_TEXTS:
         try:
-            metadata: Any = json.loads(archive.read(name))
-            return json.dumps({k: v for k, v in metadata.items() if k != _KERAS_DATE})
-        except (ValueError, AttributeError):
+            return json.dumps(_timeless(json.loads(archive.read(name)), {}))
+        except (ValueError, RecursionError):
             pass
     with archive.open(name) as source:
         return hashlib.file_digest(source, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
+
+
+def _timeless(value: Any, addresses: dict[Any, int]) -> Any:
+    """Keras' JSON without the date, and with addresses counted in the order they appear."""
+    if isinstance(value, list):
+        return [_timeless(item, addresses) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, Any] = {}
+    for name, item in cast("dict[str, Any]", value).items():
+        if name == _KERAS_ADDRESS:
+            found[name] = addresses.setdefault(repr(item), len(addresses))
+        elif name != _KERAS_DATE:
+            found[name] = _timeless(item, addresses)
+    return found
 
 
 def _values(path: Path) -> dict[str, str] | None:

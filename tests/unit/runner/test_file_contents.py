@@ -23,9 +23,20 @@ def archive(path: Path, members: dict[str, bytes], year: int) -> Path:
     return path
 
 
-def keras(path: Path, year: int, weights: bytes = b"weights", version: str = "3.1") -> Path:
+def keras(
+    path: Path,
+    year: int,
+    weights: bytes = b"weights",
+    version: str = "3.1",
+    shared: tuple[int, ...] = (0, 1, 0),
+) -> Path:
     metadata = {"keras_version": version, "date_saved": f"{year}-01-01@00:00:00"}
-    members = {"metadata.json": json.dumps(metadata).encode(), "model.weights.h5": weights}
+    layers = [{"dtype": {"shared_object_id": 140_000 + year + number}} for number in shared]
+    members = {
+        "metadata.json": json.dumps(metadata).encode(),
+        "config.json": json.dumps({"layers": layers}).encode(),
+        "model.weights.h5": weights,
+    }
     return archive(path, members, year)
 
 
@@ -43,7 +54,11 @@ def test_keras_model_saved_at_another_time_is_the_same_model(tmp_path: Path) -> 
 
 @pytest.mark.parametrize(
     ("changes", "member"),
-    [({"weights": b"other"}, "model.weights.h5"), ({"version": "4"}, "metadata.json")],
+    [
+        ({"weights": b"other"}, "model.weights.h5"),
+        ({"version": "4"}, "metadata.json"),
+        ({"shared": (0, 1, 1)}, "config.json"),
+    ],
 )
 def test_keras_model_that_differs_says_in_which_member(
     tmp_path: Path, changes: dict[str, Any], member: str
