@@ -10,6 +10,7 @@ from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_
 
 if TYPE_CHECKING:
     from runner.cli.show_text import Shown
+    from runner.node.checkpoint import Checkpoint
 
 
 def show(
@@ -21,8 +22,9 @@ def show(
     """Show a run: state, parameters, metrics, attempts, outputs."""
     from runner.cli.show_text import ATTEMPT_COLUMNS, Shown, attempt_rows, lines
     from runner.flows.attempts import list_attempts
+    from runner.flows.checkpoints import list_checkpoints
     from runner.flows.reproduce import load_environment
-    from runner.flows.run_documents import find_run, load_metrics
+    from runner.flows.run_documents import find_run, load_metrics, runs_container
     from runner.flows.run_view import load_view
 
     out = Output(output)
@@ -35,6 +37,7 @@ def show(
         load_metrics(connection, record),
         list_attempts(connection, view),
         load_environment(connection, record),
+        list_checkpoints(runs_container(connection), record.run_id),
     )
     if output is not OutputFormat.TABLE:
         out.record(_document(shown))
@@ -57,7 +60,19 @@ def _document(shown: Shown) -> dict[str, Any]:
         "metrics": [dataclasses.asdict(metric) for metric in shown.metrics],
         "attempts": [dataclasses.asdict(attempt) for attempt in shown.attempts],
         "environment": shown.environment,
+        "checkpoints": [_checkpoint(checkpoint) for checkpoint in shown.checkpoints],
         "output_url": output_url(shown.connection, view.record.run_id, view.result),
         "run": view.record.raw,
         "result": view.result.raw if view.result else None,
+    }
+
+
+def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:
+    return {
+        "checkpoint": checkpoint.number,
+        "attempt": checkpoint.attempt,
+        "time": checkpoint.time,
+        "step": checkpoint.step,
+        "files": len(checkpoint.files),
+        "size_bytes": checkpoint.size_bytes,
     }

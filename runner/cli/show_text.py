@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from runner.core.metrics import MetricSummary
     from runner.flows.attempts import AttemptRow
     from runner.flows.run_view import RunView
+    from runner.node.checkpoint import Checkpoint
 
 _LISTED = 10
 
@@ -32,6 +33,7 @@ class Shown:
     metrics: Sequence[MetricSummary]
     attempts: Sequence[AttemptRow]
     environment: Mapping[str, Any] | None
+    checkpoints: Sequence[Checkpoint]
 
     @property
     def raw(self) -> Mapping[str, Any]:
@@ -142,6 +144,15 @@ def outputs(shown: Shown) -> dict[str, str]:
     }
 
 
+def checkpoints(shown: Shown) -> dict[str, str]:
+    """Which one the run, or another one, would go on from."""
+    if not shown.checkpoints:
+        return {}
+    newest, older = shown.checkpoints[0], len(shown.checkpoints) - 1
+    more = f", and {older} older" if older else ""
+    return {"checkpoint": f"{newest.name}, {size(newest.size_bytes)}{more}"}
+
+
 def attempt_rows(shown: Shown) -> list[dict[str, Any]]:
     """The table of attempts."""
     from datetime import datetime
@@ -170,6 +181,7 @@ SUBJECTS: tuple[Callable[[Shown], dict[str, str]], ...] = (
     data,
     metrics,
     time,
+    checkpoints,
     outputs,
 )
 

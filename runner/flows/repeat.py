@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from runner.azure.blobs import BlobContainer, in_parallel
+from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
 from runner.core.code_archive import CodeArchive
@@ -18,9 +16,9 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress
 from runner.core.repeat import Repetition, choose_same_pool, plan_again
 from runner.core.run_ids import make_run_id
-from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord
 from runner.core.states import RunState
+from runner.flows.checkpoints import find_checkpoint
 from runner.flows.history import RunFilter, RunRow, list_runs
 from runner.flows.prepare import PreparedRun, run_id_suffix
 from runner.flows.run_documents import find_run, runs_container
@@ -30,18 +28,6 @@ from runner.node.pack import build_agent
 
 _TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
 _FAILED = frozenset({RunState.FAILED, RunState.LOST})
-
-
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A checkpoint that can be restored, and whose it is."""
-
-    run_id: str
-    number: int
-
-    def to_json(self) -> dict[str, Any]:
-        """As `resume_from` of run.json; the newest complete one is found by the agent."""
-        return {"run_id": self.run_id, "checkpoint": self.number}
 
 
 def retry_run(
@@ -91,32 +77,18 @@ def resume_run(
     state = load_view(connection, record).status.state
     if not state.final:
         raise _goes_on(record, state)
-    checkpoint = find_checkpoint(connection, record)
-    if checkpoint is None:
+    found = find_checkpoint(runs_container(connection), record)
+    if found is None:
         raise RunnerError(
             "R-RESUME-NOTHING",
             f"{record.run_id} has no complete checkpoint",
             why="its script wrote none to $RUNNER_CHECKPOINT_DIR, or it ended before the first",
             fix=f"runner retry {record.run_id} starts it from the beginning",
         )
-    asked = Repetition("resume", overrides, resume_from=checkpoint.to_json())
+    run_id, checkpoint = found
+    before = {"run_id": run_id, "checkpoint": checkpoint.number}
+    asked = Repetition("resume", overrides, resume_from=before)
     return submit_again(connection, record, asked, pool, on_progress)
-
-
-def find_checkpoint(connection: Connection, record: RunRecord) -> Checkpoint | None:
-    """The newest complete checkpoint of a run, or of the run that it went on from."""
-    container = runs_container(connection)
-    own = _newest_complete(container, record.run_id)
-    if own is not None:
-        return own
-    before = record.raw.get("resume_from")
-    if not before:
-        return None
-    number = before.get("checkpoint")
-    if number is None:
-        return _newest_complete(container, before["run_id"])
-    whole = _is_complete(container, before["run_id"], int(number))
-    return Checkpoint(before["run_id"], int(number)) if whole else None
 
 
 def submit_again(
@@ -160,31 +132,6 @@ def _missing_file(container: BlobContainer, data: dict[str, Any]) -> str | None:
     there = {blob.name: blob.size_bytes for blob in container.list(data["prefix"])}
     names = {data["prefix"] + file["name"]: file["size_bytes"] for file in data["files"]}
     return next((name for name, size in names.items() if there.get(name) != size), None)
-
-
-def _newest_complete(container: BlobContainer, run_id: str) -> Checkpoint | None:
-    prefix = RunPaths(run_id).checkpoints
-    numbers = [
-        int(parts[0])
-        for blob in container.list(prefix)
-        if (parts := blob.name.removeprefix(prefix).split("/"))[1:] == ["manifest.json"]
-        and parts[0].isdigit()
-    ]
-    for number in sorted(numbers, reverse=True):
-        if _is_complete(container, run_id, number):
-            return Checkpoint(run_id, number)
-    return None
-
-
-def _is_complete(container: BlobContainer, run_id: str, number: int) -> bool:
-    """Whether the manifest and all files it names are there; the agent compares their hashes."""
-    content = container.read(f"{RunPaths(run_id).checkpoints}{number}/manifest.json")
-    try:
-        files: list[Any] = json.loads(content or b"null")["files"]
-        wanted = {str(file["blob"]): int(file["size_bytes"]) for file in files}
-    except (ValueError, TypeError, KeyError):
-        return False
-    return list(wanted.values()) == in_parallel(container.size, wanted)
 
 
 def _not_to_retry(record: RunRecord, state: RunState) -> RunnerError:

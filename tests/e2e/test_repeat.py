@@ -185,6 +185,55 @@ def test_code_that_is_gone_from_blob_is_named(cli: Cli, script: Write) -> None:
     assert len(cli.json("ps", "-a")) == len(before)
 
 
+COUNT = """
+import argparse, os, pathlib, sys
+parser = argparse.ArgumentParser()
+parser.add_argument("--steps", type=int)
+parser.add_argument("--fail", default="no")
+arguments = parser.parse_args()
+state = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"], "state.txt")
+done = int(state.read_text()) if state.exists() else 0
+print(f"began at {done}")
+while done < arguments.steps:
+    done += 1
+    state.write_text(str(done))
+    if arguments.fail == str(done):
+        sys.exit("no luck")
+pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"], "model.txt").write_text(str(done))
+"""
+COUNT_RECIPE = """
+name: counted
+command: [python, train.py]
+params:
+  steps: {type: int, default: 5}
+  fail: {type: str, default: "3"}
+checkpoints: {interval: 1s}
+outputs: [model.txt]
+"""
+
+
+def test_run_goes_on_from_its_newest_checkpoint_as_a_new_run(cli: Cli, script: Write) -> None:
+    folder = script(COUNT)
+    (folder / "train.yaml").write_text(COUNT_RECIPE, encoding="utf-8")
+    done = cli.run("train", folder, "-o", "json")
+    assert done.returncode == 1
+    first = json.loads(done.stdout)["run_id"]
+    shutil.rmtree(folder)
+    assert "checkpoint" in cli.ok("show", first)
+    (checkpoint,) = cli.json("show", first)["checkpoints"]
+    again = cli.json("resume", first, "--set", "fail=no", "--set", "steps=7", "--no-download")
+    assert "began at 3" in cli.ok("logs", again["run_id"])
+    document = run_document(cli, again["run_id"])
+    assert document["origin"] == {"kind": "resume", "run_id": first}
+    assert document["resume_from"] == {"run_id": first, "checkpoint": checkpoint["checkpoint"]}
+    assert document["params"] == {"steps": 7, "fail": "no"}
+    shown = cli.ok("show", again["run_id"])
+    assert f"resume of {first}" in shown
+    unknown = cli.run("resume", first, "--set", "step=1")
+    assert unknown.returncode == 2
+    assert "R-SET-UNKNOWN" in unknown.stderr
+
+
 @pytest.mark.slow
 def test_mnist_makes_the_same_model_on_a_cpu(cli: Cli, mnist: Path) -> None:
     words = ["--data", str(mnist), "--set", "subset=2000", "--set", "epochs=2", "--no-download"]

@@ -1,0 +1,43 @@
+"""Checkpoints of a run as they lie in blob: which are complete, and which one counts."""
+
+from __future__ import annotations
+
+from runner.azure.blobs import BlobContainer, in_parallel
+from runner.core.run_record import RunRecord
+from runner.node.checkpoint import BadManifestError, Checkpoint, CheckpointBlobs, parse_checkpoint
+
+
+def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[Checkpoint, ...]:
+    """The complete ones, the one to go on from first. Hashes are compared where it is restored."""
+    blobs = CheckpointBlobs(run_id)
+    sizes = {blob.name: blob.size_bytes for blob in container.list(blobs.root)}
+    manifests = [name for name in sizes if blobs.number_of(name) is not None]
+    found = [_complete(content, blobs, sizes) for content in in_parallel(container.read, manifests)]
+    whole = [checkpoint for checkpoint in found if checkpoint is not None]
+    return tuple(sorted(whole, key=lambda checkpoint: checkpoint.order, reverse=True))
+
+
+def find_checkpoint(container: BlobContainer, record: RunRecord) -> tuple[str, Checkpoint] | None:
+    """What a run would go on from, and whose it is: its own newest, else what it began from."""
+    own = list_checkpoints(container, record.run_id)
+    if own:
+        return record.run_id, own[0]
+    before = record.raw.get("resume_from")
+    if not before:
+        return None
+    run_id, number = str(before["run_id"]), before.get("checkpoint")
+    there = list_checkpoints(container, run_id)
+    found = next((each for each in there if number in (None, each.number)), None)
+    return (run_id, found) if found else None
+
+
+def _complete(
+    manifest: bytes | None, blobs: CheckpointBlobs, sizes: dict[str, int]
+) -> Checkpoint | None:
+    """A checkpoint with all files it names, or None."""
+    try:
+        checkpoint = parse_checkpoint(manifest or b"", blobs)
+    except BadManifestError:
+        return None
+    whole = all(sizes.get(file.blob) == file.size_bytes for file in checkpoint.files)
+    return checkpoint if whole else None
