@@ -52,6 +52,8 @@ class RunDisplay:
                 self._say(f"warning: no contact ({why}); trying again, the run is not affected")
             case events.ContactRestored():
                 self._say("contact again")
+            case events.StillWatching():
+                pass
             case events.RunEnded():
                 self._flush()
                 return event

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_connection
 
 if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
     from runner.cli.show_text import Shown
+    from runner.flows.model_registration import RunModel
+    from runner.flows.run_view import RunView
     from runner.node.checkpoint import Checkpoint
 
 
@@ -38,6 +42,7 @@ def show(
         list_attempts(connection, view),
         load_environment(connection, record),
         list_checkpoints(runs_container(connection), record.run_id),
+        _models(connection, view),
     )
     if output is not OutputFormat.TABLE:
         out.record(_document(shown))
@@ -64,7 +69,15 @@ def _document(shown: Shown) -> dict[str, Any]:
         "output_url": output_url(shown.connection, view.record.run_id, view.result),
         "run": view.record.raw,
         "result": view.result.raw if view.result else None,
+        "models": [dataclasses.asdict(model) for model in shown.models],
     }
+
+
+def _models(connection: Connection, view: RunView) -> Sequence[RunModel]:
+    from runner.flows.model_registration import describe_models
+
+    succeeded = view.result is not None and view.result.status == "succeeded"
+    return describe_models(connection, view.record) if succeeded else ()
 
 
 def _checkpoint(checkpoint: Checkpoint) -> dict[str, Any]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from runner.azure.credentials import Connection
     from runner.core.metrics import MetricSummary
     from runner.flows.attempts import AttemptRow
+    from runner.flows.model_registration import RunModel
     from runner.flows.run_view import RunView
     from runner.node.checkpoint import Checkpoint
 
@@ -34,6 +35,7 @@ class Shown:
     attempts: Sequence[AttemptRow]
     environment: Mapping[str, Any] | None
     checkpoints: Sequence[Checkpoint]
+    models: Sequence[RunModel]
 
     @property
     def raw(self) -> Mapping[str, Any]:
@@ -153,6 +155,14 @@ def checkpoints(shown: Shown) -> dict[str, str]:
     return {"checkpoint": f"{newest.name}, {size(newest.size_bytes)}{more}"}
 
 
+def models(shown: Shown) -> dict[str, str]:
+    """The versions of models that it made."""
+    again = f"; runner models register {shown.view.record.run_id}"
+    return {
+        f"model {model.name}": f"{model}{'' if model.version else again}" for model in shown.models
+    }
+
+
 def attempt_rows(shown: Shown) -> list[dict[str, Any]]:
     """The table of attempts."""
     from datetime import datetime
@@ -183,6 +193,7 @@ SUBJECTS: tuple[Callable[[Shown], dict[str, str]], ...] = (
     time,
     checkpoints,
     outputs,
+    models,
 )
 
 
