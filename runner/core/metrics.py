@@ -46,7 +46,7 @@ def parse_metric_line(line: str) -> MetricPoint | None:
             name=str(raw["name"]),
             value=float(raw["value"]),  # "NaN", "Infinity" and "-Infinity" are accepted by float()
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
