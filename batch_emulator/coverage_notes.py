@@ -58,7 +58,7 @@ AREAS: tuple[Area, ...] = (
             (Kind.OURS, "removenodes with an unknown node removes none: 404 `NodeNotFound`."),
             (Kind.OURS, "A deallocated node counts towards the targets and has lost its disk."),
             (Kind.OURS, "Nodes unusable without errors, or for a full disk, reboot after a minute."),
-            (Kind.OURS, "Remote login settings name 127.0.0.1 and a port where nobody answers."),
+            (Kind.OURS, "Remote login settings, and the inbound endpoints of pools that have NAT pools, name 127.0.0.1 and a port where nobody answers."),
             (Kind.OURS, "Users of nodes are kept without their passwords; nobody can sign in."),
             (Kind.OURS, "After a crash nodes that worked are as they were, with their disks."),
         ),

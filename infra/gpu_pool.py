@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pulumi
@@ -12,12 +13,13 @@ from infra.context import StackContext
 from infra.data_store import DataStore
 from infra.identity import Identities
 from infra.node_setup import FILES_OPTIONS, StartTask, blobfuse_options
-from infra.pool_config import SCENARIO, BlobMount, FilesMount, Mount
+from infra.pool_config import SCENARIO, BlobMount, FilesMount, Mount, PoolConfig
 from infra.pool_plan import PoolPlan
 from infra.registry import Registry
 from infra.vm_image import ImageFactory
 
 _RESIZE_TIMEOUT = "PT15M"
+_SSH_PORTS = (40000, 41999)  # one for each node that a pool can have
 # What Batch refuses to change in place (PropertyCannotBeUpdated, github.com/Azure/Batch/issues/85
 # and 153, read 2026-11-21). azure-native does not know it (provider/pkg/gen/replacement.go has
 # nothing of Batch, 2026-11-21): without this the preview would promise an update that fails.
@@ -95,7 +97,7 @@ class GpuPool(pulumi.ComponentResource):
             scale_settings=_scale(plan),
             start_task=_start_task(plan.start),
             mount_configuration=[self._mount(mount) for mount in pool.mounts],
-            network_configuration=self._network(),
+            network_configuration=self._network(plan.pool),
             metadata=[
                 batch.MetadataItemArgs(name="runner-stack", value=context.names.stack),
                 batch.MetadataItemArgs(name=SCENARIO, value=pool.scenario),
@@ -192,15 +194,44 @@ class GpuPool(pulumi.ComponentResource):
             ),
         )
 
-    def _network(self) -> batch.NetworkConfigurationArgs | None:
-        if self._around.subnet_id is None:
+    def _network(self, pool: PoolConfig) -> batch.NetworkConfigurationArgs | None:
+        if self._around.subnet_id is not None:
+            return batch.NetworkConfigurationArgs(
+                subnet_id=self._around.subnet_id,
+                public_ip_address_configuration=batch.PublicIPAddressConfigurationArgs(
+                    provision=batch.IPAddressProvisioningType.NO_PUBLIC_IP_ADDRESSES
+                ),
+            )
+        if not pool.ssh_from:
             return None
-        return batch.NetworkConfigurationArgs(
-            subnet_id=self._around.subnet_id,
-            public_ip_address_configuration=batch.PublicIPAddressConfigurationArgs(
-                provision=batch.IPAddressProvisioningType.NO_PUBLIC_IP_ADDRESSES
-            ),
-        )
+        return batch.NetworkConfigurationArgs(endpoint_configuration=_ssh(pool.ssh_from))
+
+
+def _ssh(allowed: Sequence[str]) -> batch.PoolEndpointConfigurationArgs:
+    """Port 22 for some addresses: the service itself maps none for pools made since 2025-11-30.
+
+    Ports 50000 to 55000 are reserved, rules begin at 150, the lowest number decides
+    (https://learn.microsoft.com/azure/batch/pool-endpoint-configuration, 2026-11).
+    """
+    access = batch.NetworkSecurityGroupRuleAccess
+    rules = [(access.ALLOW, address) for address in allowed] + [(access.DENY, "*")]
+    return batch.PoolEndpointConfigurationArgs(
+        inbound_nat_pools=[
+            batch.InboundNatPoolArgs(
+                name="ssh",
+                protocol=batch.InboundEndpointProtocol.TCP,
+                backend_port=22,
+                frontend_port_range_start=_SSH_PORTS[0],
+                frontend_port_range_end=_SSH_PORTS[1],
+                network_security_group_rules=[
+                    batch.NetworkSecurityGroupRuleArgs(
+                        priority=150 + number, access=rule, source_address_prefix=address
+                    )
+                    for number, (rule, address) in enumerate(rules)
+                ],
+            )
+        ]
+    )
 
 
 def _warn_of_mounts(plan: PoolPlan) -> None:

@@ -89,7 +89,8 @@ class PoolConfig(Section):
 
     `spend_cap_usd_per_hour` lowers the maxima to what the price table says it buys. `containers`
     is for tasks that name a container image: the service then refuses every other, and so those of
-    `runner train` (docs of TaskContainerSettings, Batch REST 2025-06-01).
+    `runner train` (docs of TaskContainerSettings, Batch REST 2025-06-01). `ssh_from` are the
+    addresses, as 203.0.113.0/24, that reach port 22 of its nodes: for `runner ssh` and `exec`.
     """
 
     id: str = Field(pattern=POOL_ID)
@@ -108,4 +109,5 @@ class PoolConfig(Section):
     containers: bool = False
     inter_node_communication: bool = False
     pack_tasks: bool = True
+    ssh_from: tuple[str, ...] = Field(default=(), max_length=20, strict=False)
     tags: dict[str, str] = Field(default_factory=dict)

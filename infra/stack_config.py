@@ -6,6 +6,7 @@ import ipaddress
 import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from itertools import chain
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -194,7 +195,8 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
             what = f"two pools are called {first!r} (case does not count)"
             yield (*where, "id"), what, "give each pool an id of its own"
         yield from _tag_contradictions((*where, "tags"), pool.tags, (*_OUR_TAGS, *config.tags))
-        for key, what, fix in (*_pool_contradictions(pool), *_missing_parts(config, pool)):
+        problems = (_pool_contradictions(pool), _missing_parts(config, pool))
+        for key, what, fix in chain(*problems, _ssh_contradictions(config, pool)):
             yield (*where, key), f"pool {pool.id!r}: {what}", fix
 
 
@@ -261,6 +263,17 @@ def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
     paths = [mount.path.lower() for mount in pool.mounts]
     if len(set(paths)) < len(paths):
         yield "mounts", "two mounts have the same path", "give each mount a path of its own"
+
+
+def _ssh_contradictions(config: StackConfig, pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
+    for text in pool.ssh_from:
+        try:
+            ipaddress.IPv4Network(text)
+        except ValueError as err:
+            yield "ssh_from", str(err), "write addresses as 203.0.113.7/32"
+    if pool.ssh_from and config.network is not None:
+        what = "nodes in the stack's network have no public address to reach"
+        yield "ssh_from", what, "remove it; runner ssh takes their private address, through a VPN"
 
 
 def _clock_problem(hours: OfficeHours) -> str | None:

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from batch_emulator.executor.layout import job_folder
-from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskState, part
+from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskState, part, parts
 from batch_emulator.records import PRIVATE
 from batch_emulator.store import TaskRow
 from batch_emulator.values import etag_text, time_text
@@ -95,6 +95,8 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
     machine = part(entity.pool.spec, "virtualMachineConfiguration")
     if "imageReference" in machine:
         body["virtualMachineInfo"] = {"imageReference": machine["imageReference"]}
+    if endpoints := _endpoints(entity):
+        body["endpointConfiguration"] = {"inboundEndpoints": endpoints}
     if entity.booted is not None:
         body["lastBootTime"] = time_text(entity.booted)
     if entity.start_task is not None:
@@ -104,6 +106,22 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
     if entity.errors:
         body["errors"] = entity.errors
     return body
+
+
+def _endpoints(entity: Node) -> list[Json]:
+    """Where the ports of its pool's NAT pools would be: here, where nobody answers [S]."""
+    network = part(entity.pool.spec, "networkConfiguration")
+    return [
+        {
+            "name": f"{pool['name']}.{entity.number - 1}",
+            "protocol": pool["protocol"],
+            "publicIPAddress": "127.0.0.1",
+            "publicFQDN": "localhost",
+            "frontendPort": pool["frontendPortRangeStart"] + entity.number - 1,
+            "backendPort": pool["backendPort"],
+        }
+        for pool in parts(part(network, "endpointConfiguration"), "inboundNATPools")
+    ]
 
 
 def node_url(base_url: str, pool_id: str, node_id: str) -> str:

@@ -108,18 +108,20 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
         for each in endpoints:
             if each.backend_port == SSH_PORT and wire_text(each.protocol) == "tcp":
                 return Address(each.public_ip_address or each.public_fqdn, each.frontend_port)
+        why = "the service names no address"
         try:
             found = client.get_node_remote_login_settings(place.pool, place.node)
+            if found.remote_login_ip_address:
+                return Address(found.remote_login_ip_address, found.remote_login_port or SSH_PORT)
         except HttpResponseError as err:
-            if err.status_code not in {400, 404, 409} or error_code(err) in {
-                "NodeNotFound",
-                *_NOT_NOW,
-            }:
+            gone = error_code(err) in {"NodeNotFound", *_NOT_NOW}
+            if gone or err.status_code not in {400, 404, 409}:
                 raise
-            raise _closed(place, error_code(err)) from err
-    if not found.remote_login_ip_address:
-        raise _closed(place, "the service names no address")
-    return Address(found.remote_login_ip_address, found.remote_login_port or SSH_PORT)
+            why = error_code(err)
+        # A pool without public addresses: whoever is in its network reaches the node itself.
+        if node.ip_address:
+            return Address(node.ip_address, SSH_PORT)
+    raise _closed(place, why)
 
 
 class _node_there:  # noqa: N801  reads as a statement
@@ -154,6 +156,6 @@ def _closed(place: TaskPlace, why: str) -> RunnerError:
         "R-REACH-CLOSED",
         f"pool {place.pool!r} lets nobody in from outside",
         why=f"{why}; pools made since 30 November 2025 map no port for SSH by themselves",
-        fix="give the pool an inbound NAT pool for port 22: docs/guides/azure.md",
+        fix="ssh_from: [YOUR ADDRESS/32] at the pool, in Pulumi.<stack>.yaml; then runner up",
         exit_code=ExitCode.PREFLIGHT,
     )

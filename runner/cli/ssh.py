@@ -63,7 +63,7 @@ def enter(
         code = run_login(login)
     if ssh_failed(login, code):
         out.note(
-            "ssh ended with 255: it could not sign in, or was cut off; a pool must let port 22 in: "
-            "docs/guides/azure.md"
+            "ssh ended with 255: it could not sign in, or was cut off; a pool lets port 22 in with "
+            "ssh_from in Pulumi.<stack>.yaml (docs/guides/reach-in.md)"
         )
     raise typer.Exit(code)

@@ -119,6 +119,31 @@ def test_remote_login_has_an_address_and_no_rdp(client: BatchClient, node: tuple
     assert (found.remote_login_ip_address, found.remote_login_port) == ("127.0.0.1", 50000)
 
 
+def test_node_shows_where_the_nat_pools_of_its_pool_end(
+    client: BatchClient, things: Things
+) -> None:
+    nat = models.BatchInboundNatPool(
+        name="ssh",
+        protocol="tcp",
+        backend_port=22,
+        frontend_port_range_start=40000,
+        frontend_port_range_end=40099,
+    )
+    network = models.NetworkConfiguration(
+        endpoint_configuration=models.BatchPoolEndpointConfiguration(inbound_nat_pools=[nat])
+    )
+    pool_id = things.pool(target_dedicated_nodes=2, network_configuration=network)
+    ports: dict[str, int] = {}
+    for node in things.wait_nodes(pool_id, 2):
+        shown = client.get_node(pool_id, node.id).endpoint_configuration
+        assert shown is not None
+        [endpoint] = shown.inbound_endpoints
+        assert (endpoint.protocol, endpoint.backend_port) == ("tcp", 22)
+        assert endpoint.public_ip_address == "127.0.0.1"
+        ports[endpoint.name] = endpoint.frontend_port
+    assert ports == {"ssh.0": 40000, "ssh.1": 40001}
+
+
 def test_extensions_of_the_pool_are_shown_without_their_secrets(
     client: BatchClient, things: Things
 ) -> None:

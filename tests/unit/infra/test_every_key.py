@@ -83,6 +83,7 @@ _POOLS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "PoolConfig.containers": ({}, {"containers": True}),
     "PoolConfig.inter_node_communication": ({}, {"inter_node_communication": True}),
     "PoolConfig.pack_tasks": ({}, {"pack_tasks": False}),
+    "PoolConfig.ssh_from": ({"ssh_from": ["192.0.2.0/24"]}, {"ssh_from": ["192.0.2.7/32"]}),
     "PoolConfig.tags": ({}, {"tags": {"tier": "low"}}),
     **{
         f"OfficeHours.{key}": (_OFFICE, {**_OFFICE, "office_hours": {**_HOURS, key: value}})

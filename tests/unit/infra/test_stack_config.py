@@ -98,6 +98,13 @@ def test_missing_region_or_subscription_names_the_command(
         ),
         ({"pools": [pool(max_dedicated=1)]}, "pools.0.max_dedicated", "one kind of node"),
         ({"pools": [pool(evaluation_minutes=4)]}, "pools.0.evaluation_minutes", "5"),
+        ({"pools": [pool(ssh_from=["here"])]}, "pools.0.ssh_from", "4 octets"),
+        ({"pools": [pool(ssh_from=["10.0.0.1/8"])]}, "pools.0.ssh_from", "host bits"),
+        (
+            {"pools": [pool(ssh_from=["10.0.0.1/32"])], "network": {}},
+            "pools.0.ssh_from",
+            "no public address",
+        ),
         ({"pools": [pool(scenario="spot")]}, "pools.0.scenario", "got 'spot'"),
         ({"pools": [pool(image={"source": "gallery"})]}, "pools.0.image", "this stack has none"),
         ({"pools": [pool(image={"version": "newest"})]}, "pools.0.image.version", "newest"),

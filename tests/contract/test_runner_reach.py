@@ -1,0 +1,99 @@
+"""How the runner enters nodes, against the emulator: users, addresses, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from azure.batch import BatchClient, models
+
+from runner.azure.credentials import Connection
+from runner.azure.node_users import (
+    Address,
+    TaskPlace,
+    add_user,
+    delete_user,
+    find_address,
+    task_places,
+)
+from runner.core.errors import RunnerError
+from tests.contract.server import ACCOUNT, KEY, Running, Things, wire
+from tests.unit.runner.recipe_maker import outputs
+
+SOON = datetime.now(UTC) + timedelta(hours=1)
+KEY_TEXT = "ssh-rsa AAAAB3Nza runner"
+
+
+@pytest.fixture
+def connection(running: Running) -> Connection:
+    stack = replace(outputs(), batch_account=ACCOUNT, batch_endpoint=running.url)
+    return Connection(stack, {"batch": KEY, "storage": KEY})
+
+
+def test_user_is_added_to_the_node_of_a_task_and_removed_however_often(
+    connection: Connection, things: Things, client: BatchClient
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    things.wait_nodes(pool_id, 1)
+    job_id = things.job(pool_id)
+    task_id = things.task(job_id, "sleep 60")
+    things.wait_task(job_id, task_id, "running")
+    [place] = task_places(connection, job_id, task_id)
+    assert (place.pool, place.container) == (pool_id, None)
+    add_user(connection, place, "runner-1", KEY_TEXT, SOON)
+    with pytest.raises(RunnerError):
+        add_user(connection, place, "runner-1", KEY_TEXT, SOON)
+    delete_user(connection, place, "runner-1")
+    delete_user(connection, place, "runner-1")
+    assert task_places(connection, job_id, "no-such-task") == ()
+    client.terminate_task(job_id, task_id)
+
+
+def test_address_is_the_nat_pools_where_the_pool_has_one(
+    connection: Connection, things: Things
+) -> None:
+    nats = [
+        models.BatchInboundNatPool(
+            name=name,
+            protocol="tcp",
+            backend_port=port,
+            frontend_port_range_start=start,
+            frontend_port_range_end=start + 99,
+        )
+        for name, port, start in (("board", 6006, 30000), ("ssh", 22, 40000))
+    ]
+    network = models.NetworkConfiguration(
+        endpoint_configuration=models.BatchPoolEndpointConfiguration(inbound_nat_pools=nats)
+    )
+    pool_id = things.pool(target_dedicated_nodes=1, network_configuration=network)
+    [node] = things.wait_nodes(pool_id, 1)
+    found = find_address(connection, TaskPlace(pool_id, node.id, None))
+    assert found == Address("127.0.0.1", 40000)
+    plain = things.pool(target_dedicated_nodes=1)
+    [node] = things.wait_nodes(plain, 1)
+    assert find_address(connection, TaskPlace(plain, node.id, None)) == Address("127.0.0.1", 50000)
+
+
+def test_node_that_went_away_or_is_not_ready_is_said_to_be(
+    connection: Connection, things: Things, client: BatchClient
+) -> None:
+    pool_id = things.pool(target_dedicated_nodes=1)
+    [node] = things.wait_nodes(pool_id, 1)
+    gone = TaskPlace(pool_id, "tvm-gone", None)
+    for call in (
+        lambda: find_address(connection, gone),
+        lambda: add_user(connection, gone, "runner-1", KEY_TEXT, SOON),
+    ):
+        with pytest.raises(RunnerError) as caught:
+            call()
+        assert caught.value.code == "R-REACH-NODE"
+    delete_user(connection, gone, "runner-1")
+    here = TaskPlace(pool_id, node.id, None)
+    client.begin_deallocate_node(
+        pool_id, node.id, wire(nodeDeallocateOption="requeue"), polling_interval=0
+    ).wait()
+    with pytest.raises(RunnerError) as caught:
+        add_user(connection, here, "runner-1", KEY_TEXT, SOON)
+    assert caught.value.code == "R-REACH-NODE"
+    delete_user(connection, here, "runner-1")
