@@ -10,6 +10,7 @@ from azure.batch import models
 
 from runner.core.plan import RunPlan
 from runner.core.run_paths import code_blob
+from runner.core.secrets import SecretValues
 from runner.core.states import TaskPhase, TaskView
 
 if TYPE_CHECKING:
@@ -36,8 +37,10 @@ def to_job(job_id: str, pool_id: str) -> models.BatchJobCreateOptions:
     )
 
 
-def to_task(plan: RunPlan, connection: Connection) -> models.BatchTaskCreateOptions:
-    """The task of a run. Its RUNNER_STORAGE setting is a secret: never print the result."""
+def to_task(
+    plan: RunPlan, connection: Connection, secrets: SecretValues | None = None
+) -> models.BatchTaskCreateOptions:
+    """The task of a run. Two of its settings are secrets: never print the result."""
     lifetime = plan.access_lifetime
     inputs = plan.inputs
     storage: dict[str, Any] = connection.node_storage(lifetime)
@@ -51,13 +54,20 @@ def to_task(plan: RunPlan, connection: Connection) -> models.BatchTaskCreateOpti
             connection.resource_file(code_blob(inputs.code.sha256), CODE_FILE, lifetime),
         ],
         environment_settings=[
-            models.EnvironmentSetting(name="RUNNER_RUN_ID", value=plan.run_id),
-            models.EnvironmentSetting(name="RUNNER_STORAGE", value=json.dumps(storage)),
+            models.EnvironmentSetting(name=name, value=value)
+            for name, value in _settings(plan.run_id, storage, secrets).items()
         ],
         constraints=models.BatchTaskConstraints(
             max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
         ),
     )
+
+
+def _settings(run_id: str, storage: dict[str, Any], secrets: SecretValues | None) -> dict[str, str]:
+    settings = {"RUNNER_RUN_ID": run_id, "RUNNER_STORAGE": json.dumps(storage)}
+    if secrets:
+        settings["RUNNER_SECRETS"] = json.dumps(secrets.reveal())
+    return settings
 
 
 def _containers(plan: RunPlan) -> list[str]:

@@ -144,6 +144,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "packages": recipe.requirements or "none: the node's Python as it is",
         "data": f"{data['name']}, {data['source']}" if data else "none",
         "inputs": ", ".join(plan.inputs.named) or "none",
+        "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
         "promises": ", ".join(recipe.outputs) or "nothing in particular",
         "limits": _limits(recipe),
         "takes": recipe.estimate or "unknown",
@@ -236,5 +237,7 @@ def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
 
 def _warn(view: StageView, prepared: PreparedRun) -> None:
     notice = prepared.dataset.notice if prepared.dataset else None
-    for text in filter(None, (prepared.code.warning, notice)):
+    short = prepared.secrets.short()
+    secrets = f"{', '.join(short)}: too short to be hidden in logs" if short else None
+    for text in filter(None, (prepared.code.warning, notice, secrets)):
         view.log(f"warning: {text}", error=True)

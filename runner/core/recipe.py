@@ -9,6 +9,7 @@ from typing import Literal
 
 from runner.core.inputs import InputSpec
 from runner.core.model_spec import ModelSpec
+from runner.core.secrets import SecretRef
 
 ParamType = Literal["int", "float", "str", "bool"]
 ParamValue = int | float | str | bool
@@ -62,6 +63,7 @@ class Recipe:
     inputs: tuple[InputSpec, ...] = ()
     checkpoints: CheckpointRule | None = CheckpointRule()
     model: ModelSpec | None = None
+    secrets: tuple[SecretRef, ...] = ()
 
 
 def load_recipe(ref: str, *, cwd: Path) -> Recipe:

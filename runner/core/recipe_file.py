@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
 from runner.core.spec_inputs import Inputs
 from runner.core.spec_model import Model
+from runner.core.spec_secrets import Secrets
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
@@ -197,6 +198,10 @@ class RecipeFile(BaseModel):
     inputs: Inputs = Field(
         default_factory=dict,
         description="What the script finds at $RUNNER_INPUT_<NAME>: a path, a URL, blob:, run: ...",
+    )
+    secrets: Secrets = Field(
+        default_factory=dict,
+        description="Variables whose values stay secret: {env: NAME} here, or {keyvault: URL}.",
     )
     params: dict[
         Identifier,

@@ -14,6 +14,7 @@ from runner.core.recipe_file import ParamFile, RecipeFile
 from runner.core.spec_checkpoints import to_rule
 from runner.core.spec_inputs import to_inputs
 from runner.core.spec_model import to_model
+from runner.core.spec_secrets import to_secrets
 
 _CODE = "R-RECIPE"
 _BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
@@ -161,6 +162,7 @@ def _build(
         files=files,
         inputs=to_inputs(parsed.inputs, folder),
         model=to_model(parsed.model),
+        secrets=to_secrets(parsed.secrets),
     )
 
 

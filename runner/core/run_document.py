@@ -45,6 +45,8 @@ def _planned(plan: RunPlan, job_id: str) -> dict[str, Any]:
         "python": recipe.python,
         "data": _data(plan.inputs.data),
         "inputs": dict(plan.inputs.named),
+        "secrets": [ref.variable for ref in recipe.secrets],
+        "secret_refs": {ref.variable: ref.to_json() for ref in recipe.secrets},
         "outputs": list(recipe.outputs),
         "metrics": {
             "patterns": dict(recipe.metric_patterns),

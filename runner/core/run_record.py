@@ -14,7 +14,17 @@ from runner.core.progress import StageState
 
 FORMAT = 1  # of run.json and result.json
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
-STAGES = ("code", "environment", "data", "inputs", "restore", "command", "export", "model")
+STAGES = (
+    "secrets",
+    "code",
+    "environment",
+    "data",
+    "inputs",
+    "restore",
+    "command",
+    "export",
+    "model",
+)
 ASIDE = "checkpoint"  # reported beside the stages: what is going on stays the same
 
 

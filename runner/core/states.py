@@ -30,7 +30,7 @@ class RunState(StrEnum):
 
 
 _FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.LOST})
-_PREPARING_STAGES = frozenset({"code", "environment", "data", "inputs", "restore"})
+_PREPARING_STAGES = frozenset({"secrets", "code", "environment", "data", "inputs", "restore"})
 
 
 @dataclass(frozen=True, slots=True)

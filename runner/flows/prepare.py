@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from runner.core.plan import CodeRef, DataRef, RunInputs, RunPlan, RunRequest, p
 from runner.core.progress import OnProgress
 from runner.core.recipe import Recipe
 from runner.core.run_ids import SUFFIX_ALPHABET, make_run_id, slug
+from runner.core.secrets import SecretValues, no_secrets, read_secrets, refuse_in_the_open
 from runner.core.settings import Settings
 from runner.flows.datasets import Dataset, resolve_dataset
 from runner.flows.inputs import NamedInput, local_paths, prepare_inputs
@@ -37,7 +39,7 @@ class TrainOptions:
 
 @dataclass(frozen=True, slots=True)
 class PreparedRun:
-    """A plan and the bytes that go with it.
+    """A plan and the bytes that go with it; of secrets only the names are shown.
 
     `pending_runs` are ids that inputs may name although those runs are not there yet.
     """
@@ -48,6 +50,7 @@ class PreparedRun:
     dataset: Dataset | None
     inputs: tuple[NamedInput, ...] = ()
     pending_runs: frozenset[str] = frozenset()
+    secrets: SecretValues = field(default_factory=no_secrets)
 
 
 def request_run(recipe: Recipe, options: TrainOptions) -> RunRequest:
@@ -59,6 +62,7 @@ def request_run(recipe: Recipe, options: TrainOptions) -> RunRequest:
             fix="give the folder that holds the data set's files",
         )
     override_inputs(recipe.inputs, options.inputs, Path.cwd())
+    read_secrets(recipe.secrets, os.environ)
     return RunRequest(
         created=datetime.now(UTC),
         params=resolve_params(recipe.params, options.overrides),
@@ -93,7 +97,9 @@ def prepare_run(
         named={one.name: one.document for one in named},
     )
     plan = plan_run(recipe, settings, outputs, run_id, request, inputs)
-    return PreparedRun(plan=plan, code=code, agent=agent, dataset=dataset, inputs=named)
+    values = read_secrets(recipe.secrets, os.environ)
+    refuse_in_the_open(values, [*plan.command, *recipe.env.values()])
+    return PreparedRun(plan, code, agent, dataset, named, secrets=values)
 
 
 def _dataset(

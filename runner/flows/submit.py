@@ -49,9 +49,9 @@ def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnPro
     existing = runs.read(RunPaths(plan.run_id).run)
     if existing is not None:
         record = _same_run(parse_run(existing, plan.run_id), plan)
-        _add_patiently(connection, plan, record.job_id)
+        _add_patiently(connection, prepared, record.job_id)
     else:
-        record = _submit_new(connection, plan, runs)
+        record = _submit_new(connection, prepared, runs)
     on_progress(Progress("submit", "end", f"{record.run_id} to job {record.job_id}"))
     return record
 
@@ -72,13 +72,14 @@ def find_submitted(connection: Connection, run_id: str) -> RunRecord | None:
     return None if found is None else parse_run(found, run_id)
 
 
-def _submit_new(connection: Connection, plan: RunPlan, runs: BlobContainer) -> RunRecord:
+def _submit_new(connection: Connection, prepared: PreparedRun, runs: BlobContainer) -> RunRecord:
+    plan = prepared.plan
     paths = RunPaths(plan.run_id)
     job_id = ensure_job(connection, plan.job_id, plan.pool.id)
     document = run_document(plan, job_id)
     try:
         runs.create(paths.run, document)
-        _add_patiently(connection, plan, job_id)
+        _add_patiently(connection, prepared, job_id)
     except RunnerError as err:
         if err.code != SERVICES_DOWN:  # refused for good: nothing is left half-done
             runs.delete(paths.run)
@@ -91,9 +92,9 @@ def _submit_new(connection: Connection, plan: RunPlan, runs: BlobContainer) -> R
     return parse_run(json.dumps(document).encode(), plan.run_id)
 
 
-def _add_patiently(connection: Connection, plan: RunPlan, job_id: str) -> None:
+def _add_patiently(connection: Connection, prepared: PreparedRun, job_id: str) -> None:
     """Add the task; safe to repeat, since the service keeps one task per id."""
-    task = to_task(plan, connection)
+    task = to_task(prepared.plan, connection, prepared.secrets)
     for tries_left in reversed(range(_ADD_TRIES)):
         try:
             add_task(connection, job_id, task)

@@ -25,15 +25,18 @@ from runner.node.export import OutputFile
 from runner.node.failures import StageFailedError, TerminatedError, disk_full, is_disk_full
 from runner.node.inputs import InputAccess
 from runner.node.patience import Patience
+from runner.node.redaction import RedactingFormatter, Redactor
 from runner.node.registration import settle_model
 from runner.node.result import commit_result, recorded_exit_code
 from runner.node.run_spec import RunSpec, RunSpecError, parse_run_spec
+from runner.node.secrets import Secrets
 from runner.node.settings import (
     NodeSettings,
     SettingsError,
-    load_containers,
+    load_access,
     load_models,
     load_node_settings,
+    load_task_secrets,
     process_environment,
     script_environment,
 )
@@ -60,27 +63,28 @@ class Agent:
     blobs: RunBlobs
     patience: Patience
     termination: Termination
+    secrets: Secrets
+    redactor: Redactor
 
 
 def main() -> int:
     """The agent as a program: reads the environment, returns the exit code."""
-    logging.basicConfig(
-        level=logging.INFO,
-        stream=sys.stdout,
-        format="%(asctime)s %(message)s",
-        datefmt="%H:%M:%S",
-    )
+    redactor = Redactor()
+    _log_to_stdout(redactor)
     environment = process_environment()
     patience = Patience()
     termination = Termination(on_first=lambda: patience.hurry(LAST_WORDS_S))
     termination.install()
     try:
         node = load_node_settings(environment)
-        runs, inputs = load_containers(environment, patience)
-        agent = Agent(node, runs, inputs, RunBlobs(node.run_id), patience, termination)
+        access = load_access(environment, patience, redactor)
+        agent = Agent(
+            node, access.runs, access, RunBlobs(node.run_id), patience, termination,
+            load_task_secrets(environment, redactor), redactor,
+        )  # fmt: skip
         code = run_task(agent, script_environment(environment))
         if code == 0:
-            settle_model(runs, load_models(environment, patience), agent.blobs)
+            settle_model(access.runs, load_models(environment, patience), agent.blobs)
         return code
     except SettingsError as err:
         logger.error("%s", err)
@@ -92,6 +96,12 @@ def main() -> int:
         # A bug of ours: the trace goes to the task's stdout; threads must not keep the process.
         logger.exception("the agent failed")
         return FAILED_EXIT_CODE
+
+
+def _log_to_stdout(redactor: Redactor) -> None:
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(RedactingFormatter(redactor, "%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def run_task(agent: Agent, inherited: Mapping[str, str]) -> int:
@@ -123,8 +133,8 @@ def _run_attempt(
     except OSError as err:
         failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
         return _Conclusion(agent, number, started).failed(failure, spec.retries)
-    streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns)
-    events = EventLog(streams.events)
+    streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns, agent.redactor)
+    events = EventLog(streams.events, agent.redactor)
     checkpoints = AttemptCheckpoints(
         agent.runs,
         agent.blobs,
@@ -165,9 +175,10 @@ def _stages(
     agent: Agent, attempt: Attempt, events: EventLog, inherited: Mapping[str, str], number: int
 ) -> list[OutputFile]:
     try:
+        secrets = _secrets(agent, events)
         prepared = attempt.prepare(agent.inputs)
         write_environment(agent.runs, agent.blobs, number, Path(prepared["VIRTUAL_ENV"]))
-        attempt.run(inherited, prepared)
+        attempt.run(inherited, {**secrets, **prepared})
         return attempt.export(agent.runs, agent.blobs.output(number))
     except (StageFailedError, TerminatedError):
         raise
@@ -181,6 +192,13 @@ def _stages(
         logger.exception("the agent failed")
         message = f"the node agent failed: {type(err).__name__}: {err}"
         raise StageFailedError(events.current, "AgentFailed", message) from err
+
+
+def _secrets(agent: Agent, events: EventLog) -> dict[str, str]:
+    if not agent.secrets.in_vaults:
+        return agent.secrets.resolve(agent.patience)
+    with events.stage("secrets", "asking the key vault"):
+        return agent.secrets.resolve(agent.patience)
 
 
 class _Conclusion:
@@ -216,6 +234,7 @@ class _Conclusion:
 
     def failed(self, failure: StageFailedError, retries: int) -> int:
         """Commit the failure, unless Batch is going to retry the task."""
+        failure.message = self._agent.redactor.text(failure.message)
         self._flush()
         runs, blobs = self._agent.runs, self._agent.blobs
         earlier = failures_before(runs, blobs, self._number) if retries else 0

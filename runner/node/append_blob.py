@@ -59,6 +59,11 @@ class AppendBlob:
         """Whether only the blocks of the final flush are left."""
         return self.blocks >= MAX_BLOCKS - RESERVED_BLOCKS
 
+    @property
+    def is_at_end(self) -> bool:
+        """Whether one block is left."""
+        return self.blocks >= MAX_BLOCKS - 1
+
     def append(self, data: bytes) -> None:
         """Append at most 4 MiB, exactly once. Raises StorageError, BlobShrankError."""
         if len(data) > MAX_APPEND_BYTES:

@@ -137,7 +137,7 @@ class Attempt:
     def run(self, inherited: Mapping[str, str], prepared: Mapping[str, str]) -> None:
         """Stage command: `inherited` is the task's environment, `prepared` comes from `prepare`."""
         environment = self._script_environment(inherited, prepared)
-        write_shell_file(self._dirs.logs, environment)
+        write_shell_file(self._dirs.logs, environment, self._spec.secrets)
         with self._events.stage("command", shlex.join(self._spec.command)):
             exit_code = None
             try:

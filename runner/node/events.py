@@ -12,6 +12,7 @@ from typing import Any
 from runner.node.clock import now_text
 from runner.node.failures import StageFailedError
 from runner.node.lines import LineQueue
+from runner.node.redaction import Redactor
 
 logger = logging.getLogger(__name__)
 
@@ -25,8 +26,9 @@ Report = Callable[..., None]
 class EventLog:
     """Writes events and keeps the seconds each stage took."""
 
-    def __init__(self, queue: LineQueue) -> None:
+    def __init__(self, queue: LineQueue, redactor: Redactor | None = None) -> None:
         self._queue = queue
+        self._redactor = redactor or Redactor()
         self._last_progress = 0.0
         self._summary = ""
         self.current = "code"
@@ -85,5 +87,6 @@ class EventLog:
     def _write(
         self, stage: str, state: str, message: str, more: dict[str, Any] | None = None
     ) -> None:
+        message = self._redactor.text(message)
         event = {"time": now_text(), "stage": stage, "state": state, "message": message}
         self._queue.put(json.dumps({**event, **(more or {})}).encode())

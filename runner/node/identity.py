@@ -44,8 +44,14 @@ class ManagedIdentityCredential:
     `RUNNER_IMDS_TOKEN_URL` overrides the address of the metadata service.
     """
 
-    def __init__(self, client_id: str | None, token_url: str | None = None) -> None:
+    def __init__(
+        self,
+        client_id: str | None,
+        token_url: str | None = None,
+        resource: str = STORAGE_RESOURCE,
+    ) -> None:
         self._client_id = client_id
+        self._resource = resource
         self._url = token_url or os.environ.get("RUNNER_IMDS_TOKEN_URL", IMDS_TOKEN_URL)
         self._token = ""
         self._renew_at = 0.0
@@ -66,7 +72,7 @@ class ManagedIdentityCredential:
             return {"Authorization": f"Bearer {self._token}"}
 
     def _renew(self) -> None:
-        query = {"api-version": IMDS_API_VERSION, "resource": STORAGE_RESOURCE}
+        query = {"api-version": IMDS_API_VERSION, "resource": self._resource}
         if self._client_id:
             query["client_id"] = self._client_id
         request = urllib.request.Request(  # noqa: S310 - the metadata service only speaks http

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from runner.node.append_blob import MAX_APPEND_BYTES
+from runner.node.redaction import Redactor
 
 # Producers wait beyond this, so that an unreachable storage cannot eat the node's memory.
 MAX_PENDING_BYTES = 16 * 1024 * 1024
@@ -17,16 +18,29 @@ KEPT_BYTES = 4 * 1024 * 1024
 
 
 class FileSource:
-    """Follows a growing file; holds one block in memory, whatever the file's size."""
+    """Follows a growing file; holds one block in memory, whatever the file's size.
 
-    def __init__(self, path: Path, on_bytes: Callable[[bytes], None] | None = None) -> None:
+    What is shipped is the file without secrets, so it has offsets of its own: `_blocks` holds for
+    each block that arrived where it ends, in the file and in what was shipped.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        on_bytes: Callable[[bytes], None] | None = None,
+        redactor: Redactor | None = None,
+    ) -> None:
         self._path = path
         self._on_bytes = on_bytes
+        self._redactor = redactor or Redactor()
         self._file: BinaryIO | None = None
         self._pending = b""
-        self._arrived = 0  # bytes of the file that were shipped
+        self._next = (0, 0)  # where the pending block will end
+        self._blocks = [(0, 0)]
+        self._again: tuple[int, int] | None = None  # the block's end, and what is there of it
         self._seen = 0  # bytes that `on_bytes` got
         self._end: int | None = None
+        self.is_behind = False
 
     def freeze(self) -> None:
         """Follow the file no further than to its present end."""
@@ -39,28 +53,58 @@ class FileSource:
                 if not self._path.exists():
                     return b""
                 self._file = self._path.open("rb", buffering=0)
-            size = MAX_APPEND_BYTES if self._end is None else self._end - self._arrived
-            self._pending = self._file.read(max(min(size, MAX_APPEND_BYTES), 0))
+            self._pending = self._read(self._file)
             self._show_new()
         return self._pending
 
+    def _read(self, file: BinaryIO) -> bytes:
+        start, shipped = self._blocks[-1]
+        until = start + MAX_APPEND_BYTES if self._end is None else self._end
+        again, present = self._again or (until, shipped)
+        file.seek(start)
+        data = file.read(max(min(again - start, MAX_APPEND_BYTES), 0))
+        self.is_behind = len(data) == MAX_APPEND_BYTES
+        # The same block as before; or up to where a secret may begin, unless nothing follows.
+        whole = self._again is not None or start + len(data) == self._end
+        taken = data if whole else data[: self._redactor.split(data)]
+        block = self._redactor.data(taken)
+        self._next = (start + len(taken), shipped + len(block))
+        return block[present - shipped :]
+
     def _show_new(self) -> None:
-        new = self._pending[max(self._seen - self._arrived, 0) :]
+        new = self._pending[max(self._seen - (self._next[1] - len(self._pending)), 0) :]
         if new and self._on_bytes:
             self._on_bytes(new)
-        self._seen = max(self._seen, self._arrived + len(self._pending))
+        self._seen = max(self._seen, self._next[1])
 
     def advance(self) -> None:
         """The block that `peek` returned arrived."""
-        self._arrived += len(self._pending)
+        if self._pending:
+            self._blocks.append(self._next)
+            self._again = None
         self._pending = b""
 
     def rewind(self, size: int) -> None:
-        """The last `size` bytes that arrived are to be read again."""
-        self._arrived = max(self._arrived - size, 0)
+        """The last `size` bytes that arrived are to go again."""
         self._pending = b""
-        if self._file is not None:
-            self._file.seek(self._arrived)
+        present = self._again[1] if self._again else self._blocks[-1][1]
+        present = max(present - size, 0)
+        end = self._again[0] if self._again else None
+        while self._blocks[-1][1] > present:
+            end = self._blocks.pop()[0]
+        self._again = None if end is None else (end, present)
+
+    @property
+    def left_bytes(self) -> int:
+        """What of the file was not shipped."""
+        try:
+            return self._path.stat().st_size - self._blocks[-1][0]
+        except OSError:
+            return 0
+
+    def note(self, text: str) -> bytes:
+        """A line for whoever reads the log."""
+        return f"\n[runner: {text}]\n".encode()
 
     def close(self) -> None:
         """Close the file."""
@@ -87,6 +131,11 @@ class LineQueue:
                 self._changed.wait(1.0)
             self._lines.append(line + b"\n")
             self._size += len(line) + 1
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether more is there than the block that `peek` returned."""
+        return bool(self._lines)
 
     @property
     def is_crowded(self) -> bool:
@@ -117,6 +166,16 @@ class LineQueue:
             while self._arrived_size > KEPT_BYTES:
                 self._arrived_size -= len(self._arrived.popleft())
             self._changed.notify_all()
+
+    @property
+    def left_bytes(self) -> int:
+        """What was not shipped."""
+        return self._size
+
+    def note(self, text: str) -> bytes:
+        """Nothing: every line is JSON."""
+        del text
+        return b""
 
     def rewind(self, size: int) -> None:
         """The last lines that arrived, `size` bytes or as many as are kept, are to go again."""

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO, cast
 
 from runner.node.clock import now_text
 from runner.node.lines import LineQueue
+from runner.node.redaction import Redactor
 
 logger = logging.getLogger(__name__)
 
@@ -29,7 +30,8 @@ READ_BYTES = 1024 * 1024
 class MetricLog:
     """Collects metrics from any thread and remembers the last value of each name."""
 
-    def __init__(self, attempt: int, queue: LineQueue) -> None:
+    def __init__(self, attempt: int, queue: LineQueue, redactor: Redactor | None = None) -> None:
+        self._redactor = redactor or Redactor()
         self._attempt = attempt
         self._queue = queue
         self._last: dict[str, MetricValue] = {}
@@ -48,6 +50,7 @@ class MetricLog:
         queue must not wait for itself.
         """
         shown = _json_value(value)
+        name = self._redactor.text(name)
         line = {
             "time": now_text(),
             "attempt": self._attempt,

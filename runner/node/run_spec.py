@@ -55,6 +55,7 @@ class RunSpec:
     inputs: Mapping[str, Mapping[str, Any]]
     checkpoints: CheckpointRule | None = None
     resume_from: ResumeFrom | None = None
+    secrets: frozenset[str] = frozenset()
 
 
 def parse_run_spec(body: bytes) -> RunSpec:
@@ -97,6 +98,7 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
         inputs=dict(raw.get("inputs") or {}),
         checkpoints=_rule(raw.get("checkpoints", {})),
         resume_from=_resume_from(raw.get("resume_from")),
+        secrets=frozenset(raw.get("secrets") or ()),
     )
 
 

@@ -8,15 +8,19 @@ import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from runner.node.blobs import Container
 from runner.node.identity import Credential, ManagedIdentityCredential, SasCredential
 from runner.node.inputs import InputAccess
 from runner.node.patience import Patience
+from runner.node.redaction import Redactor
+from runner.node.secrets import VARIABLE as SECRETS_VARIABLE
+from runner.node.secrets import Secrets, load_secrets
 from runner.node.transport import Transport
 
 STORAGE_VARIABLE = "RUNNER_STORAGE"  # a secret: never given to the script, never printed
+OUR_SECRETS = (STORAGE_VARIABLE, SECRETS_VARIABLE)
 
 
 class SettingsError(Exception):
@@ -52,20 +56,24 @@ def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
     )
 
 
-def load_containers(
-    environment: Mapping[str, str], patience: Patience
-) -> tuple[Container, InputAccess]:
-    """The `runs` container and what inputs are read from. Raises SettingsError."""
+def load_access(
+    environment: Mapping[str, str], patience: Patience, redactor: Redactor
+) -> InputAccess:
+    """The containers named in RUNNER_STORAGE, and the mounts. Raises SettingsError."""
     text = _required(environment, STORAGE_VARIABLE)
     mounts = environment.get("AZ_BATCH_NODE_MOUNTS_DIR")
     try:
         raw: dict[str, Any] = json.loads(text)
         client_id = raw.get("identity_client_id")
         further: dict[str, Any] = raw.get("inputs") or {}
+        for entry in (*raw.values(), *further.values()):
+            if isinstance(entry, dict):
+                redactor.add_sas(cast("dict[str, Any]", entry).get("sas") or "")
+        redactor.add(environment.get("AZ_BATCH_AUTHENTICATION_TOKEN", ""))
         named = {n: _container(entry, client_id, patience) for n, entry in further.items()}
         runs = _container(raw["runs"], client_id, patience)
         data = _container(raw["data"], client_id, patience)
-        return runs, InputAccess(runs, data, named, Path(mounts) if mounts else None)
+        return InputAccess(runs, data, named, Path(mounts) if mounts else None)
     except (ValueError, KeyError, TypeError, AttributeError) as err:
         # The text holds a SAS: say what is wrong with it, never what it is.
         raise SettingsError(
@@ -80,9 +88,18 @@ def load_models(environment: Mapping[str, str], patience: Patience) -> Container
     return _container(entry, raw.get("identity_client_id"), patience) if entry else None
 
 
+def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> Secrets:
+    """The run's secrets. Raises SettingsError."""
+    try:
+        client_id = json.loads(environment[STORAGE_VARIABLE]).get("identity_client_id")
+        return load_secrets(environment, client_id, redactor)
+    except ValueError as err:
+        raise SettingsError(str(err)) from None
+
+
 def script_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the script inherits: all but our secret, with output that is not held back."""
-    inherited = {key: value for key, value in environment.items() if key != STORAGE_VARIABLE}
+    """What the script inherits: all but our secrets, with output that is not held back."""
+    inherited = {key: value for key, value in environment.items() if key not in OUR_SECRETS}
     inherited.setdefault("PYTHONUNBUFFERED", "1")
     # Without byte code every start compiles every import again.
     inherited.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -103,7 +120,8 @@ def _required(environment: Mapping[str, str], name: str) -> str:
 
 
 def process_environment() -> dict[str, str]:
-    """The environment of this process, with the secret taken out of it."""
+    """The environment of this process, with the secrets taken out of it."""
     environment = dict(os.environ)
-    os.environ.pop(STORAGE_VARIABLE, None)
+    for name in OUR_SECRETS:
+        os.environ.pop(name, None)
     return environment

@@ -10,6 +10,7 @@ from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
 from runner.node.lines import FileSource, LineQueue
 from runner.node.metrics import MetricLog, MetricPatterns, MetricsFile
+from runner.node.redaction import Redactor
 from runner.node.sync import Shipper, finish_all
 
 
@@ -23,13 +24,17 @@ class Streams:
         attempt: int,
         dirs: AttemptDirs,
         patterns: Mapping[str, str],
+        redactor: Redactor,
     ) -> None:
         self.events = LineQueue()
         metric_lines = LineQueue()
-        self.metrics = MetricLog(attempt, metric_lines)
+        self.metrics = MetricLog(attempt, metric_lines, redactor)
         self._patterns = MetricPatterns(patterns, self.metrics)
         self._metrics_file = MetricsFile(dirs.metrics, self.metrics)
-        self._logs = (FileSource(dirs.stdout, self._patterns.feed), FileSource(dirs.stderr))
+        self._logs = (
+            FileSource(dirs.stdout, self._patterns.feed, redactor),
+            FileSource(dirs.stderr, redactor=redactor),
+        )
         self._stdout = Shipper(self._logs[0], AppendBlob(runs, blobs.stdout))
         self._stderr = Shipper(self._logs[1], AppendBlob(runs, blobs.stderr))
         self._metrics = Shipper(

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 
 from runner.node.append_blob import (
-    MAX_APPEND_BYTES,
     AppendBlob,
     BlobShrankError,
     append_interval_s,
@@ -40,6 +39,7 @@ class Shipper(threading.Thread):
         self._before_poll = before_poll
         self._ending = threading.Event()
         self._error: Exception | None = None
+        self._said = False
 
     def run(self) -> None:
         """Thread body: ship until stopped, then whatever is left."""
@@ -76,7 +76,10 @@ class Shipper(threading.Thread):
         if self._before_poll:
             self._before_poll(False)
         block = self._source.peek()
-        if not block or self._blob.is_full:
+        if not block:
+            return
+        if self._blob.is_full:
+            self._say_once("a log takes no more blocks: the rest follows when the script ends")
             return
         try:
             self._append(block)
@@ -84,8 +87,8 @@ class Shipper(threading.Thread):
             logger.warning("%s", err)
             self._ending.wait(AFTER_OUTAGE_S)
             return
-        if len(block) < MAX_APPEND_BYTES:
-            # A full block means a backlog: go on at once. Otherwise collect for a while.
+        if not self._source.is_behind:
+            # A backlog goes on at once. Otherwise collect for a while.
             self._ending.wait(append_interval_s(self._blob.blocks))
 
     def _drain(self) -> None:
@@ -93,6 +96,9 @@ class Shipper(threading.Thread):
             if self._before_poll:
                 self._before_poll(True)
             block = self._source.peek()
+            if block and self._blob.is_at_end:
+                self._say_once(f"{self._source.left_bytes} bytes of log are left out", again=True)
+                return
             if block:
                 self._append(block)
             elif self._is_all_there():
@@ -105,6 +111,14 @@ class Shipper(threading.Thread):
             self._send_again(err)
         else:
             self._source.advance()
+
+    def _say_once(self, text: str, *, again: bool = False) -> None:
+        """A word to the reader of the log, out of the blocks that are kept for the end."""
+        note = self._source.note(text)
+        if note and (again or not self._said):
+            logger.warning("%s: %s", self._blob.name, text)
+            self._said = True
+            self._blob.append(note)
 
     def _is_all_there(self) -> bool:
         """Whether storage kept all: one that was killed wakes up without its last seconds."""

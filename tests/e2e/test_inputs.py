@@ -29,6 +29,11 @@ out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
 
 @pytest.fixture
 def blobs(cli: Cli) -> BlobServiceClient:
+    return blob_service(cli)
+
+
+def blob_service(cli: Cli) -> BlobServiceClient:
+    """The storage of the local services."""
     home = HomePaths(cli.home)
     stack = json.loads(home.local_outputs.read_text())
     key = json.loads(home.keys.read_text())["storage"]
@@ -96,7 +101,6 @@ def test_unchanged_input_is_not_uploaded_again(cli: Cli, script: Write) -> None:
         ("x=blob:runs/no/such/prefix", "there is no blob of that name"),
         ("x=run:no-such-run", "no-such-run"),
         ("x=./no-such-file", "there is no"),
-        ("x=share:a/b", "this stack has no file share"),
     ],
 )
 def test_input_that_is_not_there_stops_before_anything_is_sent(

@@ -27,6 +27,8 @@ class Task:
         self.service = service
         self.shared = folder / "shared"
         self.processes: list[subprocess.Popen[str]] = []
+        self.secrets: dict[str, dict[str, str]] = {}
+        self.settings: dict[str, str] = {}
         install_fake_uv(self.shared)
 
     def submit(self, script: str, **changes: Any) -> None:
@@ -73,7 +75,10 @@ class Task:
             "AZ_BATCH_POOL_ID": "local",
             "AZ_BATCH_NODE_IS_DEDICATED": "false",
             "PYTHONDONTWRITEBYTECODE": "1",
+            **self.settings,
         }
+        if self.secrets:
+            environment["RUNNER_SECRETS"] = json.dumps(self.secrets)
         process = subprocess.Popen(
             [sys.executable, "runner-agent.pyz"],
             cwd=work_dir,

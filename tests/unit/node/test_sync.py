@@ -157,9 +157,27 @@ def test_full_blob_keeps_blocks_for_the_final_flush(
     append(log, b"late\n")
     shipper.start()
     until(lambda: len(polls) > 2)
-    assert service.data(NAME) == b""
+    said = "\n[runner: a log takes no more blocks: the rest follows when the script ends]\n"
+    assert service.text(NAME) == said
     shipper.finish()
-    assert service.text(NAME) == "late\n"
+    assert service.text(NAME) == said + "late\n"
+
+
+def test_rest_that_finds_no_room_is_counted_in_the_log(
+    container: Container, service: FakeBlobs, log: Path, until: Until
+) -> None:
+    blob = AppendBlob(container, NAME)
+    blob.open()
+    shipper = Shipper(FileSource(log), blob)
+    blob.open = lambda: setattr(blob, "blocks", 49_997)
+    with log.open("wb") as out:
+        out.truncate(10 * 1024 * 1024)
+    shipper.start()
+    until(lambda: service.data(NAME))
+    shipper.finish()
+    data = service.data(NAME)
+    assert data.count(b"\0") == MAX_APPEND_BYTES
+    assert data.endswith(b"[runner: 6291456 bytes of log are left out]\n")
 
 
 def test_block_of_lines_never_splits_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

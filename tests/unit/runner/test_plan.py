@@ -96,6 +96,7 @@ def test_run_json_survives_json_and_is_read_back() -> None:
 def test_run_json_has_exactly_the_documented_fields() -> None:
     assert set(run_document(plan(), "j")) == {
         "format", "run_id", "experiment", "created", "recipe", "code", "agent", "command",
-        "params", "env", "requirements", "python", "data", "inputs", "outputs", "metrics",
-        "timeout_s", "retries", "checkpoints", "model", "batch", "image", "price",
+        "params", "env", "requirements", "python", "data", "inputs", "secrets",
+        "secret_refs", "outputs", "metrics", "timeout_s", "retries", "checkpoints", "model",
+        "origin", "batch", "image", "price",
     }  # fmt: skip

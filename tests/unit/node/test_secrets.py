@@ -1,0 +1,145 @@
+"""Secrets of key vaults, against a vault and a metadata service on this machine."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from runner.node.failures import StageFailedError
+from runner.node.patience import Patience
+from runner.node.redaction import Redactor
+from runner.node.secrets import Secrets
+from tests.unit.node.agent_task import Task
+
+VALUE = "the-value-in-the-vault"
+
+
+@dataclass
+class Vault:
+    """A key vault with one secret, and the node's metadata service."""
+
+    url: str = ""
+    status: int = 200
+    location: str = ""
+    faults: list[int] = field(default_factory=list)
+    resources: list[str] = field(default_factory=list)
+    asked: list[str] = field(default_factory=list)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    vault: Vault
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+    def do_GET(self) -> None:
+        parts = urlsplit(self.path)
+        query = {key: values[0] for key, values in parse_qs(parts.query).items()}
+        if parts.path == "/token":
+            self.vault.resources.append(query["resource"])
+            self._answer(200, {"access_token": "a-token", "expires_in": "3600"})
+            return
+        self.vault.asked.append(parts.path)
+        assert query == {"api-version": "7.4"}
+        if self.headers["Authorization"] != "Bearer a-token":
+            self._answer(401, {})
+        elif self.vault.faults:
+            self._answer(self.vault.faults.pop(0), {})
+        elif self.vault.status != 200:
+            self._answer(self.vault.status, {"error": {"code": "Forbidden"}})
+        else:
+            self._answer(200, {"value": VALUE, "id": self.path})
+
+    def _answer(self, status: int, document: dict[str, Any]) -> None:
+        body = json.dumps(document).encode()
+        self.send_response(status)
+        if self.vault.location and status in (301, 302, 307):
+            self.send_header("Location", self.vault.location)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def vault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
+    vault = Vault()
+    handler = type("Handler", (_Handler,), {"vault": vault})
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+    thread.start()
+    vault.url = f"http://127.0.0.1:{server.server_address[1]}"
+    monkeypatch.setenv("RUNNER_IMDS_TOKEN_URL", f"{vault.url}/token")
+    yield vault
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def of(url: str, redactor: Redactor | None = None) -> Secrets:
+    return Secrets({}, {"TOKEN": url}, "client-1", redactor or Redactor())
+
+
+def test_secret_is_read_with_the_nodes_identity_and_hidden(
+    vault: Vault, patience: Patience
+) -> None:
+    redactor = Redactor()
+    vault.faults = [503, 429]
+    values = of(f"{vault.url}/secrets/hub", redactor).resolve(patience)
+    assert values == {"TOKEN": VALUE}
+    assert set(vault.resources) == {"https://vault.azure.net"}
+    assert vault.asked == ["/secrets/hub"] * 3
+    assert redactor.text(f"x {VALUE}") == "x ***"
+
+
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (403, "give it the role Key Vault Secrets User"),
+        (404, "there is no such secret"),
+        (400, "400, Bad Request"),
+    ],
+)
+def test_refusal_says_what_to_do(vault: Vault, patience: Patience, status: int, said: str) -> None:
+    vault.status = status
+    with pytest.raises(StageFailedError, match=said) as caught:
+        of(f"{vault.url}/secrets/hub").resolve(patience)
+    assert (caught.value.step, caught.value.code) == ("secrets", "SecretUnavailable")
+
+
+def test_token_goes_nowhere_else(vault: Vault, patience: Patience) -> None:
+    with pytest.raises(StageFailedError, match="that is no key vault"):
+        of("https://vault.azure.net.example.org/secrets/hub").resolve(patience)
+    with pytest.raises(StageFailedError, match="that is no key vault"):
+        of("http://my.vault.azure.net/secrets/hub").resolve(patience)
+    assert vault.resources == []
+    vault.status, vault.location = 302, f"{vault.url}/elsewhere"
+    with pytest.raises(StageFailedError, match="302"):
+        of(f"{vault.url}/secrets/hub").resolve(patience)
+    assert vault.asked == ["/secrets/hub"]
+
+
+def test_script_has_the_secret_and_its_log_has_not(vault: Vault, task: Task) -> None:
+    task.settings = {"RUNNER_IMDS_TOKEN_URL": f"{vault.url}/token"}
+    task.secrets = {"values": {}, "keyvault": {"TOKEN": f"{vault.url}/secrets/hub"}}
+    task.submit("import os; print(os.environ['TOKEN'], len(os.environ['TOKEN']))")
+    assert task.run() == 0, task.output
+    assert task.text("logs/stdout.txt") == f"*** {len(VALUE)}\n"
+    assert next(iter(task.json("result.json")["stages_s"])) == "secrets"
+
+
+def test_secret_that_cannot_be_read_fails_the_run(vault: Vault, task: Task) -> None:
+    vault.status = 403
+    task.settings = {"RUNNER_IMDS_TOKEN_URL": f"{vault.url}/token"}
+    task.secrets = {"keyvault": {"TOKEN": f"{vault.url}/secrets/hub"}}
+    task.submit("print(1)")
+    assert task.run() == 1
+    result = task.json("result.json")
+    assert (result["step"], result["code"]) == ("secrets", "SecretUnavailable")
