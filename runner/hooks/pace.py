@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import threading
 import time
@@ -10,16 +11,22 @@ from collections.abc import Generator
 from types import FrameType
 from typing import Any
 
+INTERVAL_VARIABLE = "RUNNER_CHECKPOINT_INTERVAL"
 INTERVAL_S = 10.0
 # Where no interval is given, saving takes at most this share of the time.
 SHARE = 0.02
 
 
 class Pace:
-    """Whether it is time to save. None as the interval: 10 s, longer where saving is slow."""
+    """Whether it is time to save.
+
+    None as the interval: 10 s, or as often as the run's checkpoints are committed where that is
+    more often; longer where saving is slow.
+    """
 
     def __init__(self, interval_s: float | None = None) -> None:
         self._interval_s = interval_s
+        self._own_s = _own_interval_s()
         self._last = time.monotonic()
         self._took_s = 0.0
 
@@ -28,7 +35,7 @@ class Pace:
         """Whether the interval has passed since the last save."""
         interval_s = self._interval_s
         if interval_s is None:
-            interval_s = max(INTERVAL_S, self._took_s / SHARE)
+            interval_s = max(self._own_s, self._took_s / SHARE)
         return time.monotonic() - self._last >= interval_s
 
     @contextlib.contextmanager
@@ -40,6 +47,13 @@ class Pace:
         finally:
             self._last = time.monotonic()
             self._took_s = self._last - started
+
+
+def _own_interval_s() -> float:
+    try:
+        return min(INTERVAL_S, float(os.environ[INTERVAL_VARIABLE]))
+    except (KeyError, ValueError):
+        return INTERVAL_S
 
 
 class Sigterm:

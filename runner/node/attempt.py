@@ -195,6 +195,7 @@ class Attempt:
         environment_dir = Path(prepared["VIRTUAL_ENV"])
         bin_dir = environment_dir / "bin"
         given = self._spec.env.get("PYTHONPATH") or inherited.get("PYTHONPATH")
+        rule = self._spec.checkpoints
         modules = python_path(given, self._node.work_dir, environment_dir)
         return {
             **inherited,
@@ -206,6 +207,7 @@ class Attempt:
             "RUNNER_ATTEMPT": str(self._number),
             "RUNNER_OUTPUT_DIR": str(self._dirs.output),
             "RUNNER_CHECKPOINT_DIR": str(self._dirs.checkpoints),
+            **({"RUNNER_CHECKPOINT_INTERVAL": f"{rule.interval_s:g}"} if rule else {}),
             "RUNNER_METRICS_FILE": str(self._dirs.metrics),
             "RUNNER_PARAMS": str(self._dirs.params),
         }

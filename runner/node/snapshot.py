@@ -12,6 +12,7 @@ import hashlib
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -70,10 +71,19 @@ class Snapshots:
         if strict:
             self._check_writers(listing)
         self._store.mkdir(parents=True, exist_ok=True)
-        held = {path: self._hold(path, state) for path, state in listing.files.items()}
-        if list_folder(self.folder) != listing:
-            raise UnsettledError("the folder changed while it was read")
-        return Snapshot(listing, tuple(held[path] for path in sorted(held)))
+        # Links are quick: a script that saves all the time has no time to change much in between.
+        parts: dict[str, Path] = {}
+        try:
+            for path, state in listing.files.items():
+                if not self._is_known(state):
+                    parts[path] = self._link(path, len(parts))
+            if list_folder(self.folder) != listing:
+                raise UnsettledError("the folder changed while it was looked at")
+            held = [self._hold(path, listing.files[path], parts) for path in sorted(listing.files)]
+        finally:
+            for part in parts.values():
+                part.unlink(missing_ok=True)
+        return Snapshot(listing, tuple(held))
 
     def forget_but(self, snapshot: Snapshot) -> None:
         """Drop everything that the snapshot does not hold."""
@@ -89,27 +99,27 @@ class Snapshots:
         if writers:
             raise UnsettledError(f"{min(writers)} is being written")
 
-    def _hold(self, path: str, state: FileState) -> HeldFile:
+    def _is_known(self, state: FileState) -> bool:
         known = self._known.get(state)
-        if known is not None and known.held.exists():
-            return _renamed(known, path)
+        return known is not None and known.held.exists()
+
+    def _hold(self, path: str, state: FileState, parts: Mapping[str, Path]) -> HeldFile:
+        if path not in parts:
+            return _renamed(self._known[state], path)
         settled = abs(time.time_ns() - state.mtime_ns) > SETTLED_NS
-        part = self._link(path)
-        try:
-            _check_still(part, state, path)  # a pipe in its place would never end
-            sha256, blocks = hash_file(part)
-            _check_still(part, state, path)
-            held = self._store / sha256
-            part.replace(held)
-        finally:
-            part.unlink(missing_ok=True)
+        part = parts[path]
+        _check_still(part, state, path)  # a pipe in its place would never end
+        sha256, blocks = hash_file(part)
+        _check_still(part, state, path)
+        held = self._store / sha256
+        part.replace(held)
         file = HeldFile(path, state.size_bytes, state.mtime_ns, sha256, blocks, held)
         if settled:
             self._known[state] = file
         return file
 
-    def _link(self, path: str) -> Path:
-        part = self._store / f"{os.getpid()}.part"
+    def _link(self, path: str, number: int) -> Path:
+        part = self._store / f"{os.getpid()}.{number}.part"
         part.unlink(missing_ok=True)
         source = self.folder / path
         try:

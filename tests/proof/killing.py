@@ -113,13 +113,19 @@ class Killer:
 
     def journal(self) -> list[tuple[int, int]]:
         """Attempt and first step of every start of the script."""
-        text = (self.proof / "journal").read_text() if (self.proof / "journal").exists() else ""
-        return [(int(a), int(s)) for a, s in (line.split() for line in text.splitlines())]
+        return [(attempt, step) for attempt, step, _ in starts(self.proof)]
 
     def attempts(self) -> list[int]:
         """The numbers of the attempts that are recorded."""
         names = [n for n in self.task.service.blobs if n.startswith(f"{RUN}/attempts/")]
         return sorted(int(n.split("/")[2]) for n in names if n.endswith("/start.json"))
+
+
+def starts(proof: Path) -> list[tuple[int, int, str]]:
+    """Attempt, first step and node of every start of the script."""
+    path = proof / "journal"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [(int(a), int(s), node) for a, s, node in (line.split() for line in lines)]
 
 
 def uninterrupted(folder: Path, steps: int) -> bytes:

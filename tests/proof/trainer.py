@@ -4,8 +4,8 @@
 
 STYLE `hook` saves with runner.hooks after every step, `file` writes one file in place, slowly,
 which is the worst a script can do. PROOF_DIR holds what the test wants to know: `pid`, `journal`
-(one line for each start: attempt and step), `writing` while a state is being written; and what it
-tells: before the file `gate` is there the training does not end.
+(one line for each start: attempt, step, node), `writing` while a state is being written; and what
+it tells: before the file `gate` is there the training does not end.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def main() -> None:
         step, weights, chance = opened(found)
     attempt = os.environ.get("RUNNER_ATTEMPT", "0")
     with (PROOF / "journal").open("a") as out:
-        out.write(f"{attempt} {step}\n")
+        out.write(f"{attempt} {step} {os.environ.get('AZ_BATCH_NODE_ID', '-')}\n")
     part = PROOF / f"pid.{attempt}"
     part.write_text(str(os.getpid()))
     part.replace(PROOF / "pid")

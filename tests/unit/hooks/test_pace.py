@@ -92,7 +92,10 @@ def test_it_is_time_when_the_interval_has_passed_since_the_last_save(clock: Any)
     assert every.due
 
 
-def test_without_an_interval_slow_saves_are_rarer_and_cost_a_fiftieth(clock: Any) -> None:
+def test_without_an_interval_slow_saves_are_rarer_and_cost_a_fiftieth(
+    clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("RUNNER_CHECKPOINT_INTERVAL", raising=False)
     own = Pace()
     clock.now += 10
     assert own.due
@@ -101,4 +104,16 @@ def test_without_an_interval_slow_saves_are_rarer_and_cost_a_fiftieth(clock: Any
     clock.now += 99
     assert not own.due
     clock.now += 1
+    assert own.due
+
+
+@pytest.mark.parametrize(("given", "seconds"), [("2", 2), ("60", 10), ("", 10), ("often", 10)])
+def test_it_saves_at_least_as_often_as_the_run_commits(
+    clock: Any, monkeypatch: pytest.MonkeyPatch, given: str, seconds: float
+) -> None:
+    monkeypatch.setenv("RUNNER_CHECKPOINT_INTERVAL", given)
+    own = Pace()
+    clock.now += seconds - 0.1
+    assert not own.due
+    clock.now += 0.1
     assert own.due

@@ -48,3 +48,16 @@ def test_a_runner_that_the_requirements_install_is_not_hidden(tmp_path: Path) ->
     (installed / "__init__.py").touch()
     assert python_path("/a", tmp_path, tmp_path / "env") == "/a"
     assert python_path(None, tmp_path, tmp_path / "env") is None
+
+
+def test_states_that_are_saved_all_the_time_are_committed_all_the_same(task: Task) -> None:
+    script = (
+        "import time\nfrom runner.hooks import save_state\n"
+        "until = time.monotonic() + 4\n"
+        "while time.monotonic() < until: save_state({'filler': bytes(99_000)}); time.sleep(0.004)\n"
+    )
+    rule = {"interval_s": 0.3, "keep": 3, "max_bytes": 1 << 30}
+    task.submit(script, checkpoints=rule)
+    assert task.run() == 0, task.text("logs/stderr.txt")
+    told = task.json("result.json")["checkpoint"]
+    assert told["committed"] >= 3, told
