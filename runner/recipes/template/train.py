@@ -1,6 +1,7 @@
 """Logistic regression by gradient descent on points this script makes itself.
 
-An ordinary script: arguments in, prints and files out. `python train.py` runs it by hand.
+An ordinary script: arguments in, prints and files out. `python train.py` runs it by hand. When the
+node it runs on goes away, it goes on elsewhere at the epoch it was at.
 """
 
 from __future__ import annotations
@@ -11,6 +12,16 @@ import os
 from pathlib import Path
 
 import numpy as np
+
+try:
+    from runner.hooks import load_state, save_state
+except ImportError:  # by hand, where the runner is not installed
+
+    def load_state():
+        """Nothing was saved."""
+
+    def save_state(state):
+        """Save nothing."""
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -34,25 +45,32 @@ def make_points(samples: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return centres[labels] + random.normal(0, 0.8, (samples, 2)), labels
 
 
+def measure(points: np.ndarray, labels: np.ndarray, weights: np.ndarray, bias: float) -> float:
+    """The share of points on their own side of the line."""
+    return float(((points @ weights + bias > 0) == labels).mean())
+
+
 def main() -> None:
     """Train on four fifths of the points, measure on the rest, write the model."""
     arguments = parse_arguments()
     points, labels = make_points(arguments.samples, arguments.seed)
     split = arguments.samples * 4 // 5
-    weights, bias = np.zeros(2), 0.0
-    for epoch in range(1, arguments.epochs + 1):
+    state = load_state() or {"epoch": 0, "weights": np.zeros(2), "bias": 0.0}
+    weights, bias = state["weights"], state["bias"]
+    for epoch in range(state["epoch"] + 1, arguments.epochs + 1):
         chance = 1 / (1 + np.exp(-(points[:split] @ weights + bias)))
         error = chance - labels[:split]
         weights -= arguments.learning_rate * points[:split].T @ error / split
         bias -= arguments.learning_rate * error.mean()
         right = np.where(labels[:split] == 1, chance, 1 - chance)
-        guesses = points[split:] @ weights + bias > 0
-        accuracy = (guesses == labels[split:]).mean()
+        accuracy = measure(points[split:], labels[split:], weights, bias)
         print(f"epoch {epoch} loss={-np.log(right).mean():.4f} accuracy={accuracy:.4f}")
+        save_state({"epoch": epoch, "weights": weights, "bias": bias})
 
     output = Path(os.environ.get("RUNNER_OUTPUT_DIR", "output"))
     output.mkdir(parents=True, exist_ok=True)
-    model = {"weights": weights.tolist(), "bias": bias, "accuracy": float(accuracy)}
+    accuracy = measure(points[split:], labels[split:], weights, bias)
+    model = {"weights": weights.tolist(), "bias": float(bias), "accuracy": accuracy}
     (output / "model.json").write_text(json.dumps(model))
 
 

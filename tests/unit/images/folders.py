@@ -29,3 +29,13 @@ def versions() -> dict[str, str]:
     text = (IMAGES / "versions.env").read_text(encoding="utf-8")
     pairs = (line.split("=", 1) for line in text.splitlines() if line and line[0] != "#")
     return dict(pairs)
+
+
+def keras_python() -> Path | None:
+    """An environment of the MNIST recipe that the end-to-end tests have built."""
+    found = (IMAGES.parent / ".cache" / "services" / "cache" / "envs").glob("*/bin/python")
+    for python in found:
+        packages = python.parents[1].glob("lib/python*/site-packages/keras")
+        if next(packages, None) is not None:
+            return python
+    return None

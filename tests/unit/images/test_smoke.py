@@ -12,9 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.images.folders import IMAGES
+from tests.unit.images.folders import IMAGES, keras_python
 
-ROOT = IMAGES.parent
 GOOD = {
     "framework": "test",
     "version": "1",
@@ -85,16 +84,6 @@ def test_a_gpu_is_required_only_where_the_environment_says_so(
     monkeypatch.setenv("RUNNER_REQUIRE_GPU", value)
     assert smoke.run(lambda folder: {**GOOD, "gpu": gpu, "device": "T4" if gpu else "cpu"}) == code
     assert ("RUNNER_REQUIRE_GPU is set" in capsys.readouterr().err) == bool(code)
-
-
-def keras_python() -> Path | None:
-    """An environment of the MNIST recipe that the end-to-end tests have built."""
-    found = (ROOT / ".cache" / "services" / "cache" / "envs").glob("*/bin/python")
-    for python in found:
-        packages = python.parents[1].glob("lib/python*/site-packages/keras")
-        if next(packages, None) is not None:
-            return python
-    return None
 
 
 def test_the_keras_smoke_test_trains_here() -> None:
