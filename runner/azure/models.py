@@ -19,7 +19,7 @@ from azure.storage.blob import BlobBlock, ContentSettings
 from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection
 from runner.azure.faults import error_code, service_errors
-from runner.node.model_store import COPY_BLOCK_BYTES, READ_BYTES
+from runner.node.model_store import COPY_BLOCK_BYTES, READ_BYTES, SUMMARY
 from runner.node.registry import StoredBlob
 
 _CONFLICTS = (ResourceExistsError, ResourceModifiedError)
@@ -43,24 +43,25 @@ class AzureModels:
                 return _nothing(err)
             return stream.readall(), str(stream.properties.etag)
 
-    def create(self, name: str, body: bytes) -> bool:
+    def create(self, name: str, body: bytes, summary: str = "") -> bool:
         """Write unless the blob exists; whether this call surely wrote it."""
-        return self._container.create_bytes(name, body, "application/json")
+        return self._write(name, body, summary, overwrite=False)
 
-    def replace(self, name: str, body: bytes, etag: str) -> bool:
+    def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
         """Write over the version with this ETag; whether this call surely did."""
+        condition = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
+        return self._write(name, body, summary, overwrite=True, **condition)
+
+    def _write(self, name: str, body: bytes, summary: str, **options: Any) -> bool:
         with service_errors(f"writing {name}"):
             try:
                 self._client.get_blob_client(name).upload_blob(
                     body,
-                    overwrite=True,
-                    etag=etag,
-                    match_condition=MatchConditions.IfNotModified,
+                    metadata={SUMMARY: summary} if summary else None,
                     content_settings=ContentSettings(content_type="application/json"),
+                    **options,
                 )
-            except (*_CONFLICTS, ResourceNotFoundError) as err:
-                if error_code(err) == "ContainerNotFound":
-                    raise
+            except _CONFLICTS:
                 return False
             return True
 
@@ -68,9 +69,18 @@ class AzureModels:
         """All blobs below a prefix."""
         with service_errors(f"listing {prefix}"):
             return [
-                StoredBlob(str(blob.name), int(blob.size or 0), str(blob.etag))
-                for blob in self._client.list_blobs(name_starts_with=prefix)
+                StoredBlob(
+                    str(blob.name),
+                    int(blob.size or 0),
+                    str(blob.etag),
+                    str((blob.metadata or {}).get(SUMMARY) or ""),
+                )
+                for blob in self._client.list_blobs(name_starts_with=prefix, include=["metadata"])
             ]
+
+    def names(self) -> list[str]:
+        """What stands before the first slash of any blob."""
+        return sorted(self._container.folders())
 
     def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
         """Copy a blob of the `runs` container inside of the service, in blocks of any number."""

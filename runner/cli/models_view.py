@@ -51,7 +51,7 @@ def version_row(version: ModelVersion, *, as_text: bool) -> dict[str, Any]:
             "metric": _metric(version),
             "age": _age(version),
             "size": "" if version.deleted else _size(version),
-            "files": None if version.deleted else len(version.files),
+            "files": None if version.deleted else version.file_count,
             "run": document.get("run_id"),
         }
     return {
@@ -63,7 +63,7 @@ def version_row(version: ModelVersion, *, as_text: bool) -> dict[str, Any]:
         "created": _created(version),
         "deleted": document.get("deleted"),
         "size_bytes": version.size_bytes,
-        "files": len(version.files),
+        "files": version.file_count,
         "run_id": document.get("run_id"),
         "problem": version.problem,
     }

@@ -11,7 +11,7 @@ from runner.azure.models import AzureModels
 from runner.core.errors import RunnerError
 from runner.flows.models import Model, open_registry, registry_errors
 from runner.node.clock import now_text
-from runner.node.model_documents import ModelBlobs, RegistryError, parse_version, to_body
+from runner.node.model_documents import ModelBlobs, RegistryError, parse_version, summary, to_body
 from runner.node.registry import ModelStore, Registry, is_deleted
 
 _TRIES = 50
@@ -68,7 +68,8 @@ def _bury(store: DeletingStore, blobs: ModelBlobs, number: int) -> bool:
         document = parse_version(found[0], blob)
         if is_deleted(document):
             return document["deleted"] == ours
-        if store.replace(blob, to_body({**document, "deleted": ours}), found[1]):
+        buried = {**document, "deleted": ours}
+        if store.replace(blob, to_body(buried), found[1], summary(buried)):
             return True
     raise RegistryError("R-MODEL-BUSY", f"{blob} changes all the time", "", "try again")
 

@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from runner.azure.blobs import in_parallel
@@ -26,7 +26,10 @@ from runner.node.registry import Registry, is_deleted
 
 @dataclass(frozen=True, slots=True)
 class ModelVersion:
-    """One version; `aliases` are all that name it, worked out ones too."""
+    """One version; `aliases` are all that name it, worked out ones too.
+
+    In a list the document is only what its blob's metadata sums up; `find_version` reads it whole.
+    """
 
     name: str
     version: int
@@ -46,13 +49,24 @@ class ModelVersion:
 
     @property
     def files(self) -> list[Document]:
-        """Its files, as the document lists them."""
-        return list((self.document or {}).get("files") or ())
+        """Its files, as the document lists them; a KeyError where there is only a summary."""
+        return [] if self.document is None else list(self.document["files"])
 
     @property
     def size_bytes(self) -> int:
         """Of all files together."""
-        return sum(int(file["size_bytes"]) for file in self.files)
+        summed = (self.document or {}).get("size_bytes")
+        return (
+            int(summed)
+            if summed is not None
+            else sum(int(file["size_bytes"]) for file in self.files)
+        )
+
+    @property
+    def file_count(self) -> int:
+        """How many files it has."""
+        counted = (self.document or {}).get("file_count")
+        return len(self.files) if counted is None else int(counted)
 
     @property
     def created(self) -> datetime | None:
@@ -151,8 +165,8 @@ def split_reference(reference: str) -> tuple[str, str | None]:
 
 def model_names(connection: Connection) -> list[str]:
     """All names there are, removed models too."""
-    found = {blob.name.partition("/")[0] for blob in AzureModels(connection).list("")}
-    return sorted(name for name in found if re.fullmatch(NAME_PATTERN, name))
+    found = AzureModels(connection).names()
+    return [name for name in found if re.fullmatch(NAME_PATTERN, name)]
 
 
 def list_models(connection: Connection) -> list[Model]:
@@ -164,7 +178,7 @@ def load_model(connection: Connection, name: str) -> Model:
     """One model; without versions where there is none. Damaged versions carry their problem."""
     registry = open_registry(connection, name)
     with registry_errors():
-        found = registry.load_each()
+        found = registry.summaries()
         aliases = registry.aliases()
     plain = Model(name, tuple(_version(name, n, entry) for n, entry in sorted(found.items())))
     own = {"latest": plain.latest, "best": plain.best}
@@ -210,7 +224,9 @@ def find_version(connection: Connection, reference: str, *, deleted: bool = Fals
         raise _unreadable(version)
     if version.deleted and not deleted:
         raise _removed(version, model)
-    return version
+    with registry_errors():
+        document = open_registry(connection, name).load(version.version)
+    return replace(version, document=document or version.document)
 
 
 def _pick(model: Model, wanted: str) -> ModelVersion:

@@ -263,6 +263,35 @@ def damaged(blob: str, why: str) -> RegistryError:
     )
 
 
+def summary(document: Mapping[str, Any]) -> str:
+    """What a list needs of a version: it lies in the blob's metadata, written with the document."""
+    primary = str(document.get("primary_metric") or "")
+    metrics: Mapping[str, Any] = document.get("metrics") or {}
+    short = {
+        "format": document["format"],
+        "run_id": document["run_id"],
+        "created": document.get("created"),
+        "primary_metric": primary or None,
+        "goal": document.get("goal"),
+        "metrics": {primary: metrics[primary]} if primary in metrics else {},
+        "size_bytes": sum(int(file["size_bytes"]) for file in document["files"]),
+        "file_count": len(document["files"]),
+    }
+    if document.get("deleted"):
+        short["deleted"] = document["deleted"]
+    return json.dumps(short)
+
+
+def parse_summary(text: str) -> Document | None:
+    """A version's summary; None where there is none that this program understands."""
+    try:
+        raw: Document = json.loads(text)
+        known = int(raw["format"]) <= FORMAT and isinstance(raw["run_id"], str)
+        return raw if known and isinstance(raw["size_bytes"], int) else None
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
 def content_id(document: Mapping[str, Any]) -> str:
     """One text for what a version holds: equal if, and only if, paths and contents are."""
     pairs = sorted((str(file["path"]), str(file["sha256"])) for file in document["files"])

@@ -12,6 +12,7 @@ from runner.node.transport import Answer, StorageError
 
 # Put Block From URL takes 4,000 MiB; smaller ones lose less to a cut connection.
 COPY_BLOCK_BYTES = 64 * 1024 * 1024
+SUMMARY = "summary"  # the metadata of a version that a listing brings along
 READ_BYTES = 8 * 1024 * 1024
 
 
@@ -31,16 +32,21 @@ class NodeModels:
         answer = _expect(answer, "GET", name)
         return answer.body, answer.headers.get("etag", "")
 
-    def create(self, name: str, body: bytes) -> bool:
+    def create(self, name: str, body: bytes, summary: str = "") -> bool:
         """Write unless the blob exists; whether this call surely wrote it."""
-        return self._models.create(name, body)
+        return self._write(name, body, summary, {"If-None-Match": "*"})
 
-    def replace(self, name: str, body: bytes, etag: str) -> bool:
+    def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
         """Write over the version with this ETag; whether this call surely did."""
-        headers = {"x-ms-blob-type": "BlockBlob", "If-Match": etag}
+        return self._write(name, body, summary, {"If-Match": etag})
+
+    def _write(self, name: str, body: bytes, summary: str, condition: dict[str, str]) -> bool:
+        headers = {"x-ms-blob-type": "BlockBlob", **condition}
         headers["x-ms-blob-content-type"] = "application/json"
+        if summary:
+            headers[f"x-ms-meta-{SUMMARY}"] = summary
         answer = self._transport.send("PUT", name, headers=headers, body=body)
-        if answer.status in (404, 412):
+        if answer.status in (409, 412):
             return False
         _expect(answer, "PUT", name)
         return True
@@ -49,13 +55,15 @@ class NodeModels:
         """All blobs below a prefix."""
         found: list[StoredBlob] = []
         query = {"restype": "container", "comp": "list", "prefix": prefix}
+        query["include"] = "metadata"
         while True:
             answer = _expect(self._transport.send("GET", "", query=query), "list", prefix)
             root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314
             for node in root.iterfind("Blobs/Blob"):
                 size = node.findtext("Properties/Content-Length") or "0"
                 etag = node.findtext("Properties/Etag") or ""
-                found.append(StoredBlob(node.findtext("Name") or "", int(size), etag))
+                summary = node.findtext(f"Metadata/{SUMMARY}") or ""
+                found.append(StoredBlob(node.findtext("Name") or "", int(size), etag, summary))
             marker = root.findtext("NextMarker")
             if not marker:
                 return found

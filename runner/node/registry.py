@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 from runner.node.clock import now_text
 from runner.node.model_documents import (
@@ -20,7 +20,9 @@ from runner.node.model_documents import (
     content_id,
     damaged,
     parse_aliases,
+    parse_summary,
     parse_version,
+    summary,
     to_body,
 )
 
@@ -37,6 +39,7 @@ class StoredBlob:
     name: str
     size_bytes: int
     etag: str
+    summary: str = ""
 
 
 class ModelStore(Protocol):
@@ -49,16 +52,16 @@ class ModelStore(Protocol):
         """Content and ETag, or None where there is no blob."""
         ...
 
-    def create(self, name: str, body: bytes) -> bool:
+    def create(self, name: str, body: bytes, summary: str = "") -> bool:
         """Write unless the blob exists; whether this call surely wrote it."""
         ...
 
-    def replace(self, name: str, body: bytes, etag: str) -> bool:
+    def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
         """Write over the version with this ETag; whether this call surely did."""
         ...
 
     def list(self, prefix: str) -> list[StoredBlob]:
-        """All blobs below a prefix."""
+        """All blobs below a prefix, with the summaries they were written with."""
         ...
 
     def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
@@ -121,6 +124,25 @@ class Registry:
         found = self._store.read(blob)
         return None if found is None else parse_version(found[0], blob)
 
+    def summaries(self) -> dict[int, Document | RegistryError]:
+        """All versions as far as a list needs them, from one listing.
+
+        The document itself stands for a version that was written without a summary.
+        """
+        found: dict[int, Document | RegistryError] = {}
+        unknown: list[int] = []
+        for blob in self._store.list(self._blobs.versions):
+            number = self._blobs.number(blob.name)
+            if number is None:
+                continue
+            short = parse_summary(blob.summary)
+            if short is None:
+                unknown.append(number)
+            else:
+                found[number] = short
+        found |= dict(self._each(lambda n: (n, self._try_load(n)), unknown))
+        return dict(sorted(found.items()))
+
     def load_each(self) -> dict[int, Document | RegistryError]:
         """All versions; for one that cannot be read, why."""
         return dict(self._each(lambda n: (n, self._try_load(n)), self.numbers()))
@@ -135,10 +157,7 @@ class Registry:
     def load_all(self) -> dict[int, Document]:
         """All versions. Raises RegistryError for one that cannot be read."""
         found = self.load_each()
-        for entry in found.values():
-            if isinstance(entry, RegistryError):
-                raise entry
-        return cast("dict[int, Document]", found)
+        return {number: _readable(entry) for number, entry in found.items()}
 
     def register(
         self,
@@ -153,10 +172,11 @@ class Registry:
         `source` gives the blob in `runs` of an output's path. With `anew` a removed version of the
         run does not count. Raises RegistryError.
         """
-        known = self.load_all()
-        mine = [n for n, document in known.items() if _is_of_run(document, draft, anew)]
-        if mine:
-            found = Registered(known[mine[-1]], new=False)
+        known = self.summaries()
+        mine = [n for n, short in known.items() if _is_of_run(_readable(short), draft, anew)]
+        there = self.load(mine[-1]) if mine else None
+        if there is not None and _is_of_run(there, draft, anew):
+            found = Registered(there, new=False)
         else:
             self._each(lambda file: self._place(file, source, on_bytes), _contents(draft))
             found = self._commit(draft, max(known, default=0) + 1, anew)
@@ -175,7 +195,9 @@ class Registry:
     def _commit(self, draft: Document, number: int, anew: bool) -> Registered:
         while True:
             document = {**draft, "version": number, "created": now_text()}
-            if self._store.create(self._blobs.version(number), to_body(document)):
+            if self._store.create(
+                self._blobs.version(number), to_body(document), summary(document)
+            ):
                 return Registered(document, new=True)
             there = self.load(number)
             if there is None:
@@ -279,6 +301,12 @@ class Registry:
 
 def _is_of_run(document: Document, draft: Document, anew: bool) -> bool:
     return document["run_id"] == draft["run_id"] and not (anew and is_deleted(document))
+
+
+def _readable(entry: Document | RegistryError) -> Document:
+    if isinstance(entry, RegistryError):
+        raise entry
+    return entry
 
 
 def _check_same(document: Document, draft: Document) -> None:

@@ -418,7 +418,7 @@ def test_agents_and_people_who_register_one_run_at_once_make_one_version(
     assert [version.version for version in model.versions] == [1]
     assert model.versions[0].aliases == ("latest", "best", "next")
     assert [str(found) for found in describe_models(connection, record)] == [f"{name}@1"]
-    get_files(connection, model.versions[0], tmp_path, ignore_progress)
+    get_files(connection, find_version(connection, name), tmp_path, ignore_progress)
     assert content(tmp_path) == files
 
 

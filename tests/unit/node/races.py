@@ -27,6 +27,7 @@ class Service:
     blobs: dict[str, tuple[bytes, int]] = field(default_factory=dict)  # content, ETag
     staged: dict[str, dict[str, bytes]] = field(default_factory=dict)
     committed: dict[str, dict[str, bytes]] = field(default_factory=dict)
+    summaries: dict[str, str] = field(default_factory=dict)
     written: dict[str, int] = field(default_factory=dict)  # how often a blob got new content
     etags: int = 0
 
@@ -103,13 +104,15 @@ class Service:
             self.put(key, data, {block_id: blocks[block_id] for block_id in ids})
         else:
             self.put(key, body)
+            self.summaries[key] = headers.get("x-ms-meta-summary", "")
         return 201, {}, b""
 
     def _list(self, container: str, prefix: str) -> bytes:
         start = f"{container}{prefix}"
         entries = "".join(
             f"<Blob><Name>{escape(key.removeprefix(container))}</Name><Properties>"
-            f"<Etag>{etag}</Etag><Content-Length>{len(data)}</Content-Length></Properties></Blob>"
+            f"<Etag>{etag}</Etag><Content-Length>{len(data)}</Content-Length></Properties>"
+            f"<Metadata><summary>{escape(self.summaries.get(key, ''))}</summary></Metadata></Blob>"
             for key, (data, etag) in sorted(self.blobs.items())
             if key.startswith(start)
         )
