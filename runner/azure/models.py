@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import hashlib
 from collections.abc import Callable
 from typing import Any
@@ -94,8 +93,9 @@ class AzureModels:
         with service_errors(f"copying {source}"):
             try:
                 for first in range(0, size_bytes, COPY_BLOCK_BYTES):
-                    # The same ids for everybody: whoever copies this blob stages the same blocks.
-                    block_id = base64.b64encode(b"%08d" % len(blocks)).decode()
+                    # The agent's ids (the SDK encodes them): ids of one blob must have one length,
+                    # also with what somebody who was killed has staged.
+                    block_id = f"{len(blocks):08d}"
                     length = min(COPY_BLOCK_BYTES, size_bytes - first)
                     client.stage_block_from_url(block_id, url, first, length, **options)
                     blocks.append(BlobBlock(block_id))

@@ -205,7 +205,7 @@ def existing_model(connection: Connection, name: str) -> Model:
     model = load_model(connection, name)
     if model.versions:
         return model
-    names = model_names(connection)
+    names = [other for other in model_names(connection) if other != name]
     near = difflib.get_close_matches(name, names, n=1)
     raise RunnerError(
         "R-MODEL-UNKNOWN",

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.storage.blob import BlobClient
 
 from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection, connect
@@ -43,6 +44,7 @@ from runner.node import model_store
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
 from runner.node.model_documents import ModelBlobs, ModelRequest, draft_version, to_body
+from runner.node.model_store import NodeModels
 from runner.node.patience import Patience
 from runner.node.registration import settle_model as settle_agent
 from runner.node.settings import load_containers, load_models
@@ -432,6 +434,36 @@ def test_agent_copies_large_files_in_blocks(
     [file] = find_version(connection, name).files
     assert (file["path"], file["size_bytes"]) == ("ä b%20#?.bin", len(data))
     assert AzureModels(connection).digest(file["blob"]) == (len(data), file["sha256"])
+
+
+def test_copy_that_was_killed_half_way_is_completed_by_the_other_side(
+    connection: Connection, make: Make, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs, models = agents_view(connection)
+    first, second = make({"m.bin": b"1" * 100}), make({"m.bin": b"2" * 100})
+    sent = models.transport.send
+
+    def dies_before_the_commit(method: str, blob: str, **more: Any) -> Any:
+        if (more.get("query") or {}).get("comp") == "blocklist":
+            raise KeyboardInterrupt
+        return sent(method, blob, **more)
+
+    def source(record: RunRecord) -> str:
+        return RunPaths(record.run_id).output(1) + "m.bin"
+
+    def blob(content: bytes) -> str:
+        return ModelBlobs(name).file(hashlib.sha256(content).hexdigest())
+
+    monkeypatch.setattr(models.transport, "send", dies_before_the_commit)
+    with pytest.raises(KeyboardInterrupt):
+        NodeModels(models, runs).copy(source(first), blob(b"1" * 100), 100, replace=False)
+    assert register(connection, first, name) == 1
+    monkeypatch.setattr(models.transport, "send", sent)
+    with monkeypatch.context() as patch:
+        patch.setattr(BlobClient, "commit_block_list", lambda *_, **__: None)
+        AzureModels(connection).copy(source(second), blob(b"2" * 100), 100, replace=False)
+    assert NodeModels(models, runs).copy(source(second), blob(b"2" * 100), 100, replace=False)
+    assert register(connection, second, name) == 2
 
 
 def test_run_that_could_not_be_registered_says_why_and_is_completed(
