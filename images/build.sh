@@ -93,7 +93,7 @@ find_engine() {
 }
 
 # One token for one push: no admin user, no password, nothing in the process list.
-# https://learn.microsoft.com/azure/container-registry/container-registry-authentication (2026-11)
+# Azure's own pages sign Helm and ORAS in this way, with this user name (read 2026-11-21).
 sign_in() {
   case $registry in
     *.azurecr.io) ;;

@@ -2,7 +2,7 @@
 
 A budget alerts and stops nothing: what stops spending is each pool's node cap and scale to zero.
 https://learn.microsoft.com/azure/cost-management-billing/costs/tutorial-acm-create-budgets
-(2026-11).
+(2020-05-27, read 2026-11-21).
 """
 
 from __future__ import annotations

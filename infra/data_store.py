@@ -62,8 +62,9 @@ class DataStore(pulumi.ComponentResource):
             enable_https_traffic_only=True,
             minimum_tls_version=storage.MinimumTlsVersion.TLS1_2,
             is_local_user_enabled=False,
-            # Beyond 5 TiB a share needs it, and standard accounts take it without redundancy.
-            # https://learn.microsoft.com/azure/storage/files/storage-files-planning (2026-11)
+            # Without it a share ends at 5 TiB; with it the account is locally or zone redundant.
+            # https://learn.microsoft.com/azure/storage/files/storage-how-to-create-file-share
+            # ("Enable large file shares", read 2026-11-21)
             large_file_shares_state=(
                 storage.LargeFileSharesState.ENABLED
                 if (config.file_share_gib or 0) > _LARGE_SHARE_GIB
@@ -145,8 +146,10 @@ def _rules(config: StorageConfig) -> list[storage.ManagementPolicyRuleArgs]:
     rules = [_rule("cool-models", "models/", "blockBlob", base(tier_to_cool=cool))]
     if config.keep_runs_days is not None:
         # Code is stored once and read by every run that uses it: its age says nothing, its last
-        # read does. Only block blobs know their last read.
-        # https://learn.microsoft.com/azure/storage/blobs/lifecycle-management-overview (2026-11)
+        # read does. Only block blobs know their last read (docs of
+        # `LastAccessTimeTrackingPolicy.blobType`, azure-native 3.29), where it is tracked:
+        # https://learn.microsoft.com/azure/storage/blobs/lifecycle-management-overview
+        # (2025-06-13, read 2026-11-21).
         unread = storage.DateAfterModificationArgs(
             days_after_last_access_time_greater_than=config.keep_runs_days
         )

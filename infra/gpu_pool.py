@@ -56,7 +56,7 @@ class GpuPool(pulumi.ComponentResource):
     """One pool. Size, image, network and slots cannot change in place: those replace it.
 
     Pools with an identity are made through the management plane only:
-    https://learn.microsoft.com/azure/batch/managed-identity-pools (2026-11).
+    https://learn.microsoft.com/azure/batch/managed-identity-pools (2021-02-10, read 2026-11-21).
     """
 
     def __init__(
@@ -282,7 +282,8 @@ def _start_task(start: StartTask) -> batch.StartTaskArgs:
 def _driver() -> batch.VMExtensionArgs:
     """NVIDIA's driver (GRID for the A10), for images without one; installed while a node boots.
 
-    https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux (2026-11)
+    https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux (2023-07-28,
+    read 2026-11-21)
     """
     return batch.VMExtensionArgs(
         name="nvidia-driver",

@@ -1,6 +1,7 @@
 """Who may do what: an identity for nodes, one for the Batch account, and the people who submit.
 
-Role ids: https://learn.microsoft.com/azure/role-based-access-control/built-in-roles (2026-11).
+Role ids: https://learn.microsoft.com/azure/role-based-access-control/built-in-roles
+(read 2026-11-21).
 """
 
 from __future__ import annotations

@@ -89,8 +89,8 @@ def delivery(files: Sequence[ImageFile], target: str) -> tuple[str, ...]:
     """A script that writes the files below `target`, each checked against its hash.
 
     In base64, for Image Builder puts these lines into a template of Packer, where `{{` and `${`
-    would be expressions (developer.hashicorp.com/packer/docs/templates, 2026-11), and not
-    compressed, for a compressor's next version would make other bytes of the same files.
+    would be expressions, and not compressed, for a compressor's next version would make other
+    bytes of the same files.
     """
     folders = sorted({f"{target}/{file.path}".rpartition("/")[0] for file in files})
     return ("set -eu", f"sudo mkdir -p {' '.join(folders)}", *_written(files, target))

@@ -1,7 +1,8 @@
 """Names of everything in a stack: the same subscription and stack always give the same names.
 
 Rules of length and letters:
-https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules (2026-11).
+https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+(read 2026-11-21).
 """
 
 from __future__ import annotations

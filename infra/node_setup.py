@@ -16,14 +16,16 @@ from runner.core.machines import find_machine
 
 _SCRIPT = Path(__file__).with_suffix(".sh")
 _UV_PIN = Path(__file__).parents[1] / "custom_image" / "uv.txt"
-# The driver may load a little after boot; as an extension it is only installed then, which the
-# extension's page puts at up to 10 minutes.
-# https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux (2026-11)
+# Our choice: the driver may load a little after boot; as an extension it is only installed then.
+# That takes "a few minutes" and may reboot the machine:
+# https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux
+# (2023-07-28, read 2026-11-21)
 _DRIVER_WAIT_S, _EXTENSION_WAIT_S = 60, 900
 
 # SMB 3.1.1 encrypts on the way; tasks run as another user than the one that mounts. Options as in
-# https://learn.microsoft.com/azure/storage/files/storage-how-to-use-files-linux (2026-11), modes as
-# in https://learn.microsoft.com/azure/batch/virtual-file-mount (2026-11).
+# https://learn.microsoft.com/azure/storage/files/storage-how-to-use-files-linux (read 2026-11-21),
+# modes as in https://learn.microsoft.com/azure/batch/virtual-file-mount (2021-11-11, read
+# 2026-11-21).
 FILES_OPTIONS = (
     "-o vers=3.1.1,dir_mode=0777,file_mode=0777,serverino,nosharesock,mfsymlinks,actimeo=30"
 )

@@ -1,6 +1,7 @@
 """Diagnostics of the Batch account in Log Analytics, and alerts on nodes and tasks that fail.
 
-Metric and log names: https://learn.microsoft.com/azure/batch/monitor-batch-reference (2026-11).
+Metric and log names: https://learn.microsoft.com/azure/batch/monitor-batch-reference (2026-08-05,
+read 2026-11-21) and the list of Azure Monitor's metrics that it includes.
 Counts of nodes are averaged and events counted, never summed:
 https://learn.microsoft.com/azure/batch/batch-diagnostics (read 2026-11-21).
 """

@@ -94,8 +94,8 @@ def _check_size(pool: PoolConfig, size: Machine) -> None:
     """What the service or a node of that size would refuse later.
 
     Slots: docs of taskSlotsPerNode, Batch REST 2025-06-01. GRID: the stack's own image has the CUDA
-    driver (custom_image/steps/30-driver.sh), which does not run a part of a GPU:
-    https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup (2026-11)
+    driver (custom_image/steps/30-driver.sh), and sizes with a part of a GPU take the GRID driver:
+    https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup (read 2026-11-21)
     """
     most = min(4 * size.vcpus, 256)
     problem: tuple[str, str, str] | None = None

@@ -35,7 +35,7 @@ _KINDS = {
     "group": authorization.PrincipalType.GROUP,
     "service_principal": authorization.PrincipalType.SERVICE_PRINCIPAL,
 }
-# https://www.pulumi.com/registry/packages/azure-native/installation-configuration (2026-11)
+# What azure-native signs in with when it is not a person.
 _MACHINE_SIGN_IN = ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC")
 
 

@@ -10,7 +10,8 @@ from pulumi_azure_native import authorization, containerregistry
 from infra.context import StackContext, assign_role
 from infra.identity import Operator
 
-# https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/containers (2026-11)
+# https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/containers
+# (read 2026-11-21)
 _ACR_PULL = "7f951dda-4ed3-4680-a7ca-43fe172d538d"
 _ACR_PUSH = "8311e382-0749-4cb8-b61a-304f252e45ec"
 
@@ -18,8 +19,8 @@ _ACR_PUSH = "8311e382-0749-4cb8-b61a-304f252e45ec"
 class Registry(pulumi.ComponentResource):
     """An Azure Container Registry that knows identities only: no admin user, no anonymous pull.
 
-    Basic has 10 GiB; image retention and private endpoints want Premium.
-    https://learn.microsoft.com/azure/container-registry/container-registry-skus (2026-11)
+    Basic includes 10 GiB, more is charged by the day:
+    https://learn.microsoft.com/azure/container-registry/container-registry-skus (read 2026-11-21)
     `ready` is what pools that pull from it must wait for.
     """
 

@@ -19,11 +19,13 @@ from runner.core.errors import ExitCode, RunnerError
 
 _CODE = "R-STACK-CONFIG"
 # 3 to 24 lower-case letters and digits.
-# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules (2026-11)
+# https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+# (read 2026-11-21)
 _ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
 # Names without <>%&\\?/ and the prefixes that Azure keeps for itself; 50 a resource, of which ours
 # and those of an image's versions are up to 8. A storage account's names are the shortest.
-# https://learn.microsoft.com/azure/azure-resource-manager/management/tag-resources (2026-11)
+# https://learn.microsoft.com/azure/azure-resource-manager/management/tag-resources
+# (2022-03-15, read 2026-11-21)
 _TAG_NAME = re.compile(r"(?!microsoft|azure|windows)[^<>%&\\?/]{1,128}", re.IGNORECASE)
 _MAX_TAGS = 40
 _OUR_TAGS = ("app", "stack")
@@ -215,7 +217,7 @@ def _network_contradictions(config: StackConfig) -> Iterator[_Problem]:
         what = f"{subnet} is not inside address_space {space}"
         yield ("network", "pool_subnet"), what, "take a part of the address space"
     # Azure keeps five addresses of a subnet, and one must be left for a node.
-    # https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq (2026-11)
+    # https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq (read 2026-11-21)
     if subnet.prefixlen > 29:
         what = f"{subnet} has no address for a node"
         yield ("network", "pool_subnet"), what, "Azure takes /29 or larger"
@@ -254,7 +256,7 @@ def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
         fix = "set one of the two to 0, or use spot_first_with_dedicated_fallback"
         yield "max_dedicated", f"{pool.scenario} uses one kind of node", fix
     if pool.inter_node_communication and pool.max_spot + pool.max_dedicated > 100:
-        # https://learn.microsoft.com/azure/batch/batch-quota-limit (2026-11)
+        # https://learn.microsoft.com/azure/batch/batch-quota-limit (read 2026-11-21)
         fix = "lower max_spot or max_dedicated, or make two pools"
         yield "max_spot", "a pool with inter_node_communication has 100 nodes at most", fix
     if pool.image.source == "gallery" and "sku" in pool.image.model_fields_set:

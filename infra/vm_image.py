@@ -28,12 +28,13 @@ __all__ = ["ImageFactory", "scripts_hash", "template_steps"]
 
 DEFINITION = "runner-gpu"
 # Compute Gallery Artifacts Publisher: galleries/* and nothing that makes a machine.
-# https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/compute (2026-11);
+# https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/compute
+# (read 2026-11-21);
 # Azure's own modules give Image Builder's identity this role on the gallery, and no other
-# (github.com/Azure/bicep-registry-modules, virtual-machine-images, read 2026-11).
+# (github.com/Azure/bicep-registry-modules, virtual-machine-images, read 2026-11-21).
 _GALLERY_PUBLISHER = "85a2d0d9-2eba-4c9c-b355-11c2cc0788ab"
-# The default, 240 minutes, covers the copies to other regions too; 960 is the most.
-# https://learn.microsoft.com/azure/virtual-machines/linux/image-builder-json (2026-11)
+# The default: it covers validation and the copies to other regions, too (docs of
+# `build_timeout_in_minutes`, azure-native 3.29).
 _TIMEOUT_MINUTES = 240
 # Ubuntu's image has 30 GB; CUDA's toolkit takes 8 of them. Nodes get the same disk.
 _OS_DISK_GB = 64
@@ -120,12 +121,11 @@ class ImageFactory(pulumi.ComponentResource):
             ),
             os_type=compute.OperatingSystemTypes.LINUX,
             # Batch takes generalized images only.
-            # https://learn.microsoft.com/azure/batch/batch-sig-images (2026-11)
+            # https://learn.microsoft.com/azure/batch/batch-sig-images (2024-03-04, read 2026-11-21)
             os_state=compute.OperatingSystemStateTypes.GENERALIZED,
             hyper_v_generation=compute.HyperVGeneration.V2,
             architecture=compute.Architecture.X64,
-            # Supported, not required: a pool may boot it with or without Secure Boot.
-            # https://learn.microsoft.com/azure/virtual-machines/trusted-launch-portal (2026-11)
+            # Our choice: supported, not required. A pool may boot it with or without Secure Boot.
             features=[
                 compute.GalleryImageFeatureArgs(name="SecurityType", value="TrustedLaunchSupported")
             ],

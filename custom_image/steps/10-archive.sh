@@ -4,7 +4,6 @@ source "$(dirname "${BASH_SOURCE[0]}")/../lib.sh"
 begin archive "is UBUNTU_SNAPSHOT of versions.env within the last two years? (snapshot.ubuntu.com)"
 
 # apt 2.7 knows which repositories have snapshots; those of other vendors are read as they are.
-# https://documentation.ubuntu.com/server/how-to/software/snapshot-service (2026-11)
 put /etc/apt/apt.conf.d/50runner-snapshot <<EOF
 APT::Snapshot "$UBUNTU_SNAPSHOT";
 Acquire::Retries "5";

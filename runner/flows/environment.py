@@ -37,7 +37,8 @@ class PoolCost:
     """What one pool costs an hour: nothing while idle, at most `usd_per_hour_max`.
 
     A spot price that is not known is bounded by the dedicated one, which it never passes
-    (learn.microsoft.com/azure/batch/batch-spot-vms, 2026-11); `bounded` says so. Where neither is
+    (learn.microsoft.com/azure/batch/batch-spot-vms, "a reduced price", read
+    2026-11-21); `bounded` says so. Where neither is
     known the sum is None. `as_of` is the older date.
     """
 

@@ -2,7 +2,7 @@
 
 Image Builder makes them, so Pulumi does not know them, and Azure deletes no definition that has
 some: https://learn.microsoft.com/troubleshoot/azure/virtual-machines/linux/troubleshooting-shared-images
-("Can't delete resource before nested resources are deleted", seen 2026-11).
+("Can't delete resource before nested resources are deleted", read 2026-11-21).
 """
 
 from __future__ import annotations

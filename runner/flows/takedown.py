@@ -21,11 +21,10 @@ from runner.flows.deployment import StepReport
 from runner.flows.image_versions import delete_versions, find_versions
 
 _ACTIVE_SHOWN = 5
-# Hot blobs, locally redundant, East US: the list price of azure.microsoft.com/pricing/details/
-# storage/blobs, 0.018 USD a GB of the first 50 TB, as commonly quoted (2026-11).
+# Estimates of ours, to tell cents from hundreds: hot blobs, locally redundant, as commonly quoted
+# for East US. The price pages could not be opened (2026-11-21); the bill says what it costs.
 _BLOB_USD_PER_GB_MONTH = 0.018
-# Files, transaction optimized, locally redundant, East US: azure.microsoft.com/pricing/details/
-# storage/files, 0.06 USD a GiB that is used, as commonly quoted (2026-11).
+# Likewise files, transaction optimized, for each GiB that is used.
 _FILE_USD_PER_GIB_MONTH = 0.06
 _GB = 1e9
 _STORAGE = "2023-05-01"

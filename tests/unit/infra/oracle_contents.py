@@ -27,7 +27,7 @@ def contents(kind: str, values: _Values) -> Iterator[Found]:
 
 
 def _tags(values: _Values) -> Iterator[Found]:
-    """learn.microsoft.com/azure/azure-resource-manager/management/tag-resources (2026-11)."""
+    """learn.microsoft.com/azure/azure-resource-manager/management/tag-resources (2022-03-15)."""
     tags = _object(values, "tags")
     if len(tags) > 50:
         yield "range", "tags", f"{len(tags)} tags, 50 are allowed"
@@ -92,7 +92,7 @@ def _machine(machine: _Values) -> Iterator[Found]:
 
 
 def _mount(mount: Any, at: str) -> Iterator[Found]:
-    """https://learn.microsoft.com/azure/batch/virtual-file-mount (2026-11): one kind an entry."""
+    """learn.microsoft.com/azure/batch/virtual-file-mount (2021-11-11): one kind an entry."""
     if not isinstance(mount, Mapping):
         return
     entry = cast("_Values", mount)
@@ -115,7 +115,7 @@ def _mount(mount: Any, at: str) -> Iterator[Found]:
 
 
 def _budget(values: _Values) -> Iterator[Found]:
-    """https://learn.microsoft.com/rest/api/consumption/budgets/create-or-update (2026-11)."""
+    """What azure-native 3.29 says of a budget's notifications, and that somebody is told."""
     amount = values.get("amount")
     if isinstance(amount, int | float) and amount <= 0:
         yield "range", "amount", f"{amount} is no amount"
@@ -148,7 +148,7 @@ def _notification(notice: _Values, at: str) -> Iterator[Found]:
 
 
 def _template(values: _Values) -> Iterator[Found]:
-    """https://learn.microsoft.com/azure/virtual-machines/linux/image-builder-json (2026-11)."""
+    """Names that differ, and limits of ours where the descriptions give none."""
     yield from _range(values, "buildTimeoutInMinutes", 0, 960)
     if values.get("distribute") == []:
         yield "missing", "distribute", "a template must distribute its image"
@@ -180,7 +180,7 @@ def _gallery_image(values: _Values) -> Iterator[Found]:
     """Trusted launch is of generation 2; Batch boots only generalized images.
 
     https://learn.microsoft.com/azure/virtual-machines/trusted-launch-portal,
-    https://learn.microsoft.com/azure/batch/batch-sig-images (2026-11)
+    https://learn.microsoft.com/azure/batch/batch-sig-images (2024-03-04)
     """
     features = [f for f in _list(values, "features") if isinstance(f, Mapping)]
     trusted = any(
@@ -213,7 +213,7 @@ def _subnet(values: _Values) -> Iterator[Found]:
 
 
 def _alert(values: _Values) -> Iterator[Found]:
-    """https://learn.microsoft.com/azure/azure-monitor/alerts/alerts-metric-overview (2026-11)."""
+    """What azure-native 3.29 says of severities, and steps that the portal offers."""
     yield from _range(values, "severity", 0, 4)
     window, every = _seconds(values.get("windowSize")), _seconds(values.get("evaluationFrequency"))
     if every is not None and every not in (60, 300, 900, 1800, 3600):

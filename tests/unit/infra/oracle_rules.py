@@ -1,8 +1,8 @@
 """What types cannot say of a resource's inputs: names, ARM ids, durations, locations, contents.
 
 Each rule yields (kind, path, message). Names are from
-https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules (2026-11),
-ranges from the descriptions in azure-native 3.29 where nothing else is said.
+https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
+(read 2026-11-21), ranges from the descriptions in azure-native 3.29 where nothing else is said.
 """
 
 from __future__ import annotations
