@@ -12,7 +12,9 @@ usage() {
 Usage: images/build.sh [OPTION...] FRAMEWORK...|all
        images/build.sh --list | --pin [FRAMEWORK...]
 
-  --push REGISTRY   also push, to REGISTRY/runner/FRAMEWORK:TAG; signs in to *.azurecr.io with az
+  --push [REGISTRY] also push, to REGISTRY/runner/FRAMEWORK:TAG; signs in to *.azurecr.io with az.
+                    Without a host such as NAME.azurecr.io: to the registry of the selected stack
+  --stack NAME      the stack whose registry that is (default: as runner config show says)
   --no-login        push with the sign-in that the engine already has
   --engine NAME     docker or podman (default: the first of the two that answers)
   --force           build although the tag is there
@@ -111,6 +113,19 @@ sign_in() {
     fail "$engine could not sign in to $registry" "check that this registry exists and can be reached" 4
 }
 
+# `runner` knows the stack: the command on PATH, or this clone's.
+find_registry() {
+  local runner
+  runner=$(command -v runner || true)
+  [ -n "$runner" ] || runner=$here/../.venv/bin/runner
+  [ -x "$runner" ] ||
+    fail "no runner to ask for the stack's registry" \
+      "make setup, or name the registry: --push NAME.azurecr.io" 3
+  registry=$("$runner" image registry ${stack:+--stack "$stack"}) ||
+    fail "the stack's registry is not known (see above)" \
+      "do what is said there, or name the registry: --push NAME.azurecr.io" 3
+}
+
 is_local() { "$engine" image inspect "$1" >/dev/null 2>&1; }
 
 is_remote() {
@@ -188,14 +203,23 @@ check_pinned() {
   done
 }
 
-engine='' registry='' force='' login=yes action=build
+engine='' registry='' stack='' stacks='' force='' login=yes action=build
 chosen=()
 while [ $# -gt 0 ]; do
   case $1 in
-    --engine | --push)
+    --engine | --stack)
       [ -n "${2:-}" ] || fail "$1 needs a value" "see --help" 2
-      if [ "$1" = --engine ]; then engine=$2; else registry=${2%/}; fi
+      if [ "$1" = --engine ]; then engine=$2; else stack=$2; fi
       shift
+      ;;
+    --push)
+      case ${2:-} in
+        *.* | *:* | */* | localhost)
+          registry=${2%/}
+          shift
+          ;;
+        *) stacks=yes ;; # a framework, an option or nothing: the stack's own
+      esac
       ;;
     --force) force=yes ;;
     --no-login) login= ;;
@@ -216,7 +240,9 @@ fi
 case $registry in
   http://* | https://*) fail "--push takes a host, not the address $registry" "leave https:// out" 2 ;;
 esac
+[ -z "$stack" ] || [ -n "$stacks" ] || fail "--stack is for --push without a registry" "see --help" 2
 for one in "${chosen[@]}"; do check_framework "$one"; done
+if [ -n "$stacks" ]; then find_registry; fi
 if [ "$action" = tag ]; then
   for one in "${chosen[@]}"; do printf '%s\n' "${registry:+$registry/}$(name_of "$one")"; done
   exit 0

@@ -15,7 +15,7 @@ from pulumi import automation as auto
 from pulumi.automation.events import EngineEvent, StepEventMetadata
 
 from infra.program import program
-from infra.state_locks import release_dead
+from infra.state_folder import release_dead, state_backend
 from runner.core.errors import ExitCode, RunnerError
 
 PROJECT = "runner"
@@ -24,7 +24,6 @@ _STACK_TYPE = "pulumi:pulumi:Stack"
 _NOT_IN_AZURE = ("pulumi:", "runner:")
 # A replacement is one change for people; the engine makes three steps of it.
 _PARTS_OF_REPLACE = ("create-replacement", "delete-replaced")
-_LOGIN_FILE = ".pulumi/credentials.json"
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,8 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
 
     The folder's secrets are encrypted with a passphrase made once, readable by its owner only.
     """
-    if env.get("PULUMI_BACKEND_URL") or (Path.home() / _LOGIN_FILE).is_file():
+    backend = state_backend(home, env)
+    if backend is None or env.get("PULUMI_BACKEND_URL"):
         return {}
     folder = home / "pulumi"
     folder.mkdir(parents=True, exist_ok=True)
@@ -118,7 +118,7 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
         finally:
             temporary.unlink()
     return {
-        "PULUMI_BACKEND_URL": folder.as_uri(),
+        "PULUMI_BACKEND_URL": backend,
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase),
     }
 

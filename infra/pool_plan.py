@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 
 from infra.autoscale_text import NodeCaps, check_formula, formula_text, node_caps
+from infra.image_source import load_versions
 from infra.node_setup import StartTask, start_task
 from infra.pool_config import PoolConfig
 from infra.stack_config import StackConfig
@@ -41,12 +42,8 @@ class PoolPlan:
     caps: NodeCaps
     formula: str | None
     image: MarketplaceImage | None
+    node_agent: str
     start: StartTask
-
-    @property
-    def node_agent(self) -> str:
-        """The node agent SKU; our own image is Ubuntu 24.04."""
-        return self.image.node_agent if self.image else "batch.node.ubuntu 24.04"
 
     @property
     def containers(self) -> bool:
@@ -76,7 +73,8 @@ def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> P
     image = _marketplace(pool, size) if pool.image.source == "marketplace" else None
     if pool.containers and image is not None and not image.containers:
         raise _no_containers(pool, image)
-    return PoolPlan(pool, size, caps, formula, image, start_task(pool, size.gpus))
+    agent = image.node_agent if image else load_versions()["NODE_AGENT_SKU"]
+    return PoolPlan(pool, size, caps, formula, image, agent, start_task(pool, size.gpus))
 
 
 def _check_builder(size: Machine) -> None:

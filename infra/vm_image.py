@@ -90,11 +90,6 @@ class ImageFactory(pulumi.ComponentResource):
             return self.definition_id
         return pulumi.Output.concat(self.definition_id, "/versions/", version)
 
-    @property
-    def node_agent_sku(self) -> str:
-        """The node agent of Batch that fits the image."""
-        return self._versions["NODE_AGENT_SKU"]
-
     def _gallery(self) -> compute.Gallery:
         context = self._context
         return compute.Gallery(

@@ -77,16 +77,6 @@ class Permission:
     not_actions: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Resource:
-    """One thing in a resource group."""
-
-    id: str
-    type: str
-    name: str
-    tags: Mapping[str, str]
-
-
 def load_subscription(management: Management) -> Subscription:
     """The subscription itself. Raises R-AZURE-SUBSCRIPTION where it cannot be seen."""
     body = management.get(management.scope, _SUBSCRIPTIONS)
@@ -198,18 +188,6 @@ def list_gallery_versions(
         str(item["name"])
         for item in versions
         if item.get("properties", {}).get("provisioningState", "Succeeded") == "Succeeded"
-    )
-
-
-def list_resources(management: Management, group: str) -> tuple[Resource, ...] | None:
-    """What a resource group holds, or None where there is no such group."""
-    path = f"{management.scope}/resourceGroups/{group}"
-    if management.find(path, _RESOURCES) is None:
-        return None
-    found = management.pages(f"{path}/resources", _RESOURCES)
-    return tuple(
-        Resource(str(each["id"]), str(each["type"]), str(each["name"]), each.get("tags") or {})
-        for each in found
     )
 
 

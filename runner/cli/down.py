@@ -36,19 +36,21 @@ def down(
 ) -> None:
     """Take the Azure environment down; runs, models and data stay unless --everything."""
     from runner.cli.environment_view import open_environment, read_settings
-    from runner.flows.environment import find_project
+    from runner.flows.environment import find_project, never_deployed
 
     out = Output(output)
     settings = read_settings(stack)
-    environment = open_environment(out, settings, find_project(Path.cwd()), yes=yes)
+    folder = find_project(Path.cwd())
+    if never_deployed(settings, os.environ):
+        _nothing(out, settings)
+        return
+    environment = open_environment(out, settings, folder, yes=yes)
     from runner.flows import takedown
 
     with out.stages() as view:
         remains = takedown.look(settings, environment, os.environ, view.on_progress, ask=not force)
     if not remains.resources:
-        out.note(f"stack {settings.stack!r} is not deployed")
-        if out.format is not OutputFormat.TABLE:
-            out.rows([], _LEFT_COLUMNS)
+        _nothing(out, settings)
         return
     if not force:
         takedown.refuse_active_runs(remains)
@@ -63,6 +65,12 @@ def down(
             settings, environment, os.environ, view.on_progress, everything=everything
         )
     _report(out, left)
+
+
+def _nothing(out: Output, settings: Settings) -> None:
+    out.note(f"stack {settings.stack!r} is not deployed")
+    if out.format is not OutputFormat.TABLE:
+        out.rows([], _LEFT_COLUMNS)
 
 
 def _show(out: Output, settings: Settings, remains: Remains, *, everything: bool) -> None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from runner.cli.output import StageView
     from runner.flows.images import BuildStatus, ImageHome, ImageVersion
 
-app = typer.Typer(help="Build the stack's VM image, and list its versions.")
+app = typer.Typer(help="Build the stack's VM image, list its versions; its container registry.")
 INTERRUPTED = 130  # the shell's code for Ctrl-C
 _COLUMNS = ("version", "created", "state", "regions", "node_agent", "end_of_life", "pools")
 
@@ -58,6 +58,21 @@ def list_(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
     out = Output(output)
     rows = [_row(version, output) for version in list_versions(*_open(stack))]
     out.rows(rows, _COLUMNS, empty="no version yet: runner image build")
+
+
+@app.command()
+def registry(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Print the host of the stack's container registry, for images that tasks run in."""
+    from runner.azure.stack import load_outputs
+    from runner.flows.registry import registry_server
+
+    out = Output(output)
+    settings = open_settings("azure", stack)
+    server = registry_server(load_outputs(settings), settings.stack)
+    if output is OutputFormat.TABLE:
+        out.text(server)
+        return
+    out.record({"stack": settings.stack, "registry": server})
 
 
 def _open(stack: str | None) -> tuple[Management, ImageHome]:

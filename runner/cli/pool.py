@@ -13,6 +13,7 @@ from runner.core.errors import RunnerError
 if TYPE_CHECKING:
     from runner.azure.pool_views import AutoScale
     from runner.core.prices import Price
+    from runner.core.settings import Settings
     from runner.flows.pools import NodeStatus, PoolStatus
 
 app = typer.Typer(help="Look at pools and nodes, and resize pools.")
@@ -51,11 +52,25 @@ def list_(
 
     out = Output(output)
     as_text = output is OutputFormat.TABLE
-    found = pool_list(open_settings(target, stack))
+    settings = open_settings(target, stack)
+    found = pool_list(settings)
     rows = [_text_row(each) if as_text else _row(each) for each in found]
     out.rows(rows, _COLUMNS if as_text else tuple(rows[0]) if rows else (), empty="no pools")
     if as_text and any(each.usd_per_hour is None for each in found):
         out.note("prices that are unknown: runner skus --refresh --region REGION", style="dim")
+    if as_text and settings.target == "local" and settings.origins["target"] == "built-in":
+        _hint_at_azure(out, settings)
+
+
+def _hint_at_azure(out: Output, settings: Settings) -> None:
+    """Who stands in the folder of a stack may have meant its pools."""
+    from pathlib import Path
+
+    if Path(f"Pulumi.{settings.stack}.yaml").is_file():
+        out.note(
+            f"these are on this machine; those of stack {settings.stack!r}: "
+            "runner pool ls --target azure"
+        )
 
 
 @app.command()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -40,8 +42,10 @@ def up(
     environment, changes = find_changes(out, settings, plan, yes=yes)
     if output is OutputFormat.TABLE:  # else stdout is for the outputs alone
         show_changes(out, plan, changes)
-    from runner.flows import deployment
+    from runner.flows import deployment, image_removal
 
+    going, versions = image_removal.going(environment, changes, os.environ)
+    _warn(out, versions)
     count = len(change_rows(changes))
     if count and not (yes or out.confirm(f"Deploy these {count} changes?")):
         raise RunnerError(
@@ -52,8 +56,18 @@ def up(
             exit_code=ExitCode.USAGE,
         )
     with out.stages() as view:
+        if versions:
+            image_removal.delete_versions_of(going, os.environ, view.on_progress)
         outputs = deployment.deploy(settings, environment, changes, view.on_progress)
     _report(out, settings, outputs)
+
+
+def _warn(out: Output, versions: Sequence[str]) -> None:
+    if versions:
+        out.warning(
+            f"the VM image goes with its versions ({', '.join(versions)}): "
+            "runner image build makes one again, in about an hour"
+        )
 
 
 def _report(out: Output, settings: Settings, outputs: StackOutputs) -> None:

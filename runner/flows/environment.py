@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from infra.collector import paused
 from infra.pool_plan import PoolPlan, plan_pools
 from infra.stack_config import StackConfig, load_stack_config
+from infra.state_folder import has_stack, state_backend
 from runner.core.document import read_document
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.prices import Price, PriceTable, load_price_table
@@ -118,6 +119,11 @@ def offline_preview(plan: Plan, now: datetime) -> list[Declared]:
         from infra.offline import declared  # noqa: PLC0415  pulumi takes half a second to import
 
         return declared(plan.config, now, plan.prices)
+
+
+def never_deployed(settings: Settings, env: Mapping[str, str]) -> bool:
+    """Whether it is plain without the engine that the stack has no state at all."""
+    return has_stack(state_backend(settings.home, env), settings.stack) is False
 
 
 def need_pulumi() -> None:

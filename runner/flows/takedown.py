@@ -11,14 +11,13 @@ from pathlib import Path
 from infra import engine
 from runner.azure.activity import stored_bytes, unfinished_tasks
 from runner.azure.credentials import Connection, connect
-from runner.azure.management import Management, arm_endpoint
 from runner.azure.stack import outputs_path
 from runner.contract import ContractError, parse_stack_outputs
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.deployment import StepReport
-from runner.flows.image_versions import delete_versions, find_versions
+from runner.flows.image_removal import at, delete_versions_of, versions_of
 
 _ACTIVE_SHOWN = 5
 # Estimates of ours, to tell cents from hundreds: hot blobs, locally redundant, as commonly quoted
@@ -29,7 +28,7 @@ _FILE_USD_PER_GIB_MONTH = 0.06
 _GB = 1e9
 _STORAGE = "2023-05-01"
 _ACCOUNT, _CONTAINER = "azure-native:batch:BatchAccount", "azure-native:storage:BlobContainer"
-_SHARE, _IMAGE = "azure-native:storage:FileShare", "azure-native:compute:GalleryImage"
+_SHARE = "azure-native:storage:FileShare"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ def look(
             active = [task for _, task in unfinished_tasks(connection, _ACTIVE_SHOWN + 1)]
         on_progress(Progress("look", "progress", "measuring what is stored"))
         sizes = _sizes(connection, resources, env)
-    versions = [name for each in _images(resources) for name in find_versions(*_at(each, env))]
+    versions = versions_of(resources, env)
     on_progress(Progress("look", "end", f"{len(resources)} resources"))
     return Remains(resources, _parts(resources, sizes), active, versions)
 
@@ -95,7 +94,7 @@ def destroy(
 ) -> list[engine.Deployed]:
     """Take the stack down; returns what is still there. Its cached outputs go with the pools."""
     before = engine.deployed(environment)
-    _delete_versions(before, env, on_progress)
+    delete_versions_of(before, env, on_progress)
     going = [found for found in before if everything or not found.protect]
     report = StepReport("down", on_progress, len(going))
     try:
@@ -105,31 +104,6 @@ def destroy(
             _outputs_path(settings).unlink(missing_ok=True)
     report.end()
     return engine.deployed(environment)
-
-
-def _images(resources: Sequence[engine.Deployed]) -> list[str]:
-    return [found.id for found in resources if found.type == _IMAGE]
-
-
-def _at(resource_id: str, env: Mapping[str, str]) -> tuple[Management, str]:
-    """Resource Manager for the subscription of a resource, and the resource."""
-    subscription = resource_id.split("/")[2]
-    return Management(subscription, endpoint=arm_endpoint(env)), resource_id
-
-
-def _delete_versions(
-    resources: Sequence[engine.Deployed], env: Mapping[str, str], on_progress: OnProgress
-) -> None:
-    """Versions of an image go first: Azure keeps a definition that has some."""
-
-    def report(left: Sequence[str]) -> None:
-        on_progress(Progress("image", "progress", f"deleting version {', '.join(left)}"))
-
-    for definition in _images(resources):
-        management, path = _at(definition, env)
-        on_progress(Progress("image", "start", "looking for versions"))
-        delete_versions(management, path, report)
-        on_progress(Progress("image", "end", "no version is left"))
 
 
 def _outputs_path(settings: Settings) -> Path:
@@ -155,7 +129,7 @@ def _sizes(
         sizes.update(stored_bytes(connection))
         for share in resources:
             if share.type == _SHARE:
-                management, path = _at(share.id, env)
+                management, path = at(share.id, env)
                 found = management.get(path, _STORAGE, **{"$expand": "stats"}).get("properties", {})
                 sizes[share.name] = int(found["shareUsageBytes"])
     except (RunnerError, KeyError):

@@ -209,6 +209,27 @@ def test_versions_of_the_image_go_before_their_definition(
     assert definition not in stage.azure.ids()
 
 
+def test_up_without_the_image_takes_its_versions_away_first_and_says_so_before(
+    project: Path, stage: Stage, runner: _Runner
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    plain = file.read_text()
+    file.write_text(plain + "  runner:image: {}\n")
+    definition = printed(runner("up", "-y", "--no-check", "-o", "json"))["image_definition"]
+    file.write_text(plain)
+    with ArmServer() as server:
+        version = f"{definition}/versions/1.0.0"
+        server.state.resources |= {definition: {"name": "runner-gpu"}, version: {"name": "1.0.0"}}
+        declined = runner("up", "--no-check", **server.environment())
+        assert "R-UP-DECLINED" in declined.stderr
+        assert "the VM image goes with its versions (1.0.0)" in declined.stderr
+        assert version in server.state.resources
+        done = runner("up", "-y", "--no-check", **server.environment())
+        assert done.returncode == 0, done.stderr
+        assert version not in server.state.resources
+    assert definition not in stage.azure.ids()
+
+
 def test_an_engine_that_was_killed_does_not_lock_the_next_one_out(
     stage: Stage, project: Path, runner: _Runner
 ) -> None:

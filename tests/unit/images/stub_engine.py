@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stands for docker, podman and az: writes down each call, remembers tags in a folder.
+"""Stands for docker, podman, az and runner: writes down each call, remembers tags in a folder.
 
 $STUB_STATE is that folder; `fail-WORD` in it makes the call with that first word fail.
 """
@@ -26,6 +26,8 @@ def main():
         return 125
     if PROGRAM == "az":
         print("token-of-one-push")
+    elif PROGRAM == "runner":
+        print("stack.azurecr.io")
     elif verb == "build":
         remember("local", ARGUMENTS[ARGUMENTS.index("--tag") + 1])
     elif verb == "tag":

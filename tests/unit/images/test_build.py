@@ -212,6 +212,42 @@ def test_a_push_signs_in_with_a_token_that_no_argument_shows(shop: Workshop) -> 
     ]
 
 
+@pytest.mark.parametrize(
+    "words", [("--push", "cntk"), ("cntk", "--push"), ("--push", "--force", "cntk")]
+)
+def test_a_push_without_a_host_goes_to_the_registry_of_the_stack(
+    shop: Workshop, words: tuple[str, ...]
+) -> None:
+    shop.install("runner")
+    (name,) = pinned(shop).ok(*words)
+    assert name.startswith(f"{ACR}/runner/cntk:")
+    assert shop.calls("image", "registry") == [["runner", "image", "registry"]]
+    assert [call[1:] for call in shop.calls("push")] == [["push", name]]
+
+
+def test_the_stack_can_be_named(shop: Workshop) -> None:
+    shop.install("runner")
+    pinned(shop).ok("--push", "--stack", "prod", "cntk")
+    (call,) = shop.calls("image", "registry")
+    assert call[3:] == ["--stack", "prod"]
+
+
+def test_a_stack_without_registry_stops_the_push_before_anything_is_built(shop: Workshop) -> None:
+    shop.install("runner")
+    shop.break_("runner-image")
+    done = pinned(shop).run("--push", "cntk")
+    assert done.returncode == 3
+    assert "runner image: broken on purpose" in done.stderr, "what runner said is shown"
+    assert "fix:   do what is said there, or name the registry" in done.stderr
+    assert shop.calls("build") == []
+
+
+def test_without_runner_the_registry_has_to_be_named(shop: Workshop) -> None:
+    done = pinned(shop).run("--push", "cntk")
+    assert done.returncode == 3
+    assert "name the registry: --push NAME.azurecr.io" in done.stderr
+
+
 def test_a_second_push_finds_the_tag_and_does_nothing(shop: Workshop) -> None:
     (name,) = pinned(shop).ok("--push", ACR, "cntk")
     assert shop.ok("--push", ACR, "cntk") == [name]
@@ -268,7 +304,8 @@ def test_a_base_without_digest_is_not_pushed(shop: Workshop) -> None:
         (("../images/cntk",), "there is no image called '../images/cntk'"),
         (("cntk/",), "there is no image called 'cntk/'"),
         (("",), "there is no image called ''"),
-        (("--push",), "--push needs a value"),
+        (("--push", ACR, "--stack", "dev", "all"), "--stack is for --push without a registry"),
+        (("--stack",), "--stack needs a value"),
         (("--push", f"https://{ACR}", "all"), "--push takes a host"),
         (("--fast", "all"), "there is no option --fast"),
     ],

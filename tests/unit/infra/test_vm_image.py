@@ -53,7 +53,6 @@ def declared(
             "pinned": made.version_id("1.0.3"),
             "template": made.template_name,
             "identity": made.identity.id,
-            "agent": made.node_agent_sku,
         }
 
     return record(declare)
@@ -90,7 +89,6 @@ def test_the_definition_is_what_batch_and_trusted_launch_need(stack: Recording):
     assert inputs["features"] == [{"name": "SecurityType", "value": "TrustedLaunchSupported"}]
     assert inputs["endOfLifeDate"] == f"{load_versions()['END_OF_LIFE']}T00:00:00Z"
     assert date.fromisoformat(inputs["endOfLifeDate"][:10]) > date(2027, 6, 30)
-    assert stack.exports["agent"] == "batch.node.ubuntu 24.04"
     assert stack.exports["latest"] == stack.exports["definition"]
     assert stack.exports["pinned"] == f"{stack.exports['definition']}/versions/1.0.3"
 

@@ -307,15 +307,3 @@ def test_one_grant_gives_what_another_takes_out(server: ArmServer, management: M
     ]
     granted = ask.load_permissions(management)
     assert ask.is_allowed(granted, "Microsoft.Authorization/roleAssignments/write")
-
-
-def test_what_a_group_holds_is_listed_and_a_missing_group_is_none(
-    server: ArmServer, management: Management
-):
-    group = resource_id("rg", "")
-    server.state.resources[group] = {"id": group, "name": "rg"}
-    server.add_batch_account("rg", "one", EASTUS)
-    found = ask.list_resources(management, "rg")
-    assert found is not None
-    assert [each.type for each in found] == ["Microsoft.Batch/batchAccounts"]
-    assert ask.list_resources(management, "gone") is None

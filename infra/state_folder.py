@@ -1,4 +1,4 @@
-"""Locks that a killed engine left in the state folder."""
+"""The state folder, looked at without the engine: what a killed one left, whether there is any."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import json
 import os
 import socket
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import url2pathname
 
 _ENGINE = "pulumi"
+_LOGIN_FILE = ".pulumi/credentials.json"
 
 
 def release_dead(backend: str | None, stack: str) -> None:
@@ -20,14 +22,37 @@ def release_dead(backend: str | None, stack: str) -> None:
     Pulumi leaves its lock when it is killed, and never looks whether its owner lives; without this
     the next deployment would have to begin with `pulumi cancel`. Other backends are left alone.
     """
-    parts = urlsplit(backend or "")
-    if parts.scheme != "file":
+    folder = _folder(backend)
+    if folder is None:
         return
-    locks = Path(url2pathname(parts.path)) / ".pulumi/locks"
-    for path in locks.glob(f"*/*/{stack}/*.json"):
+    for path in (folder / "locks").glob(f"*/*/{stack}/*.json"):
         if _is_dead(path):
             path.unlink(missing_ok=True)
             path.with_name(f"{path.name}.attrs").unlink(missing_ok=True)
+
+
+def has_stack(backend: str | None, stack: str) -> bool | None:
+    """Whether the folder has a state of the stack; None where the state is not in a folder."""
+    folder = _folder(backend)
+    if folder is None:
+        return None
+    stacks = folder / "stacks"
+    return any(stacks.glob(f"*/{stack}.json*")) or any(stacks.glob(f"{stack}.json*"))
+
+
+def state_backend(home: Path, env: Mapping[str, str]) -> str | None:
+    """Where state is kept: what the environment says, else a folder of `home`.
+
+    None where Pulumi is signed in: then its own files say.
+    """
+    if env.get("PULUMI_BACKEND_URL"):
+        return env["PULUMI_BACKEND_URL"]
+    return None if (Path.home() / _LOGIN_FILE).is_file() else (home / "pulumi").as_uri()
+
+
+def _folder(backend: str | None) -> Path | None:
+    parts = urlsplit(backend or "")
+    return Path(url2pathname(parts.path)) / ".pulumi" if parts.scheme == "file" else None
 
 
 def _is_dead(path: Path) -> bool:

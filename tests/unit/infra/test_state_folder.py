@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.state_locks import release_dead
+from infra.state_folder import release_dead
 
 
 def lock(folder: Path, pid: int, *, host: str = "", stack: str = "dev") -> Path:
