@@ -211,7 +211,8 @@ def _ssh(allowed: Sequence[str]) -> batch.PoolEndpointConfigurationArgs:
     """Port 22 for some addresses: the service itself maps none for pools made since 2025-11-30.
 
     Ports 50000 to 55000 are reserved, rules begin at 150, the lowest number decides
-    (https://learn.microsoft.com/azure/batch/pool-endpoint-configuration, 2026-11).
+    (https://learn.microsoft.com/azure/batch/pool-endpoint-configuration,
+    2026-01-12, read 2026-11-21; the rest: docs of `InboundNatPool`, azure-native 3.29).
     """
     access = batch.NetworkSecurityGroupRuleAccess
     rules = [(access.ALLOW, address) for address in allowed] + [(access.DENY, "*")]

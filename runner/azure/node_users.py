@@ -97,7 +97,7 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
     """Where the node listens: an endpoint of its pool for port 22, or what the service maps itself.
 
     The service maps nothing for pools made since 30 November 2025, whatever the API version:
-    https://learn.microsoft.com/azure/batch/pool-endpoint-configuration (2026-11).
+    https://learn.microsoft.com/azure/batch/pool-endpoint-configuration (2026-01-12).
     """
     client = connection.batch_client()
     with service_errors(f"looking for the address of node {place.node}"), _node_there(place):
