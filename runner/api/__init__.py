@@ -13,13 +13,14 @@ a notebook shows live progress, and elsewhere `on_progress` is called with an `U
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.api.connecting import connect
 from runner.api.models import get_model, model, models
+from runner.api.params import overrides_of
 from runner.api.progress import OnUpdate, Update, live
 from runner.api.run_object import Command, Metric, Run, Runs
 from runner.core.errors import RunnerError
@@ -70,7 +71,7 @@ def train(
     from runner.flows.session import start_run
 
     options = TrainOptions(
-        overrides=tuple(f"{name}={_text(name, value)}" for name, value in (set or {}).items()),
+        overrides=overrides_of(set),
         script_args=tuple(args),
         experiment=experiment,
         data=None if data is None else Path(data).expanduser(),
@@ -140,21 +141,3 @@ def tensorboard(*runs: Run | str, port: int | None = None) -> Generator[str]:
     records = [each.record for each in found]
     with show_runs(session.connection, records, session.settings.home, port) as shown:
         yield shown.url
-
-
-def _text(name: str, value: object) -> str:
-    """A parameter as it is typed after `--set`."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return value
-    item: Callable[[], Any] | None = getattr(value, "item", None)  # numpy's numbers
-    plain = item() if callable(item) and getattr(value, "shape", None) == () else value
-    if isinstance(plain, int | float):
-        return _text(name, plain) if isinstance(plain, bool) else repr(plain)
-    raise RunnerError(
-        "R-SET-VALUE",
-        f"parameter {name}: {value!r} is refused",
-        why=f"a parameter is a number, a text or a bool, not {type(value).__name__}",
-        fix=f"set={{{name!r}: VALUE}}",
-    )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
 from runner.api import html
+from runner.api.params import overrides_of
 from runner.api.progress import LiveView, OnUpdate, live
 from runner.core.errors import ExitCode, RunnerError
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from runner.core.run_record import OutputFile, RunRecord, RunResult
     from runner.core.states import RunStatus
     from runner.flows.models import ModelVersion
+    from runner.flows.reproduce import Comparison
     from runner.flows.session import Session
     from runner.flows.watch_events import LogStream, WatchEvent
 
@@ -247,6 +249,54 @@ class Run:
 
         cancel_run(self.session.connection, self.record)
         return self
+
+    def retry(self, *, pool: str | None = None, wait: bool = False) -> Run:
+        """Run it again from its beginning, as a new run; for one that did not succeed."""
+        from runner.flows.repeat import retry_run
+
+        connection = self.session.connection
+        return self._again(
+            lambda view: retry_run(connection, self.record, pool, view.on_progress), wait=wait
+        )
+
+    def resume(
+        self,
+        *,
+        set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
+        pool: str | None = None,
+        wait: bool = False,
+    ) -> Run:
+        """Go on from its newest complete checkpoint, as a new run; `set` changes parameters."""
+        from runner.flows.repeat import resume_run
+
+        connection, overrides = self.session.connection, overrides_of(set)
+        return self._again(
+            lambda view: resume_run(connection, self.record, pool, overrides, view.on_progress),
+            wait=wait,
+        )
+
+    def reproduce(self, *, pool: str | None = None, wait: bool = False) -> Run:
+        """Run it again with the same code, data and packages; `against` says what came of it."""
+        from runner.flows.reproduce import reproduce_run
+
+        connection = self.session.connection
+        return self._again(
+            lambda view: reproduce_run(connection, self.record, pool, view.on_progress), wait=wait
+        )
+
+    def against(self, repeated: Run) -> Comparison:
+        """Whether another run made the same: `.same_model`, `.files`, `.metrics`, `.drift`."""
+        from runner.flows.reproduce import compare_runs
+
+        return compare_runs(self.session.connection, self.record, repeated.record)
+
+    def _again(self, submit: Callable[[LiveView], RunRecord], *, wait: bool) -> Run:
+        with live(None) as view:
+            run = Run(self.session, submit(view))
+            view.submitted(run.id)
+            if wait:
+                run.follow(view)
+        return run
 
     def register(
         self,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,12 @@ from runner.core.run_record import RunRecord, check_output_path
 from runner.flows.cursors import LineCursor
 from runner.flows.extras import load_extra
 from runner.flows.run_documents import load_result, runs_container
+from runner.node.checkpoint import (
+    BadManifestError,
+    Checkpoint,
+    CheckpointBlobs,
+    parse_checkpoint,
+)
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
@@ -72,7 +79,8 @@ class EventFolder:
         prefix = RunPaths(self._record.run_id).root + result.output
         for file in result.outputs:
             if _MARK in file.path:
-                self._copy_output(prefix, file.path, file.size_bytes)
+                self._copy_blob(prefix + file.path, file.path, file.size_bytes)
+        self._copy_checkpoint()
         return True
 
     def close(self) -> None:
@@ -118,11 +126,24 @@ class EventFolder:
         summary = plugin.hparams_pb(params, self._record.run_id, created)
         writer.add_event(self._events.Event(wall_time=created, summary=summary))
 
-    def _copy_output(self, prefix: str, path: str, size_bytes: int) -> None:
+    def _copy_blob(self, blob: str, path: str, size_bytes: int) -> None:
         target = self._target(path)
         if target is None or (target.is_file() and target.stat().st_size == size_bytes):
             return
-        self._container.download(prefix + path, target, _ignore, _accept)
+        self._container.download(blob, target, _ignore, _accept)
+
+    def _copy_checkpoint(self) -> None:
+        """The event files of the newest checkpoint: they are in no output."""
+        blobs = CheckpointBlobs(self._record.run_id)
+        found: list[Checkpoint] = []
+        for blob in self._container.list(blobs.root):
+            if blobs.number_of(blob.name) is not None and (body := self._container.read(blob.name)):
+                with suppress(BadManifestError):
+                    found.append(parse_checkpoint(body, blobs))
+        newest = max(found, key=lambda checkpoint: checkpoint.order, default=None)
+        for file in newest.files if newest else ():
+            if _MARK in file.path.rpartition("/")[2]:
+                self._copy_blob(file.blob, f"checkpoints/{file.path}", file.size_bytes)
 
     def _copy_from_node(self) -> None:
         """Event files grow: only their new bytes are fetched."""

@@ -75,7 +75,7 @@ def export_to_mlflow(
         if artifacts and view.result is not None and view.result.outputs:
             files = _send_files(client, run_id, connection, record, on_progress)
         _set_state(client, run_id, view)
-    return Exported(_shown(address), run_id, created, len(new), files)
+    return Exported(_where(address, known.info), run_id, created, len(new), files)
 
 
 def _address(uri: str | None) -> str:
@@ -96,6 +96,7 @@ def _address(uri: str | None) -> str:
 def _mlflow(address: str, home: Path) -> Generator[Any]:
     """A client; one export at a time on this machine, or two would each make the run."""
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nobody was asked
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is ours
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 take minutes
     if urlsplit(address).scheme == "file":
         # Newer versions refuse folders unless told that one is meant, as here it was.
@@ -202,6 +203,14 @@ def _set_state(client: Any, run_id: str, view: RunView) -> None:
 def _name(text: str) -> str:
     """A name that MLflow takes: letters, digits and `_-. /`."""
     return _UNNAMEABLE.sub("_", text)[:_NAME_LIMIT]
+
+
+def _where(address: str, info: Any) -> str:
+    """Where a person finds the run: the page of a server, else the store."""
+    shown = _shown(address)
+    if not shown.startswith(("http://", "https://")):
+        return shown
+    return f"{shown.rstrip('/')}/#/experiments/{info.experiment_id}/runs/{info.run_id}"
 
 
 def _shown(address: str) -> str:

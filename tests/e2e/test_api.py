@@ -116,3 +116,43 @@ def test_parameters_of_a_program_arrive_as_values(script: Write, tmp_path: Path)
     with pytest.raises(runner.RunnerError) as caught:
         runner.train(folder, set={"rate": [1, 2]})
     assert caught.value.code == "R-SET-VALUE"
+
+
+_COUNTS = """
+import json, os, pathlib, time
+checkpoint = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"], "step.txt")
+step = int(checkpoint.read_text()) if checkpoint.exists() else 0
+last = json.loads(pathlib.Path(os.environ["RUNNER_PARAMS"]).read_text())["last"]
+print("from", step, flush=True)
+while step < last:
+    step += 1
+    checkpoint.with_suffix(".part").write_text(str(step))
+    os.replace(checkpoint.with_suffix(".part"), checkpoint)
+    time.sleep(0.1)
+pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"], "model.bin").write_text(f"model {step}")
+raise SystemExit(last > 50)
+"""
+
+
+def test_runs_are_repeated_as_new_runs(script: Write) -> None:
+    folder = script(_COUNTS)
+    (folder / "train.yaml").write_text(
+        "command: python train.py\nparams: {last: 5}\ncheckpoints: {interval: 1s}\n"
+    )
+    short = runner.train(folder, wait=True)
+    assert short.state == "succeeded"
+    again = short.reproduce(wait=True)
+    assert again.record.raw["origin"]["run_id"] == short.id
+    assert short.against(again).same_model
+    with pytest.raises(runner.RunnerError) as refused:
+        short.retry()
+    assert short.id in str(refused.value)
+    failed = runner.train(folder, set={"last": 60}, wait=True)
+    assert failed.state == "failed"
+    resumed = failed.resume(set={"last": 50}, wait=True)
+    assert resumed.state == "succeeded"
+    begun = int(resumed.logs().split()[1])
+    assert 0 < begun <= 60
+    retried = failed.retry()
+    assert retried not in (failed, resumed)
+    retried.cancel()

@@ -1,4 +1,4 @@
-"""`runner export` and `runner tensorboard` with the real packages, in their own environment."""
+"""`runner tensorboard` (feature 49) and `runner export`, with the real packages."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ events = pathlib.Path("recorded.bin")
 if events.is_file():
     (output / "tb").mkdir()
     (output / "tb" / "events.out.tfevents.1.script").write_bytes(events.read_bytes())
+    kept = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"], "events.out.tfevents.2.kept")
+    kept.write_bytes(events.read_bytes())
     print("written", flush=True)
     while not (output / "stop").exists():
         time.sleep(0.05)
@@ -109,6 +111,7 @@ def test_tensorboard_shows_a_run_that_goes_on_and_the_event_files_it_writes(
     [events] = Path(shown["where"]).iterdir()
     folder = script(_SCRIPT)
     (folder / "recorded.bin").write_bytes(events.read_bytes())
+    (folder / "train.yaml").write_text("command: python train.py\ncheckpoints: {interval: 1s}\n")
     live = cli.json("train", folder, "--detach")["run_id"]
     until(lambda: "written" in cli.run("logs", live).stdout, timeout_s=120)
     board = subprocess.Popen(
@@ -125,6 +128,8 @@ def test_tensorboard_shows_a_run_that_goes_on_and_the_event_files_it_writes(
         url = board.stdout.readline().strip()
         until(lambda: len(_scalars(url, f"{live}/script/tb", "val/loss")) == 10, timeout_s=90)
         until(lambda: len(_scalars(url, live, "val/loss")) == 10, timeout_s=60)
+        kept = f"{live}/script/checkpoints"
+        until(lambda: len(_scalars(url, kept, "val/loss")) == 10, timeout_s=60)
         assert len(_scalars(url, run_id, "val/loss")) == 10
         cli.ok("exec", live, "--", "sh", "-c", 'touch "$RUNNER_OUTPUT_DIR/stop"')
     finally:
@@ -132,6 +137,15 @@ def test_tensorboard_shows_a_run_that_goes_on_and_the_event_files_it_writes(
         board.wait(timeout=60)
     assert board.returncode == 0
     assert list((cli.home / "tensorboard").iterdir()) == []
+    until(lambda: "succeeded" in cli.run("show", live).stdout, timeout_s=60)
+    over = extras.json(cli, "export", live, "--to", "tensorboard", "--uri", tmp_path / "over")
+    found = sorted(
+        str(path.relative_to(over["where"])) for path in Path(over["where"]).rglob("*.[sk]*t*")
+    )
+    assert found == [
+        "script/checkpoints/events.out.tfevents.2.kept",
+        "script/tb/events.out.tfevents.1.script",
+    ]
 
 
 def test_where_the_extra_is_missing_the_line_that_installs_it_is_said(

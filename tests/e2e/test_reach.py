@@ -1,4 +1,4 @@
-"""`runner exec` and `runner ssh`: in the folder of a run, with its environment."""
+"""`runner exec` and `runner ssh` (feature 37): in the folder of a run, with its environment."""
 
 from __future__ import annotations
 

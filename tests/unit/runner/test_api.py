@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import runner
-from runner.api import _text
 from runner.api.html import live_card
+from runner.api.params import text_of
 from runner.api.progress import LiveView, Update, live
 from runner.core.errors import RunnerError
 from runner.core.metrics import MetricPoint
@@ -166,13 +166,13 @@ def test_notebook_shows_an_error_without_its_trace() -> None:
     ],
 )
 def test_parameters_are_typed_as_a_person_would(value: object, text: str) -> None:
-    assert _text("x", value) == text
+    assert text_of("x", value) == text
 
 
 def test_numbers_of_numpy_are_numbers_and_arrays_are_refused() -> None:
     scalar = SimpleNamespace(shape=(), item=lambda: 0.5)
-    assert _text("x", scalar) == "0.5"
+    assert text_of("x", scalar) == "0.5"
     for wrong in ([1], None, SimpleNamespace(shape=(2,), item=lambda: 1)):
         with pytest.raises(RunnerError) as caught:
-            _text("x", wrong)
+            text_of("x", wrong)
         assert caught.value.code == "R-SET-VALUE"

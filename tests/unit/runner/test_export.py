@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,7 @@ from runner.core.export import StepCounter, final_points, lineage
 from runner.core.metrics import MetricPoint
 from runner.core.run_record import parse_result, parse_run
 from runner.flows.event_files import _append, _single
-from runner.flows.export_mlflow import _address, _name, _shown
+from runner.flows.export_mlflow import _address, _name, _shown, _where
 from runner.flows.extras import load_extra
 
 
@@ -101,6 +102,11 @@ def test_addresses_and_names_are_as_mlflow_takes_them(
     assert _address(None) == "http://env"
     assert _name("top-5 acc/λ@2:x") == "top-5 acc/λ_2_x"
     assert _shown("http://ann:secret@host:5000/x") == "http://host:5000/x"
+    info = SimpleNamespace(experiment_id="4", run_id="abc")
+    assert (
+        _where("http://ann:secret@host:5000/", info) == "http://host:5000/#/experiments/4/runs/abc"
+    )
+    assert _where("file:///runs", info) == "file:///runs"
 
 
 def test_numbers_too_large_for_an_event_file_become_infinite() -> None:

@@ -1,0 +1,31 @@
+"""Parameters as Python has them, as the flows take them: `name=value`, as after `--set`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from runner.core.errors import RunnerError
+
+
+def overrides_of(values: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Each as text. Raises RunnerError for what is no parameter, such as a list."""
+    return tuple(f"{name}={text_of(name, value)}" for name, value in (values or {}).items())
+
+
+def text_of(name: str, value: object) -> str:
+    """A parameter as it is typed after `--set`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return value
+    item: Callable[[], Any] | None = getattr(value, "item", None)  # numpy's numbers
+    plain = item() if callable(item) and getattr(value, "shape", None) == () else value
+    if isinstance(plain, int | float):
+        return text_of(name, plain) if isinstance(plain, bool) else repr(plain)
+    raise RunnerError(
+        "R-SET-VALUE",
+        f"parameter {name}: {value!r} is refused",
+        why=f"a parameter is a number, a text or a bool, not {type(value).__name__}",
+        fix=f"set={{{name!r}: VALUE}}",
+    )
