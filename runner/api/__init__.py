@@ -22,7 +22,8 @@ from runner.api.connecting import connect
 from runner.api.models import get_model, model, models
 from runner.api.params import overrides_of
 from runner.api.progress import OnUpdate, Update, live
-from runner.api.run_object import Command, Metric, Run, Runs
+from runner.api.run_list import Runs
+from runner.api.run_object import Command, Metric, Run
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:

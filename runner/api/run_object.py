@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.api import html
 from runner.api.params import overrides_of
@@ -381,26 +381,3 @@ class Run:
 
     def _repr_html_(self) -> str:
         return html.run_card(self)
-
-
-class Runs(Sequence[Run]):
-    """Runs, newest first; a notebook shows them as a table."""
-
-    def __init__(self, found: Iterable[Run]) -> None:
-        self._runs = tuple(found)
-
-    @overload
-    def __getitem__(self, index: int) -> Run: ...
-    @overload
-    def __getitem__(self, index: slice) -> Runs: ...
-    def __getitem__(self, index: int | slice) -> Run | Runs:
-        return Runs(self._runs[index]) if isinstance(index, slice) else self._runs[index]
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def __repr__(self) -> str:
-        return f"[{', '.join(map(repr, self._runs))}]"
-
-    def _repr_html_(self) -> str:
-        return html.runs_table(self._runs)

@@ -84,13 +84,13 @@ def find_place(connection: Connection, record: RunRecord, node: str | None = Non
     return Place(
         run_id=record.run_id,
         task=task if task.pool else replace(task, pool=begun[-1].pool or record.pool),
-        work_dir=_folder(begun[-1].work_dir, number),
+        work_dir=subtask_folder(begun[-1].work_dir, number),
         expires=_expiry(record),
     )
 
 
-def _folder(work_dir: str, number: int) -> str:
-    """Of a subtask: its folder lies in the task's, under its number."""
+def subtask_folder(work_dir: str, number: int) -> str:
+    """Where a subtask works: in the task's own folder, under its number; 0 is the task itself."""
     path = PurePosixPath(work_dir)
     return str(path.parent / str(number) / path.name) if number else work_dir
 
