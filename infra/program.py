@@ -164,8 +164,18 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
         gpus=plan.machine.gpus,
         vcpus=plan.machine.vcpus,
         spot=plan.caps.spot > 0,
+        capacity=_capacity(plan),
         max_nodes=plan.caps.spot + plan.caps.dedicated,
     )
+
+
+def _capacity(plan: PoolPlan) -> str:
+    """`mixed` has nodes of both kinds, and nothing says on which a task comes to run."""
+    if plan.pool.scenario == "spot_first_with_dedicated_fallback" and plan.caps.dedicated:
+        return "spot-then-dedicated"
+    if plan.caps.spot and plan.caps.dedicated:
+        return "mixed"
+    return "spot" if plan.caps.spot else "dedicated"
 
 
 def _selected_config(folder: Path) -> StackConfig:

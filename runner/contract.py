@@ -16,7 +16,11 @@ class ContractError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class PoolOutput:
-    """One pool that tasks can be sent to. `gpus` and `vcpus` are per node."""
+    """One pool that tasks can be sent to. `gpus` and `vcpus` are per node.
+
+    `capacity` is `spot`, `dedicated`, `mixed` or `spot-then-dedicated` (dedicated nodes take over
+    when spot ones stay away); None, as older stacks export it, follows `spot`.
+    """
 
     id: str
     vm_size: str
@@ -24,6 +28,7 @@ class PoolOutput:
     vcpus: int
     spot: bool
     max_nodes: int
+    capacity: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

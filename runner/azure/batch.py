@@ -25,27 +25,30 @@ __all__ = [
     "get_task",
     "list_tasks",
     "read_task_file",
+    "takes_dependent_tasks",
     "terminate_task",
 ]
 
 _CLOSED = frozenset({"terminating", "completed", "deleting"})
 _PAUSED = frozenset({"disabling", "disabled"})
 _LAST_SUFFIX = 99
+_JOB_PARTS = ["id", "state", "poolInfo", "usesTaskDependencies"]
 JOB_CLOSED_CODES = frozenset(
     {"JobCompleted", "JobBeingTerminated", "JobBeingDeleted", "JobNotFound"}
 )
 
 
-def ensure_job(connection: Connection, job_id: str, pool_id: str) -> str:
+def ensure_job(connection: Connection, job_id: str, pool_id: str, priority: int = 0) -> str:
     """An open job on the pool: `job_id`, or `<job_id>-2`, ... where that one is closed.
 
-    The pool must be there: the service takes a job without it, whose tasks then wait for ever.
+    So it is too where the job cannot hold tasks that depend on tasks, or is on another pool. The
+    pool must be there: the service takes a job without it, whose tasks then wait for ever.
     """
     with service_errors(f"looking for pool {pool_id}"):
         connection.batch_client().get_pool(pool_id, select=["id"])
     for number in range(1, _LAST_SUFFIX + 1):
         candidate = job_id if number == 1 else f"{job_id}-{number}"
-        if _open_job(connection, candidate, pool_id):
+        if _open_job(connection, candidate, pool_id, priority):
             return candidate
     raise RunnerError(
         "R-JOB-CLOSED",
@@ -55,11 +58,11 @@ def ensure_job(connection: Connection, job_id: str, pool_id: str) -> str:
     )
 
 
-def _open_job(connection: Connection, job_id: str, pool_id: str) -> bool:
+def _open_job(connection: Connection, job_id: str, pool_id: str, priority: int) -> bool:
     client = connection.batch_client()
     with service_errors(f"creating job {job_id}"):
         try:
-            client.create_job(to_job(job_id, pool_id))
+            client.create_job(to_job(job_id, pool_id, priority))
             return True
         except HttpResponseError as err:
             if error_code(err) == "JobBeingDeleted":
@@ -67,7 +70,7 @@ def _open_job(connection: Connection, job_id: str, pool_id: str) -> bool:
             if error_code(err) != "JobExists":
                 raise
         try:
-            job = client.get_job(job_id, select=["id", "state", "poolInfo"])
+            job = client.get_job(job_id, select=_JOB_PARTS)
         except ResourceNotFoundError:
             return False  # deleted in between
     state = wire_text(job.state)
@@ -78,7 +81,18 @@ def _open_job(connection: Connection, job_id: str, pool_id: str) -> bool:
             fix=f"az batch job enable --job-id {job_id}, or --experiment with another name",
             exit_code=ExitCode.PREFLIGHT,
         )
-    return state not in _CLOSED and (job.pool_info.pool_id or "").lower() == pool_id.lower()
+    same_pool = (job.pool_info.pool_id or "").lower() == pool_id.lower()
+    return state not in _CLOSED and same_pool and bool(job.uses_task_dependencies)
+
+
+def takes_dependent_tasks(connection: Connection, job_id: str) -> bool:
+    """Whether a job is open and says that its tasks may depend on one another."""
+    with service_errors(f"looking at job {job_id}"):
+        try:
+            job = connection.batch_client().get_job(job_id, select=_JOB_PARTS)
+        except ResourceNotFoundError:
+            return False
+    return wire_text(job.state) not in _CLOSED and bool(job.uses_task_dependencies)
 
 
 def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOptions) -> bool:

@@ -57,6 +57,10 @@ _LARGE = _Fault(
     ExitCode.USAGE,
 )
 
+_JOB_ENDED = _Fault(
+    "R-JOB-ENDED", "the job ended meanwhile", "run the same command again", ExitCode.PREFLIGHT
+)
+
 _TABLE: dict[str, _Fault] = {
     "AuthenticationFailed": _ACCESS,
     "InvalidAuthenticationInfo": _ACCESS,
@@ -90,6 +94,8 @@ _TABLE: dict[str, _Fault] = {
         "choose another with --pool",
         ExitCode.PREFLIGHT,
     ),
+    "JobCompleted": _JOB_ENDED,
+    "JobBeingTerminated": _JOB_ENDED,
     "InsufficientSpace": _Fault(
         "R-STORAGE-FULL", "the storage is full", "free disk space", ExitCode.CAPACITY
     ),

@@ -20,6 +20,12 @@ AGENT_FILE = "runner-agent.pyz"
 CODE_FILE = "code.tar.gz"
 COMMAND_LINE = f"python3 {AGENT_FILE}"
 
+# However a task ends, those after it get a node, and their agents decide by its result.json: Batch
+# would leave them waiting for ever after a failure, and their job open, which counts in a quota.
+_ALWAYS_SATISFIES = models.ExitConditions(
+    default=models.ExitOptions(dependency_action=models.DependencyAction.SATISFY)
+)
+
 _PHASES: Mapping[str, TaskPhase] = {
     "active": "active",
     "preparing": "preparing",
@@ -28,10 +34,12 @@ _PHASES: Mapping[str, TaskPhase] = {
 }
 
 
-def to_job(job_id: str, pool_id: str) -> models.BatchJobCreateOptions:
+def to_job(job_id: str, pool_id: str, priority: int = 0) -> models.BatchJobCreateOptions:
     """The job of an experiment: it stays open for the next run."""
     return models.BatchJobCreateOptions(
         id=job_id,
+        priority=priority,
+        uses_task_dependencies=True,
         pool_info=models.BatchPoolInfo(pool_id=pool_id),
         all_tasks_complete_mode=models.BatchAllTasksCompleteMode.NO_ACTION,
     )
@@ -60,6 +68,10 @@ def to_task(
         constraints=models.BatchTaskConstraints(
             max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
         ),
+        depends_on=models.BatchTaskDependencies(task_ids=list(plan.depends_on))
+        if plan.depends_on
+        else None,
+        exit_conditions=_ALWAYS_SATISFIES,
     )
 
 

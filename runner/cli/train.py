@@ -10,6 +10,15 @@ import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption, StageView
 from runner.cli.run_options import OutputDirOption, StackOption, TargetOption, open_settings
+from runner.cli.where_options import (
+    AfterOption,
+    GpuOption,
+    MaxTimeOption,
+    PriorityOption,
+    RetriesOption,
+    SpotOption,
+    to_flags,
+)
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -55,6 +64,12 @@ def train(
         str | None,
         typer.Option("--experiment", "-e", help="Group of runs.", show_default="the recipe's name"),
     ] = None,
+    gpu: GpuOption = None,
+    spot: SpotOption = None,
+    priority: PriorityOption = None,
+    after: AfterOption = None,
+    max_time: MaxTimeOption = None,
+    retries: RetriesOption = None,
     target: TargetOption = None,
     stack: StackOption = None,
     detach: Annotated[
@@ -71,17 +86,22 @@ def train(
 ) -> None:
     """Train a recipe, a folder or a script, and bring back what it wrote."""
     from runner.core.recipe import load_recipe
+    from runner.core.recipe_flags import with_flags
     from runner.flows.prepare import TrainOptions, request_run
 
     out = Output(output)
     settings = open_settings(target, stack, pool=pool, output_dir=output_dir)
-    recipe = load_recipe(ref, cwd=Path.cwd())
+    flags = to_flags(
+        gpu=gpu, spot=spot, priority=priority, after=after, max_time=max_time, retries=retries
+    )
+    recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), flags)
     options = TrainOptions(
         overrides=tuple(set_ or ()),
         script_args=_checked_args(script_args),
         experiment=experiment,
         data=data,
         inputs=tuple(input_ or ()),
+        insisted=flags.resources,
     )
     request_run(recipe, options)  # what is wrong is said before anything starts
     if dry_run:
@@ -114,9 +134,10 @@ def _dry_run(out: Output, recipe: Recipe, settings: Settings, options: TrainOpti
         recipe, settings, outputs, options, ignore_progress, fetch_data=options.data is not None
     )
     plan = prepared.plan
-    if prepared.code.warning:
-        out.warning(prepared.code.warning)
+    for text in filter(None, (prepared.code.warning, *plan.warnings)):
+        out.warning(text)
     document = run_document(plan, plan.job_id)
+    document["after"] = list(recipe.after)  # found when the run is submitted
     if document["data"] is None and recipe.dataset:
         document["data"] = {"name": recipe.dataset, "source": "decided when the run is submitted"}
     if out.format is not OutputFormat.TABLE:
@@ -147,6 +168,8 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
         "promises": ", ".join(recipe.outputs) or "nothing in particular",
         "limits": _limits(recipe),
+        "after": ", ".join(recipe.after) or "nothing",
+        "priority": str(recipe.priority),
         "takes": recipe.estimate or "unknown",
     }
 
@@ -239,5 +262,6 @@ def _warn(view: StageView, prepared: PreparedRun) -> None:
     notice = prepared.dataset.notice if prepared.dataset else None
     short = prepared.secrets.short()
     secrets = f"{', '.join(short)}: too short to be hidden in logs" if short else None
-    for text in filter(None, (prepared.code.warning, notice, secrets)):
+    texts = (prepared.code.warning, notice, secrets, *prepared.plan.warnings)
+    for text in filter(None, texts):
         view.log(f"warning: {text}", error=True)

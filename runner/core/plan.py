@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 from collections.abc import Mapping
@@ -11,12 +10,14 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.errors import ExitCode, RunnerError
+from runner.core.pool_choice import choose_pool
 from runner.core.recipe import ParamValue, Recipe
+from runner.core.resources import NO_RESOURCES, Resources
 from runner.core.run_ids import job_id_for, slug
 from runner.core.settings import Settings
 
 _QUEUE_ALLOWANCE = timedelta(days=7)  # how long a task may wait for a node before its SAS ends
+_AFTER_ALLOWANCE = timedelta(days=30)  # how long others may take that it waits for
 _WALL_CLOCK_MARGIN = timedelta(minutes=30)  # environment, data and export around the command
 
 
@@ -74,11 +75,16 @@ class RunRequest:
     params: Mapping[str, ParamValue]
     script_args: tuple[str, ...] = ()
     experiment: str | None = None
+    insisted: Resources = NO_RESOURCES  # of `recipe.resources`, what was typed with this command
 
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Everything that submitting will do; holds no secret."""
+    """Everything that submitting will do; holds no secret.
+
+    `after` are the runs that must succeed before it, `depends_on` those of them, and others, whose
+    tasks had not ended when it was submitted; they are tasks of the same job.
+    """
 
     run_id: str
     experiment: str
@@ -93,6 +99,10 @@ class RunPlan:
     inputs: RunInputs
     origin: Mapping[str, str] | None = None  # kind and run_id of what it repeats
     repeats: Mapping[str, Any] | None = None  # run.json of that, of which it keeps what it can
+    after: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
+    group: str | None = None
+    warnings: tuple[str, ...] = ()
 
     @property
     def task_id(self) -> str:
@@ -110,7 +120,8 @@ class RunPlan:
     def access_lifetime(self) -> timedelta:
         """How long the task's storage access must last: waiting, and every attempt."""
         attempts = self.recipe.retries + 1
-        return _QUEUE_ALLOWANCE + attempts * (self.wall_clock or timedelta(days=7))
+        waiting = _QUEUE_ALLOWANCE + (_AFTER_ALLOWANCE if self.depends_on else timedelta())
+        return waiting + attempts * (self.wall_clock or timedelta(days=7))
 
 
 def plan_run(
@@ -122,7 +133,8 @@ def plan_run(
     inputs: RunInputs,
 ) -> RunPlan:
     """Decide everything about a run. Raises RunnerError when the pool cannot be chosen."""
-    pool = choose_pool(settings.pool, outputs)
+    choice = choose_pool(settings.pool, outputs, recipe.resources, request.insisted)
+    pool = choice.pool
     experiment = slug(request.experiment or recipe.name)
     return RunPlan(
         run_id=run_id,
@@ -131,35 +143,12 @@ def plan_run(
         target=settings.target,
         account=outputs.batch_account,
         pool=pool,
-        job_id=job_id_for(experiment, pool.id),
+        job_id=job_id_for(experiment, pool.id, recipe.priority),
         command=(*recipe.command, *to_arguments(request.params), *request.script_args),
         params=dict(request.params),
         recipe=recipe,
         inputs=inputs,
-    )
-
-
-def choose_pool(wanted: str | None, outputs: StackOutputs) -> PoolOutput:
-    """The pool that is named, or the first of the stack."""
-    by_id = {pool.id.lower(): pool for pool in outputs.pools}
-    names = ", ".join(pool.id for pool in outputs.pools)
-    if not outputs.pools:
-        raise RunnerError(
-            "R-POOL-NONE",
-            "this stack has no pool",
-            fix="add a pool to the stack's configuration and deploy it",
-            exit_code=ExitCode.PREFLIGHT,
-        )
-    if wanted is None:
-        return outputs.pools[0]
-    if wanted.lower() in by_id:
-        return by_id[wanted.lower()]
-    near = difflib.get_close_matches(wanted.lower(), by_id, n=1)
-    raise RunnerError(
-        "R-POOL-UNKNOWN",
-        f"there is no pool {wanted!r}",
-        why=f"this stack has: {names}",
-        fix=f"--pool {by_id[near[0]].id if near else outputs.pools[0].id}",
+        warnings=choice.warnings,
     )
 
 

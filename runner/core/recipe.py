@@ -9,6 +9,7 @@ from typing import Literal
 
 from runner.core.inputs import InputSpec
 from runner.core.model_spec import ModelSpec
+from runner.core.resources import NO_RESOURCES, Resources
 from runner.core.secrets import SecretRef
 
 ParamType = Literal["int", "float", "str", "bool"]
@@ -40,7 +41,10 @@ class CheckpointRule:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """A loaded recipe. `files` limits what is uploaded from `folder`; None means all of it."""
+    """A loaded recipe. `files` limits what is uploaded from `folder`; None means all of it.
+
+    `after` holds references to runs, as typed.
+    """
 
     name: str
     description: str
@@ -64,6 +68,9 @@ class Recipe:
     checkpoints: CheckpointRule | None = CheckpointRule()
     model: ModelSpec | None = None
     secrets: tuple[SecretRef, ...] = ()
+    resources: Resources = NO_RESOURCES
+    priority: int = 0
+    after: tuple[str, ...] = ()
 
 
 def load_recipe(ref: str, *, cwd: Path) -> Recipe:

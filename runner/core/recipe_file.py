@@ -22,6 +22,7 @@ from pydantic_core import PydanticCustomError
 from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
 from runner.core.spec_inputs import Inputs
 from runner.core.spec_model import Model
+from runner.core.spec_resources import Priority, ResourcesFile, RunReference
 from runner.core.spec_secrets import Secrets
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
@@ -227,3 +228,8 @@ class RecipeFile(BaseModel):
         description="How $RUNNER_CHECKPOINT_DIR is kept in blob; false switches it off.",
     )
     estimate: str | None = Field(None, description="How long it takes, told before it starts.")
+    resources: ResourcesFile | None = None
+    priority: Priority = Field(0, description="-1000 to 1000; tasks of a higher one start first.")
+    after: list[RunReference] = Field(
+        default_factory=list, description="Runs that must have succeeded before this one starts."
+    )

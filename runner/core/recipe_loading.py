@@ -11,6 +11,7 @@ from runner.core.document import Document, check_document, field_error, near, re
 from runner.core.errors import RunnerError
 from runner.core.recipe import Param, ParamValue, Recipe, RecipeSource
 from runner.core.recipe_file import ParamFile, RecipeFile
+from runner.core.resources import NO_RESOURCES
 from runner.core.spec_checkpoints import to_rule
 from runner.core.spec_inputs import to_inputs
 from runner.core.spec_model import to_model
@@ -163,6 +164,9 @@ def _build(
         inputs=to_inputs(parsed.inputs, folder),
         model=to_model(parsed.model),
         secrets=to_secrets(parsed.secrets),
+        resources=parsed.resources.to_resources() if parsed.resources else NO_RESOURCES,
+        priority=parsed.priority,
+        after=tuple(parsed.after),
     )
 
 

@@ -51,7 +51,7 @@ def plan_again(
         target="",
         account=outputs.batch_account,
         pool=pool,
-        job_id=job_id_for(record.experiment, pool.id),
+        job_id=job_id_for(record.experiment, pool.id, record.priority),
         command=_command(raw["command"], record.params, params),
         params=params,
         recipe=_recipe(raw),
@@ -95,6 +95,8 @@ def choose_same_pool(wanted: str | None, record: RunRecord, outputs: StackOutput
 
 def _kept(raw: Mapping[str, Any], asked: Repetition) -> dict[str, Any]:
     kept = {**raw, "group": None}
+    if kept.get("after"):
+        kept["after"] = []  # who repeats a blocked run wants it now
     if asked.kind != "reproduce":  # a run that went on elsewhere is reproduced from there, too
         kept["resume_from"] = asked.resume_from
     requirements = kept.get("requirements")
@@ -127,6 +129,7 @@ def _recipe(raw: Mapping[str, Any]) -> Recipe:
         retries=int(raw.get("retries") or 0),
         estimate=None,
         files=None,
+        priority=int(raw.get("priority") or 0),
     )
 
 

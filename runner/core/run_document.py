@@ -54,13 +54,23 @@ def _planned(plan: RunPlan, job_id: str) -> dict[str, Any]:
             "goal": recipe.goal,
         },
         "model": recipe.model.to_json() if recipe.model else None,
-        "timeout_s": recipe.timeout_s,
-        "retries": recipe.retries,
         "checkpoints": asdict(recipe.checkpoints) if recipe.checkpoints else None,
+        **_where_and_when(plan),
         "batch": _batch(plan, job_id),
         "image": None,
         "price": None,
         "origin": plan.origin,
+    }
+
+
+def _where_and_when(plan: RunPlan) -> dict[str, Any]:
+    return {
+        "timeout_s": plan.recipe.timeout_s,
+        "retries": plan.recipe.retries,
+        "resources": plan.recipe.resources.to_json(),
+        "priority": plan.recipe.priority,
+        "after": list(plan.after),
+        "group": plan.group,
     }
 
 

@@ -53,10 +53,16 @@ def submitted(run_id: str) -> datetime | None:
         return None
 
 
-def job_id_for(experiment: str, pool: str) -> str:
-    """The Batch job of an experiment on a pool: `<experiment>_<pool>`, cut to fit 64 characters."""
-    room = MAX_ID - len(pool) - 1 - len("-99")  # a closed job is followed by `<id>-2`, `<id>-3` ...
-    return f"{slug(experiment)[: max(room, 1)].rstrip('-_')}_{pool}"
+def job_id_for(experiment: str, pool: str, priority: int = 0) -> str:
+    """The Batch job of an experiment on a pool: `<experiment>_<pool>`, cut to fit 64 characters.
+
+    Priority belongs to the job, not to its tasks: one that is not 0 makes a job of its own,
+    `<experiment>_<pool>_p10` or `_m10`.
+    """
+    rank = f"_{'p' if priority > 0 else 'm'}{abs(priority)}" if priority else ""
+    # A closed job is followed by `<id>-2`, `<id>-3` ...
+    room = MAX_ID - len(pool) - 1 - len(rank) - len("-99")
+    return f"{slug(experiment)[: max(room, 1)].rstrip('-_')}_{pool}{rank}"
 
 
 def check_reference(text: str) -> str:

@@ -54,6 +54,9 @@ class RunRecord:
     data_notice: str | None
     raw: Mapping[str, Any]
     origin: Origin | None = None
+    priority: int = 0
+    after: tuple[str, ...] = ()
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +150,9 @@ def parse_run(content: bytes, run_id: str) -> RunRecord:
             data_notice=data_set.get("notice"),
             raw=raw,
             origin=_origin(_part(raw, "origin")),
+            priority=int(raw.get("priority") or 0),
+            after=tuple(str(run) for run in raw.get("after") or ()),
+            group=raw.get("group"),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as err:
         raise _broken(run_id, "run.json", err) from err

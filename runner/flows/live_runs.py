@@ -19,6 +19,7 @@ from runner.flows.run_documents import (
     runs_container,
 )
 from runner.flows.run_view import RunView, load_view
+from runner.flows.waiting import explain_waiting
 
 _TOGETHER_FROM = 4  # runs of one job: below it each task is asked for by itself
 
@@ -56,7 +57,9 @@ def _without_attempts(
     """A run that is known from its task alone; None for one that has begun, or is over."""
     task = tasks.get(record.task_id)
     if task is not None and task.phase == "active" and not task.requeues and not task.retries:
-        return RunRow(record.run_id, record, decide_status(None, task, 0, None), None)
+        status = decide_status(None, task, 0, None)
+        status = explain_waiting(runs_container(connection), record, status, 0)
+        return RunRow(record.run_id, record, status, None)
     if task is None and load_result(runs_container(connection), record.run_id) is None:
         began = count_attempts(runs_container(connection), record.run_id)
         status = decide_status(None, None, began, None)

@@ -17,6 +17,7 @@ from runner.core.overrides import resolve_params
 from runner.core.plan import CodeRef, DataRef, RunInputs, RunPlan, RunRequest, plan_run
 from runner.core.progress import OnProgress
 from runner.core.recipe import Recipe
+from runner.core.resources import NO_RESOURCES, Resources
 from runner.core.run_ids import SUFFIX_ALPHABET, make_run_id, slug
 from runner.core.secrets import SecretValues, no_secrets, read_secrets, refuse_in_the_open
 from runner.core.settings import Settings
@@ -35,6 +36,7 @@ class TrainOptions:
     experiment: str | None = None
     data: Path | None = None
     inputs: tuple[str, ...] = ()  # NAME=SPEC
+    insisted: Resources = NO_RESOURCES
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +70,7 @@ def request_run(recipe: Recipe, options: TrainOptions) -> RunRequest:
         params=resolve_params(recipe.params, options.overrides),
         script_args=options.script_args,
         experiment=options.experiment,
+        insisted=options.insisted,
     )
 
 

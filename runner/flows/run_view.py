@@ -9,6 +9,7 @@ from runner.azure.credentials import Connection
 from runner.core.run_record import AttemptStart, RunRecord, RunResult
 from runner.core.states import RunStatus, TaskView, decide_status
 from runner.flows.run_documents import last_stage, load_attempts, load_result, runs_container
+from runner.flows.waiting import explain_waiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +34,5 @@ def load_view(connection: Connection, record: RunRecord) -> RunView:
     attempts = load_attempts(container, record.run_id)
     stage = None if result else last_stage(container, record.run_id, len(attempts))
     status = decide_status(result, task, len(attempts), stage)
+    status = explain_waiting(container, record, status, len(attempts))
     return RunView(record, status, result, task, attempts)

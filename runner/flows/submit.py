@@ -20,6 +20,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.run_document import run_document
 from runner.core.run_paths import RunPaths, code_blob
 from runner.core.run_record import RunRecord, parse_run
+from runner.flows.after import resolve_after
 from runner.flows.datasets import Dataset
 from runner.flows.inputs import resolve_in_service
 from runner.flows.prepare import PreparedRun
@@ -44,9 +45,11 @@ def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnPro
     prepared = _with_inputs(connection, prepared)
     plan = prepared.plan
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    existing = runs.read(RunPaths(plan.run_id).run)
+    if existing is None:
+        plan = resolve_after(connection, plan)  # refused before anything is sent
     _upload(connection, prepared, runs, on_progress)
     on_progress(Progress("submit", "start"))
-    existing = runs.read(RunPaths(plan.run_id).run)
     if existing is not None:
         record = _same_run(parse_run(existing, plan.run_id), plan)
         _add_patiently(connection, prepared, record.job_id)
@@ -75,7 +78,9 @@ def find_submitted(connection: Connection, run_id: str) -> RunRecord | None:
 def _submit_new(connection: Connection, prepared: PreparedRun, runs: BlobContainer) -> RunRecord:
     plan = prepared.plan
     paths = RunPaths(plan.run_id)
-    job_id = ensure_job(connection, plan.job_id, plan.pool.id)
+    job_id = plan.job_id
+    if not plan.depends_on:  # else it is the job of those it depends on
+        job_id = ensure_job(connection, job_id, plan.pool.id, plan.recipe.priority)
     document = run_document(plan, job_id)
     try:
         runs.create(paths.run, document)

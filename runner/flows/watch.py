@@ -20,6 +20,7 @@ from runner.core.run_record import ASIDE, RunRecord, RunResult, parse_event_line
 from runner.core.states import RunState, RunStatus, TaskView, decide_status
 from runner.flows.cursors import LineCursor, TextCursor, tail_offset
 from runner.flows.run_documents import load_result, runs_container
+from runner.flows.waiting import explain_waiting
 from runner.flows.watch_events import (
     ContactLost,
     ContactRestored,
@@ -293,6 +294,7 @@ class _Watcher:
         if result is None and (task is None or task.phase == "completed"):
             result = load_result(self._container, self._record.run_id)
         status = decide_status(result, task, self._attempt, self._stage)
+        status = explain_waiting(self._container, self._record, status, self._attempt)
         if status.state.final:
             yield from self._end(status, result, task)
             return

@@ -25,6 +25,7 @@ from runner.node.export import OutputFile
 from runner.node.failures import StageFailedError, TerminatedError, disk_full, is_disk_full
 from runner.node.inputs import InputAccess
 from runner.node.patience import Patience
+from runner.node.predecessors import blocked_by, commit_blocked
 from runner.node.redaction import RedactingFormatter, Redactor
 from runner.node.registration import settle_model
 from runner.node.result import commit_result, recorded_exit_code
@@ -113,6 +114,10 @@ def run_task(agent: Agent, inherited: Mapping[str, str]) -> int:
     body = agent.runs.get(agent.blobs.run)
     if body is None:
         logger.error("there is no %s: nothing says what to run", agent.blobs.run)
+        return FAILED_EXIT_CODE
+    if (why := blocked_by(agent.runs, body)) is not None:
+        logger.info("%s", why)
+        commit_blocked(agent.runs, agent.node.run_id, why)
         return FAILED_EXIT_CODE
     started = now_text()
     number = claim_attempt(agent.runs, agent.blobs, agent.node, _log_offsets(agent))

@@ -65,6 +65,11 @@ def commit_result(  # noqa: PLR0913 - one argument per thing the format names
         "outputs": [output.to_json() for output in outputs],
         "checkpoint": checkpoint,
     }
+    return commit_document(runs, blobs, result)
+
+
+def commit_document(runs: Container, blobs: RunBlobs, result: Mapping[str, Any]) -> bool:
+    """Write a whole result.json; False when the outcome was decided already."""
     first = runs.create(blobs.result, json.dumps(result, indent=2).encode())
     if first:
         _write_index(runs, blobs, result)

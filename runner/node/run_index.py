@@ -16,7 +16,7 @@ FOLDER = "index/"
 LIMIT_BYTES = 7000
 MESSAGE_CHARACTERS = 300
 
-_RUN = ("format", "run_id", "experiment", "created", "params", "origin", "group")
+_RUN = ("format", "run_id", "experiment", "created", "params", "origin", "group", "after")
 _BATCH = ("pool", "vm_size", "spot", "job_id", "task_id")
 _RESULT = (
     "format", "run_id", "status", "attempt", "evicted", "exit_code", "step", "code", "started",

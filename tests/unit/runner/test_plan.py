@@ -95,8 +95,9 @@ def test_run_json_survives_json_and_is_read_back() -> None:
 
 def test_run_json_has_exactly_the_documented_fields() -> None:
     assert set(run_document(plan(), "j")) == {
-        "format", "run_id", "experiment", "created", "recipe", "code", "agent", "command",
-        "params", "env", "requirements", "python", "data", "inputs", "secrets",
-        "secret_refs", "outputs", "metrics", "timeout_s", "retries", "checkpoints", "model",
-        "origin", "batch", "image", "price",
+        "format", "run_id", "experiment", "created", "recipe", "code",
+        "agent", "command", "params", "env", "requirements", "python",
+        "data", "inputs", "secrets", "secret_refs", "outputs", "metrics",
+        "timeout_s", "retries", "checkpoints", "model", "origin", "batch",
+        "image", "price", "resources", "priority", "after", "group",
     }  # fmt: skip

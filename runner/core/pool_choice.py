@@ -1,0 +1,125 @@
+"""Which pool of the stack a run goes to, and why the others do not fit."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from runner.contract import PoolOutput, StackOutputs
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.machines import find_machine
+from runner.core.resources import NO_RESOURCES, Resources
+
+_GIB = 1024**3
+_FALLBACK = "spot-then-dedicated"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChoice:
+    """The pool, and what a named pool lacks of what the recipe asks for."""
+
+    pool: PoolOutput
+    warnings: tuple[str, ...] = ()
+
+
+def choose_pool(
+    wanted: str | None,
+    outputs: StackOutputs,
+    asked: Resources = NO_RESOURCES,
+    insisted: Resources = NO_RESOURCES,
+) -> PoolChoice:
+    """The pool that is named, else the first that fits; of GPUs, the fewest that do.
+
+    A named pool is taken although the recipe (`asked`) wants another: a recipe written for a GPU
+    runs on the local pool so. What was typed beside the name (`insisted`) is refused instead.
+    """
+    if not outputs.pools:
+        raise RunnerError(
+            "R-POOL-NONE",
+            "this stack has no pool",
+            fix="add a pool to the stack's configuration and deploy it",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    if wanted is not None:
+        return _named(_by_name(wanted, outputs), asked, insisted)
+    fitting = [pool for pool in outputs.pools if not lacks(pool, asked)]
+    if not fitting:
+        raise _none_fits(outputs.pools, asked)
+    if asked.gpus is not None:
+        fitting.sort(key=lambda pool: pool.gpus)  # stable: the stack's order among equals
+    return PoolChoice(fitting[0])
+
+
+def lacks(pool: PoolOutput, asked: Resources) -> str:
+    """What of `asked` a pool does not have, in words; empty where it fits."""
+    missing: list[str] = []
+    if asked.gpus is not None and pool.gpus < asked.gpus:
+        missing.append(f"{pool.gpus or 'no'} GPUs of {asked.gpus}")
+    if asked.memory_bytes is not None:
+        missing += _memory(pool, asked.memory_bytes)
+    if asked.vm_sizes and pool.vm_size.lower() not in {size.lower() for size in asked.vm_sizes}:
+        missing.append(f"VM size {pool.vm_size}")
+    if asked.capacity is not None:
+        missing += _capacity(pool, asked.capacity)
+    return ", ".join(missing)
+
+
+def _memory(pool: PoolOutput, wanted_bytes: int) -> list[str]:
+    machine = find_machine(pool.vm_size)
+    if machine is None:  # this machine, or a size the table lacks: the node will tell
+        return []
+    if machine.memory_gib * _GIB >= wanted_bytes:
+        return []
+    return [f"{machine.memory_gib:g} GiB of memory, {wanted_bytes / _GIB:.3g} wanted"]
+
+
+def _capacity(pool: PoolOutput, wanted: str) -> list[str]:
+    has = pool.capacity or ("spot" if pool.spot else "dedicated")
+    if has == wanted:
+        return []
+    # A pool that falls back begins with spot nodes and may end on dedicated ones: it is neither.
+    return [f"{has} nodes"]
+
+
+def _named(pool: PoolOutput, asked: Resources, insisted: Resources) -> PoolChoice:
+    if missing := lacks(pool, insisted):
+        raise RunnerError(
+            "R-POOL-FIT",
+            f"pool {pool.id!r} does not fit",
+            why=f"it has {missing}",
+            fix="leave out --pool, or what it does not have",
+        )
+    missing = lacks(pool, asked)
+    warning = f"pool {pool.id} is not what `resources` asks for: it has {missing}"
+    return PoolChoice(pool, (warning,) if missing else ())
+
+
+def _by_name(wanted: str, outputs: StackOutputs) -> PoolOutput:
+    by_id = {pool.id.lower(): pool for pool in outputs.pools}
+    if wanted.lower() in by_id:
+        return by_id[wanted.lower()]
+    near = difflib.get_close_matches(wanted.lower(), by_id, n=1)
+    raise RunnerError(
+        "R-POOL-UNKNOWN",
+        f"there is no pool {wanted!r}",
+        why=f"this stack has: {', '.join(pool.id for pool in outputs.pools)}",
+        fix=f"--pool {by_id[near[0]].id if near else outputs.pools[0].id}",
+    )
+
+
+def _none_fits(pools: Sequence[PoolOutput], asked: Resources) -> RunnerError:
+    reasons = "; ".join(f"{pool.id} has {lacks(pool, asked)}" for pool in pools)
+    fix = f"--pool {pools[0].id} takes it all the same, or add a pool to the stack"
+    if asked.capacity == _FALLBACK:
+        fix = (
+            "give a pool of the stack `scenario: spot_first_with_dedicated_fallback` and "
+            f"`max_dedicated: 1`, or --pool {pools[0].id}"
+        )
+    return RunnerError(
+        "R-POOL-FIT",
+        "no pool of this stack has what the run needs",
+        why=reasons,
+        fix=fix,
+        exit_code=ExitCode.PREFLIGHT,
+    )

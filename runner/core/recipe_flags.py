@@ -1,0 +1,78 @@
+"""Flags that override where and when a recipe says it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from runner.core.errors import RunnerError
+from runner.core.recipe import Recipe
+from runner.core.resources import PRIORITIES, Capacity, Resources
+
+_MOST_RETRIES = 100
+_MOST_SECONDS = 7 * 86400
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFlags:
+    """What was typed; None and () where it was not. `max_time` as in train.yaml: `90m`, `2h`."""
+
+    gpus: int | None = None
+    capacity: Capacity | None = None
+    priority: int | None = None
+    after: tuple[str, ...] = ()
+    max_time: str | None = None
+    retries: int | None = None
+
+    @property
+    def resources(self) -> Resources:
+        """What was insisted on: a pool named beside it must have it."""
+        return Resources(gpus=self.gpus, capacity=self.capacity)
+
+
+def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
+    """The recipe with what was typed. Raises RunnerError naming the flag that is wrong."""
+    asked = recipe.resources
+    return replace(
+        recipe,
+        resources=replace(
+            asked,
+            gpus=_within("gpu", flags.gpus, asked.gpus, range(17)),
+            capacity=flags.capacity or asked.capacity,
+        ),
+        priority=_within("priority", flags.priority, recipe.priority, PRIORITIES) or 0,
+        after=flags.after or recipe.after,
+        timeout_s=recipe.timeout_s if flags.max_time is None else _seconds(flags.max_time),
+        retries=_within("retries", flags.retries, recipe.retries, range(_MOST_RETRIES + 1)) or 0,
+    )
+
+
+def _within(flag: str, given: int | None, default: int | None, allowed: range) -> int | None:
+    if given is None:
+        return default
+    if given in allowed:
+        return given
+    raise RunnerError(
+        "R-FLAG-VALUE",
+        f"--{flag} {given} is refused",
+        why=f"from {allowed.start} to {allowed.stop - 1}",
+        fix=f"--{flag} {min(max(given, allowed.start), allowed.stop - 1)}",
+    )
+
+
+def _seconds(text: str) -> int:
+    from pydantic_core import PydanticCustomError  # noqa: PLC0415  only with this flag
+
+    from runner.core.recipe_file import parse_duration  # noqa: PLC0415
+
+    try:
+        seconds = int(text) if text.isdecimal() else parse_duration(text)
+    except PydanticCustomError:
+        seconds = None
+    if isinstance(seconds, int) and 1 <= seconds <= _MOST_SECONDS:
+        return seconds
+    raise RunnerError(
+        "R-FLAG-VALUE",
+        f"--max-time {text!r} is refused",
+        why="a duration of one second to 7 days",
+        fix="--max-time 90m, 2h, 1h30m, 1d, or seconds",
+    )

@@ -1,0 +1,79 @@
+"""Keys of train.yaml about where and when: `resources`, `priority`, `after`."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic_core import PydanticCustomError
+
+from runner.core.resources import PRIORITIES, Capacity, Resources
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)B?")
+_UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
+
+
+def parse_size(value: object) -> object:
+    """Bytes from `28GiB`, `28Gi` (powers of 1024), `28GB`, `28G` (of 1000), or a number."""
+    if not isinstance(value, str):
+        return value
+    match = _SIZE.fullmatch(value.strip())
+    if not match:
+        problem, fix = f"{value!r} is not a size", "write 28GiB, 512MiB or 64GB"
+        raise PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+    number, unit = match.groups()
+    return round(float(number) * (1024 if unit.endswith("i") else 1000) ** _UNITS[unit[0].upper()])
+
+
+def _one_node(value: int) -> int:
+    if value > 1:
+        problem = f"{value} nodes: a run on several nodes at once is not built yet"
+        fix = "take 1, and a VM size with several GPUs; docs/guides/where-and-when.md says why"
+        raise PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+    return value
+
+
+Size = Annotated[
+    int,
+    BeforeValidator(parse_size),
+    Field(ge=1),
+    WithJsonSchema(
+        {
+            "anyOf": [
+                {"type": "integer", "minimum": 1},
+                {"type": "string", "pattern": "^\\d+(\\.\\d+)?\\s*[kKMGT]i?B?$"},
+            ]
+        }
+    ),
+]
+Priority = Annotated[int, Field(ge=PRIORITIES.start, le=PRIORITIES.stop - 1)]
+RunReference = Annotated[str, Field(pattern=r"^(@last|[a-z0-9][a-z0-9_-]{0,63})$")]
+
+
+class ResourcesFile(BaseModel):
+    """What a node must have: chooses the pool among those of the stack."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    gpus: int | None = Field(
+        None, ge=0, le=16, description="At least so many on the node; the fewest that fit."
+    )
+    memory: Size | None = Field(None, description="Of the node, at least: 28GiB, 64GB.")
+    vm_sizes: list[Annotated[str, Field(min_length=1)]] | None = Field(
+        None, min_length=1, description="One of these, such as Standard_NC4as_T4_v3."
+    )
+    nodes: Annotated[int, Field(ge=1), AfterValidator(_one_node)] = 1
+    capacity: Capacity | None = Field(
+        None, description="Spot, dedicated, or a pool that takes over with dedicated nodes."
+    )
+
+    def to_resources(self) -> Resources:
+        """What the planner works with."""
+        return Resources(
+            gpus=self.gpus,
+            memory_bytes=self.memory,
+            vm_sizes=tuple(self.vm_sizes or ()),
+            nodes=self.nodes,
+            capacity=self.capacity,
+        )

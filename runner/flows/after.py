@@ -1,0 +1,82 @@
+"""`after`: which runs must have succeeded before another starts, and how Batch waits for them.
+
+Batch has dependencies only between tasks of one job. So a run joins the job of those it waits for;
+runs that have ended are only looked at. An agent that waited on a node of its own would be paid
+for waiting, and on a pool of one node it would wait for ever.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from runner.azure.batch import get_task, takes_dependent_tasks
+from runner.azure.credentials import Connection
+from runner.core.errors import ExitCode, RunnerError
+from runner.core.plan import RunPlan
+from runner.core.run_record import RunRecord, RunResult
+from runner.flows.run_documents import find_run, load_result, runs_container
+
+
+def resolve_after(connection: Connection, plan: RunPlan) -> RunPlan:
+    """The plan with run ids for references, in the job where they are waited for."""
+    if not plan.recipe.after:
+        return plan
+    found = {record.run_id: record for record in _find(connection, plan.recipe.after)}
+    waiting = [record for record in found.values() if not _succeeded(connection, record)]
+    plan = replace(plan, after=tuple(found))
+    if not waiting:
+        return plan
+    job_id = _common_job(connection, plan, waiting)
+    return replace(plan, job_id=job_id, depends_on=tuple(record.task_id for record in waiting))
+
+
+def _find(connection: Connection, references: Sequence[str]) -> list[RunRecord]:
+    return [find_run(connection, reference) for reference in references]
+
+
+def _succeeded(connection: Connection, record: RunRecord) -> bool:
+    """False while it goes on. Raises RunnerError where it can never succeed any more."""
+    container = runs_container(connection)
+    result = load_result(container, record.run_id)
+    if result is None:
+        task = get_task(connection, record.job_id, record.task_id)
+        if task is not None and task.phase != "completed":
+            return False
+        result = load_result(container, record.run_id)  # written before the task completes
+    if result is not None and result.status == "succeeded":
+        return True
+    raise _never(record, result)
+
+
+def _never(record: RunRecord, result: RunResult | None) -> RunnerError:
+    how = f"it {'was ' if result.status == 'cancelled' else ''}{result.status}" if result else ""
+    return RunnerError(
+        "R-AFTER-FAILED",
+        f"{record.run_id} did not succeed: a run after it would never start",
+        why=how or "its task is gone and it left no result",
+        fix="name a run that succeeded or goes on, or leave out --after",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _common_job(connection: Connection, plan: RunPlan, waiting: Sequence[RunRecord]) -> str:
+    first = waiting[0]
+    why = ""
+    if other := next((r for r in waiting if r.job_id != first.job_id), None):
+        why = f"{first.run_id} is in job {first.job_id}, {other.run_id} in job {other.job_id}"
+    elif first.pool.lower() != plan.pool.id.lower():
+        why = f"{first.run_id} is on pool {first.pool}, this run on pool {plan.pool.id}"
+    elif plan.recipe.priority not in (0, first.priority):
+        why = f"{first.run_id} has priority {first.priority}, this run {plan.recipe.priority}"
+    elif not takes_dependent_tasks(connection, first.job_id):
+        why = f"job {first.job_id} of {first.run_id} takes no task that depends on others"
+    else:
+        return first.job_id
+    raise RunnerError(
+        "R-AFTER-JOB",
+        "Batch cannot make this run wait: dependencies are between tasks of one job",
+        why=f"{why}; a job has one pool and one priority",
+        fix=f"--pool {first.pool}, or put all of them into one file: runner submit FILE; "
+        f"or wait here: runner attach {first.run_id} && runner train ...",
+    )

@@ -1,0 +1,67 @@
+"""Runs that must have succeeded before this one: Batch waits for their tasks, we look at the end.
+
+Their tasks end before this one starts, however they end (the client sets `satisfy` for every exit),
+so that a run behind a failure gets an outcome of its own instead of waiting for ever.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from runner.node.attempts import RunBlobs
+from runner.node.blobs import Container
+from runner.node.clock import now_text
+from runner.node.result import commit_document
+from runner.node.run_spec import FORMAT
+
+CODE = "Blocked"
+
+
+def blocked_by(runs: Container, run_body: bytes) -> str | None:
+    """Why the run of this run.json cannot start; None where nothing stands in its way."""
+    for run_id in _after(run_body):
+        status = _status(runs, run_id)
+        if status != "succeeded":
+            return f"blocked by {run_id}, which {_HOW.get(status, 'left no result')}"
+    return None
+
+
+def commit_blocked(runs: Container, run_id: str, message: str) -> bool:
+    """Write the outcome of a run that never started; False when it was decided already."""
+    result: dict[str, Any] = {
+        "format": FORMAT,
+        "run_id": run_id,
+        "status": "cancelled",
+        "attempt": 0,
+        "evicted": 0,
+        "exit_code": None,
+        "step": None,
+        "code": CODE,
+        "message": message,
+        "started": None,
+        "ended": now_text(),
+        "stages_s": {},
+        "metrics": {},
+        "outputs": [],
+    }
+    return commit_document(runs, RunBlobs(run_id), result)
+
+
+_HOW = {"failed": "failed", "cancelled": "was cancelled"}
+
+
+def _after(run_body: bytes) -> list[str]:
+    try:
+        raw: Any = json.loads(run_body)
+        return [str(run_id) for run_id in raw.get("after") or ()]
+    except (ValueError, AttributeError, TypeError):
+        return []  # whoever parses the whole says what is wrong with it
+
+
+def _status(runs: Container, run_id: str) -> str:
+    body = runs.get(RunBlobs(run_id).result)
+    if body is None:
+        return ""
+    raw: dict[str, Any] = json.loads(body)
+    return str(raw.get("status"))

@@ -1,0 +1,122 @@
+"""Runs that come after runs, against real services."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.e2e.conftest import Cli, until
+
+Write = Callable[..., Path]
+# The first run decides how it ends when somebody says so.
+GATED = """
+import pathlib, sys, time
+gate = pathlib.Path(sys.argv[1])
+while not gate.exists(): time.sleep(0.05)
+sys.exit(int(gate.read_text()))
+"""
+
+
+def row(cli: Cli, run_id: str) -> dict[str, Any]:
+    [found] = [row for row in cli.json("ps", "-a") if row["run_id"] == run_id]
+    return found
+
+
+def ended(cli: Cli, run_id: str) -> dict[str, Any]:
+    final = ("succeeded", "failed", "cancelled", "lost")
+
+    def look() -> dict[str, Any] | None:
+        found = row(cli, run_id)
+        return found if found["state"] in final else None
+
+    return until(look) or {}
+
+
+def gated(cli: Cli, folder: Path, gate: Path, *args: object) -> str:
+    text = cli.ok("train", folder, "-d", *args, "-e", gate.name, "-o", "json", "--", gate)
+    return json.loads(text)["run_id"]
+
+
+def test_run_after_another_starts_when_that_succeeded(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    gate = tmp_path / "good"
+    folder = script(GATED)
+    first = gated(cli, folder, gate)
+    second = gated(cli, folder, gate, "--after", first)
+    waiting = row(cli, second)
+    assert (waiting["state"], waiting["reason"]) == ("queued", f"after {first}")
+    gate.write_text("0")
+    assert ended(cli, second)["state"] == "succeeded"
+    shown = [cli.json("show", run) for run in (first, second)]
+    assert shown[1]["run"]["after"] == [first]
+    assert shown[1]["run"]["batch"]["job_id"] == shown[0]["run"]["batch"]["job_id"]
+    assert shown[1]["attempts"][0]["started"] >= shown[0]["result"]["ended"]
+    third = gated(cli, folder, gate, "--after", second, "--priority", 5)
+    assert ended(cli, third)["state"] == "succeeded", "what has ended may be in any job"
+
+
+def test_runs_behind_a_failure_end_as_blocked_one_after_the_other(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    gate = tmp_path / "bad"
+    folder = script(GATED)
+    first = gated(cli, folder, gate)
+    second = gated(cli, folder, gate, "--after", first)
+    third = gated(cli, folder, gate, "--after", second, "--retries", 2)
+    gate.write_text("3")
+    assert ended(cli, first)["state"] == "failed"
+    for run, before, how in ((second, first, "failed"), (third, second, "was cancelled")):
+        found = ended(cli, run)
+        assert (found["state"], found["reason"]) == (
+            "cancelled",
+            f"blocked by {before}, which {how}",
+        )
+    refused = cli.run("train", folder, "--after", first, "--", gate)
+    assert refused.returncode == 3
+    assert "R-AFTER-FAILED" in refused.stderr
+    assert cli.run("train", folder, "--after", "no-such-run").returncode == 2
+
+
+def test_run_in_front_that_is_cancelled_blocks(cli: Cli, script: Write, tmp_path: Path) -> None:
+    gate = tmp_path / "never"
+    folder = script(GATED)
+    first = gated(cli, folder, gate)
+    second = gated(cli, folder, gate, "--after", first)
+    cli.ok("cancel", first)
+    found = ended(cli, second)
+    assert found["reason"] == f"blocked by {first}, which was cancelled"
+
+
+def test_waiting_for_runs_of_two_jobs_is_refused_with_the_reason(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    gate, other = tmp_path / "one", tmp_path / "two"
+    folder = script(GATED)
+    first, second = gated(cli, folder, gate), gated(cli, folder, other)
+    refused = cli.run("train", folder, "--after", first, "--after", second, "--", gate)
+    assert refused.returncode == 2
+    assert f"{first} is in job one_local, {second} in job two_local" in refused.stderr
+    refused = cli.run("train", folder, "--after", first, "--priority", "9", "--", gate)
+    assert "R-AFTER-JOB" in refused.stderr
+    for place in (gate, other):
+        place.write_text("0")
+    for run in (first, second):
+        ended(cli, run)
+
+
+def test_pool_that_does_not_fit_is_refused_and_a_named_one_is_taken(
+    cli: Cli, script: Write
+) -> None:
+    folder = script("print('fine')")
+    (folder / "train.yaml").write_text("resources: {gpus: 1}\npriority: 3\n")
+    refused = cli.run("train", folder)
+    assert refused.returncode == 3
+    assert "local has no GPUs of 1" in refused.stderr
+    done = cli.run("train", folder, "--pool", "local", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    assert "warning: pool local is not what" in done.stderr
+    assert cli.ok("train", folder, "--gpu", "0")
+    assert cli.json("show")["run"]["batch"]["job_id"] == "project_local_p3"
