@@ -78,15 +78,15 @@ class RunDisplay:
 
     def _stage_reported(self, event: StageEvent) -> None:
         from runner.core.progress import Progress
-        from runner.core.run_record import ASIDE
+        from runner.core.run_record import ASIDES
 
         if event.attempt != self._attempt:
             self._attempt = event.attempt
             self._say(f"attempt {event.attempt}")
-        if event.stage == ASIDE and event.state == "failed":
+        if event.stage == "notice" or (event.stage in ASIDES and event.state == "failed"):
             self._say(f"warning: {event.message}")
             return
-        if event.stage != ASIDE:
+        if event.stage not in ASIDES:
             self._command_runs = event.stage == "command" and event.state in {"start", "progress"}
         self._view.on_progress(
             Progress(

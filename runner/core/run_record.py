@@ -25,7 +25,8 @@ STAGES = (
     "export",
     "model",
 )
-ASIDE = "checkpoint"  # reported beside the stages: what is going on stays the same
+# Reported beside the stages: what is going on stays the same.
+ASIDES = frozenset({"checkpoint", "notice"})
 
 
 @dataclass(frozen=True, slots=True)

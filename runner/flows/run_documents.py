@@ -9,7 +9,7 @@ from runner.core.metrics import MetricPoint, MetricSummary, parse_metric_line, s
 from runner.core.run_ids import check_reference, is_run_id, newest_first
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import (
-    ASIDE,
+    ASIDES,
     AttemptEnd,
     AttemptStart,
     RunRecord,
@@ -113,7 +113,7 @@ def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | Non
     content = container.read(RunPaths(run_id).attempt_events(attempt)) or b""
     lines = content.decode("utf-8", "replace").splitlines()
     events = [event for line in lines if (event := parse_event_line(line, attempt))]
-    stages = [event.stage for event in events if event.stage != ASIDE]
+    stages = [event.stage for event in events if event.stage not in ASIDES]
     return stages[-1] if stages else None
 
 

@@ -16,7 +16,7 @@ from runner.azure.faults import SERVICES_DOWN
 from runner.core.errors import RunnerError
 from runner.core.metrics import parse_metric_line
 from runner.core.run_paths import RunPaths
-from runner.core.run_record import ASIDE, RunRecord, RunResult, parse_event_line
+from runner.core.run_record import ASIDES, RunRecord, RunResult, parse_event_line
 from runner.core.states import RunState, RunStatus, TaskView, decide_status
 from runner.flows.cursors import LineCursor, TextCursor, tail_offset
 from runner.flows.run_documents import load_result, runs_container
@@ -260,7 +260,7 @@ class _Watcher:
             event = parse_event_line(line, self._attempt)
             if event is None:
                 continue
-            if event.stage == ASIDE:
+            if event.stage in ASIDES:
                 yield StageReported(event)
                 continue
             if event.stage != self._stage:

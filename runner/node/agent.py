@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,8 +23,15 @@ from runner.node.clock import now_text
 from runner.node.environment_report import write_environment
 from runner.node.events import EventLog
 from runner.node.export import OutputFile
-from runner.node.failures import StageFailedError, TerminatedError, disk_full, is_disk_full
+from runner.node.failures import (
+    EvictedError,
+    StageFailedError,
+    TerminatedError,
+    disk_full,
+    is_disk_full,
+)
 from runner.node.inputs import InputAccess
+from runner.node.notice import NoticeWatch, watch_notices
 from runner.node.patience import Patience
 from runner.node.predecessors import blocked_by, commit_blocked
 from runner.node.redaction import RedactingFormatter, Redactor
@@ -52,6 +60,8 @@ FAILED_EXIT_CODE = 1
 # Batch follows SIGTERM with SIGKILL after a few seconds: what is to be written, is written by then.
 LAST_WORDS_S = 4.5
 STDERR_TAIL_BYTES = 4096
+OVERDUE_S = 60.0  # an eviction that late is none
+POLL_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -66,6 +76,7 @@ class Agent:
     termination: Termination
     secrets: Secrets
     redactor: Redactor
+    notices: NoticeWatch | None = None
 
 
 def main() -> int:
@@ -81,7 +92,7 @@ def main() -> int:
         access = load_access(environment, patience, redactor)
         agent = Agent(
             node, access.runs, access, RunBlobs(node.run_id), patience, termination,
-            load_task_secrets(environment, redactor), redactor,
+            load_task_secrets(environment, redactor), redactor, watch_notices(environment, node),
         )  # fmt: skip
         code = run_task(agent, script_environment(environment))
         if code == 0:
@@ -107,6 +118,13 @@ def _log_to_stdout(redactor: Redactor) -> None:
 
 def run_task(agent: Agent, inherited: Mapping[str, str]) -> int:
     """One task execution; the exit code that Batch shall see. Raises StorageError."""
+    while (code := _attempt(agent, inherited)) is None:
+        logger.info("the node was not evicted after all: the next attempt runs here")
+    return code
+
+
+def _attempt(agent: Agent, inherited: Mapping[str, str]) -> int | None:
+    """One attempt, or none if the run is over; None asks for another one."""
     recorded = recorded_exit_code(agent.runs, agent.blobs)
     if recorded is not None:
         logger.info("run %s is over already, exit code %d", agent.node.run_id, recorded)
@@ -132,7 +150,7 @@ def run_task(agent: Agent, inherited: Mapping[str, str]) -> int:
 
 def _run_attempt(
     agent: Agent, spec: RunSpec, number: int, started: str, inherited: Mapping[str, str]
-) -> int:
+) -> int | None:
     try:
         dirs = make_dirs(agent.node.work_dir)
     except OSError as err:
@@ -140,17 +158,7 @@ def _run_attempt(
         return _Conclusion(agent, number, started).failed(failure, spec.retries)
     streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns, agent.redactor)
     events = EventLog(streams.events, agent.redactor)
-    checkpoints = AttemptCheckpoints(
-        agent.runs,
-        agent.blobs,
-        spec,
-        number,
-        folder=dirs.checkpoints,
-        events=events,
-        patience=agent.patience,
-        termination=agent.termination,
-        step=streams.metrics.last_step,
-    )
+    checkpoints = _checkpoints(agent, spec, number, dirs, streams, events)
     conclusion = _Conclusion(agent, number, started, streams, events, checkpoints)
     attempt = Attempt(
         agent.node,
@@ -166,10 +174,51 @@ def _run_attempt(
         outputs = _stages(agent, attempt, events, inherited, number)
     except TerminatedError:
         return conclusion.terminated(events.current)
+    except EvictedError:
+        conclusion.terminated(events.current)
+        return _wait_for_eviction(agent)
     except StageFailedError as err:
         _log_failure(err, dirs)
         return conclusion.failed(err, spec.retries)
     return conclusion.succeeded(attempt, outputs)
+
+
+def _checkpoints(
+    agent: Agent,
+    spec: RunSpec,
+    number: int,
+    dirs: AttemptDirs,
+    streams: Streams,
+    events: EventLog,
+) -> AttemptCheckpoints:
+    return AttemptCheckpoints(
+        agent.runs,
+        agent.blobs,
+        spec,
+        number,
+        folder=dirs.checkpoints,
+        events=events,
+        patience=agent.patience,
+        termination=agent.termination,
+        step=streams.metrics.last_step,
+        notices=agent.notices,
+    )
+
+
+def _wait_for_eviction(agent: Agent) -> int | None:
+    """Outlive the notice: a task that ended by itself would not be run again elsewhere.
+
+    Returns None when the node stays: the notice was withdrawn, or nothing came of it.
+    """
+    logger.info("waiting for the node to go")
+    while agent.notices is not None and (notice := agent.notices.notice) is not None:
+        if agent.termination.requested:
+            return TERMINATED_EXIT_CODE
+        if notice.left_s < -OVERDUE_S:
+            agent.notices.forget()
+            break
+        time.sleep(POLL_S)
+    return None
 
 
 def _no_folders(err: OSError) -> StageFailedError:
@@ -185,7 +234,7 @@ def _stages(
         write_environment(agent.runs, agent.blobs, number, Path(prepared["VIRTUAL_ENV"]))
         attempt.run(inherited, {**secrets, **prepared})
         return attempt.export(agent.runs, agent.blobs.output(number))
-    except (StageFailedError, TerminatedError):
+    except (StageFailedError, TerminatedError, EvictedError):
         raise
     except StorageError as err:
         agent.termination.check()  # then it is only the hurry that made it fail

@@ -17,7 +17,7 @@ from runner.node.data import DataCache
 from runner.node.environment import EnvironmentBuilder
 from runner.node.events import EventLog
 from runner.node.export import OutputFile, check_promised, export_outputs, restore_outputs
-from runner.node.failures import StageFailedError, full_disk_text
+from runner.node.failures import EvictedError, StageFailedError, full_disk_text
 from runner.node.inputs import Fetch, InputAccess, fetch_inputs
 from runner.node.patience import Patience
 from runner.node.run_spec import RunSpec
@@ -139,7 +139,7 @@ class Attempt:
         environment = self._script_environment(inherited, prepared)
         write_shell_file(self._dirs.logs, environment, self._spec.secrets)
         with self._events.stage("command", shlex.join(self._spec.command)):
-            exit_code = None
+            checkpoints = self._checkpoints
             try:
                 ended = command.run_command(
                     self._spec.command,
@@ -148,13 +148,17 @@ class Attempt:
                     stdout=self._dirs.stdout,
                     stderr=self._dirs.stderr,
                     timeout_s=self._spec.timeout_s,
-                    terminated=lambda: self._termination.requested,
-                    on_start=self._checkpoints.start,
+                    terminated=lambda: self._termination.requested or checkpoints.must_stop,
+                    grace_s=lambda: checkpoints.grace_s,
+                    on_start=checkpoints.start,
                 )
-                exit_code = ended.exit_code
-            finally:
-                self._checkpoints.finish(exit_code)
+            except BaseException:
+                checkpoints.finish(None)
+                raise
+            checkpoints.finish(ended)
             self._termination.check()
+            if ended.stopped:
+                raise EvictedError
             self._check_end(ended)
 
     def export(self, runs: Container, prefix: str) -> list[OutputFile]:

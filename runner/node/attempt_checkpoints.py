@@ -12,7 +12,9 @@ from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
 from runner.node.checkpoint_store import CheckpointStore
 from runner.node.checkpointing import Checkpointing
+from runner.node.command import TERMINATION_GRACE_S, Ended
 from runner.node.events import EventLog
+from runner.node.notice import Notice, NoticeWatch
 from runner.node.patience import Patience
 from runner.node.resume import Restored, Resume
 from runner.node.run_spec import RunSpec
@@ -21,6 +23,10 @@ from runner.node.termination import Termination
 
 # Of the seconds after SIGTERM: for end.json and the last lines of the log.
 RESERVED_S = 0.8
+SIGNAL_EXIT_CODE = 128  # above it, a signal ended the script
+# How long before the node goes the script is asked to end, beside the time that commits take.
+LEAD_S = 8.0
+LONGEST_LEAD_S = 25.0  # Azure gives notice thirty seconds ahead
 
 
 class AttemptCheckpoints:
@@ -38,6 +44,7 @@ class AttemptCheckpoints:
         patience: Patience,
         termination: Termination,
         step: Callable[[], int | None],
+        notices: NoticeWatch | None = None,
     ) -> None:
         self._runs = runs
         self._blobs = blobs
@@ -49,6 +56,7 @@ class AttemptCheckpoints:
         self._patience = patience
         self._termination = termination
         self._step = step
+        self._notices = notices
         self._thread: Checkpointing | None = None
         self._pid = 0
         self.restored: Restored | None = None
@@ -85,24 +93,62 @@ class AttemptCheckpoints:
             script_runs=self._script_runs,
         )
         self._thread.start()
+        if self._notices is not None:
+            self._notices.on_notice = self._on_notice
+            if (notice := self._notices.notice) is not None:
+                self._on_notice(notice)
 
-    def request(self) -> None:
-        """Commit at once what there is."""
+    @property
+    def must_stop(self) -> bool:
+        """Whether it is time to end the script, because the node is about to go."""
+        left_s = self._node_left_s
+        return self._thread is not None and left_s is not None and left_s <= self._lead_s
+
+    @property
+    def grace_s(self) -> float:
+        """How long the script has after SIGTERM."""
+        left_s = self._node_left_s
+        if left_s is None or self._termination.requested:
+            return TERMINATION_GRACE_S
+        return max(left_s - self._commit_s - RESERVED_S, TERMINATION_GRACE_S)
+
+    def finish(self, ended: Ended | None) -> None:
+        """The script ended, or never ran to its end (None): commit, unless it succeeded.
+
+        Within the time that is left when Batch wants the task to end, or the node goes.
+        """
+        if self._notices is not None:
+            self._notices.on_notice = None
+        if self._thread is None:
+            return
+        ends = [self._patience.left_s, self._node_left_s]
+        left = [max(left_s - RESERVED_S, 0.0) for left_s in ends if left_s is not None]
+        stopped = self._termination.requested or (ended is not None and ended.stopped)
+        self._thread.finish(
+            final=stopped or ended is None or ended.exit_code != 0,
+            distrust=ended is None or ended.exit_code > SIGNAL_EXIT_CODE,
+            timeout_s=min(left, default=None),
+        )
+
+    def _on_notice(self, notice: Notice) -> None:
+        message = f"the node is about to be evicted, in {notice.left_s:.0f} s: saving a checkpoint"
+        self._events.aside("notice", "progress", message)
         if self._thread is not None:
             self._thread.request()
 
-    def finish(self, exit_code: int | None) -> None:
-        """The script ended, with None where it never ran to its end: commit, unless it succeeded.
+    @property
+    def _node_left_s(self) -> float | None:
+        notice = self._notices.notice if self._notices is not None else None
+        return None if notice is None else notice.left_s
 
-        Within the time that is left when Batch wants the task to end.
-        """
-        if self._thread is None:
-            return
-        stopped = self._termination.requested
-        left_s = self._patience.left_s
-        timeout_s = None if left_s is None else max(left_s - RESERVED_S, 0.0)
-        killed = exit_code is None or exit_code > 128
-        self._thread.finish(final=stopped or exit_code != 0, distrust=killed, timeout_s=timeout_s)
+    @property
+    def _commit_s(self) -> float:
+        """How long a commit may take, going by the last one."""
+        return 2 * self._thread.took_s if self._thread is not None else 0.0
+
+    @property
+    def _lead_s(self) -> float:
+        return min(LEAD_S + self._commit_s, LONGEST_LEAD_S)
 
     def summary(self) -> dict[str, Any] | None:
         """As end.json and result.json tell it; None where there is nothing to tell."""

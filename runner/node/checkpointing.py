@@ -63,6 +63,7 @@ class Checkpointing(threading.Thread):
         self._superseded = False
         self._said: set[str] = set()
         self.committed = 0
+        self.took_s = 0.0  # by the last commit
         self.last: Checkpoint | None = None
         self.problem: str | None = None
         self._left_out: str | None = None
@@ -138,6 +139,7 @@ class Checkpointing(threading.Thread):
         self._tell(checkpoint, time.monotonic() - started)
 
     def _tell(self, checkpoint: Checkpoint, took_s: float) -> None:
+        self.took_s = took_s
         self.last, self.problem = checkpoint, self._left_out
         self.committed += 1
         self._said -= PASSING

@@ -25,13 +25,17 @@ NOT_FOUND_EXIT_CODE = 127  # as a shell
 
 @dataclass(frozen=True)
 class Ended:
-    """How the script ended: its exit code, 128 + n for signal n."""
+    """How the script ended: its exit code, 128 + n for signal n.
+
+    `stopped` is whether it got SIGTERM because `terminated` had turned true.
+    """
 
     exit_code: int
     timed_out: bool
+    stopped: bool = False
 
 
-def run_command(
+def run_command(  # noqa: PLR0913 - all of one process
     command: Sequence[str],
     *,
     cwd: Path,
@@ -40,9 +44,12 @@ def run_command(
     stderr: Path,
     timeout_s: float | None,
     terminated: Callable[[], bool],
+    grace_s: Callable[[], float] = lambda: TERMINATION_GRACE_S,
     on_start: Callable[[int], None] = lambda _: None,
 ) -> Ended:
     """Run to the end. When `terminated` turns true, the group gets SIGTERM and then SIGKILL.
+
+    `grace_s` is how long after SIGTERM; it may shrink meanwhile.
 
     Processes the script left behind, daemons included, are killed when it exits, so that nothing
     writes to the outputs any more. `on_start` gets the process id. Raises StageFailedError
@@ -53,14 +60,14 @@ def run_command(
     process = _start(command, cwd, environment, stdout, stderr)
     try:
         on_start(process.pid)
-        timed_out = _wait(process, timeout_s, terminated)
+        why = _wait(process, timeout_s, terminated, grace_s)
     finally:
         # Not collected yet, so the group's id cannot belong to anybody else.
         _signal_group(process, signal.SIGKILL)
         process.wait()
         kill_children(but=ours)
     code = process.returncode
-    return Ended(128 - code if code < 0 else code, timed_out)
+    return Ended(128 - code if code < 0 else code, why == "timeout", why == "terminated")
 
 
 def _start(
@@ -106,23 +113,29 @@ def _not_found(command: Sequence[str], problem: OSError) -> StageFailedError:
 
 
 def _wait(
-    process: subprocess.Popen[bytes], timeout_s: float | None, terminated: Callable[[], bool]
-) -> bool:
-    """Wait for the exit without collecting it; whether the time limit ended it."""
+    process: subprocess.Popen[bytes],
+    timeout_s: float | None,
+    terminated: Callable[[], bool],
+    grace_s: Callable[[], float],
+) -> str:
+    """Wait for the exit without collecting it; what ended it: itself, timeout or terminated."""
     deadline = time.monotonic() + timeout_s if timeout_s else None
     while not _has_exited(process, POLL_S):
         if terminated():
-            _stop(process, TERMINATION_GRACE_S)
-            return False
+            _stop(process, grace_s)
+            return "terminated"
         if deadline is not None and time.monotonic() >= deadline:
-            _stop(process, TIMEOUT_GRACE_S)
-            return True
-    return False
+            _stop(process, lambda: TIMEOUT_GRACE_S)
+            return "timeout"
+    return "itself"
 
 
-def _stop(process: subprocess.Popen[bytes], grace_s: float) -> None:
+def _stop(process: subprocess.Popen[bytes], grace_s: Callable[[], float]) -> None:
     _signal_group(process, signal.SIGTERM)
-    if not _has_exited(process, grace_s):
+    began = time.monotonic()
+    while not _has_exited(process, POLL_S):
+        if time.monotonic() - began < grace_s():
+            continue
         _signal_group(process, signal.SIGKILL)
         while not _has_exited(process, 1.0):
             pass  # the kernel is still tearing it down

@@ -27,6 +27,10 @@ class TerminatedError(Exception):
     """Batch asked the task to end: the run goes on elsewhere, or the client cancelled it."""
 
 
+class EvictedError(Exception):
+    """The node goes in a moment and the script was stopped for it: the run goes on elsewhere."""
+
+
 def is_disk_full(err: OSError) -> bool:
     """Whether the node, and not the run, is what is wrong."""
     return err.errno in DISK_FULL_ERRNOS

@@ -50,6 +50,9 @@ class FakeBlobs:
     lose_every: int = 0  # the answer of every n-th request is lost; 0 is none
     connections: int = 0
     gone: bool = False  # the container is
+    refuse_delete: bool = False
+    away_from: int | None = None  # from this request on, counted from 1, nothing answers
+    done_when_lost: bool = False  # the last one before that is done, but its answer is lost
     page_size: int = 5000
     cut_after: int | None = None  # bytes of a GET's body after which the connection is cut, once
     url: str = ""
@@ -99,15 +102,23 @@ class _Handler(BaseHTTPRequestHandler):
         if self.service.delays is not None:
             time.sleep(self.service.delays.random() * 0.02)
         fault = self.service.faults.popleft() if self.service.faults else None
-        if self.service.away.is_set() or fault == "drop":
+        if self.service.away.is_set() or fault == "drop" or self._is_away(1):
             self._cut()
         elif isinstance(fault, int):
             self._answer(fault, code="ServerBusy")
         else:
             every = self.service.lose_every
             unlucky = bool(every) and len(self.service.requests) % every == 0
-            self._lose_answer = fault == "lose" or unlucky
+            self._lose_answer = fault == "lose" or unlucky or self._is_away(0)
             self._handle(body)
+
+    def _is_away(self, more: int) -> bool:
+        service = self.service
+        begins = service.away_from
+        if begins is None or (more == 0 and not service.done_when_lost):
+            return False
+        first = begins + (1 if service.done_when_lost and more else 0)
+        return len(service.requests) >= first
 
     def _cut(self) -> None:
         self.close_connection = True
@@ -126,6 +137,8 @@ class _Handler(BaseHTTPRequestHandler):
         name = unquote(parts.path.removeprefix(CONTAINER)).removeprefix("/")
         if self.command == "PUT":
             self._put(name, query, body)
+        elif self.command == "DELETE" and self.service.refuse_delete:
+            self._answer(403, code="AuthorizationPermissionMismatch")
         elif self.command == "DELETE":
             found = self.service.blobs.pop(name, None)
             self._answer(202 if found else 404, code="" if found else "BlobNotFound")

@@ -104,7 +104,7 @@ def test_script_may_clean_up_after_sigterm(run: Runner) -> None:
         "print('ready', flush=True); time.sleep(60)"
     )
     ended = run.python(text, terminated=lambda: run.stdout.read_text() == "ready\n")
-    assert ended == Ended(5, timed_out=False)
+    assert ended == Ended(5, timed_out=False, stopped=True)
     assert run.stdout.read_text() == "ready\nsaved\n"
 
 

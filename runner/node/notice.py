@@ -1,0 +1,152 @@
+"""The node's eviction notice: Scheduled Events of the instance metadata service.
+
+VM docs, "Scheduled Events": polled about once a second; `Preempt` comes thirty seconds or more
+before a spot machine is deleted. A document lists the events of every machine of a scale set, so
+`Resources` must name this one. The agent never acknowledges (`StartRequests`): it would let the
+machine go at once, and what time is left may be all that another task of the node has.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Any, cast
+
+from runner.node.settings import NodeSettings
+
+logger = logging.getLogger(__name__)
+
+BASE_VARIABLE = "BATCH_EMULATOR_IMDS"
+BASE_URL = "http://169.254.169.254"
+EVENTS = "/metadata/scheduledevents?api-version=2020-07-01"
+NAME = "/metadata/instance/compute/name?api-version=2021-02-01&format=text"
+
+POLL_S = 1.0
+TIMEOUT_S = 2.0
+# Where nothing answers: Azure may take two minutes to switch the service on (VM docs), and a
+# machine elsewhere has none at all.
+LONGEST_PAUSE_S = 30.0
+
+
+@dataclass(frozen=True)
+class Notice:
+    """This node goes at `at`, a time of `time.monotonic`."""
+
+    event_id: str
+    at: float
+
+    @property
+    def left_s(self) -> float:
+        """Seconds until then; negative when it has passed."""
+        return self.at - time.monotonic()
+
+
+def watch_notices(environment: Mapping[str, str], node: NodeSettings) -> NoticeWatch | None:
+    """Begin to watch; a dedicated node is never evicted."""
+    if node.dedicated:
+        return None
+    watch = NoticeWatch(environment.get(BASE_VARIABLE) or BASE_URL, node.node)
+    watch.start()
+    return watch
+
+
+class NoticeWatch(threading.Thread):
+    """Polls until the process ends; silent where there is no such service.
+
+    `on_notice` is called in this thread, once for each notice.
+    """
+
+    def __init__(self, base_url: str, node: str) -> None:
+        super().__init__(name="eviction notice", daemon=True)
+        parts = urllib.parse.urlsplit(base_url)
+        self._host, self._port = parts.hostname or "", parts.port
+        self._path = parts.path.rstrip("/")
+        self._connection: http.client.HTTPConnection | None = None
+        self._names = {node.lower()} - {""}
+        self._is_named = False
+        self._forgotten = ""
+        self.notice: Notice | None = None
+        self.on_notice: Callable[[Notice], None] | None = None
+
+    def forget(self) -> None:
+        """Nothing came of the notice: it counts no more."""
+        if self.notice is not None:
+            self._forgotten, self.notice = self.notice.event_id, None
+
+    def run(self) -> None:
+        """Thread body."""
+        pause_s = POLL_S
+        while True:
+            try:
+                self._poll()
+                pause_s = POLL_S
+            except (OSError, http.client.HTTPException, ValueError) as err:
+                logger.debug("no scheduled events: %s", err)
+                self._close()
+                pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+            except Exception:
+                # A document like no other costs the notice, not the training.
+                logger.exception("the scheduled events are not as expected")
+                pause_s = LONGEST_PAUSE_S
+            time.sleep(pause_s)
+
+    def _poll(self) -> None:
+        status, date, body = self._get(EVENTS)
+        if status != http.client.OK:
+            raise ValueError(f"status {status}")
+        events = cast("list[dict[str, Any]]", json.loads(body).get("Events") or [])
+        preempts = [event for event in events if event.get("EventType") == "Preempt"]
+        ours = next((event for event in preempts if self._concerns_us(event)), None)
+        event_id = str(ours.get("EventId", "")) if ours else ""
+        if ours is None or event_id == self._forgotten:
+            self.notice = None
+            return
+        if self.notice is None or self.notice.event_id != event_id:
+            self.notice = Notice(event_id, time.monotonic() + _left_s(ours, date))
+            if self.on_notice is not None:
+                self.on_notice(self.notice)
+
+    def _concerns_us(self, event: Mapping[str, Any]) -> bool:
+        if not self._is_named:
+            # On Azure a machine's name is not its node id; the emulator's is.
+            status, _, body = self._get(NAME)
+            if status == http.client.OK:
+                self._names.add(body.decode("utf-8", "replace").strip().lower())
+            self._is_named = True
+        named = {str(name).lower() for name in event.get("Resources") or ()}
+        return bool(named & self._names)
+
+    def _get(self, path: str) -> tuple[int, str, bytes]:
+        if self._connection is None:
+            self._connection = http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+        self._connection.request("GET", self._path + path, headers={"Metadata": "true"})
+        response = self._connection.getresponse()
+        return response.status, response.headers.get("Date", ""), response.read()
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def _left_s(event: Mapping[str, Any], date: str) -> float:
+    """Seconds until the event, by the clock of who announced it: ours may be wrong.
+
+    An event that has begun has no `NotBefore`.
+    """
+    try:
+        not_before = parsedate_to_datetime(str(event["NotBefore"])).timestamp()
+    except (KeyError, ValueError, TypeError):
+        return 0.0
+    try:
+        now = parsedate_to_datetime(date).timestamp()
+    except (ValueError, TypeError):
+        now = time.time()
+    return max(not_before - now, 0.0)

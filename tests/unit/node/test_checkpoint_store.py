@@ -1,0 +1,293 @@
+"""Commits and restores: whatever breaks, what is restored is whole, and the newest that can be."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.node import snapshot as snapshot_module
+from runner.node.attempts import RunBlobs
+from runner.node.blobs import Container
+from runner.node.checkpoint import Checkpoint
+from runner.node.checkpoint_restore import find_checkpoints
+from runner.node.checkpoint_store import CheckpointStore
+from runner.node.events import EventLog
+from runner.node.failures import StageFailedError
+from runner.node.folder_listing import list_folder
+from runner.node.identity import SasCredential
+from runner.node.lines import LineQueue
+from runner.node.patience import Patience
+from runner.node.resume import Restored, Resume
+from runner.node.run_spec import ResumeFrom
+from runner.node.snapshot import Snapshots, UnsettledError
+from runner.node.transport import StorageError, Transport
+from tests.unit.node.fake_blob import FakeBlobs
+
+RUN = "mnist-1"
+
+
+class Attempt:
+    """One attempt's folder and its checkpoints."""
+
+    def __init__(self, tmp_path: Path, service: FakeBlobs, number: int, keep: int = 2) -> None:
+        self.number = number
+        self.folder = tmp_path / f"{number}" / "checkpoints"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self.patience = Patience(0.0)
+        transport = Transport(service.url, SasCredential("s"), self.patience, 5.0)
+        self.container = Container(transport)
+        self.snapshots = Snapshots(self.folder, self.folder.with_name("snapshots"))
+        self.store = CheckpointStore(self.container, RunBlobs(RUN), number, keep)
+
+    def write(self, version: int, files: int = 3) -> None:
+        for number in range(files):
+            (self.folder / f"w{number}").write_text(f"{version}.{number}" * 10)
+
+    def commit(self, step: int | None = None) -> Checkpoint:
+        taken = self.snapshots.take(list_folder(self.folder), strict=False)
+        made = self.store.commit(taken, step)
+        self.snapshots.forget_but(taken)
+        return made
+
+    def restore(self, resume_from: ResumeFrom | None = None) -> Restored | None:
+        resume = Resume(
+            self.container,
+            RunBlobs(RUN),
+            folder=self.folder,
+            local=self.folder.with_name("nothing"),
+            events=EventLog(LineQueue()),
+            patience=self.patience,
+            check=lambda: None,
+        )
+        return resume.restore(self.number, resume_from)
+
+    def version(self) -> str:
+        """Of all files, which must agree."""
+        texts = [path.read_text() for path in sorted(self.folder.iterdir())]
+        versions = {text.partition(".")[0] for text in texts}
+        assert len(versions) == 1, texts
+        assert texts == [f"{v}.{n}" * 10 for v in versions for n in range(len(texts))]
+        return versions.pop()
+
+
+Make = Callable[..., Attempt]
+
+
+@pytest.fixture
+def make(tmp_path: Path, service: FakeBlobs) -> Make:
+    return lambda number, **more: Attempt(tmp_path, service, number, **more)
+
+
+def commits(attempt: Attempt, count: int, first: int = 1) -> None:
+    for version in range(first, first + count):
+        attempt.write(version)
+        attempt.commit()
+
+
+def test_newest_checkpoint_comes_back(make: Make) -> None:
+    commits(make(1), 3)
+    second = make(2)
+    restored = second.restore()
+    assert restored is not None
+    assert (restored.checkpoint.number, restored.skipped) == (3, ())
+    assert second.version() == "3"
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_commit_that_is_cut_off_at_any_request_leaves_the_one_before(
+    make: Make, service: FakeBlobs, tmp_path: Path, lost: bool
+) -> None:
+    cut = 0
+    seen: set[str] = set()
+    while True:
+        cut += 1
+        service.blobs.clear()
+        service.away_from, service.done_when_lost = None, lost
+        first = make(10 * cut + 1)
+        commits(first, 3)
+        first.write(4)
+        service.away_from = len(service.requests) + cut
+        with contextlib.suppress(StorageError):
+            first.commit()
+        finished = len(service.requests) < service.away_from
+        service.away_from = None
+        second = make(10 * cut + 2)
+        restored = second.restore()
+        assert restored is not None
+        assert (restored.checkpoint.number, restored.skipped) in ((3, ()), (4, ()))
+        assert second.version() == str(restored.checkpoint.number)
+        seen.add(second.version())
+        second.write(5)
+        assert second.commit().number > restored.checkpoint.number
+        third = make(10 * cut + 3)
+        assert third.restore() is not None
+        assert third.version() == "5"
+        if finished:
+            break
+    assert (seen, cut > 8) == ({"3", "4"}, True)
+
+
+def damage(service: FakeBlobs, manifest: dict[str, Any], how: str) -> None:
+    name = manifest["files"][1]["blob"]
+    if how == "missing":
+        del service.blobs[name]
+    elif how == "shorter":
+        del service.blobs[name].data[-1:]
+    elif how == "other":
+        service.blobs[name].data[0] ^= 1
+    elif how == "manifest":
+        del service.blobs[f"{RUN}/checkpoints/{manifest['checkpoint']}/manifest.json"].data[-9:]
+    elif how == "newer":
+        service.put(
+            f"{RUN}/checkpoints/{manifest['checkpoint']}/manifest.json",
+            json.dumps({**manifest, "format": 2}).encode(),
+        )
+    else:
+        manifest["files"][1]["path"] = how
+        service.put(
+            f"{RUN}/checkpoints/{manifest['checkpoint']}/manifest.json",
+            json.dumps(manifest).encode(),
+        )
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("missing", "w1 is missing"),
+        ("shorter", "bytes long, not"),
+        ("other", "has the sha256"),
+        ("manifest", "its manifest is damaged"),
+        ("newer", "its format is 2"),
+        ("../../escape", "leaves the folder"),
+        ("/etc/escape", "leaves the folder"),
+    ],
+)
+def test_damaged_checkpoint_is_skipped_with_its_reason(
+    make: Make, service: FakeBlobs, how: str, why: str
+) -> None:
+    commits(make(1), 3)
+    damage(service, json.loads(service.data(f"{RUN}/checkpoints/3/manifest.json")), how)
+    second = make(2)
+    restored = second.restore()
+    assert restored is not None
+    assert (restored.checkpoint.number, second.version()) == (2, "2")
+    [skipped] = restored.skipped
+    assert why in skipped
+
+
+def test_run_whose_checkpoints_are_all_damaged_starts_over(make: Make, service: FakeBlobs) -> None:
+    commits(make(1), 2)
+    for name in [name for name in service.blobs if "/files/" in name]:
+        del service.blobs[name]
+    second = make(2)
+    assert second.restore() is None
+    assert list(second.folder.iterdir()) == []
+    with pytest.raises(StageFailedError) as caught:
+        second.restore(ResumeFrom("other-1", None))
+    assert caught.value.code == "CheckpointMissing"
+
+
+def test_stale_attempt_neither_shadows_nor_damages_the_newer_one(
+    make: Make, service: FakeBlobs
+) -> None:
+    stale, newer = make(1), make(2)
+    commits(stale, 2)
+    newer.restore()
+    commits(newer, 1, first=100)
+    commits(stale, 5, first=3)
+    for name in [name for name in service.blobs if "/files/1/" in name]:
+        del service.blobs[name]
+    third = make(3)
+    restored = third.restore()
+    assert restored is not None
+    assert (restored.checkpoint.attempt, third.version(), restored.skipped) == (2, "100", ())
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_attempts_that_race_leave_the_newest_of_the_newer_one_whole(
+    make: Make, service: FakeBlobs, seed: int
+) -> None:
+    service.delays = random.Random(seed)
+    attempts = [make(1), make(2)]
+    threads = [
+        threading.Thread(target=commits, args=(attempt, 6, 100 * attempt.number))
+        for attempt in attempts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    service.delays = None
+    found = find_checkpoints(attempts[0].container, RUN)
+    numbers = [checkpoint.number for checkpoint in found.checkpoints]
+    assert len(numbers) == len(set(numbers))
+    third = make(3)
+    restored = third.restore()
+    assert restored is not None
+    assert (restored.checkpoint.attempt, third.version(), restored.skipped) == (2, "205", ())
+
+
+def test_unchanged_files_are_not_uploaded_again(make: Make, service: FakeBlobs) -> None:
+    first = make(1)
+    first.write(1)
+    first.commit()
+    (first.folder / "w0").write_text("other")
+    before = len(service.requests)
+    first.commit()
+    puts = [path for method, path, _ in service.requests[before:] if method == "PUT"]
+    assert len([path for path in puts if "/files/" in path]) == 1
+
+
+def test_file_that_storage_forgot_is_uploaded_again(make: Make, service: FakeBlobs) -> None:
+    first = make(1)
+    first.write(1)
+    lost = first.commit().files[0]
+    del service.blobs[lost.blob]
+    (first.folder / "w1").write_text("other")
+    first.commit()
+    assert lost.blob in service.blobs
+
+
+def test_large_file_travels_in_blocks_and_comes_back(
+    make: Make, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = random.Random(1).randbytes(3 * snapshot_module.BLOCK_BYTES + 5)
+    first, second = make(1), make(2)
+    (first.folder / "model").write_bytes(data)
+    first.commit()
+    assert len([path for _, path, _ in service.requests if "comp=block&" in path]) == 4
+    service.cut_after = 1_000_000
+    second.patience = Patience(20.0)
+    restored = second.restore()
+    assert restored is not None
+    assert (second.folder / "model").read_bytes() == data
+
+
+def test_file_written_in_place_after_its_hash_is_not_committed(
+    make: Make, service: FakeBlobs
+) -> None:
+    first = make(1)
+    first.write(1)
+    taken = first.snapshots.take(list_folder(first.folder), strict=False)
+    with (first.folder / "w1").open("r+") as out:
+        out.write("torn")
+    with pytest.raises(UnsettledError):
+        first.store.commit(taken, None)
+    assert not [name for name in service.blobs if name.endswith("manifest.json")]
+
+
+def test_delete_that_is_refused_costs_no_checkpoint(make: Make, service: FakeBlobs) -> None:
+    first = make(1, keep=1)
+    commits(first, 1)
+    service.refuse_delete = True
+    commits(first, 2, first=2)
+    second = make(2)
+    assert second.restore() is not None
+    assert second.version() == "3"
