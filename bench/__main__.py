@@ -20,6 +20,7 @@ NAMES = (
     "infra_program",
     "history",
     "transfers",
+    "resubmission",
 )
 
 

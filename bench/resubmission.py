@@ -1,0 +1,74 @@
+"""What a second submission of the same code sends, against sending the code again."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import os
+import tempfile
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from azure.storage.blob import BlobServiceClient
+
+from bench.report import Ratio
+from bench.services import local_services, storage_connection_string
+from runner.azure.credentials import connect
+from runner.core.progress import ignore_progress
+from runner.core.recipe import load_recipe
+from runner.core.settings import load_settings
+from runner.flows.prepare import TrainOptions, prepare_run
+from runner.flows.submit import submit_run
+
+CODE_BYTES = 4_000_000
+
+
+def measure() -> list[Ratio]:
+    """Bytes on the wire of the whole second submission: its records and requests are in it."""
+    with local_services() as env, tempfile.TemporaryDirectory() as folder:
+        code = Path(folder, "project")
+        code.mkdir()
+        (code / "train.py").write_text("print('trained')\n")
+        (code / "weights.bin").write_bytes(os.urandom(CODE_BYTES))  # nothing to compress
+        service = BlobServiceClient.from_connection_string(storage_connection_string(env))
+        with _counted() as again:
+            container = service.get_container_client("data")
+            for file in code.iterdir():
+                container.upload_blob(f"again/{file.name}", file.read_bytes())
+        settings = load_settings({}, cwd=code, env={"RUNNER_HOME": env["RUNNER_HOME"]})
+        connection = connect(settings)
+        recipe = load_recipe(str(code), cwd=code)
+        sent: list[int] = []
+        for _ in range(2):
+            prepared = prepare_run(
+                recipe, settings, connection.outputs, TrainOptions(), ignore_progress
+            )
+            with _counted() as counted:
+                submit_run(connection, prepared, ignore_progress)
+            sent.append(counted[0])
+    return [
+        Ratio("second submission of 4 MB of code", "bytes", sent[1], "sending the code again",
+              again[0], "<= 0.02x", sent[1] <= 0.02 * again[0])
+    ]  # fmt: skip
+
+
+@contextlib.contextmanager
+def _counted() -> Generator[list[int]]:
+    """The bytes that this process writes to HTTP connections, in a list of one."""
+    total = [0]
+    plain = http.client.HTTPConnection.send
+
+    def send(self: http.client.HTTPConnection, data: Any) -> None:
+        if isinstance(data, bytes | bytearray | memoryview):
+            total[0] += len(data)
+            return plain(self, data)
+        content = data.read() if hasattr(data, "read") else b"".join(data)
+        total[0] += len(content)
+        return plain(self, content)
+
+    http.client.HTTPConnection.send = send
+    try:
+        yield total
+    finally:
+        http.client.HTTPConnection.send = plain
