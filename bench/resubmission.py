@@ -60,12 +60,9 @@ def _counted() -> Generator[list[int]]:
     plain = http.client.HTTPConnection.send
 
     def send(self: http.client.HTTPConnection, data: Any) -> None:
-        if isinstance(data, bytes | bytearray | memoryview):
-            total[0] += len(data)
-            return plain(self, data)
-        content = data.read() if hasattr(data, "read") else b"".join(data)
+        content = data.read() if hasattr(data, "read") else bytes(data)
         total[0] += len(content)
-        return plain(self, content)
+        plain(self, content)
 
     http.client.HTTPConnection.send = send
     try:
