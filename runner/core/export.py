@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -10,6 +11,8 @@ from typing import Any
 
 from runner.core.metrics import MetricPoint
 from runner.core.run_record import RunRecord, RunResult
+
+_QUERY = re.compile(r"(https?://[^\s\"'?]+)\?[^\s\"']*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,9 @@ def _at(raw: Mapping[str, Any], part: str, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    """As text, and addresses without their query: it may be a signature that opens them."""
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    return _QUERY.sub(r"\1", text)
 
 
 def _seconds(text: str) -> float:

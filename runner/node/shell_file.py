@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import shlex
 from collections.abc import Container, Mapping
 from pathlib import Path
+
+logger = logging.getLogger(__name__)
 
 SHELL_FILE = "environment.sh"  # in the attempt's folder `logs`, which is never exported
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -26,9 +29,12 @@ def write_shell_file(
             lines.append(f"# {name} is a secret: it is not here")
         else:
             lines.append(f"export {name}={shlex.quote(value)}")
-    path = folder / SHELL_FILE
     part = folder / f".{SHELL_FILE}.part"
-    descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
-        file.write("\n".join(lines) + "\n")
-    part.replace(path)
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write("\n".join(lines) + "\n")
+        part.replace(folder / SHELL_FILE)
+    except OSError as err:
+        # The run does not need it: only who looks in goes without the environment.
+        logger.warning("no environment for a shell on this node: %s", err)

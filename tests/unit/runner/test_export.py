@@ -52,6 +52,8 @@ def test_lineage_is_flat_text_without_what_is_unknown() -> None:
         "data": None,
         "params": {},
         "resume_from": {"run_id": "r-0", "checkpoint": None},
+        "inputs": {"x": {"url": "https://a.blob/c/f?sv=1&sig=hush", "sha256": None}},
+        "command": ["get", "http://h/f?token=hush"],
         "batch": {"pool": "p", "vm_size": "v", "spot": True, "job_id": "j", "task_id": "t"},
     }
     record = parse_run(json.dumps(document).encode(), "r-1")
@@ -69,6 +71,8 @@ def test_lineage_is_flat_text_without_what_is_unknown() -> None:
     assert json.loads(found["resume_from"]) == {"run_id": "r-0", "checkpoint": None}
     assert not {"code.git_revision", "data", "image", "outputs"} & set(found)
     assert all(isinstance(value, str) for value in found.values())
+    assert "hush" not in str(found)
+    assert json.loads(found["inputs"])["x"]["url"] == "https://a.blob/c/f"
 
 
 def test_event_file_grows_by_its_new_bytes_and_begins_anew_where_it_shrank(tmp_path: Path) -> None:

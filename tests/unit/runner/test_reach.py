@@ -58,6 +58,13 @@ def test_shell_gets_every_value_as_it_was_and_no_secret(work_dir: Path) -> None:
     assert (work_dir / "logs" / "environment.sh").stat().st_mode & 0o777 == 0o600
 
 
+def test_run_goes_on_where_the_file_for_shells_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_shell_file(tmp_path / "gone", {"A": "1"})
+    assert "no environment for a shell" in caplog.text
+
+
 def test_before_the_command_begins_the_shell_is_in_the_task_folder(tmp_path: Path) -> None:
     done = subprocess.run(
         shell_command(str(tmp_path), ["pwd"], None), capture_output=True, text=True, check=True
