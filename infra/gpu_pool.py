@@ -125,7 +125,7 @@ class GpuPool(pulumi.ComponentResource):
             virtual_machine_configuration=batch.VirtualMachineConfigurationArgs(
                 image_reference=reference,
                 node_agent_sku_id=plan.node_agent,
-                container_configuration=self._containers() if plan.containers else None,
+                container_configuration=self._containers(plan.pool) if plan.containers else None,
                 extensions=[_driver()] if image is not None and image.driver_extension else None,
                 security_profile=_trusted_launch() if image is None else None,
             )
@@ -176,13 +176,14 @@ class GpuPool(pulumi.ComponentResource):
             )
         )
 
-    def _containers(self) -> batch.ContainerConfigurationArgs:
+    def _containers(self, pool: PoolConfig) -> batch.ContainerConfigurationArgs:
         registry = self._around.registry
         identity = batch.ComputeNodeIdentityReferenceArgs(
             resource_id=self._around.identities.nodes.id
         )
         return batch.ContainerConfigurationArgs(
             type=batch.ContainerType.DOCKER_COMPATIBLE,
+            container_image_names=list(pool.container_images) or None,
             container_registries=(
                 None
                 if registry is None

@@ -58,6 +58,7 @@ def start_task(pool: PoolConfig, gpus: int) -> StartTask:
             ("RUNNER_GPU_WAIT", str(_driver_wait(pool))),
             ("RUNNER_UV", _base64(_UV_PIN.read_bytes())),
             ("RUNNER_PRELOAD", " ".join(_preloads(pool, gpus))),
+            *_own_script(pool),
         ),
     )
 
@@ -77,6 +78,12 @@ def _driver_wait(pool: PoolConfig) -> int:
     by_extension = machine is not None and machine.driver == "grid"
     from_marketplace = pool.image.source == "marketplace"
     return _EXTENSION_WAIT_S if by_extension and from_marketplace else _DRIVER_WAIT_S
+
+
+def _own_script(pool: PoolConfig) -> Iterator[tuple[str, str]]:
+    """Only where there is one: the start task of every other pool stays what it was."""
+    if pool.start_script is not None:
+        yield "RUNNER_START_SCRIPT", _base64(Path(pool.start_script).read_bytes())
 
 
 def _preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:

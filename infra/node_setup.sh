@@ -6,6 +6,7 @@
 #   RUNNER_UV        base64: a requirements file that pins uv by its hashes
 #   RUNNER_PRELOAD   recipe:file:python:text of every requirements file, separated by blanks, the
 #                    last two in base64; python may be empty
+#   RUNNER_START_SCRIPT  base64, may be missing: the pool's own script
 # RUNNER_PAUSE may change the seconds between tries.
 set -euo pipefail
 umask 022
@@ -150,6 +151,18 @@ prepare_home() {
   touch "$own/handed-over"
 }
 
+# As root and at every boot, like this one: it has to be able to find its own work of last time.
+run_own_script() {
+  local script=$own/start-script
+  mkdir -p "$own"
+  base64 -d <<<"$RUNNER_START_SCRIPT" >"$script"
+  chmod 700 "$script"
+  say "the pool's start_script begins"
+  env -u RUNNER_START_SCRIPT -u RUNNER_NODE_SETUP "$script" || fail R-NODE-SCRIPT \
+    "the pool's start_script failed" "it ended with code $? (see above)" \
+    "correct the script, then runner up; nodes that are there take it when they are rebooted"
+}
+
 ((RUNNER_GPUS == 0)) || wait_for_gpus
 prepare_uv
 if [[ -e $own/handed-over ]]; then
@@ -157,4 +170,5 @@ if [[ -e $own/handed-over ]]; then
 else
   prepare_home
 fi
+[[ -z "${RUNNER_START_SCRIPT:-}" ]] || run_own_script
 say "ready"

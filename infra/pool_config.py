@@ -84,6 +84,10 @@ class NfsMount(Section):
 Mount = Annotated[BlobMount | FilesMount | NfsMount, Field(discriminator="kind")]
 
 
+# What `docker pull` takes, without blanks: a host, a path, a tag or a digest.
+ImageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=255)]
+
+
 class PoolConfig(Section):
     """One pool. Node counts are maxima: every scenario but `fixed` begins with none.
 
@@ -91,6 +95,8 @@ class PoolConfig(Section):
     is for tasks that name a container image: the service then refuses every other, and so those of
     `runner train` (docs of TaskContainerSettings, Batch REST 2025-06-01). `ssh_from` are the
     addresses, as 203.0.113.0/24, that reach port 22 of its nodes: for `runner ssh` and `exec`.
+    `start_script` is a file beside the stack's, run as root at the end of every start task;
+    `container_images` are on a node before it takes a task that names a container.
     """
 
     id: str = Field(pattern=POOL_ID)
@@ -106,7 +112,9 @@ class PoolConfig(Section):
     image: ImageChoice = ImageChoice()
     mounts: tuple[Mount, ...] = Field(default=(), max_length=10, strict=False)
     preload: tuple[str, ...] = Field(default=(), strict=False)
+    start_script: str | None = Field(default=None, min_length=1)
     containers: bool = False
+    container_images: tuple[ImageName, ...] = Field(default=(), max_length=20, strict=False)
     inter_node_communication: bool = False
     pack_tasks: bool = True
     ssh_from: tuple[str, ...] = Field(default=(), max_length=20, strict=False)

@@ -14,6 +14,7 @@ from pydantic import Field
 from ruamel.yaml.comments import CommentedMap
 
 from infra.pool_config import BlobMount, FilesMount, OfficeHours, PoolConfig, Section
+from infra.start_scripts import script_problems, with_scripts
 from runner.core.document import Document, check_document, field_error, read_document
 from runner.core.errors import ExitCode, RunnerError
 
@@ -138,9 +139,10 @@ def _checked(values: Mapping[str, Any], stack: str, file: Path, tree: Any) -> St
                 exit_code=ExitCode.PREFLIGHT,
             )
     config = check_document(document, StackConfig, code=_CODE)
-    for location, problem, fix in _contradictions(config):
+    scripts = script_problems(config.pools, file.parent)
+    for location, problem, fix in (*_contradictions(config), *scripts):
         raise field_error(document, location, problem, code=_CODE, fix=fix)
-    return config
+    return config.model_copy(update={"pools": with_scripts(config.pools, file.parent)})
 
 
 def _read(file: Path) -> Document | None:
@@ -262,6 +264,9 @@ def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
     if pool.image.source == "gallery" and "sku" in pool.image.model_fields_set:
         what = "image.sku is of the marketplace image, and this pool takes the gallery's"
         yield "image", what, "remove image.sku"
+    if pool.container_images and not pool.containers:
+        fix = "set containers: true, or remove container_images"
+        yield "container_images", "they are for tasks in containers, and it takes none", fix
     paths = [mount.path.lower() for mount in pool.mounts]
     if len(set(paths)) < len(paths):
         yield "mounts", "two mounts have the same path", "give each mount a path of its own"

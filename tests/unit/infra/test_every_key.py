@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -12,6 +13,7 @@ from infra.stack_config import StackConfig
 from tests.unit.infra.stacks import T4, config_of, deploy
 
 _DATA = {"kind": "blob", "container": "data", "path": "data"}
+_SCRIPT = Path(__file__).parents[3] / "infra" / "node_setup.sh"  # any script will do
 _NFS = {"kind": "nfs", "source": "10.0.0.4:/export", "path": "nfs"}
 _SHARE = {"kind": "files", "path": "shared"}
 _OPERATOR = {"id": "22222222-3333-4444-5555-666666666666"}
@@ -80,6 +82,11 @@ _POOLS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "PoolConfig.image": ({}, {"image": {"sku": "2404"}}),
     "PoolConfig.mounts": ({}, {"mounts": [_DATA]}),
     "PoolConfig.preload": ({"preload": []}, {"preload": ["mnist"]}),
+    "PoolConfig.start_script": ({}, {"start_script": str(_SCRIPT)}),
+    "PoolConfig.container_images": (
+        {"containers": True},
+        {"containers": True, "container_images": ["docker.io/library/busybox:1.37"]},
+    ),
     "PoolConfig.containers": ({}, {"containers": True}),
     "PoolConfig.inter_node_communication": ({}, {"inter_node_communication": True}),
     "PoolConfig.pack_tasks": ({}, {"pack_tasks": False}),

@@ -375,3 +375,34 @@ def test_mounts_let_the_tasks_user_in(read_only: bool) -> None:
     assert ("-o ro" in options) == read_only
     assert "vers=3.1.1" in FILES_OPTIONS
     assert "dir_mode=0777" in FILES_OPTIONS
+
+
+def own(tmp_path: Path, text: str) -> StartTask:
+    file = tmp_path / "own.sh"
+    file.write_text(f"#!/bin/bash\n{text}\n", encoding="utf-8")
+    return start_task(pool(start_script=str(file)), 1)
+
+
+def test_the_pools_own_script_runs_last_and_at_every_boot(node: Node, tmp_path: Path) -> None:
+    start = own(tmp_path, 'echo "mine: $AZ_BATCH_NODE_SHARED_DIR ${RUNNER_START_SCRIPT:-gone}"')
+    for _ in range(2):
+        done = node.run(start)
+        assert done.returncode == 0, done.stderr
+        lines = done.stdout.splitlines()
+        assert f"mine: {node.folder / 'shared'} gone" in lines
+        assert lines[-1].endswith("ready")
+
+
+def test_a_failing_script_of_the_pool_fails_the_start_task_with_its_code(
+    node: Node, tmp_path: Path
+) -> None:
+    done = node.run(own(tmp_path, "echo broken >&2; exit 7"))
+    assert done.returncode == 1
+    assert "broken" in done.stderr
+    assert "error[R-NODE-SCRIPT]" in done.stderr
+    assert "ended with code 7" in done.stderr
+    assert not done.stdout.endswith("ready\n")
+
+
+def test_without_a_script_the_start_task_is_what_it_was() -> None:
+    assert "RUNNER_START_SCRIPT" not in dict(start_task(pool(), 1).environment)

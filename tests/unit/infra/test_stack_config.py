@@ -96,6 +96,14 @@ def test_missing_region_or_subscription_names_the_command(
             "pools.0.scenario",
             "both kinds",
         ),
+        ({"pools": [pool(container_images=["a"])]}, "pools.0.container_images", "takes none"),
+        (
+            {"pools": [pool(containers=True, container_images=["a b"])]},
+            "pools.0.container_images.0",
+            "match pattern",
+        ),
+        ({"pools": [pool(start_script="no.sh")]}, "pools.0.start_script", "cannot read"),
+        ({"pools": [pool(start_script=".")]}, "pools.0.start_script", "cannot read"),
         ({"pools": [pool(max_dedicated=1)]}, "pools.0.max_dedicated", "one kind of node"),
         ({"pools": [pool(evaluation_minutes=4)]}, "pools.0.evaluation_minutes", "5"),
         ({"pools": [pool(ssh_from=["here"])]}, "pools.0.ssh_from", "4 octets"),
@@ -196,3 +204,23 @@ def test_missing_file_is_said_so(tmp_path: Path) -> None:
 def test_pool_may_give_a_stacks_tag_another_value(load: _Load) -> None:
     config = load(tags={"team": "vision"}, pools=[pool(tags={"team": "audio"})])
     assert config.pools[0].tags == {"team": "audio"}
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [("echo hello\n", "does not begin with #!"), ("#!/bin/sh\n" + "#" * 32768, "takes 32 KiB")],
+)
+def test_a_script_that_no_node_could_run_is_refused(
+    load: _Load, tmp_path: Path, content: str, says: str
+) -> None:
+    (tmp_path / "setup.sh").write_text(content)
+    err = failure(load, pools=[pool(start_script="setup.sh")])
+    assert "pools.0.start_script" in err.what
+    assert says in err.what
+    assert err.fix
+
+
+def test_a_script_is_found_beside_the_stacks_file(load: _Load, tmp_path: Path) -> None:
+    (tmp_path / "setup.sh").write_text("#!/bin/sh\n")
+    config = load(pools=[pool(start_script="setup.sh"), pool(id="plain")])
+    assert [each.start_script for each in config.pools] == [str(tmp_path / "setup.sh"), None]
