@@ -226,7 +226,10 @@ def find_version(connection: Connection, reference: str, *, deleted: bool = Fals
         raise _removed(version, model)
     with registry_errors():
         document = open_registry(connection, name).load(version.version)
-    return replace(version, document=document or version.document)
+    whole = replace(version, document=document or version.document)
+    if whole.deleted and not deleted:  # meanwhile
+        raise _removed(whole, model)
+    return whole
 
 
 def _pick(model: Model, wanted: str) -> ModelVersion:
@@ -303,6 +306,15 @@ def _nothing_left(model: Model, wanted: str) -> RunnerError:
     )
 
 
+def _elsewhere(name: str, alias: str, there: int, wanted: int) -> RunnerError:
+    return RunnerError(
+        "R-MODEL-ALIAS-MOVED",
+        f"{name}@{alias} is {name}@{there}, not {name}@{wanted}",
+        why="somebody moved it; it stays",
+        fix=f"runner models alias {name} {alias} --unalias",
+    )
+
+
 def set_alias(
     connection: Connection, reference: str, alias: str
 ) -> tuple[ModelVersion, int | None]:
@@ -316,13 +328,17 @@ def set_alias(
     return version, before
 
 
-def drop_alias(connection: Connection, name: str, alias: str) -> int:
-    """Take an alias away; returns where it pointed."""
+def drop_alias(connection: Connection, reference: str, alias: str) -> int:
+    """Take an alias away, if it points at the version that is named; returns where it pointed."""
     alias = alias.removeprefix("@")
-    model = existing_model(connection, split_reference(name)[0])
+    name, wanted = split_reference(reference)
+    model = existing_model(connection, name)
+    number = _pick(model, wanted).version if wanted else None
     registry = open_registry(connection, model.name)
     with registry_errors():
         set_ones = registry.aliases()
+        if number is not None and set_ones.get(alias, number) != number:
+            raise _elsewhere(model.name, alias, set_ones[alias], number)
         if alias in set_ones:
             registry.set_alias(alias, None)
             return set_ones[alias]

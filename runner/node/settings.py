@@ -82,10 +82,12 @@ def load_access(
 
 
 def load_models(environment: Mapping[str, str], patience: Patience) -> Container | None:
-    """The `models` container; None where an older client gave no access to it."""
-    raw: dict[str, Any] = json.loads(_required(environment, STORAGE_VARIABLE))
-    entry = raw.get("models")
-    return _container(entry, raw.get("identity_client_id"), patience) if entry else None
+    """The `models` container; None where a client gave no access to it, or none that is one."""
+    try:
+        raw: dict[str, Any] = json.loads(_required(environment, STORAGE_VARIABLE))
+        return _container(raw["models"], raw.get("identity_client_id"), patience)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # a good run must not fail of it
 
 
 def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> Secrets:

@@ -1,4 +1,7 @@
-"""The registry of models against real services: register, list, get, alias, remove."""
+"""The registry of models against real services: register, list, get, alias, remove.
+
+Feature row 47 of the reference: model registry with versions.
+"""
 
 from __future__ import annotations
 
@@ -46,8 +49,9 @@ from runner.node.blobs import Container
 from runner.node.model_documents import ModelBlobs, ModelRequest, draft_version, to_body
 from runner.node.model_store import NodeModels
 from runner.node.patience import Patience
+from runner.node.redaction import Redactor
 from runner.node.registration import settle_model as settle_agent
-from runner.node.settings import load_containers, load_models
+from runner.node.settings import load_access, load_models
 
 Make = Callable[..., RunRecord]
 
@@ -193,6 +197,9 @@ def test_alias_moves_and_is_in_the_way_of_a_removal(
     assert set_alias(connection, f"{name}@1", "production")[1] is None
     assert set_alias(connection, f"{name}@2", "@production")[1] == 1
     assert find_version(connection, f"{name}@production").version == 2
+    with pytest.raises(RunnerError) as caught:
+        drop_alias(connection, f"{name}@1", "production")
+    assert caught.value.code == "R-MODEL-ALIAS-MOVED"
     model = load_model(connection, name)
     with pytest.raises(RunnerError) as caught:
         remove_versions(connection, model, [2], force=False)
@@ -392,7 +399,7 @@ def test_large_file_is_copied_inside_the_service_in_blocks(
 def agents_view(connection: Connection) -> tuple[Container, Container]:
     """The containers as a task gets them."""
     access = {"RUNNER_STORAGE": json.dumps(connection.node_storage(timedelta(hours=1)))}
-    runs, _ = load_containers(access, Patience(20.0))
+    runs = load_access(access, Patience(20.0), Redactor()).runs
     models = load_models(access, Patience(20.0))
     assert models is not None
     return runs, models

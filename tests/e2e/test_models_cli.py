@@ -1,4 +1,7 @@
-"""`runner train` to `runner models`, with the installed command against its own services."""
+"""`runner train` to `runner models`, with the installed command against its own services.
+
+Feature rows 47 and 48 of the reference: registry with versions, models exported on success.
+"""
 
 from __future__ import annotations
 
