@@ -17,6 +17,7 @@ NAMES = (
     "autoscale",
     "log_latency",
     "train_warm",
+    "checkpoint",
     "infra_program",
     "history",
     "transfers",

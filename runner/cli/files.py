@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,12 +16,18 @@ from runner.cli.run_options import (
     open_settings,
 )
 
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+
 app = typer.Typer(no_args_is_help=True, help="List and bring the files of a run.")
 
 
 @app.command("ls")
 def ls(
     run: RunArgument = "@last",
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="List the files of its checkpoints instead.")
+    ] = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
@@ -33,7 +39,14 @@ def ls(
 
     out = Output(output)
     connection = open_connection(target, stack)
-    files = list_outputs(connection, find_run(connection, run))
+    record = find_run(connection, run)
+    if checkpoints:
+        shown = ("size",) if output is OutputFormat.TABLE else ("size_bytes", "sha256")
+        found = _checkpoint_files(connection, record.run_id)
+        names = ("checkpoint", "attempt", "step", "path", *shown)
+        out.rows(found, names, empty="the run has no complete checkpoint")
+        return
+    files = list_outputs(connection, record)
     rows: list[dict[str, Any]] = [
         {
             "path": file.path,
@@ -45,6 +58,27 @@ def ls(
     ]
     columns = ("path", "size") if output is OutputFormat.TABLE else ("path", "size_bytes", "sha256")
     out.rows(rows, columns, empty="the run has exported nothing")
+
+
+def _checkpoint_files(connection: Connection, run_id: str) -> list[dict[str, Any]]:
+    """The one to go on from first."""
+    from runner.cli.run_text import size
+    from runner.flows.checkpoints import list_checkpoints
+    from runner.flows.run_documents import runs_container
+
+    return [
+        {
+            "checkpoint": checkpoint.number,
+            "attempt": checkpoint.attempt,
+            "step": checkpoint.step,
+            "path": file.path,
+            "size": size(file.size_bytes),
+            "size_bytes": file.size_bytes,
+            "sha256": file.sha256,
+        }
+        for checkpoint in list_checkpoints(runs_container(connection), run_id)
+        for file in checkpoint.files
+    ]
 
 
 @app.command("get")

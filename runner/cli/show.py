@@ -50,7 +50,8 @@ def show(
     out.record(lines(shown), title=record.run_id)
     if shown.attempts:
         out.text()
-        out.rows(attempt_rows(shown), ATTEMPT_COLUMNS)
+        resumed = any(row.resumed for row in shown.attempts)
+        out.rows(attempt_rows(shown), ATTEMPT_COLUMNS + (("resumed_from",) if resumed else ()))
 
 
 def _document(shown: Shown) -> dict[str, Any]:

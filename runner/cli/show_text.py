@@ -148,11 +148,14 @@ def outputs(shown: Shown) -> dict[str, str]:
 
 def checkpoints(shown: Shown) -> dict[str, str]:
     """Which one the run, or another one, would go on from."""
+    result = shown.view.result
+    told: Mapping[str, Any] = (result.raw.get("checkpoint") or {}) if result else {}
+    problem = {"checkpoint problem": str(told.get("problem") or "")}
     if not shown.checkpoints:
-        return {}
+        return problem
     newest, older = shown.checkpoints[0], len(shown.checkpoints) - 1
     more = f", and {older} older" if older else ""
-    return {"checkpoint": f"{newest.name}, {size(newest.size_bytes)}{more}"}
+    return {"checkpoint": f"{newest.name}, {size(newest.size_bytes)}{more}", **problem}
 
 
 def models(shown: Shown) -> dict[str, str]:
@@ -176,6 +179,7 @@ def attempt_rows(shown: Shown) -> list[dict[str, Any]]:
             "took": None if row.took_s is None else duration(row.took_s),
             "ended": row.why + (f" in {row.step}" if row.step else ""),
             "exit_code": row.exit_code,
+            "resumed_from": row.resumed.text(shown.view.record.run_id) if row.resumed else None,
         }
         for row in shown.attempts
     ]

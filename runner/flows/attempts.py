@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 
 from runner.azure.credentials import Connection
 from runner.core.run_record import AttemptEnd, AttemptStart
+from runner.flows.resumes import Resumed, load_resumes
 from runner.flows.run_documents import load_attempt_ends, runs_container
 from runner.flows.run_view import RunView
 
@@ -24,6 +25,7 @@ class AttemptRow:
     exit_code: int | None
     step: str | None
     took_s: float | None
+    resumed: Resumed | None = None
 
 
 def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ...]:
@@ -32,8 +34,10 @@ def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ..
         return ()
     found = load_attempt_ends(runs_container(connection), view.record.run_id)
     ends = {end.attempt: end for end in found}
+    resumes = load_resumes(runs_container(connection), view.record.run_id)
     last = view.attempts[-1].attempt
-    return tuple(_row(view, start, ends.get(start.attempt), last) for start in view.attempts)
+    rows = (_row(view, start, ends.get(start.attempt), last) for start in view.attempts)
+    return tuple(replace(row, resumed=resumes.get(row.attempt)) for row in rows)
 
 
 def _row(view: RunView, start: AttemptStart, end: AttemptEnd | None, last: int) -> AttemptRow:

@@ -108,10 +108,10 @@ class NoticeWatch(threading.Thread):
         if ours is None or event_id == self._forgotten:
             self.notice = None
             return
-        if self.notice is None or self.notice.event_id != event_id:
-            self.notice = Notice(event_id, time.monotonic() + _left_s(ours, date))
-            if self.on_notice is not None:
-                self.on_notice(self.notice)
+        is_new = self.notice is None or self.notice.event_id != event_id
+        self.notice = Notice(event_id, time.monotonic() + _left_s(ours, date))
+        if is_new and self.on_notice is not None:
+            self.on_notice(self.notice)
 
     def _concerns_us(self, event: Mapping[str, Any]) -> bool:
         if not self._is_named:

@@ -12,7 +12,8 @@ import hashlib
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,10 +77,15 @@ class Snapshots:
         try:
             for path, state in listing.files.items():
                 if not self._is_known(state):
-                    parts[path] = self._link(path, len(parts))
+                    parts[path] = self._store / f"{os.getpid()}.{len(parts)}.part"
+                    with _named(path):
+                        self._link(path, parts[path])
             if list_folder(self.folder) != listing:
                 raise UnsettledError("the folder changed while it was looked at")
-            held = [self._hold(path, listing.files[path], parts) for path in sorted(listing.files)]
+            held: list[HeldFile] = []
+            for path, state in sorted(listing.files.items()):
+                with _named(path):
+                    held.append(self._hold(path, state, parts))
         finally:
             for part in parts.values():
                 part.unlink(missing_ok=True)
@@ -118,8 +124,7 @@ class Snapshots:
             self._known[state] = file
         return file
 
-    def _link(self, path: str, number: int) -> Path:
-        part = self._store / f"{os.getpid()}.{number}.part"
+    def _link(self, path: str, part: Path) -> None:
         part.unlink(missing_ok=True)
         source = self.folder / path
         try:
@@ -128,7 +133,15 @@ class Snapshots:
             raise UnsettledError(f"{path} went while the folder was read") from err
         except OSError:  # another disk, a file system without links, or too many of them
             shutil.copy2(source, part, follow_symlinks=False)
-        return part
+
+
+@contextmanager
+def _named(path: str) -> Generator[None, None, None]:
+    """Trouble with a file is told by the script's name of it, not by ours."""
+    try:
+        yield
+    except OSError as err:
+        raise OSError(err.errno, err.strerror, path) from err
 
 
 def hash_file(path: Path) -> tuple[str, tuple[str, ...]]:

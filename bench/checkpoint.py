@@ -1,0 +1,140 @@
+"""What checkpoints cost the training, and how soon it goes on after an eviction."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import statistics
+import subprocess
+import tempfile
+import time
+import urllib.request
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from bench.report import Ratio
+from bench.services import RUNNER, local_services
+
+SIZE_MB = 50
+EVERY_S = 10.0
+PERIOD_S = 4.0
+PAIRS = 6
+# Periods with checkpoints take turns with periods without, in one process: weights of the same
+# size are written in both, but only the ones in the checkpoint folder are committed. Each period
+# does what work it can; the machine's other doings fall on neighbours alike.
+TRAINING = f"""
+import json, os, time
+folders = [os.environ["RUNNER_CHECKPOINT_DIR"], os.environ["RUNNER_CHECKPOINT_DIR"] + ".other"]
+os.makedirs(folders[1], exist_ok=True)
+weights = bytearray(os.urandom({SIZE_MB} * 10**6))
+done = []
+until = time.perf_counter()
+for period in range(2 * {PAIRS} + 2):
+    until += {PERIOD_S}
+    began, work = time.perf_counter(), 0
+    weights[:8] = period.to_bytes(8, "big")
+    path = os.path.join(folders[period % 2], "weights")
+    with open(path + ".new", "wb") as out:
+        out.write(weights)
+    os.replace(path + ".new", path)
+    while time.perf_counter() < until:
+        sum(range(20_000))
+        work += 1
+    done.append(work / (time.perf_counter() - began))
+with open(os.path.join(os.environ["RUNNER_OUTPUT_DIR"], "done.json"), "w") as out:
+    json.dump(done[2:], out)  # the first two are for warming up
+"""
+RECIPE = "checkpoints: {interval: 1s}\n"  # soon after each change: a commit in every other period
+# A script that counts, and says when it goes on.
+COUNTING = """
+import os, time
+path = os.path.join(os.environ["RUNNER_CHECKPOINT_DIR"], "counter")
+number = int(open(path).read()) if os.path.exists(path) else 0
+print("from", number, time.time(), flush=True)
+until = time.time() + (3 if number else 60)
+while time.time() < until:
+    number += 1
+    open(path + ".new", "w").write(str(number))
+    os.replace(path + ".new", path)
+    time.sleep(0.1)
+"""
+
+
+def measure() -> list[Ratio]:
+    """The cost of a commit in every ten seconds, and the seconds after an eviction."""
+    with tempfile.TemporaryDirectory() as folder, local_services() as env:
+        lost_s = _lost_by_commit(Path(folder, "cost"), env)
+        resumed_s = _resumed_after(Path(folder, "evicted"), env)
+    share = lost_s / EVERY_S
+    return [
+        Ratio(f"training time with {SIZE_MB} MB checkpoints every 10 s", "s", EVERY_S + lost_s,
+              "without", EVERY_S, "<= 1.03x", share <= 0.03),
+        Ratio("training goes on after the evicted node is idle, warm", "s", resumed_s,
+              "bound", 5.0, "<= 5 s", resumed_s <= 5.0),
+    ]  # fmt: skip
+
+
+def _lost_by_commit(folder: Path, env: dict[str, str]) -> float:
+    """Seconds of training that one commit costs."""
+    _write(folder, TRAINING)
+    result = json.loads(_runner(["train", str(folder), "-o", "json"], env, folder))
+    done: list[float] = json.loads(Path(result["output_dir"], "done.json").read_text())
+    committed = result["checkpoint"]["committed"]
+    if committed < PAIRS:
+        raise RuntimeError(f"only {committed} checkpoints were committed in {PAIRS} periods")
+    pairs = zip(done[::2], done[1::2], strict=True)
+    return statistics.median(1 - with_ / without for with_, without in pairs) * PERIOD_S
+
+
+def _resumed_after(folder: Path, env: dict[str, str]) -> float:
+    """Seconds from the node being idle to the script going on, in an environment built before."""
+    _write(folder, COUNTING)
+    training = subprocess.Popen(
+        [RUNNER, "train", str(folder), "--no-download"],
+        env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    assert training.stdout is not None
+    resumed_at = 0.0
+    for line in training.stdout:
+        word, _, rest = line.partition(" ")
+        if word == "from" and rest.startswith("0 "):
+            time.sleep(5)  # some checkpoints
+            words = ["local", "evict", "--notice", "0", "--away", "2"]
+            _runner(words, env, folder)
+        elif word == "from":
+            resumed_at = float(rest.split()[1])
+    if training.wait() != 0 or not resumed_at:
+        raise RuntimeError("the run did not go on after the eviction")
+    return resumed_at - max(at for at in _idle_times(env, folder) if at < resumed_at)
+
+
+def _idle_times(env: dict[str, str], cwd: Path) -> list[float]:
+    """When nodes became idle, in seconds since the epoch."""
+    exports = _runner(["local", "env"], env, cwd).splitlines()
+    words = [shlex.split(line)[-1].partition("=") for line in exports if "=" in line]
+    values = {name: value for name, _, value in words}
+    request = urllib.request.Request(
+        f"{values['AZURE_BATCH_ENDPOINT']}/_emulator/events",
+        headers={"Authorization": f"Bearer {values['AZURE_BATCH_ACCESS_KEY']}"},
+    )
+    with urllib.request.urlopen(request) as answer:
+        events: list[dict[str, Any]] = json.load(answer)["value"]
+    return [
+        datetime.fromisoformat(event["at"]).timestamp()
+        for event in events
+        if (event["kind"], event["value"]) == ("node.state", "idle")
+    ]
+
+
+def _write(folder: Path, script: str) -> None:
+    folder.mkdir()
+    (folder / "train.py").write_text(script)
+    (folder / "train.yaml").write_text(RECIPE)
+
+
+def _runner(words: list[str], env: dict[str, str], cwd: Path) -> str:
+    command = [RUNNER, *words]
+    return subprocess.run(
+        command, env=env, cwd=cwd, check=True, capture_output=True, text=True
+    ).stdout

@@ -1,0 +1,81 @@
+"""A plain script that keeps a counter in its checkpoint folder goes on where it was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.e2e.conftest import Cli, until
+
+_SCRIPT = """
+import os, time
+path = os.path.join(os.environ["RUNNER_CHECKPOINT_DIR"], "counter")
+number = int(open(path).read()) if os.path.exists(path) else 0
+print("from", number, "resumed", os.environ.get("RUNNER_RESUMED", "0"), flush=True)
+resumed = number > 0
+while number < 10_000:
+    number += 1
+    with open(path + ".new", "w") as out:
+        out.write(str(number))
+    os.replace(path + ".new", path)
+    time.sleep(0.05)
+    if resumed and number % 20 == 0:
+        break
+with open(os.path.join(os.environ["RUNNER_OUTPUT_DIR"], "counter"), "w") as out:
+    out.write(str(number))
+print("to", number)
+"""
+
+
+def evicted_run(own_cli: Cli, folder: Path, notice: int) -> dict[str, object]:
+    """Train, evict the node once there is a checkpoint, train to the end; `show` of the run."""
+    (folder / "train.yaml").write_text("checkpoints: {interval: 1s}\n")
+    training = own_cli.start("train", folder)
+
+    def committed() -> bool:
+        shown = own_cli.run("show", "@last", "-o", "json")
+        return shown.returncode == 0 and len(json.loads(shown.stdout)["checkpoints"]) >= 2
+
+    until(committed, timeout_s=180, every_s=0.5)
+    own_cli.ok("local", "evict", "--notice", notice, "--away", "1")
+    out, err = training.communicate(timeout=240)
+    assert training.returncode == 0, f"{out}\n{err}"
+    return own_cli.json("show", "@last")
+
+
+def test_evicted_script_goes_on_from_its_newest_checkpoint(
+    own_cli: Cli, script: Callable[[str], Path]
+) -> None:
+    shown = evicted_run(own_cli, script(_SCRIPT), notice=0)
+    log = own_cli.ok("logs", "@last")
+    [first, second] = [line.split() for line in log.splitlines() if line.startswith("from ")]
+    assert (first[1], first[3]) == ("0", "0")
+    assert (int(second[1]) > 10, second[3]) == (True, "1")
+    assert [a["why"] for a in shown["attempts"]] == ["lost", "succeeded"]  # type: ignore[index]
+    resumed = shown["attempts"][1]["resumed"]  # type: ignore[index]
+    assert resumed["attempt"] == 1
+    assert f"checkpoint {resumed['checkpoint']} of attempt 1" in own_cli.ok("show", "@last")
+    listed = own_cli.json("files", "ls", "@last", "--checkpoints")
+    assert {row["path"] for row in listed} == {"counter"}
+
+
+def test_noticed_eviction_loses_next_to_nothing(
+    own_cli: Cli, script: Callable[[str], Path]
+) -> None:
+    text = _SCRIPT.replace("import os, time\n", "import os, signal, sys, time\n")
+    text = text.replace(
+        "while number",
+        "def stop(*_):\n"
+        "    print('stopped at', number, flush=True)\n"
+        "    time.sleep(1)\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, stop)\n"
+        "while number",
+    )
+    shown = evicted_run(own_cli, script(text), notice=12)
+    assert [a["why"] for a in shown["attempts"]] == ["terminated", "succeeded"]  # type: ignore[index]
+    log = own_cli.ok("logs", "@last").splitlines()
+    [stopped] = [int(line.split()[2]) for line in log if line.startswith("stopped at ")]
+    [_, again] = [int(line.split()[1]) for line in log if line.startswith("from ")]
+    assert again in (stopped - 1, stopped)

@@ -1,0 +1,176 @@
+"""The thread that commits: what goes wrong is said, and costs checkpoints only."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.node import checkpointing as checkpointing_module
+from runner.node import snapshot as snapshot_module
+from runner.node.attempts import RunBlobs
+from runner.node.blobs import Container
+from runner.node.checkpoint_store import CheckpointStore
+from runner.node.checkpointing import Checkpointing
+from runner.node.events import EventLog
+from runner.node.identity import SasCredential
+from runner.node.lines import LineQueue
+from runner.node.patience import Patience
+from runner.node.run_spec import CheckpointRule
+from runner.node.snapshot import Snapshots
+from runner.node.transport import Transport
+from tests.unit.node.fake_blob import FakeBlobs
+
+Until = Callable[[Callable[[], object]], None]
+
+
+class Script:
+    """A script that writes, and the thread that commits it."""
+
+    def __init__(self, folder: Path, service: FakeBlobs) -> None:
+        self.folder = folder / "checkpoints"
+        self.folder.mkdir()
+        self.runs = True
+        self.lines = LineQueue()
+        container = Container(Transport(service.url, SasCredential("s"), Patience(0.0), 5.0))
+        self.thread = Checkpointing(
+            Snapshots(self.folder, folder / "snapshots"),
+            CheckpointStore(container, RunBlobs("r-1"), 1, 3),
+            CheckpointRule(interval_s=0.05, keep=3, max_bytes=1000),
+            EventLog(self.lines),
+            step=lambda: 7,
+            script_runs=lambda: self.runs,
+        )
+
+    def write(self, text: str, name: str = "model") -> None:
+        (self.folder / "new").write_text(text)
+        (self.folder / "new").replace(self.folder / name)
+
+    def said(self, state: str = "failed") -> list[str]:
+        events: list[dict[str, Any]] = [json.loads(line) for line in self.lines.peek().splitlines()]
+        return [event["message"] for event in events if event["state"] == state]
+
+
+@pytest.fixture
+def script(tmp_path: Path, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    monkeypatch.setattr(snapshot_module, "LATELY_NS", 0)
+    monkeypatch.setattr(checkpointing_module, "SETTLE_S", 0.1)
+    made = Script(tmp_path, service)
+    yield made
+    made.thread.finish(final=False)
+
+
+def test_change_is_committed_with_its_step(script: Script, until: Until) -> None:
+    script.thread.start()
+    script.write("a")
+    until(lambda: script.thread.committed)
+    assert script.thread.last is not None
+    assert (script.thread.last.step, script.said()) == (7, [])
+    assert script.said("progress")[0].startswith("checkpoint 1 of attempt 1 (step 7), 1 bytes")
+
+
+def test_storage_that_is_away_is_said_once_and_waited_for(
+    script: Script, service: FakeBlobs, until: Until
+) -> None:
+    service.away.set()
+    script.write("a")
+    script.thread.start()
+    until(lambda: len(service.requests) > 10)
+    assert len(script.said()) == 1
+    assert "could not be committed" in str(script.thread.problem)
+    service.away.clear()
+    until(lambda: script.thread.committed)
+    assert script.thread.problem is None
+
+
+def test_full_disk_is_said_once_and_waited_for(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[object] = []
+
+    def full(*args: object) -> None:
+        tries.append(args)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Snapshots, "_link", full)
+        script.write("a")
+        script.thread.start()
+        until(lambda: len(tries) > 3)
+    assert script.said() == ["no checkpoint could be taken: the node's disk is full"]
+    until(lambda: script.thread.committed)
+
+
+def test_file_that_cannot_be_read_is_named(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(snapshot_module, "hash_file", refuse)
+    script.write("a")
+    script.thread.start()
+    until(script.said)
+    assert script.said() == ["no checkpoint could be taken: [Errno 13] Permission denied: 'model'"]
+
+
+def test_folder_that_is_too_large_shrinks_and_grows_again(script: Script, until: Until) -> None:
+    script.write("x" * 2000)
+    script.thread.start()
+    until(script.said)
+    script.write("x")
+    until(lambda: script.thread.committed)
+    script.write("x" * 2000)
+    until(lambda: len(script.said()) == 2)
+    assert script.thread.committed == 1
+    assert "max_size" in str(script.thread.problem)
+
+
+def test_folder_that_the_script_deletes_leaves_the_checkpoints(
+    script: Script, service: FakeBlobs, until: Until
+) -> None:
+    script.write("a")
+    script.thread.start()
+    until(lambda: script.thread.committed)
+    shutil.rmtree(script.folder)
+    script.thread.finish(final=True, timeout_s=10)
+    assert (script.thread.committed, script.said()) == (1, [])
+    assert "r-1/checkpoints/1/manifest.json" in service.blobs
+
+
+def test_file_in_the_place_of_the_folder_is_trouble_that_is_said(
+    script: Script, until: Until
+) -> None:
+    script.write("a")
+    script.thread.start()
+    until(lambda: script.thread.committed)
+    shutil.rmtree(script.folder)
+    script.folder.write_text("no folder")
+    until(script.said)
+    assert "Not a directory" in script.said()[0]
+
+
+def test_script_that_has_just_died_is_not_trusted(script: Script, service: FakeBlobs) -> None:
+    script.runs = False
+    script.write("a")
+    script.thread.start()
+    script.thread.request()
+    script.thread.finish(final=False)
+    script.thread.join(10)
+    assert [name for name in service.blobs if name.endswith("manifest.json")] == []
+
+
+def test_later_attempt_ends_the_commits_of_this_one(
+    script: Script, service: FakeBlobs, until: Until
+) -> None:
+    service.put("r-1/attempts/2/start.json", b"{}")
+    script.write("a")
+    script.thread.start()
+    until(script.said)
+    assert script.said() == ["a later attempt has begun: this one commits no more checkpoints"]
+    assert [name for name in service.blobs if "/checkpoints/" in name] == []
