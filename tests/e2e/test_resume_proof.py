@@ -147,13 +147,13 @@ def test_mnist_killed_in_the_middle_ends_with_the_same_weights(
     own_cli.ok("train", folder, *sets, "--output-dir", tmp_path / "calm")
     run_id = own_cli.json("train", folder, *sets, "--detach")["run_id"]
     killed: set[int] = set()
-    for _ in range(5):
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGKILL, signal.SIGTERM, signal.SIGKILL):
         script = until(lambda: script_of(run_id, killed), timeout_s=120)
         assert script is not None
         before = script.states()
         until(lambda script=script, before=before: script.states() - before, timeout_s=120)
         time.sleep(chance.uniform(0, 2))
-        script.process.send_signal(signal.SIGKILL)
+        script.process.send_signal(number)
         killed.add(script.process.pid)
     shown = ended(own_cli, run_id, timeout_s=240)
     told = json.dumps(shown["attempts"])
