@@ -166,6 +166,7 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
         spot=plan.caps.spot > 0,
         capacity=_capacity(plan),
         max_nodes=plan.caps.spot + plan.caps.dedicated,
+        containers=plan.containers,
     )
 
 

@@ -29,6 +29,7 @@ class PoolOutput:
     spot: bool
     max_nodes: int
     capacity: str | None = None
+    containers: bool | None = None  # every task names an image, or none does; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "bool": (bool,),
+    "bool | None": (bool, type(None)),
     "str | None": (str, type(None)),
     "tuple[PoolOutput, ...]": (list,),
 }

@@ -10,6 +10,7 @@ from datetime import date
 from azure.batch import BatchClient
 from azure.batch.models import (
     AzureFileShareConfiguration,
+    BatchContainerConfiguration,
     BatchPool,
     BatchPoolCreateOptions,
     BatchPoolResizeOptions,
@@ -52,6 +53,7 @@ class PoolSpec:
     start_command: str
     start_env: tuple[tuple[str, str], ...] = ()
     share: ShareMount | None = None
+    containers: bool = False  # every task names an image
 
 
 def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
@@ -141,12 +143,15 @@ def _create(client: BatchClient, spec: PoolSpec) -> None:
     image = BatchVmImageReference(
         publisher="canonical", offer="ubuntu-24_04-lts", sku="server", version="latest"
     )
+    containers = BatchContainerConfiguration(type="dockerCompatible") if spec.containers else None
     client.create_pool(
         BatchPoolCreateOptions(
             id=spec.id,
             vm_size=spec.vm_size,
             virtual_machine_configuration=VirtualMachineConfiguration(
-                image_reference=image, node_agent_sku_id="batch.node.ubuntu 24.04"
+                image_reference=image,
+                node_agent_sku_id="batch.node.ubuntu 24.04",
+                container_configuration=containers,
             ),
             target_dedicated_nodes=0,
             target_low_priority_nodes=spec.spot_nodes,

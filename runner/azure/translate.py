@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure.batch import models
 
+from runner.core.failure_advice import AGENT_PYTHON, NO_PYTHON, OLD_PYTHON
 from runner.core.plan import RunPlan
 from runner.core.run_paths import code_blob
 from runner.core.secrets import SecretValues
@@ -19,6 +20,14 @@ if TYPE_CHECKING:
 AGENT_FILE = "runner-agent.pyz"
 CODE_FILE = "code.tar.gz"
 COMMAND_LINE = f"python3 {AGENT_FILE}"
+# In a container, the arguments of /bin/sh: an image's own entry point may do anything.
+CONTAINER_COMMAND_LINE = (
+    f"-c 'command -v python3 >/dev/null || exit {NO_PYTHON}; "
+    f'python3 -c "import sys; sys.exit(sys.version_info < {AGENT_PYTHON})" || exit {OLD_PYTHON}; '
+    f"exec python3 {AGENT_FILE}'"
+)
+# A limit, not memory taken: data loaders of PyTorch pass batches through it, and 64 MB is usual.
+_SHARED_MEMORY = "--shm-size=8g"
 
 # However a task ends, those after it get a node, and their agents decide by its result.json: Batch
 # would leave them waiting for ever after a failure, and their job open, which counts in a quota.
@@ -56,7 +65,8 @@ def to_task(
     return models.BatchTaskCreateOptions(
         id=plan.task_id,
         display_name=f"{plan.recipe.name}: {plan.run_id}",
-        command_line=COMMAND_LINE,
+        command_line=COMMAND_LINE if plan.recipe.image is None else CONTAINER_COMMAND_LINE,
+        container_settings=_container(plan),
         resource_files=[
             connection.resource_file(code_blob(inputs.agent_sha256), AGENT_FILE, lifetime),
             connection.resource_file(code_blob(inputs.code.sha256), CODE_FILE, lifetime),
@@ -72,6 +82,20 @@ def to_task(
         if plan.depends_on
         else None,
         exit_conditions=_ALWAYS_SATISFIES,
+    )
+
+
+def _container(plan: RunPlan) -> models.BatchTaskContainerSettings | None:
+    """The node's folders are mounted where they are (docs), so the agent's caches work."""
+    if plan.recipe.image is None:
+        return None
+    options = ["--entrypoint=/bin/sh", _SHARED_MEMORY]
+    if plan.pool.gpus:
+        options.append("--gpus all")
+    return models.BatchTaskContainerSettings(
+        image_name=plan.recipe.image,
+        container_run_options=" ".join(options),
+        working_directory=models.ContainerWorkingDirectory.TASK_WORKING_DIRECTORY,
     )
 
 
@@ -97,10 +121,17 @@ def to_task_view(task: models.BatchTask) -> TaskView:
         node=task.node_info.node_id if task.node_info else None,
         exit_code=info.exit_code if info else None,
         failure_code=failure.code if failure else None,
-        failure_message=_first_line(failure.message) if failure else None,
+        failure_message=_why(failure) if failure else None,
         requeues=(info.requeue_count or 0) if info else 0,
         retries=(info.retry_count or 0) if info else 0,
     )
+
+
+def _why(failure: models.BatchTaskFailureInfo) -> str | None:
+    """For containers what the details say: the message names no image and no reason."""
+    details = {str(pair.name): str(pair.value or "") for pair in failure.details or ()}
+    told = details.get("Message") if (failure.code or "").startswith("Container") else None
+    return _first_line(told) or _first_line(failure.message)
 
 
 def wire_text(value: object) -> str:

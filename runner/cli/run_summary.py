@@ -38,6 +38,7 @@ def result_document(
         "run_id": record.run_id,
         "status": ended.status.state.value,
         "message": ended.status.reason or None,
+        "fix": ended.status.fix or None,
         "experiment": record.experiment,
         "job_id": record.job_id,
         "pool": record.pool,
@@ -60,6 +61,8 @@ def print_summary(
 ) -> None:
     """The closing panel on stderr; `view` saw the run from the first key press."""
     pairs = {"status": _status_line(ended)}
+    if ended.result is None and ended.status.fix:
+        pairs["fix"] = ended.status.fix
     if ended.result:
         pairs |= _result_pairs(record, ended.result)
         if view:
@@ -119,10 +122,13 @@ def _status_line(ended: RunEnded) -> str:
 
 def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
     from runner.cli.run_text import duration, metric, size, where_time_went
+    from runner.core.failure_advice import advice_for_result
 
     pairs: dict[str, str] = {}
     if result.status != "succeeded" and result.message:
         pairs["why"] = result.message
+    if fix := advice_for_result(result.code):
+        pairs["fix"] = fix
     names = sorted(result.metrics, key=lambda name: name != record.primary_metric)
     pairs |= {name: metric(result.metrics[name]) for name in names}
     if result.started and result.ended:

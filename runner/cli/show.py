@@ -62,6 +62,7 @@ def _document(shown: Shown) -> dict[str, Any]:
         "run_id": view.record.run_id,
         "state": view.status.state.value,
         "reason": view.status.reason,
+        "fix": view.status.fix,
         "node": view.status.node,
         "metrics": [dataclasses.asdict(metric) for metric in shown.metrics],
         "attempts": [dataclasses.asdict(attempt) for attempt in shown.attempts],

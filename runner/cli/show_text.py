@@ -57,11 +57,18 @@ def state(shown: Shown) -> dict[str, str]:
     shown_state = status.state.value
     return {
         "state": f"{shown_state}: {status.reason}" if status.reason else shown_state,
+        "fix": status.fix,
         "recipe": record.recipe,
         "experiment": record.experiment,
         "created": local_time(record.created),
         "where": f"pool {record.pool}" + (", spot" if record.spot else ""),
+        "image": _image(shown),
     }
+
+
+def _image(shown: Shown) -> str:
+    image: Mapping[str, Any] = shown.raw.get("image") or {}
+    return str(image.get("name") or "")
 
 
 def origin(shown: Shown) -> dict[str, str]:

@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
+from runner.core.container_pools import pools_for
 from runner.core.pool_choice import choose_pool
 from runner.core.recipe import ParamValue, Recipe
 from runner.core.resources import NO_RESOURCES, Resources
@@ -133,7 +134,8 @@ def plan_run(
     inputs: RunInputs,
 ) -> RunPlan:
     """Decide everything about a run. Raises RunnerError when the pool cannot be chosen."""
-    choice = choose_pool(settings.pool, outputs, recipe.resources, request.insisted)
+    fitting = pools_for(recipe.image, settings.pool, outputs)
+    choice = choose_pool(settings.pool, fitting, recipe.resources, request.insisted)
     pool = choice.pool
     experiment = slug(request.experiment or recipe.name)
     return RunPlan(

@@ -71,6 +71,7 @@ class Recipe:
     resources: Resources = NO_RESOURCES
     priority: int = 0
     after: tuple[str, ...] = ()
+    image: str | None = None
 
 
 def load_recipe(ref: str, *, cwd: Path) -> Recipe:

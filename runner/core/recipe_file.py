@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
+from runner.core.spec_image import ImageName
 from runner.core.spec_inputs import Inputs
 from runner.core.spec_model import Model
 from runner.core.spec_resources import Priority, ResourcesFile, RunReference
@@ -199,6 +200,11 @@ class RecipeFile(BaseModel):
     inputs: Inputs = Field(
         default_factory=dict,
         description="What the script finds at $RUNNER_INPUT_<NAME>: a path, a URL, blob:, run: ...",
+    )
+    image: ImageName | None = Field(
+        None,
+        description="A container image with python3 that the run takes place in; needs a pool that "
+        "runs containers.",
     )
     secrets: Secrets = Field(
         default_factory=dict,

@@ -167,6 +167,7 @@ def _build(
         resources=parsed.resources.to_resources() if parsed.resources else NO_RESOURCES,
         priority=parsed.priority,
         after=tuple(parsed.after),
+        image=parsed.image,
     )
 
 

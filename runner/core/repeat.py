@@ -15,6 +15,7 @@ from runner.core.plan import CodeRef, RunInputs, RunPlan, to_arguments
 from runner.core.recipe import Param, ParamType, ParamValue, Recipe
 from runner.core.run_ids import job_id_for
 from runner.core.run_record import RunRecord
+from runner.core.secrets import recorded_secrets
 
 RepeatKind = Literal["retry", "resume", "reproduce"]
 
@@ -110,6 +111,7 @@ def _recipe(raw: Mapping[str, Any]) -> Recipe:
     recipe: Mapping[str, Any] = raw["recipe"]
     metrics: Mapping[str, Any] = raw.get("metrics") or {}
     requirements: Mapping[str, Any] = raw.get("requirements") or {}
+    image: Mapping[str, Any] = raw.get("image") or {}
     return Recipe(
         name=recipe["name"],
         description=recipe.get("description") or "",
@@ -130,6 +132,8 @@ def _recipe(raw: Mapping[str, Any]) -> Recipe:
         estimate=None,
         files=None,
         priority=int(raw.get("priority") or 0),
+        secrets=recorded_secrets(raw),
+        image=image.get("name"),
     )
 
 

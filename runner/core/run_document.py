@@ -8,6 +8,7 @@ from typing import Any
 from runner.core.plan import DataRef, RunPlan
 from runner.core.run_paths import code_blob
 from runner.core.run_record import FORMAT
+from runner.core.spec_image import image_digest
 
 # What a repetition decides anew; everything else of run.json is kept as it is, known or not.
 _DECIDED = ("run_id", "created", "agent", "command", "params", "batch", "origin", "group")
@@ -57,7 +58,7 @@ def _planned(plan: RunPlan, job_id: str) -> dict[str, Any]:
         "checkpoints": asdict(recipe.checkpoints) if recipe.checkpoints else None,
         **_where_and_when(plan),
         "batch": _batch(plan, job_id),
-        "image": None,
+        "image": _image(recipe.image),
         "price": None,
         "origin": plan.origin,
     }
@@ -72,6 +73,10 @@ def _where_and_when(plan: RunPlan) -> dict[str, Any]:
         "after": list(plan.after),
         "group": plan.group,
     }
+
+
+def _image(name: str | None) -> dict[str, str | None] | None:
+    return None if name is None else {"name": name, "digest": image_digest(name)}
 
 
 def _code(plan: RunPlan) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlsplit
 
 from runner.core.errors import ExitCode, RunnerError
@@ -89,6 +90,23 @@ def _check_vault(url: str) -> None:
     named = parts.netloc == host and host.endswith(VAULT_HOSTS) and not parts.query
     if parts.scheme != "https" or not named or not _VAULT_PATH.fullmatch(parts.path):
         raise ValueError("keyvault is https://VAULT.vault.azure.net/secrets/NAME, or with /VERSION")
+
+
+def recorded_secrets(raw: Mapping[str, Any]) -> tuple[SecretRef, ...]:
+    """The references that a run.json holds. Raises RunnerError for one that is none."""
+    refs: Mapping[str, Mapping[str, str]] = raw.get("secret_refs") or {}
+    try:
+        return tuple(
+            check_secret(SecretRef(name, ref.get("env"), ref.get("keyvault")))
+            for name, ref in refs.items()
+        )
+    except (ValueError, AttributeError) as err:
+        raise RunnerError(
+            "R-RUN-BROKEN",
+            f"the secrets of {raw.get('run_id')} cannot be read",
+            why=str(err),
+            fix="submit it again from its recipe",
+        ) from err
 
 
 def read_secrets(refs: Iterable[SecretRef], environment: Mapping[str, str]) -> SecretValues:

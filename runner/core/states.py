@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from runner.core.exit_codes import describe_exit
+from runner.core.failure_advice import advice_for_result, explain_task
 from runner.core.run_record import RunResult
 
 TaskPhase = Literal["active", "preparing", "running", "completed"]
@@ -53,6 +53,7 @@ class RunStatus:
     state: RunState
     reason: str = ""
     node: str | None = None
+    fix: str = ""  # the next thing to do about a failure, where it is known
 
 
 def decide_status(
@@ -64,7 +65,10 @@ def decide_status(
     Read the task before the result: a task completes after its result is written.
     """
     if result is not None:
-        return RunStatus(RunState(result.status), result.message or "", task.node if task else None)
+        node = task.node if task else None
+        return RunStatus(
+            RunState(result.status), result.message or "", node, advice_for_result(result.code)
+        )
     if task is None:
         return RunStatus(RunState.LOST, "its task is gone and it left no result")
     if task.phase == "active":
@@ -84,11 +88,6 @@ def _why_waiting(task: TaskView, attempts: int) -> str:
 
 
 def _ended_without_result(task: TaskView, attempts: int) -> RunStatus:
-    if task.exit_code:  # Batch adds FailureExitCode, which says no more
-        said = f"the task ended with {describe_exit(task.exit_code)}"
-    elif task.failure_code:
-        said = f"{task.failure_code}: {task.failure_message or ''}".rstrip(": ")
-    else:
-        said = "the task ended"
+    said, fix = explain_task(task)
     when = "before the node agent started" if attempts == 0 else "before it could write a result"
-    return RunStatus(RunState.FAILED, f"{said} {when}", task.node)
+    return RunStatus(RunState.FAILED, said if fix else f"{said} {when}", task.node, fix)

@@ -103,13 +103,14 @@ def resolve_in_service(
 ) -> dict[str, Mapping[str, Any]]:
     """The entries with what only the service knows: what a prefix holds, which run is meant.
 
-    `pending_runs` are ids of runs that are about to be submitted.
+    What is known already stays: a run that is repeated reads what it read before. `pending_runs`
+    are ids of runs that are about to be submitted.
     """
     found: dict[str, Mapping[str, Any]] = {}
     for name, document in named.items():
-        if document["kind"] == "blob":
+        if document["kind"] == "blob" and "files" not in document:
             found[name] = _listed(connection, name, document["blob"])
-        elif document["kind"] == "run":
+        elif document["kind"] == "run" and "run_id" not in document:
             found[name] = _of_run(connection, document, pending_runs)
         else:
             found[name] = document

@@ -49,6 +49,7 @@ def local_outputs(state: LocalState) -> StackOutputs:
         vcpus=os.cpu_count() or 1,
         spot=True,
         max_nodes=state.nodes,
+        containers=False,
     )
     return StackOutputs(
         location="local",

@@ -23,6 +23,7 @@ from runner.core.secrets import SecretValues, no_secrets, read_secrets, refuse_i
 from runner.core.settings import Settings
 from runner.flows.datasets import Dataset, resolve_dataset
 from runner.flows.inputs import NamedInput, local_paths, prepare_inputs
+from runner.flows.local_containers import with_container_pool
 from runner.flows.provenance import git_revision
 from runner.node.pack import build_agent
 
@@ -99,6 +100,7 @@ def prepare_run(
         data=_data_ref(dataset),
         named={one.name: one.document for one in named},
     )
+    outputs = with_container_pool(recipe.image, settings, outputs, on_progress, make=fetch_data)
     plan = plan_run(recipe, settings, outputs, run_id, request, inputs)
     values = read_secrets(recipe.secrets, os.environ)
     refuse_in_the_open(values, [*plan.command, *recipe.env.values()])

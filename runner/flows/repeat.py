@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from runner.core.progress import OnProgress
 from runner.core.repeat import Repetition, choose_same_pool, plan_again
 from runner.core.run_ids import make_run_id
 from runner.core.run_record import RunRecord
+from runner.core.secrets import read_secrets, refuse_in_the_open
 from runner.core.states import RunState
 from runner.flows.checkpoints import find_checkpoint
 from runner.flows.history import RunFilter, RunRow, list_runs
@@ -111,7 +113,10 @@ def submit_again(
         agent_sha256=hashlib.sha256(agent).hexdigest(),
     )
     code = CodeArchive(b"", plan.inputs.code.sha256, 0, 0, ())  # lies in blob: nothing is sent
-    return submit_run(connection, PreparedRun(plan, code, agent, None), on_progress)
+    secrets = read_secrets(plan.recipe.secrets, os.environ)
+    refuse_in_the_open(secrets, plan.command)
+    prepared = PreparedRun(plan, code, agent, None, secrets=secrets)
+    return submit_run(connection, prepared, on_progress)
 
 
 def check_parts(connection: Connection, record: RunRecord) -> None:

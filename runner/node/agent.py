@@ -57,6 +57,7 @@ logger = logging.getLogger(__name__)
 
 TERMINATED_EXIT_CODE = 143
 FAILED_EXIT_CODE = 1
+NO_ACCESS_EXIT_CODE = 122  # storage refuses: nothing but this code can tell the client
 # Batch follows SIGTERM with SIGKILL after a few seconds: what is to be written, is written by then.
 LAST_WORDS_S = 4.5
 STDERR_TAIL_BYTES = 4096
@@ -103,7 +104,9 @@ def main() -> int:
         return FAILED_EXIT_CODE
     except StorageError as err:
         logger.error("storage: %s", err)
-        return TERMINATED_EXIT_CODE if termination.requested else FAILED_EXIT_CODE
+        if termination.requested:
+            return TERMINATED_EXIT_CODE
+        return NO_ACCESS_EXIT_CODE if err.status in (401, 403) else FAILED_EXIT_CODE
     except Exception:
         # A bug of ours: the trace goes to the task's stdout; threads must not keep the process.
         logger.exception("the agent failed")

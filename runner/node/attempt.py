@@ -18,6 +18,7 @@ from runner.node.environment import EnvironmentBuilder
 from runner.node.events import EventLog
 from runner.node.export import OutputFile, check_promised, export_outputs, restore_outputs
 from runner.node.failures import EvictedError, StageFailedError, full_disk_text
+from runner.node.image_environment import ImageEnvironment
 from runner.node.inputs import Fetch, InputAccess, fetch_inputs
 from runner.node.patience import Patience
 from runner.node.run_spec import RunSpec
@@ -99,17 +100,7 @@ class Attempt:
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self._spec.code_sha256)
         self._termination.check()
-        with self._events.stage("environment", "preparing the Python environment") as report:
-            builder = EnvironmentBuilder(self._node.shared_dir, report, self._termination.check)
-            spec = self._spec
-            environment_dir = builder.ensure(
-                self._dirs.code,
-                spec.requirements_file,
-                spec.python,
-                spec.code_sha256,
-                constraints=spec.constraints,
-            )
-        variables = {"VIRTUAL_ENV": str(environment_dir)}
+        variables = {"VIRTUAL_ENV": str(self._environment())}
         self._termination.check()
         if self._spec.data_prefix is not None:
             with self._events.stage("data", "fetching the data set") as report:
@@ -133,6 +124,23 @@ class Attempt:
                 variables |= fetch_inputs(fetch, self._spec.inputs)
         self._termination.check()
         return variables | self._checkpoints.restore()
+
+    def _environment(self) -> Path:
+        spec, code, shared = self._spec, self._dirs.code, self._node.shared_dir
+        check = self._termination.check
+        with self._events.stage("environment", "preparing the Python environment") as report:
+            if spec.image is not None:
+                inside = ImageEnvironment(shared, spec.image, report, check)
+                file, pins = spec.requirements_file, spec.constraints
+                return inside.ensure(code, file, spec.code_sha256, pins)
+            builder = EnvironmentBuilder(shared, report, check)
+            return builder.ensure(
+                code,
+                spec.requirements_file,
+                spec.python,
+                spec.code_sha256,
+                constraints=spec.constraints,
+            )
 
     def run(self, inherited: Mapping[str, str], prepared: Mapping[str, str]) -> None:
         """Stage command: `inherited` is the task's environment, `prepared` comes from `prepare`."""
@@ -197,6 +205,8 @@ class Attempt:
         self._dirs.params.write_text(json.dumps(self._spec.params), encoding="utf-8")
         path = self._spec.env.get("PATH") or inherited.get("PATH", os.defpath)
         environment_dir = Path(prepared["VIRTUAL_ENV"])
+        if not (environment_dir / "pyvenv.cfg").exists():  # an image's own Python
+            prepared = {name: v for name, v in prepared.items() if name != "VIRTUAL_ENV"}
         bin_dir = environment_dir / "bin"
         given = self._spec.env.get("PYTHONPATH") or inherited.get("PYTHONPATH")
         rule = self._spec.checkpoints

@@ -56,6 +56,7 @@ class RunSpec:
     checkpoints: CheckpointRule | None = None
     resume_from: ResumeFrom | None = None
     secrets: frozenset[str] = frozenset()
+    image: str | None = None
 
 
 def parse_run_spec(body: bytes) -> RunSpec:
@@ -80,6 +81,7 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
     requirements: dict[str, Any] = raw.get("requirements") or {}
     metrics: dict[str, Any] = raw.get("metrics") or {}
     env: dict[str, Any] = raw.get("env") or {}
+    image: dict[str, Any] = raw.get("image") or {}
     return RunSpec(
         run_id=str(raw["run_id"]),
         code_sha256=str(raw["code"]["sha256"]),
@@ -99,6 +101,7 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
         checkpoints=_rule(raw.get("checkpoints", {})),
         resume_from=_resume_from(raw.get("resume_from")),
         secrets=frozenset(raw.get("secrets") or ()),
+        image=image.get("name"),
     )
 
 

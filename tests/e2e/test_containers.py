@@ -1,0 +1,102 @@
+"""Runs in container images: on an engine that runs containers as processes of this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.container_engines import IMAGE, Machine, fake
+from tests.e2e.conftest import Cli, new_home
+
+Write = Callable[..., Path]
+NO_PYTHON = "docker.io/library/nothing:1"
+
+SHOW = """
+import os, shutil, sys
+print("image:", os.environ["OF_THE_IMAGE"])
+print("python:", shutil.which("python") is not None)
+print(open(os.environ["RUNNER_INPUT_WORDS"]).read())
+with open(os.environ["RUNNER_OUTPUT_DIR"] + "/model.txt", "w") as out:
+    out.write("weights")
+"""
+
+
+@pytest.fixture(scope="module")
+def machine(tmp_path_factory: pytest.TempPathFactory) -> Machine:
+    folder = tmp_path_factory.mktemp("engine")
+    machine = fake(folder, "podman")
+    known = json.loads((folder / "images.json").read_text())
+    known["registry"][NO_PYTHON] = {"env": {"PATH": "/nowhere"}}
+    (folder / "images.json").write_text(json.dumps(known))
+    return machine
+
+
+@pytest.fixture(scope="module")
+def boxes(tmp_path_factory: pytest.TempPathFactory, machine: Machine) -> Generator[Cli]:
+    folder = tmp_path_factory.mktemp("boxes")
+    cli = Cli(new_home(folder / "home"), folder)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("BATCH_EMULATOR_CONTAINER_ENGINE", machine.program)
+        cli.ok("local", "up")
+    yield cli
+    cli.ok("local", "down")
+
+
+def recipe(script: Write, image: str, text: str = SHOW, more: str = "") -> Path:
+    folder = script(text)
+    (folder / "words.txt").write_text("alpha")
+    (folder / "train.yaml").write_text(f"image: {image}\ninputs: {{words: words.txt}}\n{more}")
+    return folder
+
+
+def test_run_takes_place_in_its_image(boxes: Cli, script: Write, machine: Machine) -> None:
+    done = boxes.run("train", recipe(script, IMAGE))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["image: yes", "python: True", "alpha"]
+    run = boxes.json("show", "@last")
+    assert run["run"]["image"] == {"name": IMAGE, "digest": None}
+    assert run["run"]["batch"]["pool"] == "local-containers"
+    assert [p.read_text() for p in (boxes.cwd / "outputs").glob("*/model.txt")] == ["weights"]
+    created = next(call for call in machine.calls() if "create" in call)
+    assert "--entrypoint=/bin/sh" in created
+    assert not any("sig=" in word or "RUNNER_STORAGE" in word for word in created)
+    again = boxes.run("train", script("print('no image')"))
+    assert again.returncode == 0, again.stderr
+
+
+def test_requirements_are_installed_on_top_of_the_image(boxes: Cli, script: Write) -> None:
+    folder = recipe(script, IMAGE, "import os, sys; print(sys.prefix != sys.base_prefix)")
+    (folder / "requirements.txt").write_text("# none\n")
+    done = boxes.run("train", folder, "--no-download")
+    assert (done.returncode, done.stdout) == (0, "True\n"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("image", "said", "fix"),
+    [
+        ("docker.io/library/typo:1", "the image cannot be pulled", "check its name and tag"),
+        (NO_PYTHON, "the image has no python3", "add python3 to the image"),
+    ],
+)
+def test_image_that_cannot_be_used_is_told(
+    boxes: Cli, script: Write, image: str, said: str, fix: str
+) -> None:
+    done = boxes.run("train", recipe(script, image))
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert fix in done.stderr
+    shown = boxes.ok("show", "@last")
+    assert said in shown
+    assert fix in shown
+    assert boxes.json("show", "@last")["fix"]
+
+
+def test_pool_without_containers_is_refused_before_anything_is_sent(
+    boxes: Cli, script: Write
+) -> None:
+    done = boxes.run("train", recipe(script, IMAGE), "--pool", "local")
+    assert done.returncode == 3
+    assert "error[R-POOL-CONTAINERS]: pool local runs no containers" in done.stderr
