@@ -58,9 +58,11 @@ def test_waiting_after_an_attempt_says_what_happened_to_it() -> None:
 
 
 def test_end_without_a_result_gives_the_services_reason_and_when() -> None:
-    early = task("completed", failure_code="BlobNotFound", failure_message="The blob is missing")
+    early = task(
+        "completed", failure_code="BlobDownloadMiscError", failure_message="The blob is missing"
+    )
     reason = decide_status(None, early, 0, None).reason
-    assert "BlobNotFound: The blob is missing" in reason
+    assert "BlobDownloadMiscError: The blob is missing" in reason
     assert "before the node agent started" in reason
     late = decide_status(None, task("completed", exit_code=-9), 1, "command").reason
     assert "-9" in late
