@@ -18,8 +18,8 @@ from bench.services import RUNNER, local_services
 
 SIZE_MB = 50
 EVERY_S = 10.0
-PERIOD_S = 4.0
-PAIRS = 6
+PERIOD_S = 3.0  # short, and many: what else the machine does then evens out
+PAIRS = 10
 # Periods with checkpoints take turns with periods without, in one process: weights of the same
 # size are written in both, but only the ones in the checkpoint folder are committed. Each period
 # does what work it can; the machine's other doings fall on neighbours alike.
@@ -81,8 +81,8 @@ def _lost_by_commit(folder: Path, env: dict[str, str]) -> float:
     result = json.loads(_runner(["train", str(folder), "-o", "json"], env, folder))
     done: list[float] = json.loads(Path(result["output_dir"], "done.json").read_text())
     committed = result["checkpoint"]["committed"]
-    if committed < PAIRS:
-        raise RuntimeError(f"only {committed} checkpoints were committed in {PAIRS} periods")
+    if committed < PAIRS * 3 // 4:
+        raise RuntimeError(f"only {committed} of {PAIRS + 1} checkpoints were committed in time")
     pairs = zip(done[::2], done[1::2], strict=True)
     return statistics.median(1 - with_ / without for with_, without in pairs) * PERIOD_S
 
