@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from azure.batch import models
@@ -20,7 +21,9 @@ __all__ = [
     "JOB_CLOSED_CODES",
     "add_task",
     "add_tasks",
+    "close_when_done",
     "count_nodes",
+    "delete_job",
     "ensure_job",
     "get_task",
     "list_tasks",
@@ -38,7 +41,13 @@ JOB_CLOSED_CODES = frozenset(
 )
 
 
-def ensure_job(connection: Connection, job_id: str, pool_id: str, priority: int = 0) -> str:
+def ensure_job(
+    connection: Connection,
+    job_id: str,
+    pool_id: str,
+    priority: int = 0,
+    max_parallel: int | None = None,
+) -> str:
     """An open job on the pool: `job_id`, or `<job_id>-2`, ... where that one is closed.
 
     So it is too where the job cannot hold tasks that depend on tasks, or is on another pool. The
@@ -48,7 +57,7 @@ def ensure_job(connection: Connection, job_id: str, pool_id: str, priority: int 
         connection.batch_client().get_pool(pool_id, select=["id"])
     for number in range(1, _LAST_SUFFIX + 1):
         candidate = job_id if number == 1 else f"{job_id}-{number}"
-        if _open_job(connection, candidate, pool_id, priority):
+        if _open_job(connection, to_job(candidate, pool_id, priority, max_parallel)):
             return candidate
     raise RunnerError(
         "R-JOB-CLOSED",
@@ -58,11 +67,12 @@ def ensure_job(connection: Connection, job_id: str, pool_id: str, priority: int 
     )
 
 
-def _open_job(connection: Connection, job_id: str, pool_id: str, priority: int) -> bool:
+def _open_job(connection: Connection, wanted: models.BatchJobCreateOptions) -> bool:
     client = connection.batch_client()
+    job_id, pool_id = wanted.id, str(wanted.pool_info.pool_id)
     with service_errors(f"creating job {job_id}"):
         try:
-            client.create_job(to_job(job_id, pool_id, priority))
+            client.create_job(wanted)
             return True
         except HttpResponseError as err:
             if error_code(err) == "JobBeingDeleted":
@@ -83,6 +93,21 @@ def _open_job(connection: Connection, job_id: str, pool_id: str, priority: int) 
         )
     same_pool = (job.pool_info.pool_id or "").lower() == pool_id.lower()
     return state not in _CLOSED and same_pool and bool(job.uses_task_dependencies)
+
+
+def close_when_done(connection: Connection, job_id: str) -> None:
+    """Let a job complete with its last task: an open one counts in the account's quota."""
+    done = models.BatchJobUpdateOptions(
+        all_tasks_complete_mode=models.BatchAllTasksCompleteMode.TERMINATE_JOB
+    )
+    with service_errors(f"closing job {job_id}"):
+        connection.batch_client().update_job(job_id, done)
+
+
+def delete_job(connection: Connection, job_id: str) -> None:
+    """Begin to delete a job with its tasks; nothing happens where there is none."""
+    with service_errors(f"deleting job {job_id}"), suppress(ResourceNotFoundError):
+        connection.batch_client().begin_delete_job(job_id, polling_interval=1)
 
 
 def takes_dependent_tasks(connection: Connection, job_id: str) -> bool:

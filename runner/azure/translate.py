@@ -43,11 +43,14 @@ _PHASES: Mapping[str, TaskPhase] = {
 }
 
 
-def to_job(job_id: str, pool_id: str, priority: int = 0) -> models.BatchJobCreateOptions:
+def to_job(
+    job_id: str, pool_id: str, priority: int = 0, max_parallel: int | None = None
+) -> models.BatchJobCreateOptions:
     """The job of an experiment: it stays open for the next run."""
     return models.BatchJobCreateOptions(
         id=job_id,
         priority=priority,
+        max_parallel_tasks=max_parallel,
         uses_task_dependencies=True,
         pool_info=models.BatchPoolInfo(pool_id=pool_id),
         all_tasks_complete_mode=models.BatchAllTasksCompleteMode.NO_ACTION,

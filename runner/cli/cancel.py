@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_connection
+from runner.core.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
 
 
 def cancel(
@@ -12,13 +18,17 @@ def cancel(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """End a run; its logs and what it has written so far stay."""
+    """End a run, or all of a group; logs and what was written so far stay."""
     from runner.flows.cancel import cancel_run
     from runner.flows.run_documents import find_run
 
     out = Output(output)
     connection = open_connection(target, stack)
-    record = find_run(connection, run)
+    try:
+        record = find_run(connection, run)
+    except RunnerError as err:
+        _cancel_group(out, connection, run, err)
+        return
     cancelled = cancel_run(connection, record)
     if output is not OutputFormat.TABLE:
         out.record(
@@ -28,3 +38,20 @@ def cancel(
         out.note(f"{record.run_id} is cancelled; its log: runner logs {record.run_id}")
     else:
         out.note(f"{record.run_id} had ended before: {cancelled.state.value}")
+
+
+def _cancel_group(out: Output, connection: Connection, reference: str, err: RunnerError) -> None:
+    from runner.flows.groups import cancel_group, group_instead
+
+    group = group_instead(connection, reference, err)
+    done = cancel_group(connection, group)
+    rows = [
+        {
+            "task": name,
+            "run_id": group.runs[name],
+            "state": cancelled.state.value,
+            "changed": cancelled.changed,
+        }
+        for name, cancelled in done.items()
+    ]
+    out.rows(rows, ("task", "run_id", "state", "changed"), empty="its runs are gone")

@@ -30,6 +30,7 @@ from runner.core.errors import ExitCode, RunnerError
 
 VERBS: Mapping[str, str] = {
     "train": "Runs",
+    "submit": "Runs",
     "ps": "Runs",
     "show": "Runs",
     "metrics": "Runs",

@@ -47,6 +47,10 @@ def ps(
         str | None,
         typer.Option("--since", help="Only submitted since: 7d, 12h, a date.", show_default=False),
     ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option("--group", help="Only of this submission.", show_default=False),
+    ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show again every two seconds.")
     ] = False,
@@ -56,6 +60,7 @@ def ps(
 ) -> None:
     """List runs, newest first."""
     from runner.azure.credentials import connect
+    from runner.flows.groups import find_group
     from runner.flows.history import RunFilter, list_runs
 
     out = Output(output)
@@ -70,8 +75,11 @@ def ps(
     settings = open_settings(target, stack)
     connection = connect(settings)
 
+    ids = None if group is None else list(find_group(connection, group).runs.values())
+
     def read() -> History:
-        return list_runs(connection, settings.home, limit=None if all_ else limit, only=only)
+        most = None if all_ or ids else limit
+        return list_runs(connection, settings.home, limit=most, only=only, ids=ids)
 
     if watch:
         _watch(out, read, only)

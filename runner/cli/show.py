@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_connection
+from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_settings
+from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
@@ -23,17 +24,26 @@ def show(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show a run: state, parameters, metrics, attempts, outputs."""
+    """Show a run: state, parameters, metrics, attempts, outputs; or a group."""
+    from runner.azure.credentials import connect
+    from runner.cli.group_view import show_group
     from runner.cli.show_text import ATTEMPT_COLUMNS, Shown, attempt_rows, lines
     from runner.flows.attempts import list_attempts
     from runner.flows.checkpoints import list_checkpoints
+    from runner.flows.groups import group_instead, load_group_view
     from runner.flows.reproduce import load_environment
     from runner.flows.run_documents import find_run, load_metrics, runs_container
     from runner.flows.run_view import load_view
 
     out = Output(output)
-    connection = open_connection(target, stack)
-    record = find_run(connection, run)
+    settings = open_settings(target, stack)
+    connection = connect(settings)
+    try:
+        record = find_run(connection, run)
+    except RunnerError as err:
+        group = group_instead(connection, run, err)
+        show_group(out, load_group_view(connection, settings.home, group))
+        return
     view = load_view(connection, record)
     shown = Shown(
         connection,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from runner.contract import PoolOutput, StackOutputs
@@ -123,3 +123,30 @@ def _none_fits(pools: Sequence[PoolOutput], asked: Resources) -> RunnerError:
         fix=fix,
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+def choose_common_pool(
+    wanted: str | None, outputs: StackOutputs, asked: Mapping[str, Resources]
+) -> PoolOutput:
+    """The pool of tasks that share one Batch job, which has one pool: it fits all of them."""
+    if wanted is not None or not outputs.pools:
+        return choose_pool(wanted, outputs).pool
+    misfits = {pool.id: _first_misfit(pool, asked) for pool in outputs.pools}
+    fitting = [pool for pool in outputs.pools if not misfits[pool.id]]
+    if not fitting:
+        raise RunnerError(
+            "R-POOL-FIT",
+            "no pool of this stack fits every task",
+            why="tasks of one file share a Batch job, and so a pool; "
+            + "; ".join(f"{pool} {misfit}" for pool, misfit in misfits.items()),
+            fix=f"--pool {outputs.pools[0].id}, or submit the tasks in files of their own",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    if any(one.gpus is not None for one in asked.values()):
+        fitting.sort(key=lambda pool: pool.gpus)
+    return fitting[0]
+
+
+def _first_misfit(pool: PoolOutput, asked: Mapping[str, Resources]) -> str:
+    lacking = ((name, lacks(pool, one)) for name, one in asked.items())
+    return next((f"has {missing} for {name}" for name, missing in lacking if missing), "")

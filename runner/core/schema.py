@@ -6,20 +6,35 @@ import json
 import sys
 from pathlib import Path
 
-from runner.core.recipe_file import RecipeFile
+from pydantic import BaseModel
 
+from runner.core.recipe_file import RecipeFile
+from runner.core.submit_file import SubmitFile
+
+SUBMIT_SCHEMA_FILE = Path(__file__).resolve().parent.parent / "schemas" / "submit.schema.json"
 SCHEMA_FILE = Path(__file__).resolve().parent.parent / "schemas" / "train.schema.json"
 
 
 def train_schema() -> str:
     """The schema as text, stable between runs."""
-    schema = RecipeFile.model_json_schema(mode="validation")
+    return _text(RecipeFile)
+
+
+def submit_schema() -> str:
+    """The schema of what `runner submit` reads."""
+    return _text(SubmitFile)
+
+
+def _text(model: type[BaseModel]) -> str:
+    schema = model.model_json_schema(mode="validation")
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
 
 
 def main() -> int:
-    """Write the schema to the given file, or to its place in the package."""
+    """Write the schema of train.yaml to the given file, or both to their places."""
+    if len(sys.argv) == 1:
+        SUBMIT_SCHEMA_FILE.write_text(submit_schema(), encoding="utf-8")
     target = Path(sys.argv[1]) if len(sys.argv) > 1 else SCHEMA_FILE
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(train_schema(), encoding="utf-8")

@@ -14,7 +14,7 @@ from pathlib import Path
 from runner.azure.blobs import in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
-from runner.core.run_ids import submitted
+from runner.core.run_ids import newest_first, submitted
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord, RunResult, parse_run
 from runner.core.states import RunState, RunStatus
@@ -82,11 +82,16 @@ def list_runs(
     limit: int | None,
     experiment: str | None = None,
     only: RunFilter = EVERY_RUN,
+    ids: Sequence[str] | None = None,
 ) -> History:
-    """The newest runs that are meant; `limit` None means all. `home` keeps finished ones."""
+    """The newest runs that are meant; `limit` None means all. `home` keeps finished ones.
+
+    `ids` are the runs to choose among, every run if None.
+    """
     only = RunFilter(experiment or only.experiment, only.states, only.since)
-    ids = list_run_ids(runs_container(connection))
-    listing = _Listing(connection, home, ids)
+    among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
+    listing = _Listing(connection, home, among, prune=ids is None)
+    ids = among
     if only.since is not None:
         ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
     rows: list[RunRow] = []
@@ -110,10 +115,13 @@ def _not_before(run_id: str, since: datetime) -> bool:
 class _Listing:
     """Rows of run ids, with what is kept on this machine and the index behind them."""
 
-    def __init__(self, connection: Connection, home: Path, ids: Sequence[str]) -> None:
+    def __init__(
+        self, connection: Connection, home: Path, ids: Sequence[str], *, prune: bool
+    ) -> None:
         self._connection = connection
         self._cache = RunCache(home, connection)
-        self._cache.prune(ids)
+        if prune:
+            self._cache.prune(ids)
         self._index: dict[str, IndexEntry] | None = None
 
     def rows(self, ids: Sequence[str]) -> list[RunRow | None]:

@@ -42,13 +42,14 @@ class _Upload:
 
 def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnProgress) -> RunRecord:
     """Bring the run into being. A second call with the same plan finds it there."""
-    prepared = _with_inputs(connection, prepared)
+    prepared = with_inputs(connection, prepared)
     plan = prepared.plan
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
     existing = runs.read(RunPaths(plan.run_id).run)
-    if existing is None:
-        plan = resolve_after(connection, plan)  # refused before anything is sent
-    _upload(connection, prepared, runs, on_progress)
+    if existing is None:  # refused before anything is sent
+        plan = resolve_after(connection, plan)
+        prepared = replace(prepared, plan=plan)
+    upload_run(connection, prepared, runs, on_progress)
     on_progress(Progress("submit", "start"))
     if existing is not None:
         record = _same_run(parse_run(existing, plan.run_id), plan)
@@ -59,7 +60,7 @@ def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnPro
     return record
 
 
-def _with_inputs(connection: Connection, prepared: PreparedRun) -> PreparedRun:
+def with_inputs(connection: Connection, prepared: PreparedRun) -> PreparedRun:
     """The plan with the inputs that only the service knows, before anything is sent."""
     plan = prepared.plan
     if plan.repeats is not None:  # they stay what they were
@@ -119,9 +120,10 @@ def _same_run(record: RunRecord, plan: RunPlan) -> RunRecord:
     )
 
 
-def _upload(
+def upload_run(
     connection: Connection, prepared: PreparedRun, runs: BlobContainer, on_progress: OnProgress
 ) -> None:
+    """Send what of the code and the data is not there yet."""
     on_progress(Progress("upload", "start"))
     missing = [
         *_missing_code(prepared, runs),

@@ -1,0 +1,180 @@
+"""`runner submit FILE`: several tasks, some after others, as one Batch job."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.output import Output, OutputFormat, OutputOption, StageView
+from runner.cli.run_options import StackOption, TargetOption, open_settings
+from runner.cli.where_options import PriorityOption
+from runner.core.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
+    from runner.core.settings import Settings
+    from runner.core.submit_file import SubmitFile
+    from runner.flows.group_plan import GroupRequest, PreparedGroup
+    from runner.flows.groups import GroupView
+
+_LOOK_S = 1.0
+_INTERRUPTED = 130
+
+
+def submit(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="YAML with the tasks.")],
+    set_: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", "-s", metavar="TASK.NAME=VALUE", help="Set a parameter.", show_default=False
+        ),
+    ] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", help="Pool to run on.", show_default=False)
+    ] = None,
+    experiment: Annotated[
+        str | None,
+        typer.Option("--experiment", "-e", help="Group of runs.", show_default="the file's name"),
+    ] = None,
+    priority: PriorityOption = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    detach: Annotated[
+        bool, typer.Option("--detach", "-d", help="Submit, and do not wait.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Submit the tasks of a file, each after those it waits for."""
+    from runner.core.submit_file import load_submit_file
+    from runner.flows.group_plan import GroupRequest, load_tasks
+
+    out = Output(output)
+    settings = open_settings(target, stack, pool=pool)
+    path = file.expanduser().absolute()
+    parsed, _ = load_submit_file(path)
+    request = GroupRequest(tuple(set_ or ()), experiment, priority)
+    load_tasks(parsed, path.parent)  # what is wrong is said before anything starts
+    if dry_run:
+        _dry_run(out, parsed, path, settings, request)
+        return
+    with out.stages() as view:
+        connection, prepared = _submit(view, parsed, path, settings, request)
+    group_id = prepared.group.group_id
+    if detach:
+        out.record(
+            {"group": group_id, "job_id": prepared.group.job_id, "pool": prepared.group.pool}
+        )
+        out.note(f"see it: runner show {group_id}   end it: runner cancel {group_id}")
+        return
+    _follow(out, connection, settings, prepared)
+
+
+def _dry_run(
+    out: Output, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
+) -> None:
+    import shlex
+
+    from runner.azure.stack import load_outputs
+    from runner.core.dag import draw
+    from runner.core.progress import ignore_progress
+    from runner.core.run_document import run_document
+    from runner.flows.group_plan import prepare_group
+
+    outputs = load_outputs(settings)
+    prepared = prepare_group(
+        parsed, path, settings, outputs, request, ignore_progress, fetch_data=False
+    )
+    group = prepared.group
+    for text in prepared.warnings:
+        out.warning(text)
+    plans = {name: run.plan for name, run in prepared.runs.items()}
+    notes = {name: shlex.join(plan.command) for name, plan in plans.items()}
+    if out.format is not OutputFormat.TABLE:
+        documents = {name: run_document(plan, plan.job_id) for name, plan in plans.items()}
+        out.record({**group.to_json(), "priority": prepared.priority, "runs": documents})
+        return
+    for line in draw(group.after, notes):
+        out.text(line)
+    out.note(f"{len(plans)} tasks in job {group.job_id} on pool {group.pool}")
+    out.note("dry run: nothing was started")
+
+
+def _submit(
+    view: StageView, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
+) -> tuple[Connection, PreparedGroup]:
+    from runner.azure.credentials import connect
+    from runner.flows.group_plan import prepare_group
+    from runner.flows.local import ensure_running
+    from runner.flows.submit_group import submit_group
+
+    try:
+        if settings.target == "local":
+            ensure_running(settings, view.on_progress)
+        connection = connect(settings)
+        prepared = prepare_group(
+            parsed, path, settings, connection.outputs, request, view.on_progress
+        )
+        for text in prepared.warnings:
+            view.log(f"warning: {text}", error=True)
+        submit_group(connection, prepared, view.on_progress)
+    except KeyboardInterrupt:
+        view.log("interrupted before everything was submitted: nothing runs", error=True)
+        raise typer.Exit(_INTERRUPTED) from None
+    return connection, prepared
+
+
+def _follow(
+    out: Output, connection: Connection, settings: Settings, prepared: PreparedGroup
+) -> None:
+    from runner.cli.group_view import show_group
+    from runner.core.states import RunState
+
+    group = prepared.group
+    out.note(f"group {group.group_id}   (Ctrl-C leaves it running)")
+    try:
+        view = _watch(out, connection, settings, prepared)
+    except KeyboardInterrupt:
+        out.note(f"detached; the runs go on. See them: runner show {group.group_id}")
+        out.note(f"                         End them: runner cancel {group.group_id}")
+        raise typer.Exit(_INTERRUPTED) from None
+    show_group(out, view)
+    states = {row.status.state for row in view.rows.values() if row.status}
+    if states != {RunState.SUCCEEDED}:
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _watch(
+    out: Output, connection: Connection, settings: Settings, prepared: PreparedGroup
+) -> GroupView:
+    """Say each change of a task's state, until all have ended. Lost contact is waited out."""
+    from runner.azure.faults import SERVICES_DOWN
+    from runner.flows.groups import load_group_view
+    from runner.flows.watch import PATIENCE_S
+
+    seen: dict[str, str] = {}
+    last_contact = time.monotonic()
+    while True:
+        try:
+            view = load_group_view(connection, settings.home, prepared.group)
+            last_contact = time.monotonic()
+        except RunnerError as err:
+            if err.code != SERVICES_DOWN or time.monotonic() - last_contact > PATIENCE_S:
+                raise
+            time.sleep(_LOOK_S)
+            continue
+        for name, row in view.rows.items():
+            state = row.status.state.value if row.status else "unreadable"
+            reason = row.status.reason if row.status else row.problem
+            text = f"{state}: {reason}" if reason else state
+            if seen.get(name) != text:
+                out.note(f"{name}  {text}")
+                seen[name] = text
+        if all(row.status is None or row.status.state.final for row in view.rows.values()):
+            return view
+        time.sleep(_LOOK_S)

@@ -1,0 +1,166 @@
+"""The file of `runner submit`: several tasks, and which comes after which."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from runner.core.dag import CyclicError, in_order
+from runner.core.document import Document, check_document, field_error, near, read_document
+from runner.core.errors import RunnerError
+from runner.core.recipe_file import (
+    Command,
+    Duration,
+    Identifier,
+    RecipeName,
+    RelativePath,
+    Scalar,
+)
+from runner.core.spec_inputs import Inputs
+from runner.core.spec_resources import Priority, ResourcesFile
+
+CODE = "R-SUBMIT"
+MAX_TASKS = 500
+TaskName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,29}$")]
+_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
+EnvFile = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str]
+
+
+class DefaultsFile(BaseModel):
+    """What holds for every task that does not say otherwise."""
+
+    model_config = _STRICT
+
+    env: EnvFile = Field(default_factory=dict, description="Beside what the task itself sets.")
+    timeout: Duration | None = None
+    retries: int | None = Field(None, ge=0, le=100)
+    resources: ResourcesFile | None = None
+
+
+class TaskFile(BaseModel):
+    """One task: a recipe, folder or script, or a command in a folder."""
+
+    model_config = _STRICT
+
+    recipe: str | None = Field(
+        None, min_length=1, description="A built-in recipe, a folder or a script, as for train."
+    )
+    command: Command | None = Field(None, description="Words or a list; no shell.")
+    folder: str | None = Field(
+        None, description="The code of a command; the folder of this file if not given."
+    )
+    requirements: RelativePath | None = Field(None, description="Of a command's folder.")
+    after: list[str] = Field(default_factory=list, description="Tasks that come before this one.")
+    on_failure: Literal["block", "satisfy"] = Field(
+        "block", description="What a failure of this task means for those after it."
+    )
+    params: dict[Identifier, Scalar] = Field(default_factory=dict)
+    args: list[str] = Field(default_factory=list, description="Arguments of the script.")
+    data: str | None = Field(None, description="File or folder with the recipe's data set.")
+    inputs: Inputs = Field(
+        default_factory=dict, description="As in train.yaml; {run: TASK} is what a task wrote."
+    )
+    outputs: list[RelativePath] | None = None
+    env: EnvFile = Field(default_factory=dict)
+    timeout: Duration | None = None
+    retries: int | None = Field(None, ge=0, le=100)
+    resources: ResourcesFile | None = None
+
+    @model_validator(mode="after")
+    def _one_source(self) -> TaskFile:
+        if (self.recipe is None) == (self.command is None):
+            found = "both" if self.recipe else "neither"
+            problem = f"a task has a recipe or a command, got {found}"
+            fix = "recipe: ./folder, or command: python prepare.py"
+            raise PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+        for key in ("folder", "requirements"):
+            if self.recipe is not None and getattr(self, key) is not None:
+                problem = f"{key} goes with command: a recipe has its own"
+                raise PydanticCustomError(
+                    "runner", "{problem}", {"problem": problem, "fix": f"remove {key}"}
+                )
+        return self
+
+
+class JobFile(BaseModel):
+    """Of the Batch job that holds the tasks."""
+
+    model_config = _STRICT
+
+    max_parallel: int | None = Field(None, ge=1, description="Tasks that run at the same time.")
+
+
+class SubmitFile(BaseModel):
+    """Tasks of one Batch job."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, title="file of runner submit"
+    )
+
+    name: RecipeName | None = Field(None, description="Defaults to the name of the file.")
+    experiment: str | None = None
+    tasks: dict[TaskName, TaskFile] = Field(min_length=1, max_length=MAX_TASKS)
+    defaults: DefaultsFile = Field(DefaultsFile.model_validate({}))
+    priority: Priority = 0
+    pool: str | None = Field(None, description="One pool for all; else the first that fits all.")
+    job: JobFile = Field(JobFile.model_validate({}))
+
+
+def load_submit_file(path: Path) -> tuple[SubmitFile, Document]:
+    """Read and check the file. Raises RunnerError with file, line and field."""
+    document = read_document(path, code=CODE)
+    parsed = check_document(document, SubmitFile, code=CODE)
+    for name, task in parsed.tasks.items():
+        _check_after(document, name, task, tuple(parsed.tasks))
+    try:
+        in_order(edges(parsed))
+    except CyclicError as err:
+        raise RunnerError(
+            f"{CODE}-CYCLE",
+            f"{path}:{document.line(('tasks', err.path[0]))}: tasks wait for one another",
+            why=" -> ".join(err.path) + "   (-> means: comes after)",
+            fix="remove one of these from an `after`, or from an input of `run:`",
+        ) from err
+    return parsed, document
+
+
+def edges(file: SubmitFile) -> dict[str, tuple[str, ...]]:
+    """What each task comes after: what it says, and the tasks whose outputs it reads."""
+    return {
+        name: tuple(dict.fromkeys([*task.after, *reads(task, file)]))
+        for name, task in file.tasks.items()
+    }
+
+
+def reads(task: TaskFile, file: SubmitFile) -> tuple[str, ...]:
+    """Tasks of the same file whose outputs a task reads."""
+    runs = (source.run for source in task.inputs.values())
+    return tuple(dict.fromkeys(run for run in runs if run is not None and run in file.tasks))
+
+
+def must_succeed(name: str, file: SubmitFile) -> tuple[str, ...]:
+    """Tasks without whose success this one does not start; a failure of others satisfies it."""
+    needed = reads(file.tasks[name], file)
+    return tuple(
+        before
+        for before in edges(file)[name]
+        if before in needed or file.tasks[before].on_failure == "block"
+    )
+
+
+def _check_after(document: Document, name: str, task: TaskFile, known: tuple[str, ...]) -> None:
+    for number, before in enumerate(task.after):
+        where = ("tasks", name, "after", number)
+        if before == name:
+            problem, fix = f"{name!r} comes after itself", "remove it"
+        elif before not in known:
+            problem = f"there is no task {before!r}"
+            fix = near(before, known) or f"tasks are: {', '.join(known)}"
+        elif before in task.after[:number]:
+            problem, fix = f"{before!r} is named twice", "remove one of them"
+        else:
+            continue
+        raise field_error(document, where, problem, code=CODE, fix=fix)

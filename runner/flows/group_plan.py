@@ -1,0 +1,256 @@
+"""From a file of tasks to the runs of one Batch job, before anything is sent."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runner.contract import PoolOutput, StackOutputs
+from runner.core.dag import in_order
+from runner.core.document import near
+from runner.core.errors import RunnerError
+from runner.core.group import Group
+from runner.core.plan import RunPlan
+from runner.core.pool_choice import choose_common_pool
+from runner.core.progress import OnProgress
+from runner.core.recipe import Param, ParamType, ParamValue, Recipe, load_recipe
+from runner.core.resources import NO_RESOURCES
+from runner.core.run_ids import MAX_ID, SUFFIX_ALPHABET, make_run_id, slug
+from runner.core.settings import Settings
+from runner.core.spec_inputs import to_inputs
+from runner.core.submit_file import SubmitFile, TaskFile, edges, must_succeed
+from runner.flows.prepare import PreparedRun, TrainOptions, prepare_run
+
+_STAMP = len("-20261121-143005-k3f9")
+_TYPES: Mapping[type, ParamType] = {bool: "bool", int: "int", float: "float", str: "str"}
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRequest:
+    """What was typed beside the file; `overrides` are `task.param=value`."""
+
+    overrides: tuple[str, ...] = ()
+    experiment: str | None = None
+    priority: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedGroup:
+    """Everything of one submission, in an order in which it may run."""
+
+    group: Group
+    priority: int
+    max_parallel: int | None
+    runs: Mapping[str, PreparedRun]
+    warnings: tuple[str, ...]
+
+
+def load_tasks(file: SubmitFile, base: Path) -> dict[str, Recipe]:
+    """The recipe of every task, with what the file says of it. Raises RunnerError naming it."""
+    return {name: _recipe(name, task, file, base) for name, task in file.tasks.items()}
+
+
+def prepare_group(
+    file: SubmitFile,
+    path: Path,
+    settings: Settings,
+    outputs: StackOutputs,
+    request: GroupRequest,
+    on_progress: OnProgress,
+    *,
+    fetch_data: bool = True,
+) -> PreparedGroup:
+    """Pack the code, find the data and plan every task. Raises RunnerError."""
+    recipes = load_tasks(file, path.parent)
+    overrides = _by_task(request.overrides, recipes)
+    pool = choose_common_pool(
+        settings.pool or file.pool, outputs, {name: r.resources for name, r in recipes.items()}
+    )
+    group = _group(file, path, pool)
+    experiment = request.experiment or file.experiment or group.name
+    pending = frozenset(group.runs.values())
+    priority = file.priority if request.priority is None else request.priority
+    prepared: dict[str, PreparedRun] = {}
+    for name in in_order(edges(file)):
+        options = task_options(file.tasks[name], path.parent, overrides[name], experiment)
+        where = replace(settings, pool=pool.id)
+        ready = prepare_run(
+            recipes[name], where, outputs, options, on_progress, fetch_data=fetch_data
+        )
+        plan = _placed(name, ready, file, group, priority)
+        prepared[name] = replace(ready, plan=plan, pending_runs=pending)
+    warnings = dict.fromkeys(w for run in prepared.values() for w in _warnings(run))
+    return PreparedGroup(group, priority, file.job.max_parallel, prepared, tuple(warnings))
+
+
+def task_options(
+    task: TaskFile, base: Path, overrides: Sequence[str], experiment: str | None
+) -> TrainOptions:
+    """What the file says beside the recipe. Its values take the way of `--set`: checked alike."""
+    return TrainOptions(
+        overrides=(*(f"{name}={value}" for name, value in task.params.items()), *overrides),
+        script_args=tuple(task.args),
+        experiment=experiment,
+        data=None if task.data is None else base / Path(task.data).expanduser(),
+    )
+
+
+def _placed(
+    name: str, ready: PreparedRun, file: SubmitFile, group: Group, priority: int
+) -> RunPlan:
+    """The plan as a task of the group's job, behind those it comes after."""
+    plan = ready.plan
+    named = {key: _of_group(document, group) for key, document in plan.inputs.named.items()}
+    return replace(
+        plan,
+        run_id=group.runs[name],
+        created=group.created,
+        job_id=group.job_id,
+        recipe=replace(plan.recipe, priority=priority),
+        inputs=replace(plan.inputs, named=named),
+        after=tuple(group.runs[before] for before in must_succeed(name, file)),
+        depends_on=tuple(group.runs[before] for before in group.after[name]),
+        group=group.group_id,
+    )
+
+
+def _of_group(document: Mapping[str, Any], group: Group) -> Mapping[str, Any]:
+    """An input `{run: TASK}` means that task's run; another name is a run of its own."""
+    if document["kind"] == "run" and document.get("run") in group.runs:
+        return {**document, "run": group.runs[document["run"]]}
+    return document
+
+
+def _warnings(run: PreparedRun) -> Iterable[str]:
+    notice = run.dataset.notice if run.dataset else None
+    return filter(None, (run.code.warning, notice, *run.plan.warnings))
+
+
+def _group(file: SubmitFile, path: Path, pool: PoolOutput) -> Group:
+    name = slug(file.name or path.stem)
+    created = datetime.now(UTC)
+    group_id = make_run_id(name, created, _suffix())
+    return Group(
+        group_id=group_id,
+        name=name,
+        created=created,
+        job_id=group_id,
+        pool=pool.id,
+        runs=_run_ids(name, tuple(file.tasks), created),
+        after=edges(file),
+    )
+
+
+def _run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str, str]:
+    """`<name>-<task>-…`: a long name is cut, a task's never, and no two runs share an id."""
+    found: dict[str, str] = {}
+    for task in tasks:
+        short = name[: MAX_ID - _STAMP - len(task) - 1].rstrip("-_")
+        while (run_id := make_run_id(f"{short}-{task}", created, _suffix())) in found.values():
+            pass
+        found[task] = run_id
+    return found
+
+
+def _suffix() -> str:
+    return "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))
+
+
+def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path) -> Recipe:
+    try:
+        recipe = _loaded(name, task, base)
+    except RunnerError as err:
+        raise RunnerError(
+            err.code, f"task {name}: {err.what}", why=err.why, fix=err.fix, exit_code=err.exit_code
+        ) from err
+    if recipe.after:
+        raise RunnerError(
+            "R-SUBMIT-AFTER",
+            f"task {name}: its train.yaml has `after: {list(recipe.after)}`",
+            why="within a file, order is between the tasks of the file",
+            fix=f"write `after` at task {name} of the file, and remove it from train.yaml",
+        )
+    defaults = file.defaults
+    retries = (task.retries, recipe.retries or None, defaults.retries, 0)
+    asked = task.resources or (None if recipe.resources != NO_RESOURCES else defaults.resources)
+    inputs = {spec.name: spec for spec in recipe.inputs}
+    inputs |= {spec.name: spec for spec in to_inputs(task.inputs, base)}
+    return replace(
+        recipe,
+        env={**defaults.env, **recipe.env, **task.env},
+        timeout_s=task.timeout or recipe.timeout_s or defaults.timeout,
+        retries=next(number for number in retries if number is not None),
+        resources=asked.to_resources() if asked else recipe.resources,
+        outputs=recipe.outputs if task.outputs is None else tuple(task.outputs),
+        inputs=tuple(inputs.values()),
+    )
+
+
+def _loaded(name: str, task: TaskFile, base: Path) -> Recipe:
+    if task.recipe is not None:
+        return load_recipe(task.recipe, cwd=base)
+    folder = (base / Path(task.folder or ".").expanduser()).resolve()
+    if not folder.is_dir():
+        raise RunnerError("R-SUBMIT-FOLDER", f"there is no folder {folder}", fix="correct `folder`")
+    requirements = task.requirements
+    if requirements is not None and not (folder / requirements).is_file():
+        raise RunnerError(
+            "R-SUBMIT-FOLDER", f"there is no {requirements} in {folder}", fix="correct it"
+        )
+    return Recipe(
+        name=name,
+        description="",
+        folder=folder,
+        source="folder",
+        command=tuple(task.command or ()),
+        params=tuple(_param(key, value) for key, value in task.params.items()),
+        requirements=requirements,
+        python=None,
+        dataset=None,
+        outputs=(),
+        metric_patterns={},
+        primary_metric=None,
+        goal="max",
+        env={},
+        timeout_s=None,
+        retries=0,
+        estimate=None,
+        files=None,
+    )
+
+
+def _param(name: str, value: ParamValue) -> Param:
+    """A command declares no parameters: each is of the type of what is written."""
+    return Param(
+        name=name,
+        type=_TYPES[type(value)],
+        default=value,
+        help="",
+        min=None,
+        max=None,
+        choices=None,
+    )
+
+
+def _by_task(texts: Sequence[str], recipes: Mapping[str, Recipe]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {name: [] for name in recipes}
+    for text in texts:
+        task, dot, rest = text.partition(".")
+        if not dot or "=" in task:
+            raise RunnerError(
+                "R-SET-FORM", f"--set {text!r} is not task.param=value",
+                fix=f"--set {next(iter(recipes))}.{text}",
+            )  # fmt: skip
+        if task not in recipes:
+            raise RunnerError(
+                "R-SET-UNKNOWN",
+                f"--set {text!r}: there is no task {task!r}",
+                why=f"tasks are: {', '.join(recipes)}",
+                fix=near(task, recipes) or "use one of these",
+            )
+        found[task].append(rest)
+    return found

@@ -1,0 +1,64 @@
+"""Submit several tasks as one Batch job: all of them, or none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from runner.azure.batch import add_tasks, close_when_done, delete_job, ensure_job
+from runner.azure.blobs import BlobContainer, in_parallel
+from runner.azure.credentials import Connection
+from runner.azure.faults import SERVICES_DOWN
+from runner.azure.translate import to_task
+from runner.core.errors import RunnerError
+from runner.core.group import group_blob
+from runner.core.progress import OnProgress, Progress
+from runner.core.run_document import run_document
+from runner.core.run_paths import RunPaths
+from runner.flows.group_plan import PreparedGroup
+from runner.flows.run_documents import runs_container
+from runner.flows.run_index import index_run
+from runner.flows.submit import upload_run, with_inputs
+
+
+def submit_group(connection: Connection, prepared: PreparedGroup, on_progress: OnProgress) -> None:
+    """Bring all runs into being. Raises RunnerError after taking back what was there already."""
+    container = runs_container(connection)
+    ready = [with_inputs(connection, run) for run in prepared.runs.values()]
+    for run in ready:
+        upload_run(connection, run, container, on_progress)
+    on_progress(Progress("submit", "start"))
+    plans = [run.plan for run in ready]
+    group = prepared.group
+    job_id = ensure_job(
+        connection, group.job_id, group.pool, prepared.priority, prepared.max_parallel
+    )
+    documents = [run_document(plan, job_id) for plan in plans]
+    try:
+        _write(container, prepared, documents)
+        tasks = [to_task(run.plan, connection, run.secrets) for run in ready]
+        add_tasks(connection.batch_client(), job_id, tasks)
+        # Not before: an empty job would be complete at once.
+        close_when_done(connection, job_id)
+    except (RunnerError, KeyboardInterrupt) as err:
+        if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
+            _take_back(connection, container, prepared, job_id)
+        raise
+    in_parallel(lambda document: index_run(container, document), documents)
+    on_progress(Progress("submit", "end", f"{len(plans)} tasks to job {job_id}"))
+
+
+def _write(
+    container: BlobContainer, prepared: PreparedGroup, documents: list[dict[str, Any]]
+) -> None:
+    container.create(group_blob(prepared.group.group_id), prepared.group.to_json())
+    in_parallel(
+        lambda document: container.create(RunPaths(document["run_id"]).run, document), documents
+    )
+
+
+def _take_back(
+    connection: Connection, container: BlobContainer, prepared: PreparedGroup, job_id: str
+) -> None:
+    delete_job(connection, job_id)
+    in_parallel(lambda run_id: container.delete(RunPaths(run_id).run), prepared.group.runs.values())
+    container.delete(group_blob(prepared.group.group_id))

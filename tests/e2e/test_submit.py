@@ -1,0 +1,214 @@
+"""`runner submit` against real services: a graph of tasks, and what becomes of it in trouble."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.azure.credentials import Connection, connect
+from runner.azure.translate import wire_text
+from runner.core.settings import load_settings
+from tests.e2e.conftest import Cli, until
+
+FINAL = ("succeeded", "failed", "cancelled", "lost")
+# What each task does is in its arguments: wait for a file, write, read its inputs, exit.
+WORK = """
+import os, pathlib, sys, time
+name, gate, code = sys.argv[1:4]
+while gate != "-" and not pathlib.Path(gate).exists(): time.sleep(0.05)
+found = [
+    f"{key.removeprefix('RUNNER_INPUT_').lower()}={(pathlib.Path(value) / 'out.txt').read_text()}"
+    for key, value in sorted(os.environ.items()) if key.startswith("RUNNER_INPUT_")
+]
+out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"]) / "out.txt"
+out.write_text(f"{name}({','.join(found)})")
+sys.exit(int(code))
+"""
+Write = Callable[[str], Path]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def to_file(text: str) -> Path:
+        (tmp_path / "work.py").write_text(WORK)
+        path = tmp_path / "graph.yaml"
+        path.write_text(text)
+        return path
+
+    return to_file
+
+
+@pytest.fixture
+def connection(session_home: Path, tmp_path: Path) -> Connection:
+    env = {"RUNNER_HOME": str(session_home), "HOME": "/"}
+    return connect(load_settings({}, cwd=tmp_path, env=env))
+
+
+def task(name: str, gate: object = "-", code: int = 0, **more: str) -> str:
+    keys = "".join(f", {key}: {value}" for key, value in more.items())
+    return f"  {name}: {{command: [python, work.py, {name}, {gate}, '{code}']{keys}}}\n"
+
+
+def tasks(cli: Cli, group: str) -> dict[str, dict[str, Any]]:
+    return {found["task"]: found for found in cli.json("show", group)["tasks"]}
+
+
+def ended(cli: Cli, group: str) -> dict[str, dict[str, Any]]:
+    def look() -> dict[str, dict[str, Any]] | None:
+        found = tasks(cli, group)
+        return found if all(one["state"] in FINAL for one in found.values()) else None
+
+    return until(look) or {}
+
+
+def job_state(connection: Connection, job_id: str) -> str:
+    return wire_text(connection.batch_client().get_job(job_id).state)
+
+
+def test_merge_task_reads_what_those_before_it_wrote_and_the_job_closes_itself(
+    cli: Cli, write: Write, connection: Connection, tmp_path: Path
+) -> None:
+    text = (
+        "priority: 3\ntasks:\n"
+        + task("prepare")
+        + task("left", inputs="{base: {run: prepare}}")
+        + task("right", inputs="{base: {run: prepare}}", after="[prepare]")
+        + task("merge", inputs="{a: {run: left}, b: {run: right}}")
+    )
+    done = cli.run("submit", write(text), "-o", "json")
+    assert done.returncode == 0, done.stderr
+    shown = cli.json("show", done.stderr.split("group ")[1].split()[0])
+    states = {one["task"]: one["state"] for one in shown["tasks"]}
+    assert states == dict.fromkeys(("prepare", "left", "right", "merge"), "succeeded")
+    runs = {one["task"]: one["run_id"] for one in shown["tasks"]}
+    cli.ok("files", "get", runs["merge"], "--output-dir", tmp_path / "got")
+    [merged] = (tmp_path / "got").rglob("out.txt")
+    assert merged.read_text() == "merge(a=left(base=prepare()),b=right(base=prepare()))"
+    until(lambda: job_state(connection, shown["job_id"]) == "completed")
+    job = connection.batch_client().get_job(shown["job_id"])
+    assert job.priority == 3
+    assert job.execution_info is not None
+    assert job.execution_info.termination_reason == "AllTasksComplete"
+    listed = cli.json("ps", "--group", shown["group"])
+    assert {row["run_id"] for row in listed} == set(runs.values())
+    assert cli.json("show", runs["merge"])["run"]["group"] == shown["group"]
+
+
+def test_failure_blocks_what_comes_after_and_nothing_else(
+    cli: Cli, write: Write, connection: Connection
+) -> None:
+    text = (
+        "tasks:\n"
+        + task("bad", code=4)
+        + task("after-bad", after="[bad]")
+        + task("deeper", after="[after-bad]")
+        + task("aside")
+        + task("known-bad", code=5, on_failure="satisfy")
+        + task("anyway", after="[known-bad, aside]")
+    )
+    done = cli.run("submit", write(text), "-o", "json")
+    assert done.returncode == 1
+    group = done.stderr.split("group ")[1].split()[0]
+    found = tasks(cli, group)
+    assert {name: one["state"] for name, one in found.items()} == {
+        "bad": "failed",
+        "after-bad": "cancelled",
+        "deeper": "cancelled",
+        "aside": "succeeded",
+        "known-bad": "failed",
+        "anyway": "succeeded",
+    }
+    assert found["after-bad"]["reason"] == f"blocked by {found['bad']['run_id']}, which failed"
+    by = found["after-bad"]["run_id"]
+    assert found["deeper"]["reason"] == f"blocked by {by}, which was cancelled"
+    text = cli.ok("show", group)
+    assert "├─ after-bad" in text or "└─ after-bad" in text
+    until(lambda: job_state(connection, group) == "completed")
+
+
+def test_cancelling_a_group_ends_every_task_and_its_job(
+    cli: Cli, write: Write, connection: Connection, tmp_path: Path
+) -> None:
+    text = (
+        "tasks:\n"
+        + task("quick")
+        + task("slow", gate=tmp_path / "never", after="[quick]")
+        + task("last", after="[slow]")
+    )
+    group = cli.json("submit", write(text), "-d")["group"]
+    until(lambda: tasks(cli, group)["slow"]["state"] == "running")
+    waiting = tasks(cli, group)["last"]
+    assert waiting["state"] == "queued"
+    assert waiting["reason"] == f"after {tasks(cli, group)['slow']['run_id']}"
+    rows = {row["task"]: row for row in cli.json("cancel", group)}
+    assert [rows[name]["changed"] for name in ("quick", "slow", "last")] == [False, True, True]
+    found = ended(cli, group)
+    assert {name: one["state"] for name, one in found.items()} == {
+        "quick": "succeeded",
+        "slow": "cancelled",
+        "last": "cancelled",
+    }
+    until(lambda: job_state(connection, group) == "completed")
+    again = {row["task"]: row["changed"] for row in cli.json("cancel", group)}
+    assert not any(again.values())
+
+
+def test_evicted_task_runs_again_and_what_comes_after_waits_for_it(
+    own_cli: Cli, write: Write, tmp_path: Path
+) -> None:
+    own_cli.ok("local", "up", "--nodes", "1")
+    gate = tmp_path / "go"
+    text = "tasks:\n" + task("first", gate=gate) + task("second", inputs="{a: {run: first}}")
+    group = own_cli.json("submit", write(text), "-d")["group"]
+    until(lambda: tasks(own_cli, group)["first"]["state"] == "running")
+    own_cli.ok("local", "evict")
+    first = tasks(own_cli, group)["first"]["run_id"]
+    until(lambda: len(own_cli.json("show", first)["attempts"]) == 2)
+    assert tasks(own_cli, group)["second"]["state"] == "queued"
+    gate.touch()
+    found = ended(own_cli, group)
+    assert {one["state"] for one in found.values()} == {"succeeded"}
+    assert len(own_cli.json("show", first)["attempts"]) == 2
+
+
+def test_dry_run_draws_the_graph_and_starts_nothing(cli: Cli, write: Write) -> None:
+    path = write("tasks:\n" + task("a") + task("b", after="[a]", params="{n: 1}"))
+    before = len(cli.json("ps", "-a"))
+    text = cli.ok("submit", path, "--dry-run", "--set", "b.n=7")
+    lines = text.splitlines()
+    assert lines[0] == "a  python work.py a - 0"
+    assert lines[1] == "└─ b  python work.py b - 0 --n 7"
+    document = cli.json("submit", path, "--dry-run", "--priority", "9")
+    assert document["priority"] == 9
+    assert document["runs"]["b"]["after"] == [document["tasks"]["a"]["run_id"]]
+    assert len(cli.json("ps", "-a")) == before
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("tasks:\n  a: {command: x, after: [b]}\n  b: {command: x, after: [a]}", "a -> b -> a"),
+        ("tasks:\n  a: {command: x, afer: [b]}", "graph.yaml:2: tasks.a.afer: unknown key"),
+        ("", "tasks: missing"),
+    ],
+)
+def test_wrong_file_is_refused_before_anything_starts(
+    cli: Cli, write: Write, text: str, said: str
+) -> None:
+    done = cli.run("submit", write(text))
+    assert done.returncode == 2
+    assert said in done.stderr.replace("b -> a -> b", "a -> b -> a")
+    assert cli.run("submit", "gone.yaml").returncode == 2
+
+
+def test_group_that_is_not_there_and_runs_are_told_apart(cli: Cli, write: Write) -> None:
+    group = cli.json("submit", write("name: alone\ntasks:\n" + task("a")), "-d")["group"]
+    run_id = tasks(cli, group)["a"]["run_id"]
+    assert cli.json("show", run_id)["run_id"] == run_id
+    assert cli.run("show", "nothing-like-it").returncode == 2
+    assert "R-RUN-UNKNOWN" in cli.run("cancel", "nothing-like-it").stderr
+    assert "R-GROUP-UNKNOWN" in cli.run("ps", "--group", "nothing-like-it").stderr
+    ended(cli, group)
