@@ -15,7 +15,8 @@ from runner.core.errors import RunnerError
 from runner.core.ignore import walk_code
 from runner.core.recipe import Recipe
 
-WARN_BYTES = 50 * 1024**2
+WARN_BYTES = 25 * 1024**2
+WARN_FILE_BYTES = 10 * 1024**2
 LIMIT_BYTES = 500 * 1024**2  # before compression; the archive is built in memory
 
 
@@ -32,12 +33,14 @@ class CodeArchive:
     @property
     def warning(self) -> str | None:
         """What to tell the user when the code is suspiciously large."""
-        if self.raw_bytes <= WARN_BYTES:
+        largest = self.largest[0][1] if self.largest else 0
+        if self.raw_bytes <= WARN_BYTES and largest <= WARN_FILE_BYTES:
             return None
         names = ", ".join(f"{name} ({size / 1e6:.0f} MB)" for name, size in self.largest)
         return (
             f"the code folder holds {self.raw_bytes / 1e6:.0f} MB in {self.files} files; "
-            f"the largest: {names}. A .runnerignore file keeps them out"
+            f"the largest: {names}. A .runnerignore file keeps them out; what the script reads "
+            "is an input: --input NAME=PATH"
         )
 
 

@@ -204,3 +204,16 @@ def test_agent_killed_at_any_point_is_continued_by_the_next_attempt(
     assert_outputs_are_as_promised(task)
     assert len(task.json("result.json")["outputs"]) == 20
     assert f"attempt {task.json('result.json')['attempt']}\n" in task.text("logs/stdout.txt")
+
+
+def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(task: Task) -> None:
+    task.submit("import time; print('up', flush=True); time.sleep(2)")
+    process = task.start()
+    deadline = time.monotonic() + 20
+    while "up" not in task.text("logs/stdout.txt"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    task.service.faults.extend([403] * 10_000)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 122, output
+    assert "storage:" in output

@@ -174,6 +174,17 @@ def test_large_folder_is_warned_about_with_its_largest_files(
     assert ".runnerignore" in warning
 
 
+def test_single_large_file_is_warned_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "small.bin").write_bytes(b"x" * 900)
+    (tmp_path / "large.bin").write_bytes(b"x" * 1100)
+    monkeypatch.setattr(code_archive, "WARN_FILE_BYTES", 2000)
+    assert pack_code(recipe(folder=tmp_path)).warning is None
+    monkeypatch.setattr(code_archive, "WARN_FILE_BYTES", 1000)
+    warning = pack_code(recipe(folder=tmp_path)).warning or ""
+    assert warning.index("large.bin") < warning.index("small.bin")
+    assert "--input" in warning
+
+
 def test_folder_above_the_limit_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

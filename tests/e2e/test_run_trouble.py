@@ -1,0 +1,98 @@
+"""A run in trouble: not a number, access that has expired, children that stay, much to say."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runner.azure.credentials import connect
+from runner.core.plan import RunPlan
+from runner.core.progress import ignore_progress
+from runner.core.recipe_loading import load_recipe
+from runner.core.settings import load_settings
+from runner.flows.prepare import TrainOptions, prepare_run
+from runner.flows.submit import submit_run
+from tests.e2e.conftest import Cli
+
+Write = Callable[..., Path]
+
+NOT_A_NUMBER = """
+import json, os
+with open(os.environ["RUNNER_METRICS_FILE"], "a") as f:
+    for step, loss in enumerate([0.5, float("nan"), float("inf"), float("nan")]):
+        print(json.dumps({"step": step, "loss": loss, "good": 1.0}), file=f)
+"""
+
+FORKING = """
+import os, sys, time
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        with open(os.environ["RUNNER_OUTPUT_DIR"] + "/pid.txt", "w") as out:
+            out.write(str(os.getpid()))
+        time.sleep(600)
+    os._exit(0)
+while not os.path.exists(os.environ["RUNNER_OUTPUT_DIR"] + "/pid.txt"):
+    time.sleep(0.01)
+print("the parent is done")
+"""
+
+TALKATIVE = """
+import sys
+line = b"step loss and what else a script prints\\n"
+for _ in range(1000):
+    sys.stdout.buffer.write(line * 1000)
+print("the last line")
+"""
+
+
+def test_metrics_that_are_no_numbers_are_shown_and_written_as_json(cli: Cli, script: Write) -> None:
+    done = cli.run("train", script(NOT_A_NUMBER), "--no-download")
+    assert done.returncode == 0, done.stderr
+    run = cli.json("show", "@last")  # parses: JSON has no NaN
+    loss = next(metric for metric in run["metrics"] if metric["name"] == "loss")
+    assert (loss["last"], loss["best"], loss["best_step"]) == ("NaN", 0.5, 0)
+    assert "nan" in cli.ok("show", "@last").lower()
+    for verb in (["ps", "-a"], ["metrics", "@last"]):
+        cli.ok(*verb)
+        json.loads(cli.ok(*verb, "-o", "json"), parse_constant=pytest.fail)
+
+
+def test_children_that_a_script_leaves_behind_end_with_it(cli: Cli, script: Write) -> None:
+    done = cli.run("train", script(FORKING))
+    assert done.returncode == 0, done.stderr
+    assert "the parent is done" in done.stdout
+    (pid,) = (cli.cwd / "outputs").glob("*/pid.txt")
+    assert not psutil.pid_exists(int(pid.read_text()))
+
+
+def test_forty_megabytes_of_log_arrive_whole(cli: Cli, script: Write) -> None:
+    run_id = cli.json("train", script(TALKATIVE), "--detach")["run_id"]
+    cli.ok("attach", run_id, "--tail", "3")
+    log = cli.ok("logs", run_id)
+    assert log.count("step loss") == 1_000_000
+    assert log.rstrip().endswith("the last line")
+
+
+def test_access_that_has_expired_is_told_with_what_to_do(
+    cli: Cli, script: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = load_settings({}, cwd=cli.cwd, env=cli.env)
+    connection = connect(settings)
+    recipe = load_recipe(str(script("print(1)")), cwd=cli.cwd)
+    prepared = prepare_run(recipe, settings, connection.outputs, TrainOptions(), ignore_progress)
+    past = timedelta(minutes=-5)
+    monkeypatch.setattr(RunPlan, "access_lifetime", property(lambda _: past))
+    run_id = submit_run(connection, prepared, ignore_progress).run_id
+    done = cli.run("attach", run_id)
+    assert done.returncode == 1
+    shown = cli.ok("show", run_id)
+    for text in (done.stderr, shown):
+        assert "BlobAccessDenied: storage refused the node the run's code" in text
+        assert "submit it again" in text
+    assert cli.json("show", run_id)["state"] == "failed"
