@@ -17,6 +17,8 @@ from infra.data_store import DataStore
 
 _BLOB_DATA_CONTRIBUTOR = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
 _BLOB_DATA_READER = "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
+# Azure Files by REST with a token: the SMB roles do not count there.
+_FILE_DATA_PRIVILEGED_CONTRIBUTOR = "69566ab7-960f-475b-8e7c-b3118f30c6bd"
 # Pools and jobs, but not the account itself.
 _BATCH_DATA_CONTRIBUTOR = "6aaa78f1-f7de-44ca-8722-c64a23943cae"
 
@@ -103,13 +105,24 @@ class Operators(pulumi.ComponentResource):
         context: StackContext,
         operators: Sequence[Operator],
         scopes: tuple[pulumi.Input[str], pulumi.Input[str]],
+        *,
+        files: bool,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        """`scopes` are the ids of the storage account and of the Batch account."""
+        """`scopes` are the ids of the storage account and of the Batch account.
+
+        `files` gives access to the file share by its REST API, as `runner data` uses it.
+        """
         super().__init__("runner:infra:Operators", name, None, opts)
-        roles = (_BLOB_DATA_CONTRIBUTOR, _BATCH_DATA_CONTRIBUTOR)
+        account, batch = scopes
+        roles = [
+            ("blobs", _BLOB_DATA_CONTRIBUTOR, account),
+            ("batch", _BATCH_DATA_CONTRIBUTOR, batch),
+        ]
+        if files:
+            roles.append(("files", _FILE_DATA_PRIVILEGED_CONTRIBUTOR, account))
         for operator in operators:
-            for kind, role, scope in zip(("blobs", "batch"), roles, scopes, strict=True):
+            for kind, role, scope in roles:
                 assign_role(
                     f"{operator.name}-{kind}",
                     context,

@@ -23,7 +23,7 @@ Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 class Section(BaseModel):
     """A part of the file: a key nobody knows is an error, not a wish."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class OfficeHours(Section):

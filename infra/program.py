@@ -92,7 +92,13 @@ class _Stack:
         store = DataStore("data-store", context, config.storage)
         identities = Identities("identities", context, store)
         account = BatchAccount("batch-account", context, store, identities)
-        Operators("operators", context, self._operators, (store.account.id, account.account.id))
+        Operators(
+            "operators",
+            context,
+            self._operators,
+            (store.account.id, account.account.id),
+            files=store.share is not None,
+        )
         workspace = self._workspace(account)
         network = (
             None if config.network is None else PoolNetwork("network", context, config.network)

@@ -193,6 +193,15 @@ def test_whoever_deploys_and_the_operators_may_submit_each_once() -> None:
     assert sorted(given) == sorted([(cloud.DEPLOYER, "User"), (group, "Group")])
 
 
+def test_operators_reach_the_share_only_where_there_is_one() -> None:
+    def kinds(found: Recording) -> set[str]:
+        names = [r.name for r in found.of("authorization:RoleAssignment")]
+        return {name.rpartition("-")[2] for name in names if name.startswith("operator-")}
+
+    assert "files" not in kinds(plain_stack())
+    assert kinds(full_stack()) >= {"blobs", "batch", "files"}
+
+
 @both
 def test_role_assignments_have_names_of_their_own(stack: object) -> None:
     found: Recording = stack()  # type: ignore[operator]
