@@ -87,16 +87,18 @@ def origin(shown: Shown) -> dict[str, str]:
 def command(shown: Shown) -> dict[str, str]:
     """What runs."""
     params = ", ".join(f"{name}={value}" for name, value in shown.view.record.params.items())
-    return {"command": shlex.join(shown.raw["command"]), "parameters": params}
+    return {"command": shlex.join(shown.raw.get("command") or ()), "parameters": params}
 
 
 def code(shown: Shown) -> dict[str, str]:
     """Which code, and with which packages."""
-    found = shown.raw["code"]
+    found: Mapping[str, Any] = shown.raw.get("code") or {}
     git = found.get("git_revision")
     changed = " and changes, which the archive holds" if found.get("git_dirty") else ""
     return {
-        "code": f"sha256 {found['sha256'][:12]}, {size(found.get('size_bytes') or 0)}",
+        "code": f"sha256 {found['sha256'][:12]}, {size(found.get('size_bytes') or 0)}"
+        if found
+        else "",
         "git": f"{git[:12]}{changed}" if git else "",
         "environment": _environment(shown),
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -101,22 +102,39 @@ def submit_again(
     on_progress: OnProgress,
 ) -> RunRecord:
     """Submit the repetition, with the code and data that lie in blob."""
-    check_parts(connection, record)
     created, agent = datetime.now(UTC), build_agent()
-    plan = plan_again(
-        record,
-        asked,
-        connection.outputs,
-        choose_same_pool(pool, record, connection.outputs),
-        run_id=make_run_id(record.recipe, created, run_id_suffix()),
-        created=created,
-        agent_sha256=hashlib.sha256(agent).hexdigest(),
-    )
+    place = choose_same_pool(pool, record, connection.outputs)
+    with whole_record(record):
+        check_parts(connection, record)
+        plan = plan_again(
+            record,
+            asked,
+            connection.outputs,
+            place,
+            run_id=make_run_id(record.recipe, created, run_id_suffix()),
+            created=created,
+            agent_sha256=hashlib.sha256(agent).hexdigest(),
+        )
     code = CodeArchive(b"", plan.inputs.code.sha256, 0, 0, ())  # lies in blob: nothing is sent
     secrets = read_secrets(plan.recipe.secrets, os.environ)
     refuse_in_the_open(secrets, plan.command)
     prepared = PreparedRun(plan, code, agent, None, secrets=secrets)
     return submit_run(connection, prepared, on_progress)
+
+
+@contextmanager
+def whole_record(record: RunRecord) -> Generator[None]:
+    """`run.json` can be read, and yet lack what running it again needs."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        raise RunnerError(
+            "R-RUN-BROKEN",
+            f"run.json of {record.run_id} does not say all that running it again needs",
+            why=f"{type(err).__name__}: {err}",
+            fix="runner train again from the recipe",
+            exit_code=ExitCode.RUN_FAILED,
+        ) from err
 
 
 def check_parts(connection: Connection, record: RunRecord) -> None:

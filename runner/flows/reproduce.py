@@ -20,7 +20,8 @@ from runner.core.progress import OnProgress
 from runner.core.repeat import Repetition, choose_same_pool
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import OutputFile, RunRecord, RunResult
-from runner.flows.repeat import check_parts, submit_again
+from runner.flows.inputs import resolve_in_service
+from runner.flows.repeat import check_parts, submit_again, whole_record
 from runner.flows.run_documents import load_result, runs_container
 from runner.node.pack import build_agent
 
@@ -71,12 +72,28 @@ def find_drift(connection: Connection, record: RunRecord, pool: str | None) -> t
     Raises RunnerError where the run's code, data or outcome is gone: it cannot be reproduced.
     """
     _succeeded(runs_container(connection), record)
-    check_parts(connection, record)
+    with whole_record(record):
+        check_parts(connection, record)
     place = choose_same_pool(pool, record, connection.outputs)
     drift = plan_drift(record, place, hashlib.sha256(build_agent()).hexdigest())
+    drift += _input_drift(connection, record)
     if record.raw.get("requirements") and load_environment(connection, record) is None:
         drift.append(Drift("packages", "versions not recorded", "resolved anew"))
     return tuple(drift)
+
+
+def _input_drift(connection: Connection, record: RunRecord) -> list[Drift]:
+    """Inputs that lie elsewhere: what they hold now, and what nobody pinned."""
+    drift: list[Drift] = []
+    named: Mapping[str, Mapping[str, Any]] = record.raw.get("inputs") or {}
+    for name, was in named.items():
+        if was.get("kind") == "blob":
+            now = resolve_in_service(connection, {name: was})[name]
+            if now.get("manifest") != was.get("manifest"):
+                drift.append(Drift(f"input {name}", "as it was listed", "changed: it will fail"))
+        elif was.get("kind") == "share" or (was.get("kind") == "url" and not was.get("sha256")):
+            drift.append(Drift(f"input {name}", "content not recorded", "whatever is there"))
+    return drift
 
 
 def reproduce_run(

@@ -107,11 +107,11 @@ class EnvironmentBuilder:
             if requirements is not None:
                 self._report("installing", 0, requirements.count, "packages")
                 install = [uv, "pip", "install", "--python", building / "bin" / "python"]
-                install += ["--compile-bytecode", "-r", requirements.path]
                 if constraints:
                     pinned = building / "constraints.txt"
                     pinned.write_text("\n".join(constraints), encoding="utf-8")
                     install += ["-c", pinned]
+                install += ["--compile-bytecode", "-r", requirements.path]
                 run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
             building.rename(target)
         finally:

@@ -149,6 +149,12 @@ def test_run_of_a_newer_runner_is_told_as_that_by_every_verb(own_cli: Cli, scrip
         assert done.returncode not in {0, 70}, words
         assert "R-RUN-FORMAT" in done.stderr, words
         assert "fix: update runner" in done.stderr, words
+    poor = "measured-20991121-120002-aaaa"
+    kept = ("format", "experiment", "created", "recipe", "params", "batch", "command")
+    runs.create(f"{poor}/run.json", {**{k: document[k] for k in kept}, "run_id": poor})
+    done = own_cli.run("retry", poor)
+    assert (done.returncode, "R-RUN-BROKEN" in done.stderr) == (1, True), done.stderr
+    assert own_cli.run("show", poor).returncode == 0
     for verb in ("show", "metrics", "retry", "resume", "reproduce"):
         done = own_cli.run(verb, torn)
         assert (done.returncode, "R-RUN-BROKEN" in done.stderr) == (1, True), done.stderr

@@ -63,6 +63,23 @@ def test_environment_is_built_once(
     assert len(calls(shared)) == 2
 
 
+def test_versions_of_a_run_are_pinned_where_the_environment_has_others(
+    builder: EnvironmentBuilder, shared: Path, code: Path
+) -> None:
+    plain = builder.ensure(code, "requirements.txt", None, "c0de")
+    installed = plain / "lib" / "python3.12" / "site-packages" / "numpy-2.1.dist-info"
+    installed.mkdir(parents=True)
+    same = builder.ensure(code, "requirements.txt", None, "c0de", constraints=("numpy==2.1",))
+    assert same == plain, "nothing to build: it has these versions"
+    assert len(calls(shared)) == 2
+    older = builder.ensure(code, "requirements.txt", None, "c0de", constraints=("numpy==2.0",))
+    assert older != plain
+    assert (older / "constraints.txt").read_text() == "numpy==2.0"
+    assert "-c" in calls(shared)[-1].split()
+    again = builder.ensure(code, "requirements.txt", None, "c0de", constraints=("numpy==2.0",))
+    assert (again, len(calls(shared))) == (older, 4)
+
+
 def test_other_requirements_are_another_environment(
     builder: EnvironmentBuilder, code: Path
 ) -> None:
