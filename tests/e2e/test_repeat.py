@@ -234,6 +234,22 @@ def test_run_goes_on_from_its_newest_checkpoint_as_a_new_run(cli: Cli, script: W
     assert "R-SET-UNKNOWN" in unknown.stderr
 
 
+def test_secret_is_read_anew_where_a_run_is_repeated(cli: Cli, script: Write) -> None:
+    folder = script("import os, sys\nsys.exit(len(os.environ['TOKEN']))")
+    (folder / "train.yaml").write_text(
+        "name: secretive\ncommand: [python, train.py]\nsecrets: {TOKEN: {env: MY_TOKEN}}\n",
+        encoding="utf-8",
+    )
+    done = cli.run("train", folder, "-o", "json", env={"MY_TOKEN": "0123456"})
+    assert done.returncode == 1
+    run_id = json.loads(done.stdout)["run_id"]
+    missing = cli.run("retry", run_id)
+    assert (missing.returncode, "MY_TOKEN" in missing.stderr) == (3, True), missing.stderr
+    again = cli.run("retry", run_id, "-o", "json", env={"MY_TOKEN": "0123456789"})
+    assert json.loads(again.stdout)["exit_code"] == 10
+    assert "0123456789" not in again.stdout + again.stderr
+
+
 @pytest.mark.slow
 def test_mnist_makes_the_same_model_on_a_cpu(cli: Cli, mnist: Path) -> None:
     words = ["--data", str(mnist), "--set", "subset=2000", "--set", "epochs=2", "--no-download"]
