@@ -29,7 +29,9 @@ def with_container_pool(
     if image is None or settings.target != "local" or any(p.containers for p in outputs.pools):
         return outputs
     first = outputs.pools[0]
-    pool = PoolOutput(POOL_ID, first.vm_size, first.gpus, first.vcpus, first.spot, 1, True)
+    pool = PoolOutput(
+        POOL_ID, first.vm_size, first.gpus, first.vcpus, first.spot, 1, containers=True
+    )
     if make and (settings.pool or POOL_ID).lower() == POOL_ID:
         _ensure(settings, on_event)
     return replace(outputs, pools=(*outputs.pools, pool))

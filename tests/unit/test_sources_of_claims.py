@@ -36,8 +36,9 @@ def undated(text: str) -> list[str]:
 def prose(source: str) -> Iterator[str]:
     """Docstrings, and comments on lines that follow each other as one text."""
     for node in ast.walk(ast.parse(source)):
-        kinds = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
-        if isinstance(node, kinds) and (said := ast.get_docstring(node)):
+        if isinstance(
+            node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+        ) and (said := ast.get_docstring(node)):
             yield said
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     yield from _runs([(t.start[0], t.string) for t in tokens if t.type == tokenize.COMMENT])
