@@ -28,3 +28,20 @@ def test_secret_is_in_the_script_and_nowhere_else(cli: Cli, script: Write) -> No
     for name in runs.list_blob_names(name_starts_with=run["run_id"]):
         seen += runs.download_blob(name).readall().decode()
     assert VALUE not in seen
+
+
+def test_retried_run_has_its_inputs_and_its_secrets_again(cli: Cli, script: Write) -> None:
+    first = cli.json(
+        "train", script("import os; open(os.environ['RUNNER_OUTPUT_DIR'] + '/m', 'w')")
+    )
+    folder = script(
+        "import os; print(len(os.environ['TOKEN']), os.environ['RUNNER_INPUT_M']); 1 / 0"
+    )
+    (folder / "train.yaml").write_text(
+        f"secrets: {{TOKEN: {{env: MY_TOKEN}}}}\ninputs: {{m: 'run:{first['run_id']}/m'}}\n"
+    )
+    assert cli.run("train", folder, env={"MY_TOKEN": VALUE}).returncode == 1
+    assert "R-SECRET-MISSING" in cli.run("retry", "@last").stderr
+    again = cli.run("retry", "@last", env={"MY_TOKEN": VALUE})
+    assert f"{len(VALUE)} " in again.stdout + cli.run("logs", "@last").stdout
+    assert cli.json("show", "@last")["result"]["step"] == "command"
