@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from azure.batch import models
@@ -62,22 +63,14 @@ def to_task(
 ) -> models.BatchTaskCreateOptions:
     """The task of a run. Two of its settings are secrets: never print the result."""
     lifetime = plan.access_lifetime
-    inputs = plan.inputs
-    storage: dict[str, Any] = connection.node_storage(lifetime)
-    storage["inputs"] = connection.read_access(_containers(plan), lifetime)
+    settings = {"RUNNER_RUN_ID": plan.run_id}
     return models.BatchTaskCreateOptions(
         id=plan.task_id,
         display_name=f"{plan.recipe.name}: {plan.run_id}",
         command_line=COMMAND_LINE if plan.recipe.image is None else CONTAINER_COMMAND_LINE,
         container_settings=_container(plan),
-        resource_files=[
-            connection.resource_file(code_blob(inputs.agent_sha256), AGENT_FILE, lifetime),
-            connection.resource_file(code_blob(inputs.code.sha256), CODE_FILE, lifetime),
-        ],
-        environment_settings=[
-            models.EnvironmentSetting(name=name, value=value)
-            for name, value in _settings(plan.run_id, storage, secrets).items()
-        ],
+        resource_files=agent_files(plan, connection, lifetime),
+        environment_settings=agent_settings(plan, connection, lifetime, settings, secrets),
         constraints=models.BatchTaskConstraints(
             max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
         ),
@@ -102,11 +95,31 @@ def _container(plan: RunPlan) -> models.BatchTaskContainerSettings | None:
     )
 
 
-def _settings(run_id: str, storage: dict[str, Any], secrets: SecretValues | None) -> dict[str, str]:
-    settings = {"RUNNER_RUN_ID": run_id, "RUNNER_STORAGE": json.dumps(storage)}
+def agent_files(
+    plan: RunPlan, connection: Connection, lifetime: timedelta
+) -> list[models.ResourceFile]:
+    """The agent and the code, in the task's working directory."""
+    inputs = plan.inputs
+    return [
+        connection.resource_file(code_blob(inputs.agent_sha256), AGENT_FILE, lifetime),
+        connection.resource_file(code_blob(inputs.code.sha256), CODE_FILE, lifetime),
+    ]
+
+
+def agent_settings(
+    plan: RunPlan,
+    connection: Connection,
+    lifetime: timedelta,
+    settings: Mapping[str, str],
+    secrets: SecretValues | None = None,
+) -> list[models.EnvironmentSetting]:
+    """`settings`, and what lets the agent into storage. Secrets: never print the result."""
+    storage: dict[str, Any] = connection.node_storage(lifetime)
+    storage["inputs"] = connection.read_access(_containers(plan), lifetime)
+    found = {**settings, "RUNNER_STORAGE": json.dumps(storage)}
     if secrets:
-        settings["RUNNER_SECRETS"] = json.dumps(secrets.reveal())
-    return settings
+        found["RUNNER_SECRETS"] = json.dumps(secrets.reveal())
+    return [models.EnvironmentSetting(name=name, value=value) for name, value in found.items()]
 
 
 def _containers(plan: RunPlan) -> list[str]:

@@ -31,6 +31,7 @@ from runner.core.errors import ExitCode, RunnerError
 VERBS: Mapping[str, str] = {
     "train": "Runs",
     "submit": "Runs",
+    "schedule": "Runs",
     "ps": "Runs",
     "show": "Runs",
     "metrics": "Runs",

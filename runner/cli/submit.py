@@ -58,6 +58,12 @@ def submit(
     settings = open_settings(target, stack, pool=pool)
     path = file.expanduser().absolute()
     parsed, _ = load_submit_file(path)
+    if parsed.schedule is not None:
+        raise RunnerError(
+            "R-SUBMIT-SCHEDULE",
+            f"{path.name} has a schedule: it is made, not submitted",
+            fix=f"runner schedule create {file}, or remove `schedule` to run it once",
+        )
     request = GroupRequest(tuple(set_ or ()), experiment, priority)
     load_tasks(parsed, path.parent)  # what is wrong is said before anything starts
     if dry_run:

@@ -21,6 +21,7 @@ from runner.core.recipe_file import (
 )
 from runner.core.spec_inputs import Inputs
 from runner.core.spec_resources import Priority, ResourcesFile
+from runner.core.spec_schedule import ScheduleFile
 
 CODE = "R-SUBMIT"
 MAX_TASKS = 500
@@ -106,6 +107,7 @@ class SubmitFile(BaseModel):
     defaults: DefaultsFile = Field(DefaultsFile.model_validate({}))
     priority: Priority = 0
     pool: str | None = Field(None, description="One pool for all; else the first that fits all.")
+    schedule: ScheduleFile | None = Field(None, description="For `runner schedule create FILE`.")
     job: JobFile = Field(JobFile.model_validate({}))
 
 

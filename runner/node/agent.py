@@ -38,6 +38,7 @@ from runner.node.redaction import RedactingFormatter, Redactor
 from runner.node.registration import settle_model
 from runner.node.result import commit_result, recorded_exit_code
 from runner.node.run_spec import RunSpec, RunSpecError, parse_run_spec
+from runner.node.scheduled import with_run_id
 from runner.node.secrets import Secrets
 from runner.node.settings import (
     NodeSettings,
@@ -89,8 +90,9 @@ def main() -> int:
     termination = Termination(on_first=lambda: patience.hurry(LAST_WORDS_S))
     termination.install()
     try:
-        node = load_node_settings(environment)
         access = load_access(environment, patience, redactor)
+        environment = with_run_id(environment, access.runs)
+        node = load_node_settings(environment)
         agent = Agent(
             node, access.runs, access, RunBlobs(node.run_id), patience, termination,
             load_task_secrets(environment, redactor), redactor, watch_notices(environment, node),

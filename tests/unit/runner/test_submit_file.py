@@ -153,6 +153,7 @@ def test_reading_a_tasks_outputs_needs_its_success_whatever_it_says(write: Write
         ("tasks:\n  a: {command: 'x | y'}", "is not run by a shell"),
         ("tasks:\n  a: {command: x, on_failure: ignore}", "tasks.a.on_failure: got 'ignore'"),
         ("tasks:\n  a: {command: x}\njob: {max_parallel: 0}", "job.max_parallel"),
+        ("tasks:\n  a: {command: x}\nschedule: {}", "schedule: a schedule has cron or every"),
         ("tasks: [a]", "1: tasks: expected"),
     ],
 )
