@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
@@ -43,7 +43,7 @@ class CheckpointRule:
 class Recipe:
     """A loaded recipe. `files` limits what is uploaded from `folder`; None means all of it.
 
-    `after` holds references to runs, as typed.
+    `after` holds references to runs, as typed; `named_outputs` are paths by variable.
     """
 
     name: str
@@ -72,6 +72,7 @@ class Recipe:
     priority: int = 0
     after: tuple[str, ...] = ()
     image: str | None = None
+    named_outputs: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def load_recipe(ref: str, *, cwd: Path) -> Recipe:

@@ -23,6 +23,7 @@ from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
 from runner.core.spec_image import ImageName
 from runner.core.spec_inputs import Inputs
 from runner.core.spec_model import Model
+from runner.core.spec_outputs import OutputName, check_named_outputs
 from runner.core.spec_resources import Priority, ResourcesFile, RunReference
 from runner.core.spec_secrets import Secrets
 
@@ -219,6 +220,11 @@ class RecipeFile(BaseModel):
     ] = Field(default_factory=dict)
     outputs: list[RelativePath] = Field(
         default_factory=list, description="Globs below $RUNNER_OUTPUT_DIR that must match a file."
+    )
+    named_outputs: Annotated[dict[OutputName, RelativePath], check_named_outputs] = Field(
+        default_factory=dict,
+        description="Folders below $RUNNER_OUTPUT_DIR, each at $RUNNER_OUTPUT_<NAME>; a run that "
+        "leaves one empty fails.",
     )
     metrics: MetricsFile = Field(default_factory=MetricsFile)
     model: Model | None = Field(

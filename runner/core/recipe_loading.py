@@ -15,6 +15,7 @@ from runner.core.resources import NO_RESOURCES
 from runner.core.spec_checkpoints import to_rule
 from runner.core.spec_inputs import to_inputs
 from runner.core.spec_model import to_model
+from runner.core.spec_outputs import output_variable
 from runner.core.spec_secrets import to_secrets
 
 _CODE = "R-RECIPE"
@@ -151,7 +152,8 @@ def _build(
         requirements=requirements,
         python=parsed.python,
         dataset=parsed.dataset,
-        outputs=tuple(parsed.outputs),
+        outputs=(*parsed.outputs, *parsed.named_outputs.values()),
+        named_outputs={output_variable(n): p for n, p in parsed.named_outputs.items()},
         metric_patterns=dict(parsed.metrics.patterns),
         primary_metric=parsed.metrics.primary,
         goal=parsed.metrics.goal,

@@ -49,6 +49,7 @@ def _planned(plan: RunPlan, job_id: str) -> dict[str, Any]:
         "secrets": [ref.variable for ref in recipe.secrets],
         "secret_refs": {ref.variable: ref.to_json() for ref in recipe.secrets},
         "outputs": list(recipe.outputs),
+        "named_outputs": dict(recipe.named_outputs),
         "metrics": {
             "patterns": dict(recipe.metric_patterns),
             "primary": recipe.primary_metric,

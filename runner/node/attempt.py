@@ -199,6 +199,12 @@ class Attempt:
             raise StageFailedError(command.STEP, "DiskFull", f"{how}: {full}", ended.exit_code)
         raise StageFailedError(command.STEP, "CommandFailed", how, ended.exit_code)
 
+    def _named_outputs(self) -> dict[str, str]:
+        folders = {v: self._dirs.output / path for v, path in self._spec.named_outputs.items()}
+        for folder in folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        return {variable: str(folder) for variable, folder in folders.items()}
+
     def _script_environment(
         self, inherited: Mapping[str, str], prepared: Mapping[str, str]
     ) -> dict[str, str]:
@@ -220,6 +226,7 @@ class Attempt:
             "RUNNER_RUN_ID": self._spec.run_id,
             "RUNNER_ATTEMPT": str(self._number),
             "RUNNER_OUTPUT_DIR": str(self._dirs.output),
+            **self._named_outputs(),
             "RUNNER_CHECKPOINT_DIR": str(self._dirs.checkpoints),
             **({"RUNNER_CHECKPOINT_INTERVAL": f"{rule.interval_s:g}"} if rule else {}),
             "RUNNER_METRICS_FILE": str(self._dirs.metrics),

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from runner.node.data import DataFile, parse_data_files
@@ -49,6 +50,7 @@ class RunSpec:
     data_prefix: str | None
     data_files: tuple[DataFile, ...]
     outputs: tuple[str, ...]
+    named_outputs: Mapping[str, str]
     metric_patterns: Mapping[str, str]
     timeout_s: float | None
     retries: int
@@ -94,6 +96,7 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
         data_prefix=data.get("prefix"),
         data_files=tuple(parse_data_files(data.get("files") or [])),
         outputs=tuple(raw.get("outputs") or ()),
+        named_outputs=_variables(raw.get("named_outputs") or {}),
         metric_patterns=dict(metrics.get("patterns") or {}),
         timeout_s=raw.get("timeout_s"),
         retries=int(raw.get("retries") or 0),
@@ -103,6 +106,17 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
         secrets=frozenset(raw.get("secrets") or ()),
         image=image.get("name"),
     )
+
+
+def _variables(raw: dict[str, Any]) -> dict[str, str]:
+    """Folders of the outputs by variable; none leads out of them or takes another's name."""
+    for variable, path in raw.items():
+        parts = PurePosixPath(str(path)).parts
+        if not variable.startswith("RUNNER_OUTPUT_") or variable == "RUNNER_OUTPUT_DIR":
+            raise ValueError(f"{variable} is no variable of an output")
+        if not parts or parts[0] == "/" or ".." in parts:
+            raise ValueError(f"{path!r} leaves the outputs")
+    return {variable: str(path) for variable, path in raw.items()}
 
 
 def _rule(raw: dict[str, Any] | None) -> CheckpointRule | None:

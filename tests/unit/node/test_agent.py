@@ -19,6 +19,25 @@ WRITE_MODEL = (
 )
 
 
+def test_named_output_is_a_folder_that_must_not_stay_empty(task: Task) -> None:
+    script = "import os; print(os.listdir(os.environ['RUNNER_OUTPUT_DIR']))\n"
+    named: dict[str, Any] = {
+        "outputs": ["plots"],
+        "named_outputs": {"RUNNER_OUTPUT_PLOTS": "plots"},
+    }
+    task.submit(script, **named)
+    assert task.run() == 1
+    assert task.json("result.json")["code"] == "OutputMissing"
+    assert task.text("logs/stdout.txt") == "['plots']\n"
+
+
+def test_named_output_is_exported(task: Task) -> None:
+    script = "import os; open(os.environ['RUNNER_OUTPUT_PLOTS'] + '/a.svg', 'w').write('x')\n"
+    task.submit(script, outputs=["plots"], named_outputs={"RUNNER_OUTPUT_PLOTS": "plots"})
+    assert task.run() == 0, task.output
+    assert task.text("output/plots/a.svg") == "x"
+
+
 def test_run_that_succeeds_leaves_everything_in_blob(task: Task, service: FakeBlobs) -> None:
     script = (
         "import json, os, sys\n"

@@ -100,4 +100,5 @@ def test_run_json_has_exactly_the_documented_fields() -> None:
         "data", "inputs", "secrets", "secret_refs", "outputs", "metrics",
         "timeout_s", "retries", "checkpoints", "model", "origin", "batch",
         "image", "price", "resources", "priority", "after", "group",
+        "named_outputs",
     }  # fmt: skip
