@@ -92,6 +92,7 @@ def test_an_account_without_pools_says_so(command: Command) -> None:
     assert "no pools" in command.text("ls")[1]
 
 
+@pytest.mark.feature(53)
 def test_a_pool_shows_nodes_tasks_price_and_what_it_costs_now(command: Command) -> None:
     pool = command.things.pool(vm_size=PAID, target_low_priority_nodes=2, task_slots_per_node=2)
     command.things.wait_nodes(pool, 2)
@@ -136,6 +137,7 @@ def test_preempted_nodes_cost_nothing(command: Command) -> None:
     assert row["usd_per_hour"] == pytest.approx(SPOT_USD)
 
 
+@pytest.mark.feature(7)
 def test_the_formula_and_its_last_run_are_told(command: Command) -> None:
     pool = autoscaled(command.things, "$TargetLowPriorityNodes = 1;\n$TargetDedicatedNodes = 0;")
     eventually(lambda: command.row(pool)["autoscale"] == "1 spot, 0 dedicated")
@@ -177,6 +179,7 @@ def test_nodes_say_what_they_are(command: Command) -> None:
     assert "yes" in command.text("nodes", pool)[0]
 
 
+@pytest.mark.feature(10)
 def test_a_failed_start_task_is_told_with_the_end_of_its_log(command: Command) -> None:
     start = models.BatchStartTask(
         command_line="/bin/sh -c 'echo no driver on this node >&2; exit 3'", wait_for_success=True
@@ -192,6 +195,7 @@ def test_a_failed_start_task_is_told_with_the_end_of_its_log(command: Command) -
     assert "1 starttaskfailed" in command.text("ls")[0]
 
 
+@pytest.mark.feature(6)
 def test_a_fixed_pool_is_resized_and_keeps_the_target_that_is_not_named(
     command: Command,
 ) -> None:

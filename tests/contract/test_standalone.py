@@ -35,6 +35,7 @@ def test_its_dependencies_are_those_of_the_local_extra() -> None:
     assert alone["entry-points"] == whole["entry-points"]
 
 
+@pytest.mark.feature(60)
 def test_five_lines_of_anybodys_test_work(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(FIVE_LINES)
     result = pytester.runpytest_subprocess("-p", "no:cacheprovider")

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.conftest import Cli, until
 
 Write = Callable[..., Path]
@@ -39,6 +41,7 @@ def gated(cli: Cli, folder: Path, gate: Path, *args: object) -> str:
     return json.loads(text)["run_id"]
 
 
+@pytest.mark.feature(29)
 def test_run_after_another_starts_when_that_succeeded(
     cli: Cli, script: Write, tmp_path: Path
 ) -> None:

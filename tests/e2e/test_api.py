@@ -40,6 +40,7 @@ def waiting(script: Write) -> Generator[runner.Run]:
     run.cancel()
 
 
+@pytest.mark.feature(56)
 def test_the_guide_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> None:
     page = (ROOT / "docs" / "guides" / "python.md").read_text(encoding="utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.DOTALL)

@@ -52,6 +52,7 @@ def recipe(script: Write, image: str, text: str = SHOW, more: str = "") -> Path:
     return folder
 
 
+@pytest.mark.feature(18)
 def test_run_takes_place_in_its_image(boxes: Cli, script: Write, machine: Machine) -> None:
     done = boxes.run("train", recipe(script, IMAGE))
     assert done.returncode == 0, done.stderr

@@ -76,6 +76,7 @@ def tree(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("where", ["", "share:"])
+@pytest.mark.feature(16)
 def test_a_folder_goes_there_and_comes_back(cli: Cli, name: str, where: str) -> None:
     write(cli.cwd / name, a_txt="a", sub__b_txt="b" * 5000, sub__empty_txt="")
     assert cli.ok("data", "put", name, f"{where}{name}").strip() == f"{where or 'data:'}{name}"
@@ -126,6 +127,7 @@ def test_runs_and_models_are_not_written_by_hand(cli: Cli) -> None:
         assert "R-DATA-OURS" in refused.stderr
 
 
+@pytest.mark.feature(19)
 def test_the_share_is_mounted_on_the_nodes(cli: Cli, name: str) -> None:
     write(cli.cwd / name, a_txt="from the share")
     cli.ok("data", "put", name, f"share:{name}")

@@ -191,6 +191,7 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Generator[Lab]:
     cli.run("local", "down")
 
 
+@pytest.mark.feature(6)
 def test_declared_pool_comes_for_a_run_reads_its_mount_and_goes_to_zero(
     lab: Lab, script: Callable[[str], Path]
 ) -> None:

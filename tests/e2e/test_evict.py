@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import Cli, until
 
 _SCRIPT = """
@@ -15,6 +17,7 @@ while os.environ["RUNNER_ATTEMPT"] == "1":
 """
 
 
+@pytest.mark.feature(31)
 def test_run_of_an_evicted_node_goes_on_in_another_attempt(
     own_cli: Cli, script: Callable[[str], Path]
 ) -> None:

@@ -101,6 +101,7 @@ def _scalars(url: str, run: str, tag: str) -> list[Any]:
         return []
 
 
+@pytest.mark.feature(49)
 def test_tensorboard_shows_a_run_that_goes_on_and_the_event_files_it_writes(
     cli: Cli, extras: Extras, run_id: str, tmp_path: Path, script: Callable[[str], Path]
 ) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from xml.etree import ElementTree
 
+import pytest
+
 from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import connect
 from runner.core.settings import load_settings
@@ -40,6 +42,7 @@ def measured(script: Write) -> Path:
     return folder
 
 
+@pytest.mark.feature(46)
 def test_metrics_of_two_runs_stand_side_by_side(cli: Cli, script: Write) -> None:
     folder = measured(script)
     one, two = (
@@ -78,6 +81,7 @@ def test_metrics_are_drawn_into_a_file(cli: Cli, script: Write) -> None:
     assert f"fix: runner metrics {run_id} loss" in unknown.stderr
 
 
+@pytest.mark.feature(46)
 def test_runs_are_found_again_by_state_experiment_and_time(own_cli: Cli, script: Write) -> None:
     folder = script("import sys\nsys.exit('no luck' if '--fail' in sys.argv else 0)")
     good = own_cli.json("train", folder, "--no-download", "-e", "good")["run_id"]

@@ -100,6 +100,7 @@ def test_reset_deletes_the_account_and_keeps_the_downloads(own_cli: Cli) -> None
     assert after["AZURE_BATCH_ACCESS_KEY"] != before["AZURE_BATCH_ACCESS_KEY"]
 
 
+@pytest.mark.feature(11)
 def test_two_ups_at_once_are_one_set(own_cli: Cli) -> None:
     both = [own_cli.start("local", "up", "-o", "json") for _ in range(2)]
     seen = [json.loads(process.communicate(timeout=120)[0]) for process in both]

@@ -12,6 +12,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import Cli, until
 
 Write = Callable[..., Path]
@@ -38,6 +40,7 @@ def only_run(cli: Cli) -> str:
     return json.loads(cli.ok("ps", "-o", "json"))[0]["run_id"]
 
 
+@pytest.mark.feature(47)
 def test_run_becomes_a_version_that_comes_back_with_the_same_bytes(
     own_cli: Cli, script: Write
 ) -> None:

@@ -256,6 +256,7 @@ def test_training_on_a_declared_pool_leaves_a_model_and_no_node(
     assert (pool.target_low_priority_nodes, pool.target_dedicated_nodes) == (0, 0)
 
 
+@pytest.mark.feature(5)
 def test_dedicated_node_takes_over_where_spot_stays_away(
     stack: Stack, script: Callable[[str], Path]
 ) -> None:

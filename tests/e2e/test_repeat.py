@@ -114,6 +114,7 @@ def test_two_runs_are_compared_without_running(cli: Cli, script: Write) -> None:
     assert 'drift: params, {"seed": 1, "vary": false} -> {"seed": 2, "vary": false}' in done.stdout
 
 
+@pytest.mark.feature(31)
 def test_failed_run_is_retried_from_any_folder(cli: Cli, script: Write) -> None:
     run_id = failed(cli, recipe(script), "--set", "seed=5")
     shutil.rmtree(cli.cwd / "project")
@@ -129,6 +130,7 @@ def test_failed_run_is_retried_from_any_folder(cli: Cli, script: Write) -> None:
     assert (row["attempt"], row["why"], row["exit_code"]) == (1, "failed", 1)
 
 
+@pytest.mark.feature(51)
 def test_every_failed_run_is_retried_once(own_cli: Cli, script: Write) -> None:
     folder = recipe(script)
     first = {failed(own_cli, folder, "-e", "unlucky") for _ in range(2)}
@@ -212,6 +214,7 @@ outputs: [model.txt]
 """
 
 
+@pytest.mark.feature(32)
 def test_run_goes_on_from_its_newest_checkpoint_as_a_new_run(cli: Cli, script: Write) -> None:
     folder = script(COUNT)
     (folder / "train.yaml").write_text(COUNT_RECIPE, encoding="utf-8")

@@ -73,6 +73,7 @@ def evict_now(cli: Cli, node: str, notice_s: float, away_s: float) -> bool:
     return False
 
 
+@pytest.mark.feature(33)
 def test_a_run_whose_node_is_evicted_fifty_times_ends_with_the_same_weights(
     own_cli: Cli, tmp_path: Path
 ) -> None:

@@ -280,6 +280,7 @@ def test_growing_blob_is_read_by_offset_without_torn_characters_or_lines(
         (b"first\n" + b"x" * 200_000 + b"\nlast\n", 2, b"x" * 200_000 + b"\nlast\n"),
     ],
 )
+@pytest.mark.feature(34)
 def test_tail_counts_lines_from_the_end(
     runs: BlobContainer, tmp_path: Path, content: bytes, lines: int, expected: bytes
 ) -> None:

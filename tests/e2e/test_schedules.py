@@ -6,6 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.e2e.conftest import Cli, until
 
 Write = Callable[..., Path]
@@ -30,6 +32,7 @@ def ended(cli: Cli, run_id: str) -> dict[str, Any]:
     return until(look) or {}
 
 
+@pytest.mark.feature(30)
 def test_two_firings_make_two_runs_that_are_listed_like_any_other(
     own_cli: Cli, script: Write
 ) -> None:

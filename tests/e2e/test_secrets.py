@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from tests.e2e.conftest import Cli
 from tests.e2e.test_inputs import blob_service
 
@@ -12,6 +14,7 @@ Write = Callable[..., Path]
 VALUE = "hunter2-and-more"
 
 
+@pytest.mark.feature(21)
 def test_secret_is_in_the_script_and_nowhere_else(cli: Cli, script: Write) -> None:
     folder = script("import os; print('it is', os.environ['TOKEN'], len(os.environ['TOKEN']))")
     (folder / "train.yaml").write_text("secrets: {TOKEN: {env: MY_TOKEN}}\n")

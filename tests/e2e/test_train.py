@@ -29,6 +29,7 @@ assert pathlib.Path(os.environ["RUNNER_PARAMS"]).exists()
 """
 
 
+@pytest.mark.feature(13)
 def test_an_unmodified_folder_trains_and_its_output_comes_back(cli: Cli, script: Write) -> None:
     folder = script(PLAIN)
     done = cli.run("train", folder, "--", "--lr", "0.5")
@@ -49,6 +50,8 @@ def test_json_output_is_one_document_and_nothing_else(cli: Cli, script: Write) -
     assert [f["path"] for f in document["outputs"]] == ["sub/model.txt"]
 
 
+@pytest.mark.feature(13)
+@pytest.mark.feature(18)
 def test_a_single_script_trains(cli: Cli, script: Write) -> None:
     folder = script(PLAIN)
     (folder / "notes.txt").write_text("not part of the run")
@@ -56,6 +59,7 @@ def test_a_single_script_trains(cli: Cli, script: Write) -> None:
     assert not (cli.cwd / "outputs").exists()
 
 
+@pytest.mark.feature(40)
 def test_dry_run_prints_the_plan_and_starts_nothing(cli: Cli, script: Write) -> None:
     before = cli.json("ps", "-a")
     out = cli.ok("train", script(PLAIN), "--dry-run", "-o", "json", "--", "--lr", "1")
@@ -64,6 +68,7 @@ def test_dry_run_prints_the_plan_and_starts_nothing(cli: Cli, script: Write) -> 
     assert cli.json("ps", "-a") == before
 
 
+@pytest.mark.feature(36)
 def test_detached_run_is_found_and_attached(cli: Cli, script: Write) -> None:
     document = cli.json("train", script(PLAIN), "--detach")
     run_id = document["run_id"]
@@ -72,6 +77,7 @@ def test_detached_run_is_found_and_attached(cli: Cli, script: Write) -> None:
     assert run_id in [row["run_id"] for row in rows]
 
 
+@pytest.mark.feature(16)
 def test_files_are_listed_and_brought(cli: Cli, script: Write, tmp_path: Path) -> None:
     run_id = cli.json("train", script(PLAIN), "--no-download")["run_id"]
     assert "sub/model.txt" in cli.ok("files", "ls", run_id)
@@ -79,6 +85,7 @@ def test_files_are_listed_and_brought(cli: Cli, script: Write, tmp_path: Path) -
     assert [p.read_text() for p in (tmp_path / "here").rglob("model.txt")] == ["weights"]
 
 
+@pytest.mark.feature(17)
 def test_a_second_identical_run_uploads_no_code_and_reuses_the_environment(
     cli: Cli, script: Write
 ) -> None:
@@ -128,6 +135,8 @@ def test_local_env_lets_the_plain_sdk_list_the_pools(cli: Cli) -> None:
     assert done.stdout.splitlines() == ["['local']", "['data', 'models', 'runs']"]
 
 
+@pytest.mark.feature(48)
+@pytest.mark.feature(59)
 def test_mnist_learns_real_digits(cli: Cli, mnist: Path) -> None:
     document = cli.json(
         "train", "mnist", "--data", mnist, "--set", "subset=2000", "--set", "epochs=4"
@@ -144,6 +153,7 @@ def test_mnist_learns_real_digits(cli: Cli, mnist: Path) -> None:
     }
 
 
+@pytest.mark.feature(34)
 def test_logs_follow_a_run_from_another_terminal(cli: Cli, script: Write) -> None:
     folder = script(
         "import time, os, pathlib\n"

@@ -234,6 +234,7 @@ def test_emulator_killed_mid_run_and_the_run_completes(own_cli: Cli, script: Wri
     assert len(run["attempts"]) == 2
 
 
+@pytest.mark.feature(35)
 def test_storage_killed_mid_run_loses_no_line_and_repeats_none(own_cli: Cli, script: Write) -> None:
     folder = script(
         "import time\nfor n in range(150): print('tick', n, flush=True); time.sleep(0.1)\n"

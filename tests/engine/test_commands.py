@@ -72,6 +72,7 @@ def printed(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
+@pytest.mark.feature(1)
 def test_up_deploys_keeps_the_outputs_and_is_quiet_the_second_time(
     stage: Stage, runner: _Runner
 ) -> None:
@@ -100,6 +101,7 @@ def test_preview_tells_an_update_from_a_replacement(
     assert "vmSize" in changed["because_of"]
 
 
+@pytest.mark.feature(1)
 def test_down_keeps_what_holds_data_and_everything_leaves_nothing(
     stage: Stage, runner: _Runner
 ) -> None:
@@ -165,6 +167,7 @@ def test_impossible_configuration_stops_before_the_engine(
     assert stage.azure.ids() == set()
 
 
+@pytest.mark.feature(58)
 def test_down_a_second_time_says_what_stays_and_touches_nothing(
     stage: Stage, runner: _Runner
 ) -> None:

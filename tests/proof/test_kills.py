@@ -111,6 +111,7 @@ def any_moment_of_a_slow_writer(killer: Killer) -> Moment:
 
 
 @pytest.mark.parametrize("part", range(4))
+@pytest.mark.feature(33)
 def test_killed_at_forty_points_it_ends_with_the_same_weights(
     task: Task, tmp_path: Path, part: int
 ) -> None:

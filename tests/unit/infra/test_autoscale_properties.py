@@ -186,6 +186,7 @@ _prices = st.decimals("0.05", "9", places=2)
 
 
 @promise(_pasts, st.decimals("0.10", "40", places=2), _prices, _prices, _targets)
+@pytest.mark.feature(39)
 def test_nodes_never_cost_more_per_hour_than_the_spend_cap(
     past: list[Sample], budget: Any, spot_price: Any, dedicated_price: Any, target: int
 ) -> None:

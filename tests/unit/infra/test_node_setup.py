@@ -110,6 +110,7 @@ def node(tmp_path: Path) -> Node:
     return node
 
 
+@pytest.mark.feature(4)
 def test_node_with_its_gpu_and_uv_is_ready(node: Node) -> None:
     done = node.run(start_task(pool(), 1))
     assert (done.returncode, done.stderr) == (0, "")

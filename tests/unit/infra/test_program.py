@@ -183,6 +183,7 @@ def test_nodes_may_write_runs_and_models_and_only_read_data(stack: object) -> No
     assert granted == {("runs", writes), ("models", writes), ("data", reads)}
 
 
+@pytest.mark.feature(22)
 def test_whoever_deploys_and_the_operators_may_submit_each_once() -> None:
     given = [
         (r.inputs["principalId"], r.inputs["principalType"])

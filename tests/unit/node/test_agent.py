@@ -31,6 +31,7 @@ def test_named_output_is_a_folder_that_must_not_stay_empty(task: Task) -> None:
     assert task.text("logs/stdout.txt") == "['plots']\n"
 
 
+@pytest.mark.feature(15)
 def test_named_output_is_exported(task: Task) -> None:
     script = "import os; open(os.environ['RUNNER_OUTPUT_PLOTS'] + '/a.svg', 'w').write('x')\n"
     task.submit(script, outputs=["plots"], named_outputs={"RUNNER_OUTPUT_PLOTS": "plots"})

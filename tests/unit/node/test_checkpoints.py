@@ -50,6 +50,7 @@ def submit_counter(task: Task, to: int, **changes: Any) -> None:
     task.submit(COUNTER, **{"command": command, "checkpoints": QUICK, **changes})
 
 
+@pytest.mark.feature(32)
 def test_killed_task_goes_on_from_the_newest_checkpoint(task: Task, until: Until) -> None:
     submit_counter(task, 150)
     first = task.start()

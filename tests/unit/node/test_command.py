@@ -89,6 +89,7 @@ def test_command_that_is_not_executable_is_named(run: Runner, tmp_path: Path) ->
         run("./run.sh")
 
 
+@pytest.mark.feature(39)
 def test_time_limit_ends_the_script(run: Runner) -> None:
     started = time.monotonic()
     ended = run.python("import time; time.sleep(60)", timeout_s=0.2)

@@ -153,6 +153,7 @@ def check(story: Story) -> None:
         assert story.staging >= max(told), "the alias is at the newest that asked for it"
 
 
+@pytest.mark.feature(47)
 def test_a_thousand_races_make_one_version_per_run_with_the_right_files() -> None:
     requests = kills = 0
     for seed in range(SEEDS):

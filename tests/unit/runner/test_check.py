@@ -88,6 +88,7 @@ def test_a_stack_that_can_be_deployed_passes(project: Project):
     assert all(method in ("GET", "POST") for method, _, _ in project.server.state.requests)
 
 
+@pytest.mark.feature(2)
 def test_the_table_has_a_row_each_and_the_fixes_below(project: Project):
     project.server.state.providers["Microsoft.Batch"] = "NotRegistered"
     assert main(["check"]) == 3
@@ -234,6 +235,7 @@ def test_a_provider_that_is_being_registered_is_a_warning(project: Project):
 
 
 @pytest.mark.parametrize(("quota", "exit_code"), [(0, 5), (3, 5)])
+@pytest.mark.feature(9)
 def test_a_spot_quota_below_one_node_is_a_failure(project: Project, quota: int, exit_code: int):
     project.server.add_batch_account(
         NAMES.resource_group, NAMES.batch_account, "eastus", lowPriorityCoreQuota=quota

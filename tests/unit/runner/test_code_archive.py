@@ -73,6 +73,7 @@ def test_nested_ignore_files_are_relative_to_their_folder(tmp_path: Path) -> Non
     assert names(tmp_path) == ["a/.gitignore", "a/b/out/y", "out/z"]
 
 
+@pytest.mark.feature(14)
 def test_rules_of_the_checkout_above_apply(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
     write(tmp_path, **{".gitignore": "*.log\n", "models/a/train.py": "", "models/a/old.log": ""})
@@ -162,6 +163,7 @@ def test_pipes_and_sockets_are_passed_over(tmp_path: Path) -> None:
     assert names(folder) == ["train.py"]
 
 
+@pytest.mark.feature(14)
 def test_large_folder_is_warned_about_with_its_largest_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -147,6 +147,7 @@ def add_pools(server: ArmServer, **used: str) -> None:
     server.handle("GET", "/batchaccounts/account/pools", lambda *_: (200, {"value": pools}, {}))
 
 
+@pytest.mark.feature(3)
 def test_a_build_is_started_watched_and_ends_with_its_version(
     server: ArmServer, capsys: pytest.CaptureFixture[str]
 ):

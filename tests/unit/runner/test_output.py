@@ -23,6 +23,7 @@ def test_table_is_aligned_with_numbers_to_the_right(capsys: pytest.CaptureFixtur
     assert first == "a       0.123457  yes  -"
 
 
+@pytest.mark.feature(26)
 def test_json_holds_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
     Output(OutputFormat.JSON).rows(ROWS, ("name",))
     assert json.loads(capsys.readouterr().out) == ROWS

@@ -82,6 +82,7 @@ def test_size_that_the_table_lacks_is_not_held_against_a_pool() -> None:
     assert lacks(pool("local", vm_size="local"), Resources(memory_bytes=900 * GIB)) == ""
 
 
+@pytest.mark.feature(28)
 def test_plan_goes_to_the_pool_that_fits_and_priority_makes_a_job_of_its_own() -> None:
     made = plan(recipe(resources=Resources(gpus=1), priority=-20), stack=STACK)
     assert (made.pool.id, made.job_id) == ("t4", "digits_t4_m20")

@@ -221,6 +221,7 @@ def test_every_built_in_recipe_loads_and_the_template_is_not_listed() -> None:
     assert all((BUILTIN_FOLDER / name).is_dir() for name in names)
 
 
+@pytest.mark.feature(26)
 def test_generated_schema_is_current() -> None:
     assert SCHEMA_FILE.read_text(encoding="utf-8") == train_schema(), (
         "run: python -m runner.core.schema"

@@ -101,6 +101,7 @@ def fetched(server: PriceServer) -> dict[bool, float]:
     return {key.spot: price.usd_per_hour for key, price in found.items()}
 
 
+@pytest.mark.feature(8)
 def test_spot_and_dedicated_of_linux_are_kept_and_nothing_else(server: PriceServer):
     server.pages = [
         [

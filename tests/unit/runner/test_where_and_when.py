@@ -30,6 +30,7 @@ def load(tmp_path: Path) -> Load:
     return from_text
 
 
+@pytest.mark.feature(28)
 def test_resources_priority_and_after_are_read(load: Load) -> None:
     loaded = load(
         "resources: {gpus: 2, memory: 28GiB, vm_sizes: [Standard_NC4as_T4_v3], nodes: 1,\n"

@@ -1,0 +1,55 @@
+"""docs/features.md and the tests that show its rows are held together."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "features.md"
+ROWS = 60  # of the comparison with other systems that the page follows
+ROW = re.compile(r"^\| (\d+) \| ([^|]+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
+MARK = re.compile(r"((?:@pytest\.mark\.feature\(\d+\)\n)+)(?:@.*\n)*def (test_\w+)\(")
+
+
+def rows() -> dict[int, str]:
+    """What the last column of each row says."""
+    return {int(found[1]): found[4] for found in ROW.finditer(PAGE.read_text(encoding="utf-8"))}
+
+
+def shown_by() -> dict[int, set[str]]:
+    """The tests that the page names, by row."""
+    return {
+        row: {f"tests/{name}" for name in re.findall(r"`([^`]+::test_\w+)`", cell)}
+        for row, cell in rows().items()
+        if not cell.startswith("waits: ")
+    }
+
+
+def marked() -> dict[int, set[str]]:
+    """The tests that carry a mark, by row."""
+    found: dict[int, set[str]] = {}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for marks, name in MARK.findall(path.read_text(encoding="utf-8")):
+            for row in re.findall(r"\d+", marks):
+                test = f"{path.relative_to(ROOT).as_posix()}::{name}"
+                found.setdefault(int(row), set()).add(test)
+    return found
+
+
+def test_every_row_is_there_once() -> None:
+    numbers = [int(found[1]) for found in ROW.finditer(PAGE.read_text(encoding="utf-8"))]
+    assert numbers == list(range(1, ROWS + 1))
+
+
+@pytest.mark.parametrize("row", range(1, ROWS + 1))
+def test_a_row_is_shown_by_the_tests_that_name_it_or_says_why_it_waits(row: int) -> None:
+    reason = rows()[row].removeprefix("waits: ")
+    if row in shown_by():
+        assert shown_by()[row], "names no test"
+        assert shown_by()[row] == marked().get(row)
+    else:
+        assert len(reason.split()) > 5
+        assert row not in marked()
