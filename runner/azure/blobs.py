@@ -26,6 +26,7 @@ from azure.storage.blob import (
     ContentSettings,
 )
 
+from runner.azure.checked_reader import CheckedReader, Hashed
 from runner.azure.faults import error_code, service_errors
 from runner.azure.stores import CountingReader, OnBytes
 
@@ -104,14 +105,17 @@ class BlobContainer:
                 content_settings=ContentSettings(content_type="application/json"),
             )
 
-    def upload_file(self, blob: str, path: Path, on_bytes: OnBytes) -> bool:
-        """Upload a file unless the blob exists; whether it was uploaded. Reports new bytes sent."""
+    def upload_file(self, blob: str, path: Path, hashed: Hashed, on_bytes: OnBytes) -> bool:
+        """Upload a file unless the blob exists; whether it was uploaded. Reports new bytes sent.
+
+        Raises SourceChangedError where the content is not `hashed` any more: nothing is there then.
+        """
         with service_errors(f"uploading {path.name}"), path.open("rb") as source:
-            counted = CountingReader(source, on_bytes)
+            checked = CheckedReader(CountingReader(source, on_bytes), hashed)
             try:
                 self._client.get_blob_client(blob).upload_blob(
-                    counted,  # pyright: ignore[reportArgumentType] - read() is all the SDK calls
-                    length=path.stat().st_size,
+                    checked,  # pyright: ignore[reportArgumentType] - read() is all the SDK calls
+                    length=hashed.size_bytes,
                     overwrite=False,
                     max_concurrency=2,
                 )

@@ -98,6 +98,10 @@ def _from_folder(folder: Path, source: RecipeSource) -> Recipe:
     document = read_document(file, code=_CODE)
     parsed = check_document(document, RecipeFile, code=_CODE)
     _check_requirements(document, folder, parsed)
+    if parsed.image is not None and parsed.python is not None:
+        problem = "an image brings its own Python: no other one can be had in it"
+        fix = f"drop this key, or choose an image with Python {parsed.python}"
+        raise field_error(document, ("python",), problem, code=_CODE, fix=fix)
     script = None if parsed.command else _only_script(folder)
     return _build(folder, source, parsed, script=script)
 

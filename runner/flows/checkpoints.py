@@ -11,8 +11,12 @@ def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[Checkpoint,
     """The complete ones, the one to go on from first. Hashes are compared where it is restored."""
     blobs = CheckpointBlobs(run_id)
     sizes = {blob.name: blob.size_bytes for blob in container.list(blobs.root)}
-    manifests = [name for name in sizes if blobs.number_of(name) is not None]
-    found = [_complete(content, blobs, sizes) for content in in_parallel(container.read, manifests)]
+    manifests = {name: k for name in sizes if (k := blobs.number_of(name)) is not None}
+    contents = in_parallel(container.read, manifests)
+    found = [
+        _complete(content, blobs, number, sizes)
+        for content, number in zip(contents, manifests.values(), strict=True)
+    ]
     whole = [checkpoint for checkpoint in found if checkpoint is not None]
     return tuple(sorted(whole, key=lambda checkpoint: checkpoint.order, reverse=True))
 
@@ -32,11 +36,11 @@ def find_checkpoint(container: BlobContainer, record: RunRecord) -> tuple[str, C
 
 
 def _complete(
-    manifest: bytes | None, blobs: CheckpointBlobs, sizes: dict[str, int]
+    manifest: bytes | None, blobs: CheckpointBlobs, number: int, sizes: dict[str, int]
 ) -> Checkpoint | None:
     """A checkpoint with all files it names, or None."""
     try:
-        checkpoint = parse_checkpoint(manifest or b"", blobs)
+        checkpoint = parse_checkpoint(manifest or b"", blobs, number)
     except BadManifestError:
         return None
     whole = all(sizes.get(file.blob) == file.size_bytes for file in checkpoint.files)

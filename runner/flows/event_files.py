@@ -137,9 +137,10 @@ class EventFolder:
         blobs = CheckpointBlobs(self._record.run_id)
         found: list[Checkpoint] = []
         for blob in self._container.list(blobs.root):
-            if blobs.number_of(blob.name) is not None and (body := self._container.read(blob.name)):
+            number = blobs.number_of(blob.name)
+            if number is not None and (body := self._container.read(blob.name)):
                 with suppress(BadManifestError):
-                    found.append(parse_checkpoint(body, blobs))
+                    found.append(parse_checkpoint(body, blobs, number))
         newest = max(found, key=lambda checkpoint: checkpoint.order, default=None)
         for file in newest.files if newest else ():
             if _MARK in file.path.rpartition("/")[2]:

@@ -11,10 +11,12 @@ from threading import Lock
 
 from runner.azure.batch import add_task, ensure_job, terminate_task
 from runner.azure.blobs import BlobContainer, in_parallel
+from runner.azure.checked_reader import Hashed
 from runner.azure.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
+from runner.azure.stores import SourceChangedError
 from runner.azure.translate import to_task
-from runner.core.errors import RunnerError
+from runner.core.errors import ExitCode, RunnerError
 from runner.core.plan import RunPlan
 from runner.core.progress import OnProgress, Progress
 from runner.core.run_document import run_document
@@ -38,6 +40,7 @@ class _Upload:
     blob: str
     content: bytes | Path
     size_bytes: int
+    sha256: str = ""  # of a file, which may change before it is sent
 
 
 def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnProgress) -> RunRecord:
@@ -149,7 +152,17 @@ def upload_run(
 
 def _send(upload: _Upload, on_bytes: Callable[[int], None]) -> None:
     if isinstance(upload.content, Path):
-        upload.container.upload_file(upload.blob, upload.content, on_bytes)
+        hashed = Hashed(upload.size_bytes, upload.sha256)
+        try:
+            upload.container.upload_file(upload.blob, upload.content, hashed, on_bytes)
+        except (SourceChangedError, FileNotFoundError) as err:
+            raise RunnerError(
+                "R-DATA-UNSTABLE",
+                f"{upload.content} changed before it was uploaded",
+                why="it is not what was hashed for this run: nothing of it counts",
+                fix="let the program that writes it finish, then submit again",
+                exit_code=ExitCode.PREFLIGHT,
+            ) from err
     else:
         upload.container.create_bytes(upload.blob, upload.content, "application/octet-stream")
         on_bytes(upload.size_bytes)
@@ -185,7 +198,13 @@ def _missing_data(connection: Connection, prepared: PreparedRun) -> list[_Upload
 def _missing_files(container: BlobContainer, prefix: str, dataset: Dataset) -> list[_Upload]:
     there = {blob.name: blob.size_bytes for blob in container.list(prefix)}
     return [
-        _Upload(container, prefix + file.name, dataset.folder / file.name, file.size_bytes)
+        _Upload(
+            container,
+            prefix + file.name,
+            dataset.folder / file.name,
+            file.size_bytes,
+            file.sha256,
+        )
         for file in dataset.files
         if there.get(prefix + file.name) != file.size_bytes
     ]

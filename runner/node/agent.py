@@ -99,7 +99,8 @@ def main() -> int:
         )  # fmt: skip
         code = run_task(agent, script_environment(environment))
         if code == 0:
-            settle_model(access.runs, load_models(environment, patience), agent.blobs)
+            models = load_models(environment, patience)
+            settle_model(access.runs, models, agent.blobs, redactor)
         return code
     except SettingsError as err:
         logger.error("%s", err)

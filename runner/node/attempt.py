@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,9 +66,22 @@ def make_dirs(work_dir: Path) -> AttemptDirs:
     """Fresh folders: a task that is retried on the same node finds the last attempt's files."""
     names = ("code", "output", "checkpoints", "logs")
     for name in names:
-        shutil.rmtree(work_dir / name, ignore_errors=True)
+        _clear(work_dir / name)
         (work_dir / name).mkdir(parents=True)
     return AttemptDirs(*(work_dir / name for name in names))
+
+
+def _clear(path: Path) -> None:
+    """A script may have made a link or a file of its folder, or have taken its rights away."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if path.is_dir():
+        for folder, _, _ in os.walk(path):
+            with suppress(OSError):
+                Path(folder).chmod(0o700)
+        shutil.rmtree(path, ignore_errors=True)
 
 
 class Attempt:
@@ -194,6 +208,7 @@ class Attempt:
             how = f"{shown} exited with code {ended.exit_code}"
         if not ended.exit_code:
             return
+        how += self._checkpoints.where_from
         # On a full disk the script's own complaint may have found no room either.
         if full := full_disk_text(self._dirs.output):
             raise StageFailedError(command.STEP, "DiskFull", f"{how}: {full}", ended.exit_code)

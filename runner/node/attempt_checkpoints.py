@@ -78,6 +78,13 @@ class AttemptCheckpoints:
         self.restored = resume.restore(self._number, spec.resume_from)
         return {"RUNNER_RESUMED": "1"} if self.restored else {}
 
+    @property
+    def where_from(self) -> str:
+        """For a failure: what is whole may still be what the script cannot go on from."""
+        if self.restored is None:
+            return ""
+        return f", having gone on from {self.restored.checkpoint.name}"
+
     def start(self, pid: int) -> None:
         """The script runs, as process `pid`: commit from now on."""
         rule = self._spec.checkpoints

@@ -14,13 +14,18 @@ once, when a node only seemed to be lost, so these rules hold:
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_TIMES_NS = range(-(1 << 63), 1 << 63)
+# What JSON of any kind may raise; an infinite number overflows, a deep list recurs.
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class BadManifestError(Exception):
@@ -109,8 +114,8 @@ class CheckpointBlobs:
         return int(first) if first.isdecimal() else None
 
 
-def parse_checkpoint(body: bytes, blobs: CheckpointBlobs) -> Checkpoint:
-    """Read a manifest. Raises BadManifestError, also where it would write outside its folder."""
+def parse_checkpoint(body: bytes, blobs: CheckpointBlobs, number: int) -> Checkpoint:
+    """Read manifest `number`. Raises BadManifestError, also where it would write elsewhere."""
     try:
         raw: Any = json.loads(body)
         found = int(raw["format"])
@@ -125,8 +130,10 @@ def parse_checkpoint(body: bytes, blobs: CheckpointBlobs) -> Checkpoint:
             folders=tuple(_inside(path) for path in raw.get("folders") or ()),
             step=cast("int | None", raw.get("step")),
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as err:
+    except _DAMAGED as err:
         raise BadManifestError(f"its manifest is damaged: {type(err).__name__}: {err}") from err
+    if checkpoint.number != number:
+        raise BadManifestError(f"its manifest is that of checkpoint {checkpoint.number}")
     _check_paths(checkpoint)
     return checkpoint
 
@@ -139,6 +146,8 @@ def _file(entry: dict[str, Any], blobs: CheckpointBlobs) -> CheckpointFile:
         blob=str(entry["blob"]),
         mtime_ns=int(entry.get("mtime_ns") or 0),
     )
+    if not _SHA256.fullmatch(file.sha256) or file.mtime_ns not in _TIMES_NS:
+        raise BadManifestError(f"what it says of {file.path!r} is damaged")
     if blobs.attempt_of(file.blob) is None:
         raise BadManifestError(f"{file.blob} is no file of this run's checkpoints")
     return file
@@ -146,19 +155,21 @@ def _file(entry: dict[str, Any], blobs: CheckpointBlobs) -> CheckpointFile:
 
 def _inside(path: str) -> str:
     pure = PurePosixPath(path)
-    if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
         raise BadManifestError(f"{path!r} leaves the folder")
     return path
 
 
 def _check_paths(checkpoint: Checkpoint) -> None:
-    """No file lies below a link, and no link leads out."""
-    links = set(checkpoint.links)
-    paths: Sequence[str] = [*(file.path for file in checkpoint.files), *checkpoint.folders, *links]
-    for path in paths:
-        for parent in PurePosixPath(path).parents:
-            if str(parent) in links:
-                raise BadManifestError(f"{path!r} lies below a link")
+    """Nothing lies below a link or a file, no name is there twice, and no link leads out."""
+    names = [*(file.path for file in checkpoint.files), *checkpoint.links]
+    leaves = {PurePosixPath(name) for name in names}
+    if len(leaves) < len(names):
+        raise BadManifestError("it names a file twice")
+    folders = {PurePosixPath(path) for path in checkpoint.folders}
+    for path in leaves | folders:
+        if path in folders & leaves or not leaves.isdisjoint(path.parents):
+            raise BadManifestError(f"{str(path)!r} lies below a link or a file")
     for path, target in checkpoint.links.items():
         depth = len(PurePosixPath(path).parts) - 1
         for part in PurePosixPath(target).parts:

@@ -59,7 +59,7 @@ def find_checkpoints(runs: Container, run_id: str, number: int | None = None) ->
         if body is None:
             continue  # deleted since it was listed
         try:
-            found.append(parse_checkpoint(body, blobs))
+            found.append(parse_checkpoint(body, blobs, k))
         except BadManifestError as err:
             problems.append(f"checkpoint {k}: {err}")
     found.sort(key=lambda checkpoint: checkpoint.order, reverse=True)

@@ -111,7 +111,9 @@ class CheckpointStore:
         for number in numbers - self._manifests.keys():
             body = self._runs.get(self._blobs.manifest(number))
             try:
-                self._manifests[number] = parse_checkpoint(body, self._blobs) if body else None
+                self._manifests[number] = (
+                    parse_checkpoint(body, self._blobs, number) if body else None
+                )
             except BadManifestError as err:
                 logger.warning("checkpoint %d: %s", number, err)
                 self._manifests[number] = None

@@ -30,6 +30,7 @@ from runner.node.model_documents import (
     parse_request,
 )
 from runner.node.model_store import NodeModels
+from runner.node.redaction import Redactor
 from runner.node.registry import Registered, Registry
 from runner.node.sync import Shipper
 from runner.node.transport import StorageError
@@ -49,7 +50,9 @@ NO_ACCESS = RegistryError(
 )
 
 
-def settle_model(runs: Container, models: Container | None, blobs: RunBlobs) -> None:
+def settle_model(
+    runs: Container, models: Container | None, blobs: RunBlobs, redactor: Redactor
+) -> None:
     """Register what run.json asks for, if the run succeeded and it was not done yet."""
     try:
         run: Document = json.loads(runs.get(blobs.run) or b"{}")
@@ -57,7 +60,7 @@ def settle_model(runs: Container, models: Container | None, blobs: RunBlobs) -> 
             return
         result: Document = json.loads(runs.get(blobs.result) or b"{}")
         if result.get("status") == "succeeded" and not _is_done(runs, run):
-            _register(runs, models, blobs, run, result)
+            _register(runs, models, blobs, run, result, redactor)
     except (StorageError, OSError) as err:
         logger.warning("the model was not registered: %s", err)
     except Exception:
@@ -76,15 +79,21 @@ def _register(
     blobs: RunBlobs,
     run: Document,
     result: Document,
+    redactor: Redactor,
 ) -> None:
     run_id, name = str(run["run_id"]), str(run["model"].get("name"))
     events = AppendBlob(runs, blobs.attempt(int(result["attempt"]), "events.jsonl"))
     try:
-        with _stage(events, f"registering the model {name}") as report:
+        with _stage(events, f"registering the model {name}", redactor) as report:
             registered = _version(runs, models, blobs, run, result, report)
     except StageFailedError as err:
         again = f"runner models register {run_id}"
-        problem = {"version": None, "problem": err.message, "fix": again, "time": now_text()}
+        problem = {
+            "version": None,
+            "problem": redactor.text(err.message),
+            "fix": again,
+            "time": now_text(),
+        }
         # A version that another attempt made is not to be hidden behind our trouble.
         record = {"format": FORMAT, "name": name, **problem}
         runs.create(model_record_blob(run_id, name), json.dumps(record).encode())
@@ -123,13 +132,13 @@ def _version(
 
 
 @contextmanager
-def _stage(events: AppendBlob, message: str) -> Generator[Report, None, None]:
+def _stage(events: AppendBlob, message: str, redactor: Redactor) -> Generator[Report, None, None]:
     """A stage after the last one: the attempt's own events were shipped to their end."""
     queue = LineQueue()
     shipper = Shipper(queue, events)
     shipper.start()
     try:
-        with EventLog(queue).stage(STEP, message) as report:
+        with EventLog(queue, redactor).stage(STEP, message) as report:
             yield report
     finally:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import socket
@@ -122,8 +123,22 @@ def _required(environment: Mapping[str, str], name: str) -> str:
 
 
 def process_environment() -> dict[str, str]:
-    """The environment of this process, with the secrets taken out of it."""
+    """The environment of this process, with the secrets taken out of it.
+
+    Out of `/proc/<pid>/environ` too, which every process of the same user may read: the kernel
+    shows the memory that the process was started with, whatever became of its variables. A script
+    that runs as root, or may trace this process, can still read the rest of its memory.
+    """
     environment = dict(os.environ)
     for name in OUR_SECRETS:
+        _wipe(name)
         os.environ.pop(name, None)
     return environment
+
+
+def _wipe(name: str) -> None:
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    address: int | None = getenv(name.encode())
+    if address is not None:
+        ctypes.memset(address, 0, len(ctypes.string_at(address)))

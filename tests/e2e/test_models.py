@@ -413,7 +413,7 @@ def test_agents_and_people_who_register_one_run_at_once_make_one_version(
     record = make(files, model=asked, acc=1.0)
 
     def agent() -> None:
-        settle_agent(*agents_view(connection), RunBlobs(record.run_id))
+        settle_agent(*agents_view(connection), RunBlobs(record.run_id), Redactor())
 
     def person() -> None:
         settle_model(connection, record)
@@ -437,7 +437,7 @@ def test_agent_copies_large_files_in_blocks(
     monkeypatch.setattr(model_store, "COPY_BLOCK_BYTES", 100_000)
     data = bytes(range(256)) * 1000
     record = make({"ä b%20#?.bin": data}, model={"name": name})
-    settle_agent(*agents_view(connection), RunBlobs(record.run_id))
+    settle_agent(*agents_view(connection), RunBlobs(record.run_id), Redactor())
     [file] = find_version(connection, name).files
     assert (file["path"], file["size_bytes"]) == ("ä b%20#?.bin", len(data))
     assert AzureModels(connection).digest(file["blob"]) == (len(data), file["sha256"])
@@ -480,7 +480,7 @@ def test_run_that_could_not_be_registered_says_why_and_is_completed(
     assert "did not come to it" in str(describe_models(connection, record)[0])
     blob = RunPaths(record.run_id).output(1) + "m"
     runs.delete(blob)
-    settle_agent(*agents_view(connection), RunBlobs(record.run_id))
+    settle_agent(*agents_view(connection), RunBlobs(record.run_id), Redactor())
     [found] = describe_models(connection, record)
     assert (found.version, "changed or deleted" in found.problem) == (None, True)
     settled = settle_model(connection, record)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from runner.node.attempts import RunBlobs
+from runner.node.blobs import Container
 from runner.node.identity import ManagedIdentityCredential, SasCredential
 from runner.node.model_documents import (
     ModelRequest,
@@ -17,6 +21,8 @@ from runner.node.model_documents import (
     to_body,
 )
 from runner.node.patience import Patience
+from runner.node.redaction import Redactor
+from runner.node.registration import settle_model
 from runner.node.transport import Transport
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import CONTAINER, FakeBlobs
@@ -119,3 +125,19 @@ def test_damaged_or_newer_version_is_refused(change: dict[str, object]) -> None:
     assert parse_version(to_body(good), "b")["version"] == 1
     with pytest.raises(RegistryError):
         parse_version(to_body({**good, **change}), "b")
+
+
+def test_secret_in_a_problem_of_the_registration_is_hidden(
+    service: FakeBlobs, patience: Patience
+) -> None:
+    redactor = Redactor()
+    redactor.add("hunter2-hunter2")
+    runs = Container(Transport(service.url, SasCredential("s"), patience))
+    run = {"run_id": RUN, "model": {"name": "hunter2-hunter2"}}
+    service.put(f"{RUN}/run.json", json.dumps(run).encode())
+    result = {"status": "succeeded", "attempt": 1, "outputs": [{"path": "hunter2-hunter2"}]}
+    service.put(f"{RUN}/result.json", json.dumps(result).encode())
+    settle_model(runs, None, RunBlobs(RUN), redactor)
+    events = service.text(f"{RUN}/attempts/1/events.jsonl")
+    assert "registering the model ***" in events
+    assert "hunter2" not in events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -143,3 +144,21 @@ def test_secret_that_cannot_be_read_fails_the_run(vault: Vault, task: Task) -> N
     assert task.run() == 1
     result = task.json("result.json")
     assert (result["step"], result["code"]) == ("secrets", "SecretUnavailable")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="there is no /proc")
+def test_script_finds_no_secret_in_the_environment_of_the_agent(task: Task) -> None:
+    task.secrets = {"values": {"TOKEN": "hunter2-hunter2"}}
+    task.submit(
+        "import os, pathlib\n"
+        "text = pathlib.Path(f'/proc/{os.getppid()}/environ').read_bytes()\n"
+        "out = pathlib.Path(os.environ['RUNNER_OUTPUT_DIR']) / 'environ'\n"
+        "out.write_bytes(text)\n",
+        secrets=["TOKEN"],
+    )
+    assert task.run() == 0, task.output
+    [name] = [name for name in task.service.blobs if name.endswith("/environ")]
+    seen = task.service.data(name)
+    assert b"RUNNER_RUN_ID=mnist-1" in seen
+    assert b"hunter2" not in seen
+    assert b"secret-signature" not in seen

@@ -87,3 +87,11 @@ def test_task_without_a_result_is_explained(view: TaskView, said: str, fix: str)
     assert status.state is RunState.FAILED
     assert said in status.reason
     assert fix in status.fix
+
+
+def test_python_version_beside_an_image_is_refused(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    (tmp_path / "train.py").write_text("")
+    (tmp_path / "train.yaml").write_text("image: x:1\npython: '3.11'\n")
+    with pytest.raises(RunnerError, match=r"train\.yaml:2: python: .*its own Python") as caught:
+        load_recipe(str(tmp_path), cwd=tmp_path)
+    assert "drop this key" in str(caught.value.fix)
