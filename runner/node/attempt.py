@@ -14,6 +14,7 @@ from pathlib import Path
 from runner.node import command
 from runner.node.attempt_checkpoints import AttemptCheckpoints
 from runner.node.blobs import Container
+from runner.node.checkpoint_restore import PART
 from runner.node.data import DataCache
 from runner.node.environment import EnvironmentBuilder
 from runner.node.events import EventLog
@@ -64,6 +65,8 @@ class AttemptDirs:
 
 def make_dirs(work_dir: Path) -> AttemptDirs:
     """Fresh folders: a task that is retried on the same node finds the last attempt's files."""
+    for part in work_dir.glob(f"checkpoints{PART}*"):
+        shutil.rmtree(part, ignore_errors=True)  # of a restore that was killed
     names = ("code", "output", "checkpoints", "logs")
     for name in names:
         _clear(work_dir / name)

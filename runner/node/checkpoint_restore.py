@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 THREADS = 6
 CHUNK_BYTES = 1024 * 1024
 POLL_S = 0.2
+PART = ".restoring."
 
 
 class DamagedError(Exception):
@@ -96,7 +97,7 @@ class Restorer:
                 what = "missing" if size is None else f"{size} bytes long, not {file.size_bytes}"
                 raise DamagedError(f"{file.path} is {what}")
         # A name of its own for every try: a thread that was given up may still be writing.
-        part = self._folder.with_name(f"{self._folder.name}.{uuid.uuid4().hex}")
+        part = self._folder.with_name(f"{self._folder.name}{PART}{uuid.uuid4().hex}")
         part.mkdir(parents=True)
         try:
             self._done_bytes = 0

@@ -12,6 +12,16 @@ from typing import Any
 from runner.node.data import DataFile, parse_data_files
 
 FORMAT = 1
+# What a document of any kind may raise; an infinite number overflows, a deep list recurs.
+_UNEXPECTED = (
+    re.error,
+    ValueError,
+    KeyError,
+    TypeError,
+    AttributeError,
+    OverflowError,
+    RecursionError,
+)
 
 
 class RunSpecError(Exception):
@@ -71,7 +81,7 @@ def parse_run_spec(body: bytes) -> RunSpec:
         spec = _to_spec(raw)
         for pattern in spec.metric_patterns.values():
             re.compile(pattern)
-    except (ValueError, KeyError, TypeError, AttributeError, re.error) as err:
+    except _UNEXPECTED as err:
         raise RunSpecError(f"run.json is not as expected: {type(err).__name__}: {err}") from err
     if not spec.command:
         raise RunSpecError("run.json has no command")

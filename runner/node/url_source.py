@@ -55,7 +55,7 @@ class UrlSource:
                     return f"{etag} {date} {response.length}" if etag or date else None
             except (OSError, http.client.HTTPException) as err:
                 last = err
-        raise UrlRefusedError(f"GET {self._url}: no answer ({last})")
+        raise UrlRefusedError(f"GET {shown(self._url)}: no answer ({last})")
 
     def open(
         self, name: str, first_byte: int = 0, etag: str | None = None
@@ -76,18 +76,20 @@ class UrlSource:
         except urllib.error.HTTPError as err:
             err.close()
             if err.code in PASSING_STATUS:
-                raise ConnectionError(f"GET {self._url}: {err.code}") from err
-            raise UrlRefusedError(f"GET {self._url}: {err.code} {err.reason}", err.code) from err
+                raise ConnectionError(f"GET {shown(self._url)}: {err.code}") from err
+            raise UrlRefusedError(
+                f"GET {shown(self._url)}: {err.code} {err.reason}", err.code
+            ) from err
         except urllib.error.URLError as err:
             self._raise_if_hopeless(err)
             raise
         self._trouble_since = None
         if etag and response.headers.get("ETag", etag) != etag:
             response.close()
-            raise UrlRefusedError(f"GET {self._url}: it was changed while it was fetched")
+            raise UrlRefusedError(f"GET {shown(self._url)}: it was changed while it was fetched")
         if (response.length or 0) + first_byte > MAX_BYTES:
             response.close()
-            raise UrlRefusedError(f"GET {self._url}: larger than {MAX_BYTES >> 30} GiB")
+            raise UrlRefusedError(f"GET {shown(self._url)}: larger than {MAX_BYTES >> 30} GiB")
         return response
 
     def _raise_if_hopeless(self, err: urllib.error.URLError) -> None:
@@ -96,7 +98,7 @@ class UrlSource:
         self._trouble_since = self._trouble_since or now
         certificate = isinstance(err.reason, ssl.SSLCertVerificationError)
         if certificate or now - self._trouble_since > UNREACHABLE_AFTER_S:
-            raise UrlRefusedError(f"GET {self._url}: {err.reason}") from err
+            raise UrlRefusedError(f"GET {shown(self._url)}: {err.reason}") from err
 
     def close(self) -> None:
         """Nothing is kept between two reads."""
@@ -127,8 +129,16 @@ def check_url(url: str, first: str) -> None:
         return
     if parts.scheme == "http" and _is_loopback(url) and _is_loopback(first):
         return
-    what = f"GET {first}" if url == first else f"GET {first}: redirected to {url}"
+    what = f"GET {shown(first)}"
+    what += "" if url == first else f": redirected to {shown(url)}"
     raise UrlRefusedError(f"{what}: only https is fetched")
+
+
+def shown(url: str) -> str:
+    """The address as messages tell it: a query, or what is before an @, may be a secret."""
+    parts = urlsplit(url)
+    query = "?***" if parts.query else ""
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"
 
 
 def _is_loopback(url: str) -> bool:

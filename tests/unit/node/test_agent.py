@@ -128,6 +128,7 @@ def test_script_that_fails_fails_the_run_with_its_code(task: Task) -> None:
         ("", {"requirements": {"file": "gone.txt"}}, 1, "environment", "EnvironmentFailed"),
         ("", {"code": {"sha256": "0" * 64}}, 1, "code", "CodeInvalid"),
         ("", {"format": 2}, 1, "code", "RunSpecInvalid"),
+        ("", {"retries": float("inf")}, 1, "code", "RunSpecInvalid"),
         ("", {"metrics": {"patterns": {"a": "("}}}, 1, "code", "RunSpecInvalid"),
         (
             "",
@@ -271,7 +272,8 @@ def test_folder_that_cannot_be_made_gives_the_run_an_outcome(task: Task) -> None
     task.submit("")
     process_folder = task.folder / "task-0" / "wd"
     process_folder.mkdir(parents=True)
-    (process_folder / "code").write_text("a file where a folder must be")
+    (process_folder / "file").write_text("a file where a folder must be")
+    task.settings = {"AZ_BATCH_TASK_WORKING_DIR": str(process_folder / "file")}
     assert task.run() == 1
     assert task.json("result.json")["code"] == "AgentFailed"
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from runner.node.attempt import make_dirs
+from runner.node.checkpoint_restore import PART
 from tests.unit.node.agent_task import Task
 
 
@@ -47,6 +48,14 @@ def test_folder_that_is_none_any_more_is_made_anew(tmp_path: Path, harm: Any) ->
     assert not found.is_symlink()
     assert list(found.iterdir()) == []
     assert (tmp_path / "elsewhere" / "kept").exists() == (harm is link), "it is not ours to delete"
+
+
+def test_what_a_killed_restore_left_does_not_fill_the_disk(tmp_path: Path) -> None:
+    part = tmp_path / f"checkpoints{PART}0123"
+    part.mkdir()
+    (part / "weights").write_text("half")
+    make_dirs(tmp_path)
+    assert not part.exists()
 
 
 @pytest.mark.parametrize("folder", ["OUTPUT_DIR", "CHECKPOINT_DIR"])

@@ -306,3 +306,12 @@ def test_input_that_is_not_there_fails_the_run_by_name(task: Task) -> None:
     result = task.json("result.json")
     assert (result["step"], result["code"]) == ("inputs", "InputMissing")
     assert result["message"].startswith("input base: run run-1 has no result yet")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:hunter2@example.org/x?sig=hunter2", "ftp://example.org/x?sig=hunter2"]
+)
+def test_what_may_be_a_secret_of_a_url_is_in_no_message(take: Take, url: str) -> None:
+    with pytest.raises(StageFailedError, match=r"example\.org/x\?\*\*\*") as caught:
+        take({"kind": "url", "url": url, "sha256": None})
+    assert "hunter2" not in caught.value.message
