@@ -13,6 +13,7 @@ Settings: `load_settings({"target": target, ...}, cwd=Path.cwd(), env=os.environ
 
 from __future__ import annotations
 
+import errno
 import gc
 import importlib
 import os
@@ -149,10 +150,26 @@ def _report(err: Exception, words: Sequence[str], *, debug: bool) -> int:
         show_trace("".join(traceback.format_exception(err)))
     if isinstance(err, typer.Abort):
         return _INTERRUPTED
-    expected = err if isinstance(err, RunnerError) else usage_error(err, words) or _bug(err)
+    expected = (
+        err
+        if isinstance(err, RunnerError)
+        else usage_error(err, words) or _too_long(err) or _bug(err)
+    )
     if expected.what:
         show_error(expected, as_json=wants_json(words))
     return expected.exit_code
+
+
+def _too_long(err: Exception) -> RunnerError | None:
+    """Any path that is typed may be longer than the file system can even look for."""
+    if not isinstance(err, OSError) or err.errno != errno.ENAMETOOLONG:
+        return None
+    return RunnerError(
+        "R-PATH-LONG",
+        f"no file can have the name {str(err.filename)[:60]}…",
+        why="the file system does not take names of that length",
+        fix="give a shorter path",
+    )
 
 
 def _bug(err: Exception) -> RunnerError:

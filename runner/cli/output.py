@@ -138,12 +138,17 @@ class Output:
 
     def _table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
         cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-        header = [column.upper().replace("_", " ") for column in columns]
+        header = [_heading(column) for column in columns]
         widths = [max(len(line[n]) for line in [header, *cells]) for n in range(len(columns))]
         right = [_is_number_column(rows, column) for column in columns]
         self.text(styled(_aligned(header, widths, right), "bold", sys.stdout))
         for line in cells:
             self.text(_aligned(line, widths, right))
+
+
+def _heading(column: str) -> str:
+    """A field's name in capitals; the id of a run as it is, since it is there to be copied."""
+    return column if "-" in column else column.upper().replace("_", " ")
 
 
 def start_output() -> None:

@@ -158,6 +158,7 @@ def _row(row: RunRow) -> dict[str, Any]:
         "attempts": row.attempts,
         "evicted": row.evicted,
         "origin": record.raw.get("origin") if record else None,
+        "group": record.raw.get("group") if record else None,
     }
 
 

@@ -89,8 +89,9 @@ def _refused(param: Param, raw: str, why: str) -> RunnerError:
 
 
 def _example(param: Param) -> str:
-    if param.default is not None:
-        return str(param.default)
+    default = param.default
+    if default is not None and not (isinstance(default, float) and not math.isfinite(default)):
+        return str(default)
     return str(param.choices[0]) if param.choices else "VALUE"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.errors import RunnerError
@@ -100,6 +100,9 @@ def _kept(raw: Mapping[str, Any], asked: Repetition) -> dict[str, Any]:
         kept["after"] = []  # who repeats a blocked run wants it now
     if asked.kind != "reproduce":  # a run that went on elsewhere is reproduced from there, too
         kept["resume_from"] = asked.resume_from
+    elif isinstance(model := kept.get("model"), dict):
+        # Else looking into an old run would move @latest and its aliases back to it.
+        kept["model"] = {**cast("dict[str, Any]", model), "register": False}
     requirements = kept.get("requirements")
     if requirements and asked.constraints is not None:
         kept["requirements"] = {**requirements, "constraints": list(asked.constraints)}

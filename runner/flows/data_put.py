@@ -54,7 +54,7 @@ def plan_put(
         return Upload(source, path, size, over, "same" if same else "different")
 
     uploads = side_by_side(compare, files, stop)
-    on_progress(Progress("compare", "end", _counts(uploads)))
+    on_progress(Progress("compare", "end", _counts(uploads) + _left_out(sources)))
     return uploads
 
 
@@ -144,13 +144,40 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
             f"there is no file in {named([str(source) for source in sources])}",
             fix="give a folder that has files",
         )
+    _refuse_same_name(named_files)
     return [(source, path.strip("/")) for source, path in named_files]
+
+
+def _refuse_same_name(named_files: Sequence[tuple[Path, str]]) -> None:
+    """Two files for one name would overtake each other, and the last one stay."""
+    first: dict[str, Path] = {}
+    for source, path in named_files:
+        other = first.setdefault(path, source)
+        if other is not source:
+            raise RunnerError(
+                "R-DATA-SAME-NAME",
+                f"two files would be stored as {path.strip('/')}",
+                why=f"{other} and {source}; nothing was sent",
+                fix="send them one by one, each with a destination of its own",
+            )
 
 
 def _files_below(folder: Path) -> Iterator[Path]:
     """Files and links to files; links to folders are not followed: they may lead in circles."""
     for parent, _, names in os.walk(folder, onerror=_raise_unreadable):
         yield from (path for name in names if (path := Path(parent, name)).is_file())
+
+
+def _left_out(sources: Sequence[Path]) -> str:
+    """What lies in the folders and is not sent: said, so that nobody misses it later."""
+    found = [
+        str(path)
+        for source in sources
+        for parent, folders, names in os.walk(source)
+        for path in (Path(parent, name) for name in sorted((*folders, *names)))
+        if not path.is_file() and (path.is_symlink() or not path.is_dir())
+    ]
+    return f"; left out, no file: {named(found)}" if found else ""
 
 
 def _raise_unreadable(err: OSError) -> None:

@@ -41,6 +41,15 @@ def open_store(connection: Connection, name: str) -> Generator[Store]:
     store = connection.open_store(name)
     try:
         yield store
+    except RunnerError as err:
+        if err.code != "R-CONTAINER-MISSING" or name == connection.outputs.container_data:
+            raise
+        raise RunnerError(
+            "R-DATA-NO-CONTAINER",
+            f"there is no container {name!r} in the storage account",
+            why="runner makes none but its own",
+            fix=f"use {connection.outputs.container_data}:, or a container that is there",
+        ) from err
     finally:
         store.close()
 

@@ -243,7 +243,7 @@ def _by_task(texts: Sequence[str], recipes: Mapping[str, Recipe]) -> dict[str, l
         if not dot or "=" in task:
             raise RunnerError(
                 "R-SET-FORM", f"--set {text!r} is not task.param=value",
-                fix=f"--set {next(iter(recipes))}.{text}",
+                fix=f"--set {next(iter(recipes))}.{text if '=' in text else 'epochs=VALUE'}",
             )  # fmt: skip
         if task not in recipes:
             raise RunnerError(

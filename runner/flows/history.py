@@ -14,7 +14,7 @@ from pathlib import Path
 from runner.azure.blobs import in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
-from runner.core.run_ids import newest_first, submitted
+from runner.core.run_ids import newest_first, slug, submitted
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord, RunResult, parse_run
 from runner.core.states import RunState, RunStatus
@@ -67,8 +67,10 @@ class RunFilter:
 
     def accepts(self, row: RunRow) -> bool:
         """Whether the run is meant; one that cannot be read is, unless more is asked of it."""
-        if self.experiment and (row.record is None or row.record.experiment != self.experiment):
-            return False
+        if self.experiment:  # as typed, or as `train -e` writes what was typed
+            names = (self.experiment, slug(self.experiment))
+            if row.record is None or row.record.experiment not in names:
+                return False
         return not self.states or (row.status is not None and row.status.state in self.states)
 
 

@@ -27,6 +27,7 @@ from runner.node.model_documents import (
     check_alias,
     check_name,
     draft_version,
+    is_wanted,
     model_record_blob,
     parse_request,
 )
@@ -120,6 +121,8 @@ def settle_model(
 
     A run is not worse for a model that could not be registered: then `problem` says why.
     """
+    if not is_wanted(record.raw.get("model")):
+        return None
     try:
         request = wanted_model(record)
         if request is None:
@@ -159,7 +162,7 @@ def describe_models(connection: Connection, record: RunRecord) -> list[RunModel]
     found = load_run_models(runs_container(connection), record.run_id)
     described = [_checked(connection, model) for model in found]
     wanted: Document = record.raw.get("model") or {}
-    if wanted and str(wanted.get("name")) not in {model.name for model in found}:
+    if is_wanted(wanted) and str(wanted.get("name")) not in {model.name for model in found}:
         described.append(RunModel(str(wanted.get("name")), None, "its agent did not come to it"))
     return described
 

@@ -68,6 +68,13 @@ class ModelRequest:
     description: str = ""
 
 
+def is_wanted(raw: object) -> bool:
+    """Whether `model` of run.json asks for a version; a reproduction keeps it, and does not."""
+    return bool(raw) and not (
+        isinstance(raw, dict) and cast("Document", raw).get("register") is False
+    )
+
+
 def parse_request(raw: object) -> ModelRequest | None:
     """`model` of run.json; None where the run asks for nothing. Raises RegistryError."""
     if not raw:

@@ -26,6 +26,7 @@ from runner.node.model_documents import (
     ModelRequest,
     RegistryError,
     draft_version,
+    is_wanted,
     model_record_blob,
     parse_request,
 )
@@ -56,7 +57,7 @@ def settle_model(
     """Register what run.json asks for, if the run succeeded and it was not done yet."""
     try:
         run: Document = json.loads(runs.get(blobs.run) or b"{}")
-        if not run.get("model"):
+        if not is_wanted(run.get("model")):
             return
         result: Document = json.loads(runs.get(blobs.result) or b"{}")
         if result.get("status") == "succeeded" and not _is_done(runs, run):

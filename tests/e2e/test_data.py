@@ -275,7 +275,7 @@ def test_names_that_lead_out_of_the_folder_are_refused(
         (("put", "empty", "x"), "R-DATA-EMPTY"),
         (("put", "file.txt", "../x"), "R-DATA-PATH"),
         (("get", "no-such-thing"), "R-DATA-NONE"),
-        (("ls", "nocontainer:"), "R-CONTAINER-MISSING"),
+        (("ls", "nocontainer:"), "R-DATA-NO-CONTAINER"),
         (("ls", "Bad_Name:x"), "R-DATA-PATH"),
     ],
 )

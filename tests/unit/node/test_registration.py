@@ -60,6 +60,13 @@ def test_run_that_failed_is_no_model(task: Task) -> None:
     assert not task.has("models/cats.json")
 
 
+def test_run_that_reproduces_another_registers_nothing(task: Task) -> None:
+    task.submit(SCRIPT, model={"name": "cats", "aliases": ["production"], "register": False})
+    assert task.run() == 0
+    assert task.json("result.json")["status"] == "succeeded"
+    assert not task.has("models/cats.json")
+
+
 def test_copies_bring_the_right_to_read_their_source(
     service: FakeBlobs, patience: Patience
 ) -> None:

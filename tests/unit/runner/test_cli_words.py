@@ -116,3 +116,14 @@ def test_stream_that_cannot_show_a_character_is_no_bug(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert "uni" in done.stdout.splitlines()[0], "its name is readable"
     assert "\\xfcn\\xef" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["train", "x" * 300], ["submit", "x" * 300]])
+def test_path_that_no_file_can_have_is_no_bug_of_runner(words: list[str], capsys: Capture) -> None:
+    assert main(words) == ExitCode.USAGE
+    assert "R-BUG" not in capsys.readouterr().err
+
+
+def test_ids_of_runs_keep_their_letters_as_headings(capsys: Capture) -> None:
+    Output(OutputFormat.TABLE).rows([{"a_b": 1, "cats-2026-x": 2}], ("a_b", "cats-2026-x"))
+    assert "A B  cats-2026-x" in capsys.readouterr().out

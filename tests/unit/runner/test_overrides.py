@@ -95,3 +95,10 @@ def test_value_of_the_wrong_type_range_or_choice_says_what_is_allowed(text: str,
 @pytest.mark.parametrize("word", ["true", "on", "1", "YES"])
 def test_words_for_true(word: str) -> None:
     assert parse_value(param("flag", "bool", False), word) is True
+
+
+def test_value_that_is_refused_is_not_the_example_of_a_good_one() -> None:
+    rate = param("rate", "float", float("nan"))
+    with pytest.raises(RunnerError) as caught:
+        parse_value(rate, "nan")
+    assert "nan" not in caught.value.fix

@@ -14,6 +14,7 @@ from runner.core.run_document import run_document
 from runner.core.run_record import RunRecord, parse_run
 from runner.flows.local_pool import local_outputs
 from runner.flows.local_state import LocalState
+from runner.node.model_documents import is_wanted
 
 OUTPUTS = local_outputs(LocalState(20001, 20002, 1, 1))
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -105,6 +106,15 @@ def test_reproduction_goes_on_from_where_the_original_did_with_its_packages() ->
     assert document["resume_from"] == RAW["resume_from"]
     assert document["requirements"] == {**RAW["requirements"], "constraints": ["numpy==2.1"]}
     assert document["origin"] == {"kind": "reproduce", "run_id": RAW["run_id"]}
+
+
+def test_reproduction_is_no_new_version_of_the_model_and_moves_no_alias() -> None:
+    model = {"name": "cats", "aliases": ["production"], "path": "model*"}
+    reproduced = again(Repetition("reproduce"), model=model)["model"]
+    assert reproduced == {**model, "register": False}
+    assert is_wanted(model)
+    assert not is_wanted(reproduced)
+    assert again(Repetition("retry"), model=model)["model"] == model
 
 
 def test_resume_says_where_it_goes_on() -> None:

@@ -251,3 +251,12 @@ def test_since_that_is_no_time_is_refused(text: str) -> None:
     with pytest.raises(RunnerError) as caught:
         parse_since(text, NOW)
     assert caught.value.fix
+
+
+def test_experiment_is_found_as_it_was_typed() -> None:
+    body = json.dumps(run_of("mnist-20261121-143005-k3f9", experiment="my-cats")).encode()
+    record = parse_run(body, "mnist-20261121-143005-k3f9")
+    row = RunRow(record.run_id, record, None, None)
+    assert RunFilter("My Cats").accepts(row)
+    assert RunFilter("my-cats").accepts(row)
+    assert not RunFilter("my").accepts(row)

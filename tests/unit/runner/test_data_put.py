@@ -1,0 +1,82 @@
+"""What `runner data put` makes of the sources that are named."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from runner.azure.credentials import Connection
+from runner.azure.stores import Store, StoredFile
+from runner.core.errors import RunnerError
+from runner.core.progress import Progress, ignore_progress
+from runner.core.stored_paths import StoredPath
+from runner.flows.data_put import plan_put
+from runner.flows.data_stores import open_store
+from runner.flows.local_pool import local_outputs
+from runner.flows.local_state import LocalState
+
+
+class _Empty:
+    """A store in which nothing lies."""
+
+    def list(self, _folder: str) -> Iterator[StoredFile]:
+        return iter(())
+
+    def find(self, _path: str) -> StoredFile | None:
+        return None
+
+    def close(self) -> None:
+        return None
+
+
+STORE = cast("Store", _Empty())
+
+
+def test_two_files_for_one_name_are_refused(tmp_path: Path) -> None:
+    for folder in ("left", "right"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "a.txt").write_text(folder)
+    sources = [tmp_path / "left" / "a.txt", tmp_path / "right" / "a.txt"]
+    with pytest.raises(RunnerError) as caught:
+        plan_put(STORE, sources, StoredPath("data", "both"), ignore_progress)
+    assert caught.value.code == "R-DATA-SAME-NAME"
+    assert "both/a.txt" in caught.value.what
+
+
+def test_what_is_no_file_is_named_as_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "sub").mkdir()
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "nowhere").symlink_to(tmp_path / "gone")
+    (tmp_path / "circle").symlink_to(tmp_path)
+    seen: list[Any] = []
+
+    def on_progress(progress: Progress) -> None:
+        seen.append(progress)
+
+    uploads = plan_put(STORE, [tmp_path], StoredPath("data", "x"), on_progress)
+    assert [upload.path for upload in uploads] == ["x/a.txt"]
+    said = str(seen[-1])
+    assert all(name in said for name in ("pipe", "nowhere", "circle"))
+    assert "sub" not in said.replace(str(tmp_path), "")
+
+
+def test_container_that_is_not_there_is_named() -> None:
+    class Connected:
+        outputs = local_outputs(LocalState(20001, 20002, 1, 1))
+
+        def open_store(self, _name: str) -> _Empty:
+            return _Empty()
+
+    connection = cast("Connection", Connected())
+    with pytest.raises(RunnerError) as caught, open_store(connection, "pets"):
+        raise RunnerError("R-CONTAINER-MISSING", "a storage container does not exist", fix="up")
+    assert caught.value.code == "R-DATA-NO-CONTAINER"
+    assert "'pets'" in caught.value.what
+    with pytest.raises(RunnerError) as caught, open_store(connection, "data"):
+        raise RunnerError("R-CONTAINER-MISSING", "a storage container does not exist", fix="up")
+    assert caught.value.code == "R-CONTAINER-MISSING"
