@@ -263,15 +263,18 @@ class Run:
         self,
         *,
         set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
+        checkpoint: int | None = None,
         pool: str | None = None,
         wait: bool = False,
     ) -> Run:
-        """Go on from its newest complete checkpoint, as a new run; `set` changes parameters."""
+        """Go on from its newest complete checkpoint, or `checkpoint`, as a new run."""
         from runner.flows.repeat import resume_run
 
         connection, overrides = self.session.connection, overrides_of(set)
         return self._again(
-            lambda view: resume_run(connection, self.record, pool, overrides, view.on_progress),
+            lambda view: resume_run(
+                connection, self.record, pool, overrides, view.on_progress, checkpoint
+            ),
             wait=wait,
         )
 

@@ -25,6 +25,14 @@ def resume(
             "--set", "-s", metavar="NAME=VALUE", help="Change a parameter.", show_default=False
         ),
     ] = None,
+    checkpoint: Annotated[
+        int | None,
+        typer.Option(
+            metavar="N",
+            help="Go on from this checkpoint of the run, not its newest.",
+            show_default=False,
+        ),
+    ] = None,
     pool: PoolOption = None,
     detach: DetachOption = False,
     download: Annotated[
@@ -49,7 +57,9 @@ def resume(
     again, followed = submit_and_follow(
         out,
         connection,
-        lambda on_progress: resume_run(connection, record, pool, overrides, on_progress),
+        lambda on_progress: resume_run(
+            connection, record, pool, overrides, on_progress, checkpoint
+        ),
         detach=detach,
         output_dir=settings.output_dir if download else None,
     )

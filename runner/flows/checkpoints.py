@@ -21,13 +21,19 @@ def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[Checkpoint,
     return tuple(sorted(whole, key=lambda checkpoint: checkpoint.order, reverse=True))
 
 
-def find_checkpoint(container: BlobContainer, record: RunRecord) -> tuple[str, Checkpoint] | None:
-    """What a run would go on from, and whose it is: its own newest, else what it began from."""
+def find_checkpoint(
+    container: BlobContainer, record: RunRecord, wanted: int | None = None
+) -> tuple[str, Checkpoint] | None:
+    """What a run would go on from, and whose it is: its own newest, else what it began from.
+
+    With `wanted` only its own of that number.
+    """
     own = list_checkpoints(container, record.run_id)
-    if own:
-        return record.run_id, own[0]
+    chosen = next((each for each in own if wanted in (None, each.number)), None)
+    if chosen is not None:
+        return record.run_id, chosen
     before = record.raw.get("resume_from")
-    if not before:
+    if not before or wanted is not None:
         return None
     run_id, number = str(before["run_id"]), before.get("checkpoint")
     there = list_checkpoints(container, run_id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,12 +21,13 @@ from runner.core.run_ids import make_run_id
 from runner.core.run_record import RunRecord
 from runner.core.secrets import read_secrets, refuse_in_the_open
 from runner.core.states import RunState
-from runner.flows.checkpoints import find_checkpoint
+from runner.flows.checkpoints import find_checkpoint, list_checkpoints
 from runner.flows.history import RunFilter, RunRow, list_runs
 from runner.flows.prepare import PreparedRun, run_id_suffix
 from runner.flows.run_documents import find_run, runs_container
 from runner.flows.run_view import load_view
 from runner.flows.submit import submit_run
+from runner.node.checkpoint import Checkpoint
 from runner.node.pack import build_agent
 
 _TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
@@ -75,12 +76,19 @@ def resume_run(
     pool: str | None,
     overrides: tuple[str, ...],
     on_progress: OnProgress,
+    number: int | None = None,
 ) -> RunRecord:
-    """A run that ended, continued as a new run from its newest complete checkpoint."""
+    """A run that ended, continued as a new run from its newest complete checkpoint.
+
+    Or from checkpoint `number`: the newest may be whole, and still what the script fails on.
+    """
     state = load_view(connection, record).status.state
     if not state.final:
         raise _goes_on(record, state)
-    found = find_checkpoint(runs_container(connection), record)
+    container = runs_container(connection)
+    found = find_checkpoint(container, record, number)
+    if found is None and number is not None:
+        raise _no_such_checkpoint(record, number, list_checkpoints(container, record.run_id))
     if found is None:
         raise RunnerError(
             "R-RESUME-NOTHING",
@@ -92,6 +100,16 @@ def resume_run(
     before = {"run_id": run_id, "checkpoint": checkpoint.number}
     asked = Repetition("resume", overrides, resume_from=before)
     return submit_again(connection, record, asked, pool, on_progress)
+
+
+def _no_such_checkpoint(record: RunRecord, number: int, there: Sequence[Checkpoint]) -> RunnerError:
+    names = ", ".join(str(each.number) for each in there) or "none"
+    return RunnerError(
+        "R-RESUME-NOTHING",
+        f"{record.run_id} has no complete checkpoint {number}",
+        why=f"it has {names}; older ones were deleted when newer ones came",
+        fix=f"choose one of those, or start over with runner retry {record.run_id}",
+    )
 
 
 def submit_again(

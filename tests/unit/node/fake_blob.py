@@ -199,7 +199,8 @@ class _Handler(BaseHTTPRequestHandler):
         if found is None:
             self._answer(200, bytes(blob.data), headers=headers)
             return
-        last = int(found[2]) + 1 if found[2] else len(blob.data)
+        last = min(int(found[2]) + 1, len(blob.data)) if found[2] else len(blob.data)
+        headers["Content-Range"] = f"bytes {found[1]}-{last - 1}/{len(blob.data)}"
         self._answer(206, bytes(blob.data[int(found[1]) : last]), headers=headers)
 
     def _list(self, query: dict[str, str]) -> None:
@@ -210,14 +211,15 @@ class _Handler(BaseHTTPRequestHandler):
         marker = str(end) if end < len(names) else ""
         entries = "".join(
             f"<Blob><Name>{escape(name)}</Name><Properties><Content-Length>"
-            f"{len(self.service.blobs[name].data)}</Content-Length></Properties></Blob>"
+            f"{len(self.service.blobs[name].data)}</Content-Length>"
+            f"<BlobType>{self.service.blobs[name].kind}</BlobType></Properties></Blob>"
             for name in page
         )
         xml = (
             '\ufeff<?xml version="1.0" encoding="utf-8"?><EnumerationResults><Blobs>'
             f"{entries}</Blobs><NextMarker>{marker}</NextMarker></EnumerationResults>"
         )
-        self._answer(200, xml.encode())
+        self._answer(200, xml.encode(), headers={"Content-Type": "application/xml"})
 
     def _answer(
         self,
