@@ -55,5 +55,5 @@ def test_agent_starts_alone_and_says_what_is_missing(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert "RUNNER_RUN_ID is not set" in done.stdout
+    assert "RUNNER_STORAGE is not set" in done.stdout
     assert done.stderr == ""
