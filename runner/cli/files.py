@@ -106,8 +106,11 @@ def get(
         fetched = fetch_outputs(
             connection, record, settings.output_dir, view.on_progress, patterns or ()
         )
+    if not fetched.files:
+        out.note("the run has exported nothing")
     if output is OutputFormat.TABLE:
-        out.text(str(fetched.folder))
+        if fetched.files:
+            out.text(str(fetched.folder))
     else:
         files = [file.path for file in fetched.files]
         out.record({"run_id": record.run_id, "output_dir": str(fetched.folder), "files": files})

@@ -58,13 +58,31 @@ def _print(
 ) -> None:
     from runner.flows.logs import read_log
 
-    rest = ""
+    rest, empty = "", True
     for piece in read_log(connection, record, stream, tail=tail, attempt=attempt):
+        empty = empty and not piece
         *lines, rest = (rest + piece).split("\n")
         for line in lines:
             out.text(line)
     if rest:
         out.text(rest)
+    if empty and tail != 0:
+        _say_where_else(out, connection, record, stream, attempt)
+
+
+def _say_where_else(
+    out: Output, connection: Connection, record: RunRecord, stream: LogStream, attempt: int | None
+) -> None:
+    """A script that failed at once wrote its trace to the other stream: nothing is no answer."""
+    from runner.flows.logs import read_log
+
+    other: LogStream = "stdout" if stream == "stderr" else "stderr"
+    words = {"stdout": "standard output", "stderr": "standard error"}
+    said = f"nothing on {words[stream]}"
+    if any(read_log(connection, record, other, tail=1, attempt=attempt)):
+        flag = " --stderr" if other == "stderr" else ""
+        said += f"; {words[other]} has something: runner logs {record.run_id}{flag}"
+    out.note(said)
 
 
 def _follow(

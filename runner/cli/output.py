@@ -6,6 +6,7 @@ import io
 import json
 import math
 import sys
+import unicodedata
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
@@ -83,9 +84,11 @@ class Output:
         if title:
             self.text(styled(title, "bold", sys.stdout))
         width = max((len(name) for name in record), default=0)
-        for name, value in record.items():
+        for key, value in record.items():
+            name = _visible(key)
             label = styled(f"{name:<{width}}", "dim", sys.stdout)
-            self.text(f"{label}  {_cell(value)}".rstrip())
+            shown = "\n".join(_visible(line) for line in _cell(value).split("\n"))
+            self.text(f"{label}  {shown}".rstrip())
 
     def text(self, line: str = "") -> None:
         """A line of data on stdout, as it is."""
@@ -112,7 +115,8 @@ class Output:
         self.note(title, style="bold")
         width = max((len(name) for name in pairs), default=0)
         for name, value in pairs.items():
-            self.note(f"  {styled(f'{name:<{width}}', 'dim', sys.stderr)}  {value}")
+            label = styled(f"{_visible(name):<{width}}", "dim", sys.stderr)
+            self.note(f"  {label}  {value}")
         if commands:
             self.note("")
         for command in commands:
@@ -137,7 +141,7 @@ class Output:
             view.close()
 
     def _table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        cells = [[_cell(row.get(column)) for column in columns] for row in rows]
+        cells = [[_visible(_cell(row.get(column))) for column in columns] for row in rows]
         header = [_heading(column) for column in columns]
         widths = [max(len(line[n]) for line in [header, *cells]) for n in range(len(columns))]
         right = [_is_number_column(rows, column) for column in columns]
@@ -217,6 +221,15 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return _scalar(value)
+
+
+def _visible(text: str) -> str:
+    """Names come from scripts: one must neither break a row nor tell the terminal what to do."""
+    if text.isprintable():
+        return text
+    return "".join(
+        repr(char)[1:-1] if unicodedata.category(char) == "Cc" else char for char in text
+    )
 
 
 def _json(value: Any) -> str:

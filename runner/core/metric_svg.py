@@ -37,9 +37,14 @@ def draw_html(title: str, panels: Mapping[str, Sequence[Curve]]) -> str:
     )
 
 
+def _text(words: str) -> str:
+    """Escaped; what XML cannot hold at all, as control characters, is drawn as a replacement."""
+    return escape("".join(char if char.isprintable() else "\ufffd" for char in words))
+
+
 def _panel(name: str, curves: Sequence[Curve], top: int) -> str:
     points = [point for curve in curves for point in curve.finite]
-    title = f'<text x="{_LEFT}" y="{top + 22}" font-weight="bold">{escape(name)}</text>\n'
+    title = f'<text x="{_LEFT}" y="{top + 22}" font-weight="bold">{_text(name)}</text>\n'
     if not points:
         return title + f'<text x="{_LEFT}" y="{top + 60}">no finite value</text>\n'
     box = _Box(points, top)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from runner.core.errors import ExitCode
 from tests.e2e.conftest import Cli, until
 
 Write = Callable[..., Path]
@@ -168,3 +169,16 @@ def test_logs_follow_a_run_from_another_terminal(cli: Cli, script: Write) -> Non
     ]
     assert cli.ok("logs", run_id, "--tail", "2").splitlines() == ["line 38", "line 39"]
     until(lambda: cli.json("show", run_id)["state"] == "succeeded")
+
+
+@pytest.mark.feature(34)
+def test_script_that_failed_without_a_word_says_where_its_trace_is(cli: Cli, script: Write) -> None:
+    folder = script("raise ValueError('no data')\n")
+    assert cli.run("train", folder).returncode == ExitCode.RUN_FAILED
+    done = cli.run("logs", "@last")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert "--stderr" in done.stderr
+    assert "ValueError: no data" in cli.ok("logs", "@last", "--stderr")
+    fetched = cli.run("files", "get", "@last")
+    assert fetched.stdout == "", "no folder is named that is not there"
+    assert "exported nothing" in fetched.stderr

@@ -84,3 +84,8 @@ def test_whatever_the_values_the_pictures_are_drawn(values: tuple[float, ...]) -
     drawn = root.findall(".//{http://www.w3.org/2000/svg}polyline")
     assert len(drawn) == (1 if finite else 0)
     assert "&lt;&amp;&gt;" in draw_html("run <&>", {"loss <&>": [curve]})
+
+
+def test_picture_of_a_metric_with_control_characters_is_xml() -> None:
+    svg = draw_svg({"a\x00\x1b\n<": [Curve("run", "a", ((1, 2.0),))]})
+    assert "\ufffd" in "".join(ElementTree.fromstring(svg).itertext())

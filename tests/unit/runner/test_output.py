@@ -178,3 +178,16 @@ def test_confirm_without_a_terminal_is_no(monkeypatch: pytest.MonkeyPatch) -> No
     assert Output().confirm("sure?") is False
     monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
     assert Output().confirm("sure?") is True
+
+
+def test_name_that_a_script_chose_cannot_break_a_row_or_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = Output(OutputFormat.TABLE)
+    out.rows([{"metric": "a\nb\x1b[2J", "value": "ü 💥"}], ("metric", "value"))
+    out.record({"c\x1b[31m": 1, "lines": "one\ntwo\x07"})
+    out.panel("run", {"d\x1b[0m": "1"})
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[1] == "a\\nb\\x1b[2J  ü 💥"
+    assert "one\ntwo\\x07" in shown.out
+    assert "\x1b" not in shown.out + shown.err
