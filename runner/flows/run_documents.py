@@ -5,6 +5,7 @@ from __future__ import annotations
 from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
+from runner.core.group import group_blob
 from runner.core.metrics import MetricPoint, MetricSummary, parse_metric_line, summarise
 from runner.core.run_ids import check_reference, is_run_id, newest_first
 from runner.core.run_paths import RunPaths
@@ -38,7 +39,7 @@ def find_run(connection: Connection, reference: str) -> RunRecord:
     run_id = _resolve(container, text)
     content = container.read(RunPaths(run_id).run)
     if content is None:
-        raise _not_found(reference)
+        raise _not_found(container, reference)
     return parse_run(content, run_id)
 
 
@@ -57,7 +58,7 @@ def _resolve(container: BlobContainer, text: str) -> str:
     if len(ids) == 1:
         return ids[0]
     if not ids:
-        raise _not_found(text)
+        raise _not_found(container, text)
     shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
     raise RunnerError(
         "R-RUN-AMBIGUOUS",
@@ -67,7 +68,14 @@ def _resolve(container: BlobContainer, text: str) -> str:
     )
 
 
-def _not_found(text: str) -> RunnerError:
+def _not_found(container: BlobContainer, text: str) -> RunnerError:
+    if is_run_id(text) and container.size(group_blob(text)) is not None:
+        return RunnerError(
+            "R-RUN-UNKNOWN",
+            f"{text!r} is a group of runs, and no run",
+            why="this is done to one run at a time",
+            fix=f"runner ps --group {text} lists its runs",
+        )
     return RunnerError(
         "R-RUN-UNKNOWN",
         f"there is no run {text!r}",

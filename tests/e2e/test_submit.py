@@ -81,7 +81,9 @@ def test_merge_task_reads_what_those_before_it_wrote_and_the_job_closes_itself(
     )
     done = cli.run("submit", write(text), "-o", "json")
     assert done.returncode == 0, done.stderr
-    shown = cli.json("show", done.stderr.split("group ")[1].split()[0])
+    group = done.stderr.split("group ")[1].split()[0]
+    shown = cli.json("show", group)
+    assert f"runner ps --group {group}" in cli.run("logs", group).stderr
     states = {one["task"]: one["state"] for one in shown["tasks"]}
     assert states == dict.fromkeys(("prepare", "left", "right", "merge"), "succeeded")
     runs = {one["task"]: one["run_id"] for one in shown["tasks"]}
