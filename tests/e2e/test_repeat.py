@@ -31,7 +31,9 @@ salt = os.urandom(8).hex() if arguments.vary == "true" else ""
 weights = hashlib.sha256(f"{arguments.seed}{salt}".encode()).digest() * 100
 out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
 with zipfile.ZipFile(out / "model.zip", "w") as packed:
-    packed.writestr(zipfile.ZipInfo("weights", time.localtime()[:6]), weights)
+    # an archive counts in steps of two seconds, and a run is faster than that
+    moment = 400_000_000 + time.time_ns() // 1_000_000 % 400_000_000 * 2
+    packed.writestr(zipfile.ZipInfo("weights", time.localtime(moment)[:6]), weights)
 (out / "weights.bin").write_bytes(weights)
 (out / "summary.json").write_text(json.dumps({"acc": 0.5, "seconds": time.time()}))
 with open(os.environ["RUNNER_METRICS_FILE"], "a") as metrics:
