@@ -74,9 +74,11 @@ def wanted_state(
 def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
     """The one of before, unless it has none or something else listens there now."""
     port = before.files_port if before else 0
-    if before and port and port not in taken and (before.batch or port_is_free(port)):
-        return port
-    return choose_port(taken)
+    if before is None or not port or port in taken:
+        return choose_port(taken)
+    # Where both are taken, an emulator that the state forgot has them: it is adopted with both.
+    ours = before.batch is not None or not port_is_free(before.batch_port)
+    return port if ours or port_is_free(port) else choose_port(taken)
 
 
 def start(

@@ -32,6 +32,7 @@ def ended(cli: Cli, run_id: str) -> dict[str, Any]:
     return until(look) or {}
 
 
+@pytest.mark.slow
 @pytest.mark.feature(30)
 def test_two_firings_make_two_runs_that_are_listed_like_any_other(
     own_cli: Cli, script: Write

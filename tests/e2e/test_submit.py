@@ -159,6 +159,7 @@ def test_cancelling_a_group_ends_every_task_and_its_job(
     assert not any(again.values())
 
 
+@pytest.mark.slow
 def test_evicted_task_runs_again_and_what_comes_after_waits_for_it(
     own_cli: Cli, write: Write, tmp_path: Path
 ) -> None:
