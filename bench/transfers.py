@@ -109,13 +109,14 @@ def _sdk_put(container: ContainerClient, files: list[Path], prefix: str, number:
 def _sdk_get(
     container: ContainerClient, files: list[Path], prefix: str, back: Path, number: int
 ) -> None:
-    def fetch(file: Path) -> None:
-        with (back / file.name).open("wb") as target:
+    def fetch(name: Path) -> None:
+        with (back / name.name).open("wb") as target:
             inner = number if len(files) == 1 else 1
-            stream = container.download_blob(f"{prefix}/{file.name}", max_concurrency=inner)
-            stream.readinto(target)
+            container.download_blob(str(name), max_concurrency=inner).readinto(target)
 
-    _each(fetch, files, number)
+    # Who wants a folder does not know what is in it, with the SDK neither.
+    names = [Path(blob.name) for blob in container.list_blobs(name_starts_with=f"{prefix}/")]
+    _each(fetch, names, number)
 
 
 def _each(function: Callable[[Path], None], files: list[Path], number: int) -> None:

@@ -161,6 +161,10 @@ class BlobStore:
 
     def _ranges(self, file: StoredFile, start: int) -> Iterator[bytes]:
         """The content from `start` in order, some ranges ahead of the reader."""
+        if file.size_bytes - start <= BLOCK_BYTES:  # no thread has to be asked for one range
+            if file.size_bytes > start:
+                yield self._range(file, start, file.size_bytes - start)
+            return
         waiting: deque[Future[bytes]] = deque()
         with _all_ended(waiting):
             for first in range(start, file.size_bytes, BLOCK_BYTES):

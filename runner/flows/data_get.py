@@ -113,7 +113,8 @@ def _target(file: StoredFile, place: StoredPath, local: Path | None, *, single: 
         target = folder / check_output_path(name)
     except ValueError as err:
         raise _leaves(name) from err
-    if not target.resolve().is_relative_to(folder.resolve()):
+    # A folder that is not there has no links in it.
+    if folder.exists() and not target.resolve().is_relative_to(folder.resolve()):
         raise _leaves(name)
     return target
 
