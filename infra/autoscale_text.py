@@ -13,12 +13,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, time
 from decimal import Decimal
 
-from infra.formula_check import check_formula
 from infra.pool_config import OfficeHours, PoolConfig
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.prices import PriceTable
 
-__all__ = ["FALLBACK_WAIT_MINUTES", "NodeCaps", "check_formula", "formula_text", "node_caps"]
+__all__ = ["FALLBACK_WAIT_MINUTES", "NodeCaps", "formula_text", "node_caps"]
 
 _SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
 # Nodes outlive the last task by so much, so that a sweep's next trial finds them warm.

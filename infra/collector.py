@@ -6,21 +6,20 @@ import gc
 from collections.abc import Generator
 from contextlib import contextmanager
 
-_YOUNG = 10_000
-
 
 @contextmanager
 def paused() -> Generator[None]:
-    """Only young objects are looked at meanwhile, and what is there by then is kept to the end.
+    """No collection meanwhile, and none later of what is there by then: it is kept to the end.
 
     The classes of the SDK and the outputs of a program are some 300,000 objects. Each full
     collection looks at all of them and finds next to nothing; together they are a quarter of the
     program's time (`bench/infra_program.py`). For processes that declare once and end.
     """
-    before = gc.get_threshold()
-    gc.set_threshold(_YOUNG, 1_000, 1_000)  # only what is new is looked at
+    was = gc.isenabled()
+    gc.disable()
     try:
         yield
     finally:
-        gc.freeze()
-        gc.set_threshold(*before)
+        if was:
+            gc.freeze()
+            gc.enable()

@@ -311,6 +311,7 @@ def test_description_that_storage_lost_is_given_back_by_who_watches(
     assert last.result is not None
     assert find_run(connection, record.run_id) == record
     runs.delete(RunPaths(record.run_id).run)
+    runs.delete(f"index/{record.run_id}")
     (row,) = (
         row
         for row in list_runs(connection, tmp_path, limit=None, experiment=None).rows

@@ -174,7 +174,6 @@ def test_logs_follow_a_run_from_another_terminal(cli: Cli, script: Write) -> Non
     until(lambda: cli.json("show", run_id)["state"] == "succeeded")
 
 
-@pytest.mark.feature(34)
 def test_script_that_failed_without_a_word_says_where_its_trace_is(cli: Cli, script: Write) -> None:
     folder = script("raise ValueError('no data')\n")
     assert cli.run("train", folder).returncode == ExitCode.RUN_FAILED

@@ -148,13 +148,14 @@ def test_killed_script_is_a_failed_run_that_names_the_signal(cli: Cli, script: W
 
 def test_killed_agent_leaves_a_failed_run_with_a_reason(cli: Cli, script: Write) -> None:
     run_id, pid = running(cli, script(SLOW))
-    agent = psutil.Process(pid).parent()
+    child = psutil.Process(pid)
+    agent = child.parent()
     assert agent is not None
     agent.kill()
     done = cli.run("attach", run_id)
     assert done.returncode == 1
     assert cli.json("show", run_id)["state"] == "failed"
-    until(lambda: not psutil.pid_exists(pid))
+    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
 
 
 def test_cancelled_run_ends_and_stays_cancelled(cli: Cli, script: Write) -> None:

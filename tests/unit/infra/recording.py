@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -92,6 +93,8 @@ def record(
     declare: Callable[[], Mapping[str, Any]], *, stack: str = "dev", preview: bool = False
 ) -> Recording:
     """Run `declare` to its end and wait for every resource; its result are the exports."""
+    # Pulumi takes the thread's event loop for granted, and another test may have closed it.
+    asyncio.set_event_loop(asyncio.new_event_loop())
     reset_options(project="runner", stack=stack)
     monitor = _Monitor()
     mocks.set_mocks(monitor.mocks, "runner", stack, preview, monitor=monitor)

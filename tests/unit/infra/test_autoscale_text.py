@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from batch_emulator.autoscale.parser import MAX_STATEMENTS, parse
-from infra.autoscale_text import NodeCaps, check_formula, formula_text, node_caps
+from infra.autoscale_text import NodeCaps, formula_text, node_caps
+from infra.formula_check import check_formula
 from infra.pool_config import OfficeHours, PoolConfig
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.prices import Price, PriceKey, PriceTable
