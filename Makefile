@@ -30,10 +30,10 @@ train: $(READY) ## train MNIST on local services (ARGS="--set subset=8000" for a
 	@$(BIN)/runner train mnist $(if $(DATA),--data $(DATA)) $(ARGS)
 
 test: $(INFRA_READY) ## unit, contract and end-to-end tests
-	$(BIN)/pytest -n 2 -m "not slow" $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
 
 test-all: $(INFRA_READY) ## everything, the slow suites too
-	$(BIN)/pytest -n 2 $(ARGS)
+	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
 
 lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
 	$(BIN)/ruff check .
