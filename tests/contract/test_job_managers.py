@@ -28,7 +28,7 @@ TOKEN: Any = {"access": ["job"]}  # the newest SDK has no model of it any more
 
 @pytest.fixture(scope="module")
 def pool(things: Things) -> str:
-    """A node for these tests alone: a manager runs exclusively, so it waits for every other task."""
+    """A node for these tests alone: a manager runs exclusively, after every other task there."""
     pool_id = things.pool(target_dedicated_nodes=1, task_slots_per_node=4)
     things.wait_nodes(pool_id, 1)
     return pool_id
