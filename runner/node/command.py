@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from runner.node.failures import StageFailedError
-from runner.node.orphans import adopt_orphans, children, dies_with_parent, kill_children
+from runner.node.orphans import adopting_orphans, children, dies_with_parent, kill_children
 
 STEP = "command"
 POLL_S = 0.02
@@ -55,17 +55,17 @@ def run_command(  # noqa: PLR0913 - all of one process
     writes to the outputs any more. `on_start` gets the process id. Raises StageFailedError
     (CommandNotFound).
     """
-    adopt_orphans()
-    ours = children()
-    process = _start(command, cwd, environment, stdout, stderr)
-    try:
-        on_start(process.pid)
-        why = _wait(process, timeout_s, terminated, grace_s)
-    finally:
-        # Not collected yet, so the group's id cannot belong to anybody else.
-        _signal_group(process, signal.SIGKILL)
-        process.wait()
-        kill_children(but=ours)
+    with adopting_orphans():
+        ours = children()
+        process = _start(command, cwd, environment, stdout, stderr)
+        try:
+            on_start(process.pid)
+            why = _wait(process, timeout_s, terminated, grace_s)
+        finally:
+            # Not collected yet, so the group's id cannot belong to anybody else.
+            _signal_group(process, signal.SIGKILL)
+            process.wait()
+            kill_children(but=ours)
     code = process.returncode
     return Ended(128 - code if code < 0 else code, why == "timeout", why == "terminated")
 

@@ -7,13 +7,14 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 # Linux's <sys/prctl.h>; elsewhere these functions do nothing.
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
 
 KILL_WITHIN_S = 5.0
 POLL_S = 0.02
@@ -30,10 +31,22 @@ def dies_with_parent() -> Callable[[], None]:
     return lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
-def adopt_orphans() -> None:
-    """From now on descendants whose parent ends become children of this process."""
-    if sys.platform.startswith("linux"):
-        ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+@contextmanager
+def adopting_orphans() -> Generator[None]:
+    """Meanwhile descendants whose parent ends become children of this process.
+
+    Not for longer: who adopts must collect, and afterwards nobody here does.
+    """
+    if not sys.platform.startswith("linux"):
+        yield
+        return
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0)
+    prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+    finally:
+        prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
 def children() -> frozenset[int]:

@@ -11,6 +11,7 @@ from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
 from tests.contract.server import Things, code_of, eventually, serving
+from tests.processes import alive
 
 SERVER = """
 import os, socket, sys
@@ -85,7 +86,7 @@ def test_servers_started_by_the_coordination_command_serve_the_application(
         assert info.node_id is not None
         name = f"{info.task_root_directory}/wd/server.pid"
         pid = b"".join(client.download_node_file(cluster, info.node_id, name)).decode()
-        eventually(lambda pid=pid: not Path(f"/proc/{pid}").exists())
+        eventually(lambda pid=pid: not alive(int(pid)))
 
 
 def test_failed_coordination_fails_the_task(
@@ -120,10 +121,10 @@ def test_terminate_kills_what_the_coordination_left_on_every_node(
     task_id = things.task(job_id, "/bin/sleep 600", multi_instance_settings=gang(3, leave))
     eventually(lambda: len(list(tmp_path.iterdir())) == 3)
     pids = [int(path.read_text()) for path in tmp_path.iterdir()]
-    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    assert all(alive(pid) for pid in pids)
     client.terminate_task(job_id, task_id)
     things.wait_task(job_id, task_id)
-    eventually(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
+    eventually(lambda: not any(alive(pid) for pid in pids))
     things.wait_nodes(cluster, 3, "idle")
 
 

@@ -16,6 +16,7 @@ from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
 from tests.contract.server import ACCOUNT, KEY, Things, client_for, eventually, serving
+from tests.processes import alive
 
 
 def command(data_dir: Path, *options: str) -> list[str]:
@@ -56,14 +57,6 @@ def process(data_dir: Path, *options: str) -> Generator[tuple[subprocess.Popen[s
         started.wait(10)
         if started.stdout is not None:
             started.stdout.close()
-
-
-def alive(pid: int) -> bool:
-    """A zombie is dead: nobody collects orphans in a container."""
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_everything_is_as_before_after_kill_9(tmp_path: Path) -> None:

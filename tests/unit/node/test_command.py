@@ -1,16 +1,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import psutil
 import pytest
 
 from runner.node import command as command_module
 from runner.node.command import Ended, run_command
 from runner.node.failures import StageFailedError
+from tests.processes import alive
 
 Until = Callable[[Callable[[], object]], None]
 
@@ -47,14 +50,6 @@ class Runner:
 @pytest.fixture
 def run(tmp_path: Path) -> Runner:
     return Runner(tmp_path)
-
-
-def is_alive(pid: int) -> bool:
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return False
-    return stat.rsplit(")", 1)[1].split()[0] != "Z"
 
 
 def test_output_goes_to_the_files_and_stdin_is_empty(run: Runner) -> None:
@@ -134,7 +129,7 @@ def test_background_child_that_holds_stdout_does_not_hold_the_run(
     assert ended.exit_code == 0
     assert time.monotonic() - started < 30
     child = int(run.stdout.read_text())
-    until(lambda: not is_alive(child))
+    until(lambda: not alive(child))
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses prctl")
@@ -154,5 +149,19 @@ def test_script_does_not_outlive_a_killed_agent(tmp_path: Path, until: Until) ->
     os.kill(agent, 9)
     os.waitpid(agent, 0)
     script = int(out.read_text())
-    until(lambda: not is_alive(script))
-    assert not is_alive(script)
+    until(lambda: not alive(script))
+    assert not alive(script)
+
+
+def test_who_ran_a_script_adopts_no_orphans_afterwards(run: Runner) -> None:
+    run.python("pass")
+    leave = (
+        "import subprocess as s\n"
+        "print(s.Popen(['sleep', '600'], stdout=s.DEVNULL, start_new_session=True).pid)"
+    )
+    pid = int(subprocess.check_output([sys.executable, "-c", leave]))
+    orphan = psutil.Process(pid)
+    try:
+        assert orphan.ppid() != os.getpid()
+    finally:
+        orphan.kill()
