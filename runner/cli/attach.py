@@ -10,6 +10,7 @@ import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption, StageView
 from runner.cli.run_options import (
+    DownloadOption,
     OutputDirOption,
     RunArgument,
     StackOption,
@@ -48,9 +49,7 @@ def attach(
         int | None,
         typer.Option("--tail", min=0, help="Only so many lines of what was printed before."),
     ] = None,
-    download: Annotated[
-        bool, typer.Option("--download/--no-download", help="Bring the outputs to this machine.")
-    ] = False,
+    download: DownloadOption = False,
     output_dir: OutputDirOption = None,
     target: TargetOption = None,
     stack: StackOption = None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.run_options import StackOption, TargetOption, open_connection
+from runner.cli.run_options import StackOption, TargetOption, YesOption, open_connection
 from runner.core.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def rm(
     recursive: Annotated[
         bool, typer.Option("-r", "--recursive", help="A folder and all that is below it.")
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,

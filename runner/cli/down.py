@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
+from runner.cli.run_options import NewStackOption, YesOption
 from runner.core.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -22,16 +23,14 @@ _COLUMNS = ("what", "size", "usd_per_month")
 
 
 def down(
-    stack: Annotated[
-        str | None, typer.Option("--stack", help="The stack.", show_default=False)
-    ] = None,
+    stack: NewStackOption = None,
     everything: Annotated[
         bool, typer.Option("--everything", help="The storage account and what is in it, too.")
     ] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Do not look for active runs: they are lost.")
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Take the Azure environment down; runs, models and data stay unless --everything."""

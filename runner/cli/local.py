@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
+from runner.cli.run_options import YesOption
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -131,7 +132,7 @@ def evict(
 
 @app.command()
 def reset(
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
 ) -> None:
     """Stop the services and delete their jobs, runs, models and keys."""
     from runner.flows import local

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.run_options import StackOption, TargetOption, open_connection
+from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_connection
 from runner.core.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -21,9 +21,7 @@ _MANY = 6  # metrics of which all are drawn; of more only those that are named, 
 
 
 def metrics(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run id, a unique prefix of one, or @last.")
-    ] = "@last",
+    run: RunArgument = "@last",
     names: Annotated[
         list[str] | None,
         typer.Argument(metavar="NAME", help="Only these metrics.", show_default=False),

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.run_options import StackOption, TargetOption, open_connection
+from runner.cli.run_options import (
+    RunArgument,
+    StackOption,
+    TargetOption,
+    YesOption,
+    open_connection,
+)
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -105,9 +111,7 @@ def show(
 
 @app.command("register")
 def register(
-    run: Annotated[
-        str, typer.Argument(metavar="RUN", help="A run id, a unique prefix of one, or @last.")
-    ],
+    run: RunArgument,
     name: Annotated[
         str | None,
         typer.Argument(
@@ -202,7 +206,7 @@ def rm(
     force: Annotated[
         bool, typer.Option("--force", help="Also what an alias points at; the alias goes, too.")
     ] = False,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    yes: YesOption = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,

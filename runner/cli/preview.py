@@ -7,12 +7,11 @@ from typing import Annotated
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
+from runner.cli.run_options import NewStackOption
 
 
 def preview(
-    stack: Annotated[
-        str | None, typer.Option("--stack", help="The stack.", show_default=False)
-    ] = None,
+    stack: NewStackOption = None,
     offline: Annotated[
         bool,
         typer.Option("--offline", help="Without Azure and the Pulumi CLI: a first deployment."),

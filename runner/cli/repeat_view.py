@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from runner.core.progress import OnProgress
     from runner.core.run_record import RunRecord
 
-PoolOption = Annotated[
+OtherPoolOption = Annotated[
     str | None, typer.Option("--pool", help="Pool to run on.", show_default="the run's own")
 ]
-DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit, and do not wait.")]
 
 
 def submit_and_follow(

@@ -9,8 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.repeat_view import DetachOption, PoolOption
-from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_connection
+from runner.cli.repeat_view import OtherPoolOption
+from runner.cli.run_options import (
+    DetachOption,
+    RunArgument,
+    StackOption,
+    TargetOption,
+    open_connection,
+)
 from runner.core.errors import ExitCode
 
 if TYPE_CHECKING:
@@ -31,7 +37,7 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
-    pool: PoolOption = None,
+    pool: OtherPoolOption = None,
     detach: DetachOption = False,
     target: TargetOption = None,
     stack: StackOption = None,

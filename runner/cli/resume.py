@@ -7,8 +7,10 @@ from typing import Annotated
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.repeat_view import DetachOption, PoolOption
+from runner.cli.repeat_view import OtherPoolOption
 from runner.cli.run_options import (
+    DetachOption,
+    DownloadOption,
     OutputDirOption,
     RunArgument,
     StackOption,
@@ -33,11 +35,9 @@ def resume(
             show_default=False,
         ),
     ] = None,
-    pool: PoolOption = None,
+    pool: OtherPoolOption = None,
     detach: DetachOption = False,
-    download: Annotated[
-        bool, typer.Option("--download/--no-download", help="Bring the outputs to this machine.")
-    ] = True,
+    download: DownloadOption = True,
     output_dir: OutputDirOption = None,
     target: TargetOption = None,
     stack: StackOption = None,

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.repeat_view import DetachOption, PoolOption
-from runner.cli.run_options import OutputDirOption, StackOption, TargetOption, open_settings
+from runner.cli.repeat_view import OtherPoolOption
+from runner.cli.run_options import (
+    DetachOption,
+    DownloadOption,
+    OutputDirOption,
+    StackOption,
+    TargetOption,
+    open_settings,
+)
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -34,11 +41,9 @@ def retry(
         str | None,
         typer.Option("--experiment", "-e", help="With --failed: of this one.", show_default=False),
     ] = None,
-    pool: PoolOption = None,
+    pool: OtherPoolOption = None,
     detach: DetachOption = False,
-    download: Annotated[
-        bool, typer.Option("--download/--no-download", help="Bring the outputs to this machine.")
-    ] = True,
+    download: DownloadOption = True,
     output_dir: OutputDirOption = None,
     target: TargetOption = None,
     stack: StackOption = None,

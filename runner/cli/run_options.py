@@ -25,6 +25,14 @@ OutputDirOption = Annotated[
     Path | None,
     typer.Option("--output-dir", help="Where outputs are written.", show_default="./outputs"),
 ]
+DownloadOption = Annotated[
+    bool, typer.Option("--download/--no-download", help="Bring the outputs to this machine.")
+]
+DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit, and do not wait.")]
+NewStackOption = Annotated[
+    str | None, typer.Option("--stack", help="The stack.", show_default=False)
+]
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 
 
 def open_settings(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
+from runner.cli.request_options import PoolOption, SetOption
 from runner.cli.run_options import StackOption, TargetOption, open_connection, open_settings
 from runner.cli.where_options import PriorityOption
 from runner.core.errors import RunnerError
@@ -47,15 +48,8 @@ def create(
     name: Annotated[
         str | None, typer.Option("--name", help="Of the schedule.", show_default="the recipe's")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="NAME=VALUE", help="Set a parameter.", show_default=False
-        ),
-    ] = None,
-    pool: Annotated[
-        str | None, typer.Option("--pool", help="Pool to run on.", show_default=False)
-    ] = None,
+    set_: SetOption = None,
+    pool: PoolOption = None,
     priority: PriorityOption = None,
     target: TargetOption = None,
     stack: StackOption = None,
@@ -117,8 +111,7 @@ def pause(
     """Let no run begin until it is resumed; one that runs goes on."""
     from runner.azure.schedules import pause_schedule
 
-    connection = _open(schedule, target, stack)
-    pause_schedule(connection, schedule)
+    pause_schedule(_open(schedule, target, stack), schedule)
     Output().note(f"{schedule} is paused; runner schedule resume {schedule}")
 
 
@@ -131,8 +124,7 @@ def resume(
     """Let runs begin again; what was missed is not made up for."""
     from runner.azure.schedules import resume_schedule
 
-    connection = _open(schedule, target, stack)
-    resume_schedule(connection, schedule)
+    resume_schedule(_open(schedule, target, stack), schedule)
     Output().note(f"{schedule} goes on")
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption, StageView
-from runner.cli.run_options import StackOption, TargetOption, open_settings
+from runner.cli.request_options import DryRunOption, PoolOption
+from runner.cli.run_options import DetachOption, StackOption, TargetOption, open_settings
 from runner.cli.where_options import PriorityOption
 from runner.core.errors import ExitCode, RunnerError
 
@@ -32,9 +33,7 @@ def submit(
             "--set", "-s", metavar="TASK.NAME=VALUE", help="Set a parameter.", show_default=False
         ),
     ] = None,
-    pool: Annotated[
-        str | None, typer.Option("--pool", help="Pool to run on.", show_default=False)
-    ] = None,
+    pool: PoolOption = None,
     experiment: Annotated[
         str | None,
         typer.Option("--experiment", "-e", help="Group of runs.", show_default="the file's name"),
@@ -42,12 +41,8 @@ def submit(
     priority: PriorityOption = None,
     target: TargetOption = None,
     stack: StackOption = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Submit, and do not wait.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
-    ] = False,
+    detach: DetachOption = False,
+    dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Submit the tasks of a file, each after those it waits for."""

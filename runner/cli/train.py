@@ -4,12 +4,29 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption, StageView
-from runner.cli.run_options import OutputDirOption, StackOption, TargetOption, open_settings
+from runner.cli.request_options import (
+    ArgsArgument,
+    DataOption,
+    DryRunOption,
+    ExperimentOption,
+    InputOption,
+    PoolOption,
+    RecipeArgument,
+    SetOption,
+)
+from runner.cli.run_options import (
+    DetachOption,
+    DownloadOption,
+    OutputDirOption,
+    StackOption,
+    TargetOption,
+    open_settings,
+)
 from runner.cli.where_options import (
     AfterOption,
     GpuOption,
@@ -30,40 +47,13 @@ if TYPE_CHECKING:
 
 
 def train(
-    ref: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A built-in recipe, a folder, or a script.")
-    ],
-    script_args: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="-- ARGS", help="Passed to the script.", show_default=False),
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="NAME=VALUE", help="Set a parameter.", show_default=False
-        ),
-    ] = None,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="File or folder with the data set.", show_default=False),
-    ] = None,
-    input_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--input",
-            "-i",
-            metavar="NAME=SPEC",
-            help="A path, https://…, blob:container/prefix, run:RUN/path, dataset: or share:.",
-            show_default=False,
-        ),
-    ] = None,
-    pool: Annotated[
-        str | None, typer.Option("--pool", help="Pool to run on.", show_default=False)
-    ] = None,
-    experiment: Annotated[
-        str | None,
-        typer.Option("--experiment", "-e", help="Group of runs.", show_default="the recipe's name"),
-    ] = None,
+    ref: RecipeArgument,
+    script_args: ArgsArgument = None,
+    set_: SetOption = None,
+    data: DataOption = None,
+    input_: InputOption = None,
+    pool: PoolOption = None,
+    experiment: ExperimentOption = None,
     gpu: GpuOption = None,
     spot: SpotOption = None,
     priority: PriorityOption = None,
@@ -72,15 +62,9 @@ def train(
     retries: RetriesOption = None,
     target: TargetOption = None,
     stack: StackOption = None,
-    detach: Annotated[
-        bool, typer.Option("--detach", "-d", help="Submit, and do not wait.")
-    ] = False,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the plan and start nothing.")
-    ] = False,
-    download: Annotated[
-        bool, typer.Option("--download/--no-download", help="Bring the outputs to this machine.")
-    ] = True,
+    detach: DetachOption = False,
+    dry_run: DryRunOption = False,
+    download: DownloadOption = True,
     output_dir: OutputDirOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:

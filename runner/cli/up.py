@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
+from runner.cli.run_options import NewStackOption, YesOption
 from runner.core.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -17,10 +18,8 @@ if TYPE_CHECKING:
 
 
 def up(
-    stack: Annotated[
-        str | None, typer.Option("--stack", help="The stack.", show_default=False)
-    ] = None,
-    yes: Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")] = False,
+    stack: NewStackOption = None,
+    yes: YesOption = False,
     check: Annotated[
         bool, typer.Option(help="Look first for what would stop it, as runner check does.")
     ] = True,
