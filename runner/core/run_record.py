@@ -200,7 +200,7 @@ def parse_attempt_start(data: bytes) -> AttemptStart | None:
             work_dir=str(raw.get("work_dir") or ""),
             dedicated=raw.get("dedicated"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -215,7 +215,7 @@ def parse_attempt_end(data: bytes) -> AttemptEnd | None:
             exit_code=raw.get("exit_code"),
             step=raw.get("step"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -236,7 +236,7 @@ def parse_event_line(line: str, attempt: int) -> StageEvent | None:
             total=raw.get("total"),
             unit=raw.get("unit"),
         )
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
@@ -274,7 +274,7 @@ def _time(text: str | None) -> datetime | None:
 def _document(data: bytes, run_id: str, name: str) -> dict[str, Any]:
     try:
         raw: Any = json.loads(data)
-    except ValueError as err:
+    except (ValueError, RecursionError) as err:
         raise _broken(run_id, name, err) from err
     if not isinstance(raw, dict):
         raise _broken(run_id, name, ValueError("not a JSON object"))

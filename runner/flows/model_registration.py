@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from runner.core.run_record import RunRecord, RunResult
 from runner.flows.models import open_registry, registry_errors
 from runner.flows.run_documents import load_result, runs_container
 from runner.node.clock import now_text
+from runner.node.documents import parse_json
 from runner.node.model_documents import (
     Document,
     ModelRequest,
@@ -191,7 +191,7 @@ def load_run_models(container: BlobContainer, run_id: str) -> list[RunModel]:
 def _load_record(container: BlobContainer, blob: str) -> RunModel | None:
     body = container.read(blob)
     try:
-        raw: dict[str, Any] = json.loads(body or b"")
+        raw: dict[str, Any] = parse_json(body or b"")
         version = raw.get("version")
         return RunModel(
             str(raw["name"]), int(version) if version else None, str(raw.get("problem") or "")

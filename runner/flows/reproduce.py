@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,6 +22,7 @@ from runner.core.run_record import OutputFile, RunRecord, RunResult
 from runner.flows.inputs import resolve_in_service
 from runner.flows.repeat import check_parts, submit_again, whole_record
 from runner.flows.run_documents import load_result, runs_container
+from runner.node.documents import parse_json
 from runner.node.pack import build_agent
 
 FileVerdict = Literal["same", "same content", "differs", "missing", "new"]
@@ -116,7 +116,7 @@ def load_environment(connection: Connection, record: RunRecord) -> dict[str, Any
     number = result.attempt if result and result.attempt else 1
     content = container.read(RunPaths(record.run_id).attempt_environment(number))
     try:
-        raw: object = json.loads(content or b"null")
+        raw: object = parse_json(content or b"null")
     except ValueError:
         return None
     return cast("dict[str, Any]", raw) if isinstance(raw, dict) else None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Any
 
 from runner.azure.blobs import BlobContainer, in_parallel
 from runner.core.run_paths import RunPaths
+from runner.node.documents import parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def load_resumes(container: BlobContainer, run_id: str) -> dict[int, Resumed]:
 def parse_resumed(content: bytes) -> Resumed | None:
     """Read `attempts/<n>/resume.json`; None where it is no such document."""
     try:
-        raw: dict[str, Any] = json.loads(content)
+        raw: dict[str, Any] = parse_json(content)
         step = raw.get("step")
         return Resumed(
             str(raw["run_id"]),

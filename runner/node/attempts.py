@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 from runner.node.blobs import Container
 from runner.node.clock import now_text
+from runner.node.documents import parse_json
 from runner.node.settings import NodeSettings
 
 
@@ -85,8 +86,12 @@ def write_end(
 
 
 def _end(runs: Container, blobs: RunBlobs, number: int) -> dict[str, Any]:
-    body = runs.get(blobs.attempt(number, "end.json"))
-    return json.loads(body) if body else {}
+    """What end.json says; nothing where it cannot be read, as of an attempt that was lost."""
+    try:
+        end: Any = parse_json(runs.get(blobs.attempt(number, "end.json")) or b"{}")
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", end) if isinstance(end, dict) else {}
 
 
 def _taken_numbers(runs: Container, blobs: RunBlobs) -> list[int]:

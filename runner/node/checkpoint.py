@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from pathlib import PurePosixPath
 from typing import Any, cast
 
+from runner.node.documents import parse_json
+
 FORMAT = 1
 MANIFEST = "manifest.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -117,7 +119,7 @@ class CheckpointBlobs:
 def parse_checkpoint(body: bytes, blobs: CheckpointBlobs, number: int) -> Checkpoint:
     """Read manifest `number`. Raises BadManifestError, also where it would write elsewhere."""
     try:
-        raw: Any = json.loads(body)
+        raw: Any = parse_json(body)
         found = int(raw["format"])
         if found > FORMAT:
             raise BadManifestError(f"its format is {found}, this agent knows up to {FORMAT}")

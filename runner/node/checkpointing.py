@@ -176,8 +176,8 @@ class Checkpointing(threading.Thread):
             return False
         self._left_out = None
         for path, why in sorted(listing.left_out.items())[:1]:
-            self._left_out = f"checkpoints are without {path}: it {why}"
-            self._say("left out", self._left_out)
+            self._say("left out", f"checkpoints are without {path}: it {why}")
+            self._left_out = self.problem
         if listing.size_bytes > self._rule.max_bytes:
             self._say(
                 "size",
@@ -201,7 +201,7 @@ class Checkpointing(threading.Thread):
         return True
 
     def _say(self, kind: str, message: str) -> None:
-        self.problem = message
+        self.problem = self._events.clean(message)
         if kind not in self._said:
             self._said.add(kind)
             self._events.aside(STAGE, "failed", message)

@@ -68,6 +68,10 @@ class EventLog:
         """What the end of the present stage shall say."""
         self._summary = text
 
+    def clean(self, text: str) -> str:
+        """The text without secrets, for what is written beside the events."""
+        return self._redactor.text(text)
+
     def aside(self, stage: str, state: str, message: str, **numbers: float | str) -> None:
         """Something beside the stages, from any thread: what is going on does not change."""
         logger.log(logging.WARNING if state == "failed" else logging.INFO, "%s", message)
@@ -87,6 +91,6 @@ class EventLog:
     def _write(
         self, stage: str, state: str, message: str, more: dict[str, Any] | None = None
     ) -> None:
-        message = self._redactor.text(message)
+        message = self.clean(message)
         event = {"time": now_text(), "stage": stage, "state": state, "message": message}
         self._queue.put(json.dumps({**event, **(more or {})}).encode())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 import time
 import urllib.parse
 import urllib.request
+
+from runner.node.documents import parse_json
 
 # Azure VM docs, "How to use managed identities on a VM to acquire an access token".
 IMDS_TOKEN_URL = "http://169.254.169.254/metadata/identity/oauth2/token"  # noqa: S105 - an address
@@ -82,9 +83,9 @@ class ManagedIdentityCredential:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=10) as response:
-                answer = json.load(response)
+                answer = parse_json(response.read())
             token, lifetime_s = str(answer["access_token"]), float(answer["expires_in"])
-        except (OSError, ValueError, KeyError) as err:
+        except (OSError, ValueError, KeyError, TypeError) as err:
             raise TokenUnavailableError(f"no token from the metadata service: {err}") from err
         self._token = token
         self._renew_at = time.monotonic() + max(lifetime_s - REFRESH_BEFORE_EXPIRY_S, 30.0)

@@ -15,6 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from runner.node.blobs import Container
 from runner.node.data import DataCache, DataFile, Source, parse_data_files
+from runner.node.documents import parse_json
 from runner.node.events import Report
 from runner.node.failures import StageFailedError
 from runner.node.patience import Patience
@@ -139,7 +140,7 @@ def _run(fetch: Fetch, document: Document) -> Path:
     body = fetch.access.runs.get(f"{run_id}/result.json")
     if body is None:
         raise _missing(f"run {run_id} has no result yet: start this one `after` it")
-    result: dict[str, Any] = json.loads(body)
+    result: dict[str, Any] = parse_json(body)
     if result.get("status") != "succeeded":
         raise _missing(f"run {run_id} {result.get('status')}, so it has no outputs")
     output = str(result.get("output") or "output/")

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from runner.node.clock import now_text
+from runner.node.documents import parse_json
 from runner.node.lines import LineQueue
 from runner.node.redaction import Redactor
 
@@ -128,7 +129,7 @@ class MetricsFile:
         if not line.strip():
             return
         try:
-            found = parse_metrics(json.loads(line))
+            found = parse_metrics(parse_json(line))
         except (ValueError, TypeError, OverflowError, RecursionError) as err:
             if not self._complained:
                 logger.warning("a line of the metrics file is not a metric: %s", err)

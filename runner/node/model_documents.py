@@ -10,6 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+from runner.node.documents import parse_json
+
 FORMAT = 1
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
@@ -242,7 +244,7 @@ def parse_aliases(body: bytes | None, blob: str) -> Document:
 
 def _checked(body: bytes, blob: str) -> Document:
     try:
-        raw = json.loads(body)
+        raw = parse_json(body)
         version = int(raw["format"])
     except (ValueError, KeyError, TypeError) as err:
         raise _damaged(blob, err) from err
@@ -292,7 +294,7 @@ def summary(document: Mapping[str, Any]) -> str:
 def parse_summary(text: str) -> Document | None:
     """A version's summary; None where there is none that this program understands."""
     try:
-        raw: Document = json.loads(text)
+        raw: Document = parse_json(text)
         known = int(raw["format"]) <= FORMAT and isinstance(raw["run_id"], str)
         return raw if known and isinstance(raw["size_bytes"], int) else None
     except (ValueError, KeyError, TypeError):

@@ -9,7 +9,6 @@ machine go at once, and what time is left may be all that another task of the no
 from __future__ import annotations
 
 import http.client
-import json
 import logging
 import threading
 import time
@@ -19,6 +18,7 @@ from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
+from runner.node.documents import parse_json
 from runner.node.settings import NodeSettings
 
 logger = logging.getLogger(__name__)
@@ -101,7 +101,7 @@ class NoticeWatch(threading.Thread):
         status, date, body = self._get(EVENTS)
         if status != http.client.OK:
             raise ValueError(f"status {status}")
-        events = cast("list[dict[str, Any]]", json.loads(body).get("Events") or [])
+        events = cast("list[dict[str, Any]]", parse_json(body).get("Events") or [])
         preempts = [event for event in events if event.get("EventType") == "Preempt"]
         ours = next((event for event in preempts if self._concerns_us(event)), None)
         event_id = str(ours.get("EventId", "")) if ours else ""

@@ -6,12 +6,12 @@ so that a run behind a failure gets an outcome of its own instead of waiting for
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
 from runner.node.clock import now_text
+from runner.node.documents import parse_json
 from runner.node.result import commit_document
 from runner.node.run_spec import FORMAT
 
@@ -48,12 +48,17 @@ def commit_blocked(runs: Container, run_id: str, message: str) -> bool:
     return commit_document(runs, RunBlobs(run_id), result)
 
 
-_HOW = {"failed": "failed", "cancelled": "was cancelled"}
+_UNREADABLE = "unreadable"
+_HOW = {
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    _UNREADABLE: "left a result that cannot be read",
+}
 
 
 def _after(run_body: bytes) -> list[str]:
     try:
-        raw: Any = json.loads(run_body)
+        raw: Any = parse_json(run_body)
         return [str(run_id) for run_id in raw.get("after") or ()]
     except (ValueError, AttributeError, TypeError):
         return []  # whoever parses the whole says what is wrong with it
@@ -63,5 +68,7 @@ def _status(runs: Container, run_id: str) -> str:
     body = runs.get(RunBlobs(run_id).result)
     if body is None:
         return ""
-    raw: dict[str, Any] = json.loads(body)
-    return str(raw.get("status"))
+    try:
+        return str(parse_json(body)["status"])
+    except (ValueError, KeyError, TypeError):
+        return _UNREADABLE

@@ -18,6 +18,7 @@ from runner.node.append_blob import AppendBlob
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
 from runner.node.clock import now_text
+from runner.node.documents import parse_json
 from runner.node.events import EventLog, Report
 from runner.node.failures import StageFailedError
 from runner.node.lines import LineQueue
@@ -56,10 +57,10 @@ def settle_model(
 ) -> None:
     """Register what run.json asks for, if the run succeeded and it was not done yet."""
     try:
-        run: Document = json.loads(runs.get(blobs.run) or b"{}")
+        run: Document = parse_json(runs.get(blobs.run) or b"{}")
         if not is_wanted(run.get("model")):
             return
-        result: Document = json.loads(runs.get(blobs.result) or b"{}")
+        result: Document = parse_json(runs.get(blobs.result) or b"{}")
         if result.get("status") == "succeeded" and not _is_done(runs, run):
             _register(runs, models, blobs, run, result, redactor)
     except (StorageError, OSError) as err:
@@ -70,7 +71,7 @@ def settle_model(
 
 def _is_done(runs: Container, run: Document) -> bool:
     name = str(run["model"].get("name"))
-    record: Document = json.loads(runs.get(model_record_blob(str(run["run_id"]), name)) or b"{}")
+    record: Document = parse_json(runs.get(model_record_blob(str(run["run_id"]), name)) or b"{}")
     return bool(record.get("version"))
 
 

@@ -10,6 +10,7 @@ from typing import Any
 from runner.node.attempts import RunBlobs, failures_before
 from runner.node.blobs import Container
 from runner.node.clock import now_text
+from runner.node.documents import parse_json
 from runner.node.export import OutputFile
 from runner.node.failures import StageFailedError
 from runner.node.metrics import MetricValue
@@ -21,15 +22,18 @@ logger = logging.getLogger(__name__)
 
 
 def recorded_exit_code(runs: Container, blobs: RunBlobs) -> int | None:
-    """The exit code of a run that is over; None while it is not."""
+    """The exit code of a run that is over, 1 where nobody can read how; None while it is not."""
     body = runs.get(blobs.result)
     if body is None:
         return None
-    result: dict[str, Any] = json.loads(body)
-    code = result.get("exit_code")
+    try:
+        result: dict[str, Any] = parse_json(body)
+        code, status = result.get("exit_code"), result.get("status")
+    except (ValueError, AttributeError):
+        return 1
     if isinstance(code, int):
         return code
-    return 0 if result.get("status") == "succeeded" else 1
+    return 0 if status == "succeeded" else 1
 
 
 def commit_result(  # noqa: PLR0913 - one argument per thing the format names
@@ -88,7 +92,7 @@ def _evicted(runs: Container, blobs: RunBlobs, attempt: int) -> int | None:
 def _write_index(runs: Container, blobs: RunBlobs, result: Mapping[str, Any]) -> None:
     """For who lists runs. Only a copy: the outcome stands without it."""
     try:
-        run: dict[str, Any] = json.loads(runs.get(blobs.run) or b"{}")
+        run: dict[str, Any] = parse_json(runs.get(blobs.run) or b"{}")
         runs.put_metadata(index_blob(result["run_id"]), index_metadata(run, result))
     except (StorageError, ValueError, AttributeError, TypeError) as err:
         logger.warning("the run's entry in the index could not be written: %s", err)

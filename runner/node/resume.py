@@ -99,7 +99,7 @@ class Resume:
         )
 
     def _newest(self, run_id: str, found: Found, report: Report) -> Restored | None:
-        self._skipped += found.problems
+        self._skipped += map(self._events.clean, found.problems)
         for checkpoint in found.checkpoints:
             restorer = Restorer(
                 self._runs,
@@ -113,7 +113,7 @@ class Resume:
                 restorer.restore(checkpoint, found.sizes)
                 return Restored(run_id, checkpoint, tuple(self._skipped))
             except DamagedError as err:
-                self._skipped.append(f"{checkpoint.name}: {err}")
+                self._skipped.append(self._events.clean(f"{checkpoint.name}: {err}"))
                 logger.warning("skipped %s", self._skipped[-1])
         return None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from runner.node.data import DataFile, parse_data_files
+from runner.node.documents import parse_json
 
 FORMAT = 1
 # What a document of any kind may raise; an infinite number overflows, a deep list recurs.
@@ -74,7 +74,7 @@ class RunSpec:
 def parse_run_spec(body: bytes) -> RunSpec:
     """Read run.json; unknown fields are ignored. Raises RunSpecError."""
     try:
-        raw: dict[str, Any] = json.loads(body)
+        raw: dict[str, Any] = parse_json(body)
         found = int(raw["format"])
         if found > FORMAT:
             raise RunSpecError(f"run.json has format {found}; this agent knows up to {FORMAT}")

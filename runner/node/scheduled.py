@@ -16,6 +16,7 @@ from typing import Any
 
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
+from runner.node.documents import parse_json
 from runner.node.run_index import index_blob, index_metadata
 from runner.node.settings import SettingsError
 
@@ -38,7 +39,10 @@ def with_run_id(environment: Mapping[str, str], runs: Container) -> dict[str, st
     job_id, task_id = environment.get("AZ_BATCH_JOB_ID"), environment.get("AZ_BATCH_TASK_ID")
     if not _PLACE.fullmatch(place) or not job_id or not task_id:
         raise SettingsError(f"{VARIABLE} is {place!r}, job {job_id!r}: a job schedule starts this")
-    run_id = _ensure_run(runs, place, job_id, task_id)
+    try:
+        run_id = _ensure_run(runs, place, job_id, task_id)
+    except (ValueError, KeyError, TypeError, AttributeError) as err:
+        raise SettingsError(f"{template_blob(place)} is damaged: {err!r}") from err
     return {**environment, "RUNNER_RUN_ID": run_id}
 
 
@@ -59,10 +63,10 @@ def _ensure_run(runs: Container, place: str, job_id: str, task_id: str) -> str:
         template = runs.get(template_blob(place))
         if template is None:
             raise SettingsError(f"{template_blob(place)} is gone: the schedule was removed")
-        body = json.dumps(_firing(json.loads(template), place, job_id)).encode()
+        body = json.dumps(_firing(parse_json(template), place, job_id)).encode()
         if not runs.create(name, body):
             body = runs.get(name) or body
-    firing: dict[str, Any] = json.loads(body)
+    firing: dict[str, Any] = parse_json(body)
     _write_run(runs, place, firing, job_id, task_id)
     return str(firing["run_id"])
 
@@ -91,7 +95,7 @@ def _write_run(
     body = runs.get(template_blob(place))
     if body is None:
         raise SettingsError(f"{template_blob(place)} is gone: the schedule was removed")
-    template: dict[str, Any] = json.loads(body)
+    template: dict[str, Any] = parse_json(body)
     run = {
         **template,
         "run_id": firing["run_id"],

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import http.client
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from typing import IO, Any
 from urllib.parse import urlsplit
 
+from runner.node.documents import parse_json
 from runner.node.failures import StageFailedError
 from runner.node.identity import ManagedIdentityCredential
 from runner.node.patience import Patience
@@ -100,7 +100,7 @@ def load_secrets(
 ) -> Secrets:
     """Read RUNNER_SECRETS. Raises ValueError that says nothing of its content."""
     try:
-        raw: dict[str, Any] = json.loads(environment.get(VARIABLE) or "{}")
+        raw: dict[str, Any] = parse_json(environment.get(VARIABLE) or "{}")
         return Secrets(_texts(raw, "values"), _texts(raw, "keyvault"), client_id, redactor)
     except (ValueError, TypeError, AttributeError):
         raise ValueError(f"{VARIABLE} is not as expected") from None
@@ -127,7 +127,7 @@ def _get(url: str, headers: Mapping[str, str]) -> str:
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - see _resource
     opener = urllib.request.build_opener(_NoRedirects())
     with opener.open(request, timeout=TIMEOUT_S) as response:
-        return str(json.load(response)["value"])
+        return str(parse_json(response.read())["value"])
 
 
 def _unavailable(name: str, url: str, why: str) -> StageFailedError:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import json
 import os
 import socket
 from collections.abc import Mapping
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from runner.node.blobs import Container
+from runner.node.documents import parse_json
 from runner.node.identity import Credential, ManagedIdentityCredential, SasCredential
 from runner.node.inputs import InputAccess
 from runner.node.patience import Patience
@@ -64,7 +64,7 @@ def load_access(
     text = _required(environment, STORAGE_VARIABLE)
     mounts = environment.get("AZ_BATCH_NODE_MOUNTS_DIR")
     try:
-        raw: dict[str, Any] = json.loads(text)
+        raw: dict[str, Any] = parse_json(text)
         client_id = raw.get("identity_client_id")
         further: dict[str, Any] = raw.get("inputs") or {}
         for entry in (*raw.values(), *further.values()):
@@ -85,7 +85,7 @@ def load_access(
 def load_models(environment: Mapping[str, str], patience: Patience) -> Container | None:
     """The `models` container; None where a client gave no access to it, or none that is one."""
     try:
-        raw: dict[str, Any] = json.loads(_required(environment, STORAGE_VARIABLE))
+        raw: dict[str, Any] = parse_json(_required(environment, STORAGE_VARIABLE))
         return _container(raw["models"], raw.get("identity_client_id"), patience)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None  # a good run must not fail of it
@@ -94,7 +94,7 @@ def load_models(environment: Mapping[str, str], patience: Patience) -> Container
 def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> Secrets:
     """The run's secrets. Raises SettingsError."""
     try:
-        client_id = json.loads(environment[STORAGE_VARIABLE]).get("identity_client_id")
+        client_id = parse_json(environment[STORAGE_VARIABLE]).get("identity_client_id")
         return load_secrets(environment, client_id, redactor)
     except ValueError as err:
         raise SettingsError(str(err)) from None

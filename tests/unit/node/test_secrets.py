@@ -17,7 +17,7 @@ from runner.node.failures import StageFailedError
 from runner.node.patience import Patience
 from runner.node.redaction import Redactor
 from runner.node.secrets import Secrets
-from tests.unit.node.agent_task import Task
+from tests.unit.node.agent_task import RUN, Task
 
 VALUE = "the-value-in-the-vault"
 
@@ -162,3 +162,46 @@ def test_script_finds_no_secret_in_the_environment_of_the_agent(task: Task) -> N
     assert b"RUNNER_RUN_ID=mnist-1" in seen
     assert b"hunter2" not in seen
     assert b"secret-signature" not in seen
+
+
+HIDDEN = "hunter2-hunter2"
+
+
+def test_name_of_a_file_in_a_checkpoint_is_told_without_the_secret(task: Task) -> None:
+    task.secrets = {"values": {"TOKEN": HIDDEN}}
+    task.submit(
+        "import os\n"
+        "folder = os.environ['RUNNER_CHECKPOINT_DIR'] + '/'\n"
+        "open(folder + 'state', 'w').write('1')\n"
+        "os.mkfifo(folder + 'pipe-of-' + os.environ['TOKEN'])\n"
+        "raise SystemExit(3)\n"
+    )
+    assert task.run() == 3
+    problem = "checkpoints are without pipe-of-***: it is neither a file nor a folder"
+    assert task.json("result.json")["checkpoint"]["problem"] == problem
+    assert task.json("attempts/1/end.json")["checkpoint"]["problem"] == problem
+    assert HIDDEN not in task.output
+
+
+def test_checkpoint_that_is_skipped_is_told_without_the_secret(task: Task) -> None:
+    task.secrets = {"values": {"TOKEN": HIDDEN}}
+    file = {
+        "path": f"model-{HIDDEN}",
+        "size_bytes": 1,
+        "sha256": "a" * 64,
+        "blob": f"{RUN}/checkpoints/files/1/a",
+    }
+    manifest = {"format": 1, "attempt": 1, "time": "", "step": None}
+    for number, files in ((1, []), (2, [file]), (3, [{**file, "path": f"../{HIDDEN}"}])):
+        body = json.dumps({**manifest, "checkpoint": number, "files": files}).encode()
+        task.service.put(f"{RUN}/checkpoints/{number}/manifest.json", body)
+    task.submit("print(1)")
+    assert task.run() == 0, task.output
+    resumed = task.json("attempts/1/resume.json")
+    assert resumed["checkpoint"] == 1
+    assert resumed["skipped"] == [
+        "checkpoint 3: '../***' leaves the folder",
+        "checkpoint 2 of attempt 1: model-*** is missing",
+    ]
+    assert task.json("result.json")["checkpoint"]["restored"] == resumed
+    assert HIDDEN not in task.text("attempts/1/events.jsonl") + task.output

@@ -8,14 +8,17 @@ from typing import Any
 import pytest
 
 from runner.core.errors import RunnerError
+from runner.core.group import parse_group
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import (
     check_output_path,
+    parse_attempt_end,
     parse_attempt_start,
     parse_event_line,
     parse_result,
     parse_run,
 )
+from runner.flows.resumes import parse_resumed
 
 RESULT: dict[str, Any] = {
     "format": 1,
@@ -105,3 +108,16 @@ def test_attempt_start_carries_the_log_offsets() -> None:
     assert start is not None
     assert (start.attempt, start.stdout_offset, start.stderr_offset) == (2, 10, 4)
     assert parse_attempt_start(b"{}") is None
+
+
+DEEP = b'{"format": 1, "files": ' + b"[" * 200_000
+
+
+def test_document_nested_too_deeply_is_broken_as_any_other() -> None:
+    for parse in (parse_run, parse_result, parse_group):
+        with pytest.raises(RunnerError, match="cannot be read"):
+            parse(DEEP, "mnist-1")
+    assert parse_attempt_start(DEEP) is None
+    assert parse_attempt_end(DEEP) is None
+    assert parse_event_line(DEEP.decode(), 1) is None
+    assert parse_resumed(DEEP) is None
