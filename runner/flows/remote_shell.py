@@ -38,19 +38,24 @@ _AS_OWNER = "; ".join(
         'exec sudo -n -u "#$owner" sh -c "$enter" runner "$wd" "$@"',
     )
 )
-# `$3` the container's id; whoever may not talk to the engine tries as an administrator.
+# `$3` the container's id. Whoever may not talk to the engine tries as an administrator; the
+# emulator's engine may be podman.
 _IN_CONTAINER = "; ".join(
     (
         "enter=$1",
         "wd=$2",
         "id=$3",
         "shift 3",
-        "docker=docker",
-        'docker inspect "$id" >/dev/null 2>&1 || docker="sudo -n docker"',
         "tty=-i",
         "if [ -t 0 ]; then tty=-it",
         "fi",
-        'exec $docker exec $tty "$id" sh -c "$enter" runner "$wd" "$@"',
+        'for engine in docker podman "sudo -n docker"',
+        'do if $engine inspect "$id" >/dev/null 2>&1',
+        'then exec $engine exec $tty "$id" sh -c "$enter" runner "$wd" "$@"',
+        "fi",
+        "done",
+        'echo "no container engine of this node shows container $id" >&2',
+        "exit 69",
     )
 )
 

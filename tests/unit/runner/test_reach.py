@@ -119,22 +119,37 @@ def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
     assert reach.ssh_failed(login, 255)
 
 
+ENGINE = '#!/bin/sh\n[ "$1" = inspect ] && exit 0\necho "$1 $2 $3"; shift 3; exec "$@"\n'
+NO_ENGINE = "#!/bin/sh\nexit 1\n"
+
+
+@pytest.mark.parametrize(
+    ("docker", "podman", "code", "said"),
+    [
+        (ENGINE, NO_ENGINE, 0, f"exec -i c0ffee\n{HOSTILE['QUOTES']}\n"),
+        (NO_ENGINE, ENGINE, 0, f"exec -i c0ffee\n{HOSTILE['QUOTES']}\n"),
+        (NO_ENGINE, NO_ENGINE, 69, ""),
+    ],
+)
 def test_container_of_a_task_is_entered_with_its_id(
-    work_dir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    work_dir: Path, tmp_path: Path, docker: str, podman: str, code: int, said: str
 ) -> None:
     programs = tmp_path / "programs"
     programs.mkdir()
-    docker = programs / "docker"
-    docker.write_text(
-        '#!/bin/sh\n[ "$1" = inspect ] && exit 0\necho "$1 $2 $3"; shift 3; exec "$@"\n'
-    )
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    for name, text in (("docker", docker), ("podman", podman), ("sudo", NO_ENGINE)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
     argv = shell_command(str(work_dir), ["sh", "-c", 'echo "$QUOTES"'], "c0ffee")
     done = subprocess.run(
-        argv, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
     )
-    assert done.stdout == f"exec -i c0ffee\n{HOSTILE['QUOTES']}\n"
+    assert (done.returncode, done.stdout) == (code, said)
+    assert code == 0 or "c0ffee" in done.stderr
 
 
 def test_keys_are_for_the_owner_only_and_go_when_they_expire(tmp_path: Path) -> None:
