@@ -142,7 +142,7 @@ class Loop:
                         self._spawn(self._erase(job))
                 case AwaitRetention(node):
                     self.store.write(self.account.take_journal())
-                    until = self.store.retained_until(node.pool.id, node.id)
+                    until = self.store.tasks.retained_until(node.pool.id, node.id)
                     retained_nodes.answer(self.account, node, until, self.clock.now())
                 case SetUpNode(node):
                     self._set_up(node)
@@ -210,7 +210,7 @@ class Loop:
         job, task = execution.job, execution.task
         if execution.kind is Kind.TASK and job is not None and task is not None:
             self.store.write(self.account.take_journal())
-            row = self.store.task(job, task.key)
+            row = self.store.tasks.find(job, task.key)
             execution.body = {} if row is None else row.body
 
     def _kill(self, execution: Execution, *, hard: bool) -> None:
@@ -277,7 +277,7 @@ class Loop:
         """
         while True:
             self.store.write(self.account.take_journal())
-            expired = self.store.take_expired(self.clock.now(), _SWEPT_AT_ONCE)
+            expired = self.store.tasks.take_expired(self.clock.now(), _SWEPT_AT_ONCE)
             doomed: list[Path] = []
             for job_key, task_id, (pool_id, node_id) in expired:
                 job = self.account.jobs.get(job_key)
@@ -288,7 +288,7 @@ class Loop:
             if not expired:
                 break
             await _delete(*doomed)
-        due = self.store.next_expiry()
+        due = self.store.tasks.next_expiry()
         if due is not None:
             retention.look_at(self.account, due)
             self.poke()

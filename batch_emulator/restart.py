@@ -31,7 +31,7 @@ _ENDING = (JobState.TERMINATING, JobState.DELETING)
 
 def load(account: Account, store: Store, now: datetime) -> None:
     """Fill an empty account."""
-    account.seen(store.highest_order(), 0)
+    account.seen(store.tasks.highest_order(), 0)
     for _, record in store.records("pools"):
         pool = pool_from(record)
         account.pools[pool.key] = pool
@@ -46,7 +46,7 @@ def load(account: Account, store: Store, now: datetime) -> None:
             pool.nodes[node.key] = node
             account.addresses.keep(node.address)
             _revive(account, node, now)
-    due = store.next_expiry()
+    due = store.tasks.next_expiry()
     if due is not None:
         retention.look_at(account, due)
     account.usage.update(store.usage())
@@ -96,19 +96,19 @@ def _revive(account: Account, node: Node, now: datetime) -> None:
 
 
 def _load_tasks(account: Account, store: Store, job: Job, now: datetime) -> None:
-    for result, tasks, slots in store.finished_counts(job):
+    for result, tasks, slots in store.tasks.finished_counts(job):
         name = "succeeded" if result == "success" else "failed"
         setattr(job.tasks, name, getattr(job.tasks, name) + tasks)
         setattr(job.slots, name, getattr(job.slots, name) + slots)
     if job.dependencies is not None:
-        job.dependencies.restore(store.satisfying(job))
+        job.dependencies.restore(store.tasks.satisfying(job))
     interrupted: list[Task] = []
-    for task_id, slots, order, record in store.live_tasks(job):
+    for task_id, slots, order, record in store.tasks.live(job):
         task = task_from(job, task_id, slots, order, record)
         job.live[task.key] = task
         count_new(task)
         if task.blocked:
-            row = store.task(job, task.key)
+            row = store.tasks.find(job, task.key)
             dependencies.admit(task, {} if row is None else row.body)
             if not task.blocked:  # it was about to be set free
                 account.save_task(task)

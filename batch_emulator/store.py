@@ -1,7 +1,8 @@
 """State on disk: SQLite, write-ahead log, written through before anybody is answered.
 
-Finished tasks exist only here; reads of tasks always come from here. One connection, so a read
-sees what was written before the commit.
+Here are the data dir, its transactions, and what is read when the emulator starts; `task_table`
+has the tasks, `schedule_store` the schedules and the usage. One connection, so a read sees what was
+written before the commit.
 """
 
 from __future__ import annotations
@@ -11,33 +12,21 @@ import fcntl
 import json
 import logging
 import sqlite3
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 from batch_emulator import erasure, schedule_store
 from batch_emulator.account import Journal, SampleRun
 from batch_emulator.autoscale.samples import KEPT, PERIOD
 from batch_emulator.autoscale.values import Timestamp
-from batch_emulator.model import Job, Json, Pool, Task, UsageKey
-from batch_emulator.records import (
-    dump,
-    job_record,
-    node_record,
-    pool_record,
-    task_from,
-    task_record,
-    task_text,
-)
+from batch_emulator.model import Job, Json, Pool, UsageKey
+from batch_emulator.records import dump, job_record, node_record, pool_record
 from batch_emulator.schema import FORMAT, SCHEMA
+from batch_emulator.task_table import TaskTable
 from batch_emulator.values import time_of
 
 log = logging.getLogger(__name__)
-
-_TASK_ROW = "(?,?,?,?,?,?,?,?,?,NULL)"
-_INSERTED_AT_ONCE = 100  # as many as a collection has; SQLite before 3.32 takes 999 values
 
 _NEWEST = (
     "SELECT max(json_extract(record, '$.lastModified')) FROM tasks",
@@ -56,17 +45,6 @@ class StoreInUseError(Exception):
 
 class StoreFormatError(Exception):
     """The data dir was written by another version of the emulator."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskRow:
-    """A task as it lies on disk."""
-
-    id: str
-    slots: int
-    order: int
-    record: Json
-    body: Json
 
 
 class Store:
@@ -89,6 +67,7 @@ class Store:
         # a checkpoint syncs the disk; once in 4,000 pages keeps that out of most requests
         self._db.execute("PRAGMA wal_autocheckpoint=4000")
         self._prepare()
+        self.tasks = TaskTable(self._db)
         self._committed: asyncio.Future[None] | None = None
         self.failed = False
 
@@ -120,7 +99,7 @@ class Store:
                 self._db.execute("BEGIN")
             self._write_entities(journal)
             schedule_store.write(self._db, journal)
-            self._write_tasks(journal)
+            self.tasks.write(journal)
             self._write_samples(journal)
         except Exception as err:
             self._fail(err)
@@ -159,43 +138,6 @@ class Store:
         except sqlite3.Error as err:
             self._fail(err)
             raise
-
-    def _write_tasks(self, journal: Journal) -> None:
-        self._insert_tasks(journal.new_tasks)
-        self._db.executemany(
-            "UPDATE tasks SET body=? WHERE job=? AND task=?",
-            ((dump(body), t.job.key, t.key) for t, body in journal.bodies),
-        )
-        self._db.executemany(
-            "UPDATE tasks SET state=?, result=?, ord=?, record=?, expires=? WHERE job=? AND task=?",
-            (
-                (
-                    t.state.value,
-                    t.result,
-                    t.order,
-                    dump(task_record(t)),
-                    t.expires and t.expires.timestamp(),
-                    *key,
-                )
-                for key, t in journal.tasks.items()
-                if t is not None
-            ),
-        )
-        self._db.executemany(
-            "DELETE FROM tasks WHERE job=? AND task=?",
-            (key for key, t in journal.tasks.items() if t is None),
-        )
-
-    def _insert_tasks(self, new: list[tuple[Task, Json]]) -> None:
-        """Many in one statement, which takes half as long as one for each."""
-        for start in range(0, len(new), _INSERTED_AT_ONCE):
-            some = new[start : start + _INSERTED_AT_ONCE]
-            values: list[Any] = []
-            for t, body in some:
-                values += (t.job.key, t.key, t.id, t.order, t.slots, t.state.value, t.result)
-                values += (task_text(t), dump(body))
-            rows = ",".join([_TASK_ROW] * len(some))
-            self._db.execute(f"INSERT INTO tasks VALUES {rows}", values)  # noqa: S608 - marks only
 
     def _write_samples(self, journal: Journal) -> None:
         for run in journal.samples:
@@ -283,118 +225,3 @@ class Store:
     def usage(self) -> Iterator[tuple[UsageKey, float]]:
         """Node-seconds by pool, VM size and start of the interval."""
         return schedule_store.usage(self._db)
-
-    def has_tasks(self, job: Job, keys: Iterable[str]) -> set[str]:
-        """Which of these task keys exist."""
-        wanted = list(keys)
-        marks = ",".join("?" * len(wanted))
-        rows = self._db.execute(
-            f"SELECT task FROM tasks WHERE job=? AND task IN ({marks})",  # noqa: S608 - marks only
-            (job.key, *wanted),
-        )
-        return {row[0] for row in rows}
-
-    def task(self, job: Job, key: str) -> TaskRow | None:
-        """One task, whatever its state."""
-        row = self._db.execute(
-            "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task=?",
-            (job.key, key),
-        ).fetchone()
-        return None if row is None else _task_row(row)
-
-    def tasks_after(
-        self, job: Job, key: str, limit: int, state: str | None = None
-    ) -> list[TaskRow]:
-        """Up to `limit` tasks (in a state) in the order of their keys, from behind `key`."""
-        rows = self._db.execute(
-            "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task>?"
-            " AND (? IS NULL OR state=?) ORDER BY task LIMIT ?",
-            (job.key, key, state, state, limit),
-        ).fetchall()
-        return [_task_row(row) for row in rows]
-
-    def live_tasks(self, job: Job) -> Iterator[tuple[str, int, int, Json]]:
-        """Id, slots, order and record of the tasks that are not completed, in queue order."""
-        rows = self._db.execute(
-            "SELECT id, slots, ord, record FROM tasks"
-            " WHERE job=? AND state <> 'completed' ORDER BY ord",
-            (job.key,),
-        )
-        for task_id, slots, order, record in rows:
-            yield task_id, slots, order, json.loads(record)
-
-    def satisfying(self, job: Job) -> list[str]:
-        """Keys of the completed tasks that satisfy who depends on them."""
-        rows = self._db.execute(
-            "SELECT task FROM tasks WHERE job=? AND state='completed'"
-            " AND json_extract(record, '$.satisfies')",
-            (job.key,),
-        )
-        return [row[0] for row in rows]
-
-    def finished_counts(self, job: Job) -> Iterator[tuple[str, int, int]]:
-        """Result, number of tasks and of their slots, for completed tasks."""
-        return self._db.execute(
-            "SELECT result, count(*), sum(slots) FROM tasks"
-            " WHERE job=? AND state='completed' GROUP BY result",
-            (job.key,),
-        )
-
-    def task_records(self, job: Job) -> Iterator[Json]:
-        """The record of every task."""
-        rows = self._db.execute("SELECT record FROM tasks WHERE job=?", (job.key,))
-        return (json.loads(row[0]) for row in rows)
-
-    def next_expiry(self) -> datetime | None:
-        """When the retention of a task is over next."""
-        [when] = self._db.execute(
-            "SELECT min(expires) FROM tasks WHERE expires IS NOT NULL"
-        ).fetchone()
-        return None if when is None else datetime.fromtimestamp(when, UTC)
-
-    def take_expired(self, now: datetime, limit: int) -> list[tuple[str, str, list[str]]]:
-        """Job key, id and place of up to `limit` tasks whose retention is over, each once.
-
-        A multi-instance task has a place for each of its instances.
-        """
-        rows = self._db.execute(
-            "SELECT job, task, id, json_extract(record, '$.place'),"
-            " json_extract(record, '$.group.subtasks') FROM tasks"
-            " WHERE expires <= ? ORDER BY expires LIMIT ?",
-            (now.timestamp(), limit),
-        ).fetchall()
-        if rows and not self._db.in_transaction:
-            self._db.execute("BEGIN")
-        self._db.executemany(
-            "UPDATE tasks SET expires=NULL WHERE job=? AND task=?", (row[:2] for row in rows)
-        )
-        return [
-            (job, task_id, place)
-            for job, _, task_id, own, subtasks in rows
-            for place in (json.loads(own), *(s["place"] for s in json.loads(subtasks or "[]")))
-        ]
-
-    def retained_until(self, pool_id: str, node_id: str) -> datetime | None:
-        """When the last retention of a task that ran on the node is over, None without one."""
-        place = json.dumps([pool_id, node_id], separators=(",", ":"))
-        [when] = self._db.execute(
-            "SELECT max(expires) FROM tasks WHERE expires IS NOT NULL"
-            " AND (json_extract(record, '$.place') = ? OR EXISTS"
-            " (SELECT 1 FROM json_each(record, '$.group.subtasks') AS subtask"
-            " WHERE json_extract(subtask.value, '$.place') = ?))",
-            (place, place),
-        ).fetchone()
-        return None if when is None else datetime.fromtimestamp(when, UTC)
-
-    def highest_order(self) -> int:
-        """The highest order number that a task has."""
-        return self._db.execute("SELECT max(ord) FROM tasks").fetchone()[0] or 0
-
-
-def _task_row(row: tuple[Any, ...]) -> TaskRow:
-    return TaskRow(row[0], row[1], row[2], json.loads(row[3]), json.loads(row[4]))
-
-
-def restore_task(job: Job, row: TaskRow) -> Task:
-    """The task of a row, for changing it."""
-    return task_from(job, row.id, row.slots, row.order, row.record)

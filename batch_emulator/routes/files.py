@@ -30,7 +30,7 @@ def task_root(call: Call) -> tuple[Path, str]:
     A task that did not run yet has none; those of a node that is gone are gone (docs).
     """
     job = call.job()
-    row = call.emulator.store.task(job, key_of(call.params["taskId"]))
+    row = call.emulator.store.tasks.find(job, key_of(call.params["taskId"]))
     if row is None:
         raise Fault("TaskNotFound")
     place = row.record.get("place")

@@ -20,7 +20,7 @@ def _render(call: Call, node: Node) -> Json:
     recent: list[Json] = []
     for job_id, task_id, instance in node.recent:
         job = call.emulator.account.jobs.get(job_id.lower())
-        row = None if job is None else call.emulator.store.task(job, task_id.lower())
+        row = None if job is None else call.emulator.store.tasks.find(job, task_id.lower())
         if job is not None and row is not None:
             recent.append(render.recent_task(job, row, call.base_url, instance))
     return render.node(node, call.base_url, recent)

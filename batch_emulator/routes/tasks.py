@@ -9,7 +9,7 @@ from batch_emulator import odata
 from batch_emulator.call import Call, Reply, entity_headers
 from batch_emulator.faults import Fault, bad_property, error_body
 from batch_emulator.model import Job, Json, Task, key_of
-from batch_emulator.store import TaskRow, restore_task
+from batch_emulator.task_table import TaskRow, restore_task
 from batch_emulator.transitions import admission, tasks
 from batch_emulator.values import etag_text, time_text
 from batch_emulator.wire import entities, paging, render, statistics
@@ -24,7 +24,7 @@ def _find(call: Call, job: Job) -> Task:
     task = job.live.get(key)
     if task is not None:
         return task
-    row = call.emulator.store.task(job, key)
+    row = call.emulator.store.tasks.find(job, key)
     if row is None:
         raise Fault("TaskNotFound")
     return restore_task(job, row)
@@ -35,7 +35,7 @@ def add(call: Call) -> Reply:
     job, body = call.job(), call.json()
     admission.require_open_job(job)
     entities.check_task(body, job.spec)
-    if call.emulator.store.has_tasks(job, [key_of(body["id"])]):
+    if call.emulator.store.tasks.existing(job, [key_of(body["id"])]):
         raise Fault("TaskExists")
     task = admission.add(call.emulator.account, job, body, call.now)
     url = render.task_url(call.base_url, job.id, task.id)
@@ -55,7 +55,7 @@ def add_collection(call: Call) -> Reply:
         raise bad_property("value", "", "a list of objects is expected")
     admission.require_open_job(job)
     named = [key_of(str(item.get("id", ""))) for item in items]
-    taken = call.emulator.store.has_tasks(job, named)
+    taken = call.emulator.store.tasks.existing(job, named)
     added = [_add_one(call, job, item, key, taken) for item, key in zip(items, named, strict=True)]
     return call.entity({"value": added}, {})
 
@@ -97,7 +97,7 @@ async def list_all(call: Call) -> Reply:
     state = only.group(1).lower() if only else None
 
     def fetch(after: str, limit: int) -> list[tuple[str, Json]]:
-        rows = call.emulator.store.tasks_after(job, after, limit, state)
+        rows = call.emulator.store.tasks.after(job, after, limit, state)
         return [(key_of(row.id), _render(call, job, row)) for row in rows]
 
     return await call.listing(odata.TASK_FIELDS, fetch)
@@ -108,7 +108,7 @@ def get(call: Call) -> Reply:
     job = call.job()
     task = _find(call, job)
     headers = call.check(task.etag, task.modified) | call.data_service_id()
-    row = call.emulator.store.task(job, task.key)
+    row = call.emulator.store.tasks.find(job, task.key)
     if row is None:
         raise Fault("TaskNotFound")
     return call.entity(_render(call, job, row), headers)
@@ -117,7 +117,7 @@ def get(call: Call) -> Reply:
 async def list_subtasks(call: Call) -> Reply:
     """Task_ListSubtasks: all but the primary, in the order of their ids."""
     job = call.job()
-    row = call.emulator.store.task(job, _find(call, job).key)
+    row = call.emulator.store.tasks.find(job, _find(call, job).key)
     found = [] if row is None else render.subtasks(job, row, call.base_url)
     return await call.listing(None, paging.from_sorted(found))
 
@@ -129,7 +129,7 @@ def put(call: Call) -> Reply:
     call.check(task.etag, task.modified)
     body = call.json()
     entities.check_constraints(body)
-    row = call.emulator.store.task(job, task.key)
+    row = call.emulator.store.tasks.find(job, task.key)
     if row is None:
         raise Fault("TaskNotFound")
     if task.end is not None:
@@ -157,7 +157,7 @@ def terminate(call: Call) -> Reply:
     """Task_Terminate."""
     task = _find(call, call.job())
     call.check(task.etag, task.modified)
-    row = call.emulator.store.task(task.job, task.key)
+    row = call.emulator.store.tasks.find(task.job, task.key)
     tasks.terminate(call.emulator.account, task, call.now, None if row is None else row.body)
     return Reply(204, None, _headers(call, task))
 

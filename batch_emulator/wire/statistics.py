@@ -93,7 +93,7 @@ def lifetime_of_jobs(jobs: Iterable[Job], store: Store, url: str, now: datetime)
 
 
 def _records(entity: Job, store: Store) -> Iterator[Json]:
-    return iter(()) if entity.erasing else store.task_records(entity)
+    return iter(()) if entity.erasing else store.tasks.records(entity)
 
 
 def _of_jobs(total: _Sum, span: Json, *, wait_s: float) -> Json:

@@ -377,8 +377,8 @@ def test_retention_covers_the_folders_of_subtasks(tmp_path: Path) -> None:
     store.write(world.account.take_journal())
     where, later = tasks.places(task), world.clock.now() + timedelta(hours=1)
     assert len(where) == 3
-    assert [store.retained_until(*place) for place in where] == [later] * 3
-    assert store.retained_until("pool", "other") is None
-    assert store.take_expired(later, 10) == [("job", "gang", list(place)) for place in where]
-    assert store.take_expired(later, 10) == []
+    assert [store.tasks.retained_until(*place) for place in where] == [later] * 3
+    assert store.tasks.retained_until("pool", "other") is None
+    assert store.tasks.take_expired(later, 10) == [("job", "gang", list(place)) for place in where]
+    assert store.tasks.take_expired(later, 10) == []
     store.close()

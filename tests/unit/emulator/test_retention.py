@@ -67,15 +67,17 @@ def test_store_gives_out_expired_tasks_once_and_says_when_to_come_again(tmp_path
     store = Store(tmp_path)
     store.write(world.account.take_journal())
     start, node = world.clock.now(), world.node(pool)
-    assert store.take_expired(start + timedelta(minutes=59), 10) == []
-    assert store.next_expiry() == start + timedelta(hours=1)
+    assert store.tasks.take_expired(start + timedelta(minutes=59), 10) == []
+    assert store.tasks.next_expiry() == start + timedelta(hours=1)
     later = start + timedelta(hours=1)
-    first = store.take_expired(later, 1)
-    rest = store.take_expired(later, 10)
+    first = store.tasks.take_expired(later, 1)
+    rest = store.tasks.take_expired(later, 10)
     place = [pool.id, node.id]
     assert sorted(first + rest) == [("job", "a", place), ("job", "c", place)]
-    assert store.next_expiry() == store.retained_until(*place) == start + timedelta(days=7)
-    assert store.retained_until(pool.id, "other") is None
+    assert (
+        store.tasks.next_expiry() == store.tasks.retained_until(*place) == start + timedelta(days=7)
+    )
+    assert store.tasks.retained_until(pool.id, "other") is None
     store.close()
 
 
@@ -88,7 +90,7 @@ def test_reactivated_task_is_not_swept(tmp_path: Path) -> None:
     store.write(world.account.take_journal())
     tasks.reactivate(world.account, task, world.clock.now())
     store.write(world.account.take_journal())
-    assert store.next_expiry() is None
+    assert store.tasks.next_expiry() is None
     store.close()
 
 
@@ -212,7 +214,7 @@ def test_others_have_their_turn_while_hundreds_of_directories_expire(tmp_path: P
         retention.look_at(account, now)
         emulator.start()
         seen: list[int] = []
-        while emulator.store.next_expiry() is not None:
+        while emulator.store.tasks.next_expiry() is not None:
             await asyncio.sleep(0)
             there = sum(1 for _ in (layout.workitems / "j" / "job-1").iterdir())
             seen += [] if there in seen else [there]

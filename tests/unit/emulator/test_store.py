@@ -68,7 +68,7 @@ def test_state_comes_back(tmp_path: Path) -> None:
     interrupted = same_job.live["running"]
     assert (interrupted.state, interrupted.requeue_count) == (TaskState.ACTIVE, 0)
     assert same_job.live["waiting"].created == waiting.created
-    row = again.task(same_job, "bad")
+    row = again.tasks.find(same_job, "bad")
     assert row is not None
     assert row.record["executionInfo"]["exitCode"] == 3
     again.close()
@@ -101,8 +101,8 @@ def test_deleted_things_stay_deleted(tmp_path: Path) -> None:
     store.write(world.account.take_journal())
     again, account = reopened(store, tmp_path, world)
     assert list(account.jobs) == ["job"]
-    assert again.task(account.jobs["job"], "a") is None
-    assert again.task(other, "b") is None
+    assert again.tasks.find(account.jobs["job"], "a") is None
+    assert again.tasks.find(other, "b") is None
     again.close()
 
 
@@ -115,11 +115,11 @@ def test_tasks_are_read_in_pages_by_key(store: Store) -> None:
     store.write(world.account.take_journal())
     found: list[str] = []
     after = ""
-    while page := store.tasks_after(job, after, 10):
+    while page := store.tasks.after(job, after, 10):
         found += [row.id for row in page]
         after = page[-1].id.lower()
     assert found == [f"T{number:02}" for number in range(25)]
-    assert store.has_tasks(job, ["t00", "t99"]) == {"t00"}
+    assert store.tasks.existing(job, ["t00", "t99"]) == {"t00"}
 
 
 def test_commits_are_shared_and_awaited(tmp_path: Path) -> None:
