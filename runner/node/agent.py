@@ -11,15 +11,13 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from runner.node.attempt import Attempt, AttemptDirs, make_dirs
 from runner.node.attempt_checkpoints import AttemptCheckpoints
-from runner.node.attempts import RunBlobs, claim_attempt, failures_before, write_end
-from runner.node.blobs import Container
+from runner.node.attempts import RunBlobs, claim_attempt
 from runner.node.clock import now_text
+from runner.node.conclusion import Conclusion
 from runner.node.environment_report import write_environment
 from runner.node.events import EventLog
 from runner.node.export import OutputFile
@@ -30,18 +28,15 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
-from runner.node.inputs import InputAccess
-from runner.node.notice import NoticeWatch, watch_notices
+from runner.node.notice import watch_notices
 from runner.node.patience import Patience
 from runner.node.predecessors import blocked_by, commit_blocked
-from runner.node.redaction import RedactingFormatter, Redactor
+from runner.node.redaction import Redactor, log_to_stdout
 from runner.node.registration import settle_model
-from runner.node.result import commit_result, recorded_exit_code
+from runner.node.result import recorded_exit_code
 from runner.node.run_spec import RunSpec, RunSpecError, parse_run_spec
 from runner.node.scheduled import with_run_id
-from runner.node.secrets import Secrets
 from runner.node.settings import (
-    NodeSettings,
     SettingsError,
     load_access,
     load_models,
@@ -51,13 +46,12 @@ from runner.node.settings import (
     script_environment,
 )
 from runner.node.streams import Streams
+from runner.node.task import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, Agent
 from runner.node.termination import Termination
 from runner.node.transport import StorageError
 
 logger = logging.getLogger(__name__)
 
-TERMINATED_EXIT_CODE = 143
-FAILED_EXIT_CODE = 1
 NO_ACCESS_EXIT_CODE = 122  # storage refuses: nothing but this code can tell the client
 # Batch follows SIGTERM with SIGKILL after a few seconds: what is to be written, is written by then.
 LAST_WORDS_S = 4.5
@@ -66,25 +60,10 @@ OVERDUE_S = 60.0  # an eviction that late is none
 POLL_S = 0.1
 
 
-@dataclass(frozen=True)
-class Agent:
-    """What every step of the task needs."""
-
-    node: NodeSettings
-    runs: Container
-    inputs: InputAccess
-    blobs: RunBlobs
-    patience: Patience
-    termination: Termination
-    secrets: Secrets
-    redactor: Redactor
-    notices: NoticeWatch | None = None
-
-
 def main() -> int:
     """The agent as a program: reads the environment, returns the exit code."""
     redactor = Redactor()
-    _log_to_stdout(redactor)
+    log_to_stdout(redactor)
     environment = process_environment()
     patience = Patience()
     termination = Termination(on_first=lambda: patience.hurry(LAST_WORDS_S))
@@ -116,12 +95,6 @@ def main() -> int:
         return FAILED_EXIT_CODE
 
 
-def _log_to_stdout(redactor: Redactor) -> None:
-    handler = logging.StreamHandler(sys.stdout)
-    handler.setFormatter(RedactingFormatter(redactor, "%(asctime)s %(message)s", "%H:%M:%S"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
-
-
 def run_task(agent: Agent, inherited: Mapping[str, str]) -> int:
     """One task execution; the exit code that Batch shall see. Raises StorageError."""
     while (code := _attempt(agent, inherited)) is None:
@@ -150,7 +123,7 @@ def _attempt(agent: Agent, inherited: Mapping[str, str]) -> int | None:
         spec = parse_run_spec(body)
     except RunSpecError as err:
         failure = StageFailedError("code", "RunSpecInvalid", str(err))
-        return _Conclusion(agent, number, started).failed(failure, retries=0)
+        return Conclusion(agent, number, started).failed(failure, retries=0)
     return _run_attempt(agent, spec, number, started, inherited)
 
 
@@ -161,11 +134,11 @@ def _run_attempt(
         dirs = make_dirs(agent.node.work_dir)
     except OSError as err:
         failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
-        return _Conclusion(agent, number, started).failed(failure, spec.retries)
+        return Conclusion(agent, number, started).failed(failure, spec.retries)
     streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns, agent.redactor)
     events = EventLog(streams.events, agent.redactor)
     checkpoints = _checkpoints(agent, spec, number, dirs, streams, events)
-    conclusion = _Conclusion(agent, number, started, streams, events, checkpoints)
+    conclusion = Conclusion(agent, number, started, streams, events, checkpoints)
     attempt = Attempt(
         agent.node,
         spec,
@@ -259,109 +232,6 @@ def _secrets(agent: Agent, events: EventLog) -> dict[str, str]:
         return agent.secrets.resolve(agent.patience)
     with events.stage("secrets", "asking the key vault"):
         return agent.secrets.resolve(agent.patience)
-
-
-class _Conclusion:
-    """The ways an attempt ends, each with its exit code."""
-
-    def __init__(
-        self,
-        agent: Agent,
-        number: int,
-        started: str,
-        streams: Streams | None = None,
-        events: EventLog | None = None,
-        checkpoints: AttemptCheckpoints | None = None,
-    ) -> None:
-        self._agent = agent
-        self._number = number
-        self._started = started
-        self._streams = streams
-        self._events = events
-        self._checkpoints = checkpoints
-
-    def succeeded(self, attempt: Attempt, outputs: list[OutputFile]) -> int:
-        self._flush()
-        self._end("succeeded", 0, None)
-        runs, prefix = self._agent.runs, self._agent.blobs.output(self._number)
-        try:
-            outputs = attempt.restore(runs, prefix, outputs)
-        except StageFailedError as err:
-            return self._commit([], err)
-        except StorageError as err:
-            logger.warning("the outputs could not be looked over: %s", err)
-        return self._commit(outputs, None)
-
-    def failed(self, failure: StageFailedError, retries: int) -> int:
-        """Commit the failure, unless Batch is going to retry the task."""
-        failure.message = self._agent.redactor.text(failure.message)
-        self._flush()
-        runs, blobs = self._agent.runs, self._agent.blobs
-        earlier = failures_before(runs, blobs, self._number) if retries else 0
-        self._end("failed", failure.exit_code, failure.step)
-        if earlier < retries:
-            logger.info("failure %d of %d allowed: Batch tries again", earlier + 1, retries)
-            return failure.exit_code or FAILED_EXIT_CODE
-        return self._commit([], failure)
-
-    def terminated(self, step: str) -> int:
-        """Say so and go: the run continues elsewhere, or the client decided its outcome."""
-        logger.info("terminated by Batch during %s", step)
-        self._end("terminated", None, step)
-        self._flush(timeout_s=1.0)
-        return TERMINATED_EXIT_CODE
-
-    def _flush(self, timeout_s: float | None = None) -> None:
-        if self._streams is None:
-            return
-        for finish in (self._streams.finish_script, self._streams.finish_events):
-            try:
-                finish(timeout_s)
-            except (StorageError, OSError, ValueError) as err:
-                # The outcome counts more than a log that could not be written to its end.
-                logger.warning("not everything was written: %s", err)
-
-    def _end(self, why: str, exit_code: int | None, step: str | None) -> None:
-        agent = self._agent
-        try:
-            write_end(
-                agent.runs,
-                agent.blobs,
-                self._number,
-                why,
-                exit_code,
-                step,
-                checkpoint=self._checkpoint_summary(),
-            )
-        except StorageError as err:
-            # The run's outcome counts more than this attempt's.
-            logger.warning("could not say why the attempt ended: %s", err)
-
-    def _checkpoint_summary(self) -> dict[str, Any] | None:
-        return self._checkpoints.summary() if self._checkpoints else None
-
-    def _commit(self, outputs: list[OutputFile], failure: StageFailedError | None) -> int:
-        agent = self._agent
-        first = commit_result(
-            agent.runs,
-            agent.blobs,
-            run_id=agent.node.run_id,
-            attempt=self._number,
-            started=self._started,
-            stages_s=self._events.stages_s if self._events else {},
-            metrics=self._streams.metrics.last() if self._streams else {},
-            outputs=outputs,
-            failure=failure,
-            checkpoint=self._checkpoint_summary(),
-        )
-        if not first:
-            logger.info("the run's outcome was decided before this attempt ended")
-            recorded = recorded_exit_code(agent.runs, agent.blobs)
-            return FAILED_EXIT_CODE if recorded is None else recorded
-        if failure is None:
-            logger.info("succeeded, %d files exported", len(outputs))
-            return 0
-        return failure.exit_code or FAILED_EXIT_CODE
 
 
 def _log_offsets(agent: Agent) -> dict[str, int]:

@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import re
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -123,6 +124,13 @@ class RedactingFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """The record with its trace, without secrets."""
         return self._redactor.text(super().format(record))
+
+
+def log_to_stdout(redactor: Redactor) -> None:
+    """Let the log of this program be the task's output in Batch."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(RedactingFormatter(redactor, "%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _forms_of(value: str) -> Iterator[bytes]:

@@ -1,0 +1,123 @@
+"""How an attempt ends: its last lines, its record, and the run's outcome."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+from runner.node.attempt import Attempt
+from runner.node.attempt_checkpoints import AttemptCheckpoints
+from runner.node.attempts import failures_before, write_end
+from runner.node.events import EventLog
+from runner.node.export import OutputFile
+from runner.node.failures import StageFailedError
+from runner.node.result import commit_result, recorded_exit_code
+from runner.node.streams import Streams
+from runner.node.task import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, Agent
+from runner.node.transport import StorageError
+
+logger = logging.getLogger(__name__)
+
+
+class Conclusion:
+    """The ways an attempt ends, each with its exit code."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        number: int,
+        started: str,
+        streams: Streams | None = None,
+        events: EventLog | None = None,
+        checkpoints: AttemptCheckpoints | None = None,
+    ) -> None:
+        self._agent = agent
+        self._number = number
+        self._started = started
+        self._streams = streams
+        self._events = events
+        self._checkpoints = checkpoints
+
+    def succeeded(self, attempt: Attempt, outputs: list[OutputFile]) -> int:
+        """Commit the outcome with what was exported, if it is still there."""
+        self._flush()
+        self._end("succeeded", 0, None)
+        runs, prefix = self._agent.runs, self._agent.blobs.output(self._number)
+        try:
+            outputs = attempt.restore(runs, prefix, outputs)
+        except StageFailedError as err:
+            return self._commit([], err)
+        except StorageError as err:
+            logger.warning("the outputs could not be looked over: %s", err)
+        return self._commit(outputs, None)
+
+    def failed(self, failure: StageFailedError, retries: int) -> int:
+        """Commit the failure, unless Batch is going to retry the task."""
+        failure.message = self._agent.redactor.text(failure.message)
+        self._flush()
+        runs, blobs = self._agent.runs, self._agent.blobs
+        earlier = failures_before(runs, blobs, self._number) if retries else 0
+        self._end("failed", failure.exit_code, failure.step)
+        if earlier < retries:
+            logger.info("failure %d of %d allowed: Batch tries again", earlier + 1, retries)
+            return failure.exit_code or FAILED_EXIT_CODE
+        return self._commit([], failure)
+
+    def terminated(self, step: str) -> int:
+        """Say so and go: the run continues elsewhere, or the client decided its outcome."""
+        logger.info("terminated by Batch during %s", step)
+        self._end("terminated", None, step)
+        self._flush(timeout_s=1.0)
+        return TERMINATED_EXIT_CODE
+
+    def _flush(self, timeout_s: float | None = None) -> None:
+        if self._streams is None:
+            return
+        for finish in (self._streams.finish_script, self._streams.finish_events):
+            try:
+                finish(timeout_s)
+            except (StorageError, OSError, ValueError) as err:
+                # The outcome counts more than a log that could not be written to its end.
+                logger.warning("not everything was written: %s", err)
+
+    def _end(self, why: str, exit_code: int | None, step: str | None) -> None:
+        agent = self._agent
+        try:
+            write_end(
+                agent.runs,
+                agent.blobs,
+                self._number,
+                why,
+                exit_code,
+                step,
+                checkpoint=self._checkpoint_summary(),
+            )
+        except StorageError as err:
+            # The run's outcome counts more than this attempt's.
+            logger.warning("could not say why the attempt ended: %s", err)
+
+    def _checkpoint_summary(self) -> dict[str, Any] | None:
+        return self._checkpoints.summary() if self._checkpoints else None
+
+    def _commit(self, outputs: list[OutputFile], failure: StageFailedError | None) -> int:
+        agent = self._agent
+        first = commit_result(
+            agent.runs,
+            agent.blobs,
+            run_id=agent.node.run_id,
+            attempt=self._number,
+            started=self._started,
+            stages_s=self._events.stages_s if self._events else {},
+            metrics=self._streams.metrics.last() if self._streams else {},
+            outputs=outputs,
+            failure=failure,
+            checkpoint=self._checkpoint_summary(),
+        )
+        if not first:
+            logger.info("the run's outcome was decided before this attempt ended")
+            recorded = recorded_exit_code(agent.runs, agent.blobs)
+            return FAILED_EXIT_CODE if recorded is None else recorded
+        if failure is None:
+            logger.info("succeeded, %d files exported", len(outputs))
+            return 0
+        return failure.exit_code or FAILED_EXIT_CODE
