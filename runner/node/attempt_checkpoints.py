@@ -14,6 +14,7 @@ from runner.node.checkpoint_store import CheckpointStore
 from runner.node.checkpointing import Checkpointing
 from runner.node.command import TERMINATION_GRACE_S, Ended
 from runner.node.events import EventLog
+from runner.node.folder_listing import Listing, list_folder
 from runner.node.notice import Notice, NoticeWatch
 from runner.node.patience import Patience
 from runner.node.resume import Restored, Resume
@@ -59,6 +60,7 @@ class AttemptCheckpoints:
         self._notices = notices
         self._thread: Checkpointing | None = None
         self._pid = 0
+        self._found = Listing()  # before the script wrote anything
         self.restored: Restored | None = None
 
     def restore(self) -> dict[str, str]:
@@ -76,6 +78,7 @@ class AttemptCheckpoints:
             check=self._termination.check,
         )
         self.restored = resume.restore(self._number, spec.resume_from)
+        self._found = list_folder(self._folder)
         return {"RUNNER_RESUMED": "1"} if self.restored else {}
 
     @property
@@ -98,6 +101,7 @@ class AttemptCheckpoints:
             self._events,
             step=self._step,
             script_runs=self._script_runs,
+            restored=self._found,
         )
         self._thread.start()
         if self._notices is not None:
@@ -130,9 +134,10 @@ class AttemptCheckpoints:
             return
         ends = [self._patience.left_s, self._node_left_s]
         left = [max(left_s - RESERVED_S, 0.0) for left_s in ends if left_s is not None]
-        stopped = self._termination.requested or (ended is not None and ended.stopped)
+        # Told to stop, a script may save what it has and exit with 0.
+        stopped = ended is None or ended.stopped or ended.timed_out or ended.exit_code != 0
         self._thread.finish(
-            final=stopped or ended is None or ended.exit_code != 0,
+            final=stopped or self._termination.requested,
             distrust=ended is None or ended.exit_code > SIGNAL_EXIT_CODE,
             timeout_s=min(left, default=None),
         )

@@ -141,8 +141,8 @@ class _Upload:
 
     def send(self, number: int) -> None:
         block = _read_block(self._file.held, number)
-        wanted = self._file.block_sha256[number : number + 1]
-        if block and hashlib.sha256(block).hexdigest() not in wanted:
+        found = (hashlib.sha256(block).hexdigest(),) if block else ()
+        if found != self._file.block_sha256[number : number + 1]:  # emptied, it has no block
             raise UnsettledError(f"{self._file.path} was written to in place")
         if self.blocks == 1:
             self._runs.put(self._name, block)

@@ -33,7 +33,7 @@ SETTLE_S = 5.0
 class Checkpointing(threading.Thread):
     """Commits the folder of `snapshots`; `script_runs` says whether the script is still there.
 
-    `step` is the last one that any metric named.
+    `step` is the last one that any metric named, `restored` the folder as the script found it.
     """
 
     def __init__(
@@ -45,6 +45,7 @@ class Checkpointing(threading.Thread):
         *,
         step: Callable[[], int | None],
         script_runs: Callable[[], bool],
+        restored: Listing | None = None,
     ) -> None:
         super().__init__(name="checkpoints", daemon=True)
         self._snapshots = snapshots
@@ -54,7 +55,7 @@ class Checkpointing(threading.Thread):
         self._events = events
         self._step = step
         self._script_runs = script_runs
-        self._seen = list_folder(self._folder)  # what was restored is no news
+        self._seen = restored or Listing()  # what was restored is no news
         self._content: tuple[object, ...] | None = None
         self._wake = threading.Event()
         self._ending = threading.Event()

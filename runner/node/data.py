@@ -7,6 +7,7 @@ import concurrent.futures
 import contextlib
 import hashlib
 import http.client
+import re
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -25,6 +26,7 @@ THREADS = 6
 CHUNK_BYTES = 1024 * 1024
 POLL_S = 0.2
 PART = ".part-"
+_PART_NAME = re.compile(rf".+{re.escape(PART)}[0-9a-f]{{32}}")
 MAX_FILE_BYTES = 1 << 40  # beyond a node's disk, and beyond doubt not what was meant
 
 
@@ -228,7 +230,8 @@ def part_path(target: Path) -> Path:
 def _remove_parts(folder: Path) -> None:
     """What killed downloads left behind."""
     for part in folder.rglob(f"*{PART}*"):
-        part.unlink(missing_ok=True)
+        if _PART_NAME.fullmatch(part.name):  # a file of the data set may be called nearly so
+            part.unlink(missing_ok=True)
 
 
 def _is_there(path: Path, file: DataFile) -> bool:

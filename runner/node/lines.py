@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -10,6 +11,8 @@ from typing import BinaryIO
 
 from runner.node.append_blob import MAX_APPEND_BYTES
 from runner.node.redaction import Redactor
+
+logger = logging.getLogger(__name__)
 
 # Producers wait beyond this, so that an unreachable storage cannot eat the node's memory.
 MAX_PENDING_BYTES = 16 * 1024 * 1024
@@ -125,7 +128,13 @@ class LineQueue:
         self._closed = False
 
     def put(self, line: bytes, *, wait: bool = False) -> None:
-        """Add one line; with `wait`, hold the caller back while too much is pending."""
+        """Add one line; with `wait`, hold the caller back while too much is pending.
+
+        A line that fits into no block is left out: it would hold up all that follow.
+        """
+        if len(line) >= MAX_APPEND_BYTES:
+            logger.warning("a line of %d bytes is left out", len(line))
+            return
         with self._changed:
             while wait and self.is_crowded and not self._closed:
                 self._changed.wait(1.0)

@@ -26,6 +26,9 @@ MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
 MAX_LINE_CHARS = 64 * 1024
 LINE_END = re.compile(r"[\r\n]+")
 READ_BYTES = 1024 * 1024
+MAX_NAME_CHARS = 1000
+# Longer than this is no line of metrics; without an end it would eat the node's memory.
+MAX_JSON_BYTES = 8 * READ_BYTES
 
 
 class MetricLog:
@@ -51,7 +54,8 @@ class MetricLog:
         queue must not wait for itself.
         """
         shown = _json_value(value)
-        name = self._redactor.text(name)
+        # JSON can spell half a character, which no text that leaves here can hold.
+        name = self._redactor.text(name.encode(errors="replace").decode())
         line = {
             "time": now_text(),
             "attempt": self._attempt,
@@ -83,6 +87,7 @@ class MetricsFile:
         self._log = log
         self._file: BinaryIO | None = None
         self._rest = b""
+        self._in_long_line = False
         self._complained = False
 
     def poll(self, final: bool = False) -> None:
@@ -94,14 +99,31 @@ class MetricsFile:
                     self._take(self._rest)
                     self._rest = b""
                 return
-            *lines, self._rest = (self._rest + chunk).split(b"\n")
-            for line in lines:
+            for line in self._lines(chunk):
                 self._take(line)
 
     def close(self) -> None:
         """Close the file."""
         if self._file is not None:
             self._file.close()
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        """The lines that end in the chunk; what is too long to be one is left out."""
+        *lines, rest = chunk.split(b"\n")
+        if not lines:
+            self._rest = b"" if self._in_long_line else self._rest + rest
+        else:
+            lines[0] = b"" if self._in_long_line else self._rest + lines[0]
+            self._rest, self._in_long_line = rest, False
+        if len(self._rest) > MAX_JSON_BYTES:
+            self._complain(f"it is longer than {MAX_JSON_BYTES} bytes")
+            self._rest, self._in_long_line = b"", True
+        return lines
+
+    def _complain(self, why: object) -> None:
+        if not self._complained:
+            logger.warning("a line of the metrics file is not a metric: %s", why)
+            self._complained = True
 
     def _read(self) -> bytes:
         """The next bytes; from the beginning where the script wrote the file anew."""
@@ -113,7 +135,7 @@ class MetricsFile:
             if not stat.S_ISREG(now.st_mode) or self._is_read_to(now):
                 return b""
             self.close()
-            self._rest = b""
+            self._rest, self._in_long_line = b"", False
             self._file = self._path.open("rb", buffering=0)
             return self._file.read(READ_BYTES)
         except OSError:
@@ -131,9 +153,7 @@ class MetricsFile:
         try:
             found = parse_metrics(parse_json(line))
         except (ValueError, TypeError, OverflowError, RecursionError) as err:
-            if not self._complained:
-                logger.warning("a line of the metrics file is not a metric: %s", err)
-                self._complained = True
+            self._complain(err)
             return
         for name, value, step in found:
             self._log.add(name, value, step)
@@ -195,13 +215,13 @@ def parse_metrics(raw: Any) -> list[tuple[str, float, int | None]]:
     if step is not None:
         step = int(step)
     if "name" in fields and "value" in fields:
-        return [(str(fields["name"]), _number(fields["value"], "value"), step)]
+        return [(_name(fields["name"]), _number(fields["value"], "value"), step)]
     found: list[tuple[str, float, int | None]] = []
     problem: Exception | None = None
     for name, value in fields.items():
         if name not in ("step", "time", "attempt"):
             try:
-                found.append((name, _number(value, name), step))
+                found.append((_name(name), _number(value, name), step))
             except (ValueError, OverflowError) as err:
                 problem = err
     if problem is not None and not found:
@@ -209,12 +229,19 @@ def parse_metrics(raw: Any) -> list[tuple[str, float, int | None]]:
     return found
 
 
+def _name(name: Any) -> str:
+    text = str(name)
+    if len(text) > MAX_NAME_CHARS:
+        raise ValueError(f"a name of {len(text)} characters")
+    return text
+
+
 def _number(value: Any, name: str) -> float:
     if isinstance(value, (bool, int, float)):
         return float(value)
     if isinstance(value, str):
         return float(value)  # "NaN", "Infinity": what JSON cannot say as a number
-    raise ValueError(f"{name} is not a number")
+    raise ValueError(f"{name[:MAX_NAME_CHARS]} is not a number")
 
 
 def _json_value(value: float) -> MetricValue:

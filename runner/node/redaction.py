@@ -65,9 +65,9 @@ class Redactor:
         """The text without secrets."""
         if not self._values:
             return text
-        data = text.encode("utf-8", errors="surrogateescape")
+        data, errors = _encoded(text)
         clean = self.data(data)
-        return text if clean is data else clean.decode("utf-8", errors="surrogateescape")
+        return text if clean is data else clean.decode("utf-8", errors)
 
     def data(self, data: bytes) -> bytes:
         """The bytes without secrets; the same object where there are none."""
@@ -131,6 +131,14 @@ def log_to_stdout(redactor: Redactor) -> None:
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(RedactingFormatter(redactor, "%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _encoded(text: str) -> tuple[bytes, str]:
+    """The text, and how to turn it back; it may hold what was no text, or half a character."""
+    try:
+        return text.encode("utf-8", "surrogateescape"), "surrogateescape"
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass"), "surrogatepass"
 
 
 def _forms_of(value: str) -> Iterator[bytes]:

@@ -75,7 +75,7 @@ class Resume:
             return None
         with self._events.stage(STAGE, "looking for the newest complete checkpoint") as report:
             try:
-                restored = self._newest(self._blobs.run_id, own, report)
+                restored = self._newest(self._blobs.run_id, None, own, report)
                 if restored is None and resume_from is not None:
                     restored = self._other(resume_from, report)
             except OSError as err:
@@ -89,7 +89,7 @@ class Resume:
     def _other(self, wanted: ResumeFrom, report: Report) -> Restored:
         self._skipped.clear()
         found = find_checkpoints(self._runs, wanted.run_id, wanted.checkpoint)
-        restored = self._newest(wanted.run_id, found, report)
+        restored = self._newest(wanted.run_id, wanted.checkpoint, found, report)
         if restored is not None:
             return restored
         number = "" if wanted.checkpoint is None else f" {wanted.checkpoint}"
@@ -98,9 +98,22 @@ class Resume:
             STAGE, "CheckpointMissing", f"{wanted.run_id} has no complete checkpoint{number}{why}"
         )
 
-    def _newest(self, run_id: str, found: Found, report: Report) -> Restored | None:
-        self._skipped += map(self._events.clean, found.problems)
-        for checkpoint in found.checkpoints:
+    def _newest(
+        self, run_id: str, number: int | None, found: Found, report: Report
+    ) -> Restored | None:
+        """The first that is whole.
+
+        An attempt that still runs makes newer ones and takes these away: look again after each.
+        """
+        tried: set[tuple[int, int]] = set()
+        while True:
+            problems = map(self._events.clean, found.problems)
+            self._skipped += [why for why in problems if why not in self._skipped]
+            left = [checkpoint for checkpoint in found.checkpoints if checkpoint.order not in tried]
+            if not left:
+                return None
+            checkpoint = left[0]
+            tried.add(checkpoint.order)
             restorer = Restorer(
                 self._runs,
                 self._folder,
@@ -115,7 +128,7 @@ class Resume:
             except DamagedError as err:
                 self._skipped.append(self._events.clean(f"{checkpoint.name}: {err}"))
                 logger.warning("skipped %s", self._skipped[-1])
-        return None
+            found = find_checkpoints(self._runs, run_id, number)
 
     def _text(self, restored: Restored | None) -> str:
         skipped = f"; skipped {', '.join(self._skipped)}" if self._skipped else ""

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+from runner.node import checkpoint_store as checkpoint_store_module
 from runner.node import snapshot as snapshot_module
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
 from runner.node.checkpoint import Checkpoint
-from runner.node.checkpoint_restore import find_checkpoints
+from runner.node.checkpoint_restore import Restorer, find_checkpoints
 from runner.node.checkpoint_store import CheckpointStore
 from runner.node.events import EventLog
 from runner.node.failures import StageFailedError
@@ -281,6 +282,57 @@ def test_file_written_in_place_after_its_hash_is_not_committed(
     with pytest.raises(UnsettledError):
         first.store.commit(taken, None)
     assert not [name for name in service.blobs if name.endswith("manifest.json")]
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_file_opened_anew_after_its_hash_is_not_committed_empty(
+    make: Make, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch, blocks: int
+) -> None:
+    monkeypatch.setattr(snapshot_module, "BLOCK_BYTES", 64)
+    monkeypatch.setattr(checkpoint_store_module, "BLOCK_BYTES", 64)
+    first = make(1, keep=1)
+    (first.folder / "model").write_bytes(b"a" * 64 * blocks)
+    first.commit()
+    (first.folder / "model").write_bytes(b"b" * 64 * blocks)
+    taken = first.snapshots.take(list_folder(first.folder), strict=False)
+    with (first.folder / "model").open("wb"), pytest.raises(UnsettledError):
+        first.store.commit(taken, None)
+    second = make(2)
+    assert second.restore() is not None
+    assert (second.folder / "model").read_bytes() == b"a" * 64 * blocks
+
+
+def test_empty_file_that_is_written_after_its_hash_is_not_committed(make: Make) -> None:
+    first = make(1)
+    (first.folder / "model").touch()
+    taken = first.snapshots.take(list_folder(first.folder), strict=False)
+    (first.folder / "model").write_text("weights")
+    with pytest.raises(UnsettledError):
+        first.store.commit(taken, None)
+
+
+def test_checkpoint_taken_away_during_a_restore_gives_way_to_its_successor(
+    make: Make, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stale = make(1, keep=1)
+    commits(stale, 1)
+    fetch = Restorer._fetch_all
+    newer = iter((2, 3))
+
+    def slow(self: Restorer, *arguments: Any) -> None:
+        if (version := next(newer, None)) is not None:
+            commits(stale, 1, first=version)
+        fetch(self, *arguments)
+
+    monkeypatch.setattr(Restorer, "_fetch_all", slow)
+    second = make(2)
+    restored = second.restore()
+    assert restored is not None
+    assert (restored.checkpoint.number, second.version()) == (3, "3")
+    assert [skipped.partition(":")[0] for skipped in restored.skipped] == [
+        "checkpoint 1 of attempt 1",
+        "checkpoint 2 of attempt 1",
+    ]
 
 
 def test_delete_that_is_refused_costs_no_checkpoint(make: Make, service: FakeBlobs) -> None:

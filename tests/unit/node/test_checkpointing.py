@@ -37,10 +37,13 @@ class Script:
         self.folder.mkdir()
         self.runs = True
         self.lines = LineQueue()
-        container = Container(Transport(service.url, SasCredential("s"), Patience(0.0), 5.0))
-        self.thread = Checkpointing(
-            Snapshots(self.folder, folder / "snapshots"),
-            CheckpointStore(container, RunBlobs("r-1"), 1, 3),
+        self.container = Container(Transport(service.url, SasCredential("s"), Patience(0.0), 5.0))
+        self.thread = self.another()
+
+    def another(self) -> Checkpointing:
+        return Checkpointing(
+            Snapshots(self.folder, self.folder.with_name("snapshots")),
+            CheckpointStore(self.container, RunBlobs("r-1"), 1, 3),
             CheckpointRule(interval_s=0.05, keep=3, max_bytes=1000),
             EventLog(self.lines),
             step=lambda: 7,
@@ -72,6 +75,17 @@ def test_change_is_committed_with_its_step(script: Script, until: Until) -> None
     assert script.thread.last is not None
     assert (script.thread.last.step, script.said()) == (7, [])
     assert script.said("progress")[0].startswith("checkpoint 1 of attempt 1 (step 7), 1 bytes")
+
+
+def test_what_a_script_wrote_before_the_thread_began_is_news(
+    script: Script, until: Until, service: FakeBlobs
+) -> None:
+    script.write("a")
+    late = script.another()
+    late.start()
+    until(lambda: late.committed)
+    late.finish(final=False)
+    assert "r-1/checkpoints/1/manifest.json" in service.blobs
 
 
 def test_storage_that_is_away_is_said_once_and_waited_for(

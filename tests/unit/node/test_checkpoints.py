@@ -127,6 +127,22 @@ def test_what_a_script_saves_on_sigterm_is_committed(task: Task, until: Until) -
     assert task.json("attempts/1/end.json")["checkpoint"]["last"] == 1
 
 
+def test_what_a_script_saves_at_its_time_limit_is_committed(task: Task) -> None:
+    script = (
+        "import os, signal, sys, time\n"
+        "def save(*_):\n"
+        "    open(os.environ['RUNNER_CHECKPOINT_DIR'] + '/model', 'w').write('weights')\n"
+        "    sys.exit(0)\n"
+        "signal.signal(signal.SIGTERM, save)\n"
+        "time.sleep(60)\n"
+    )
+    task.submit(script, timeout_s=1)
+    assert task.run() == 124
+    assert task.json("result.json")["code"] == "Timeout"
+    [manifest] = manifests(task)
+    assert content(task, manifest, "model") == b"weights"
+
+
 def test_failed_script_leaves_a_checkpoint_for_the_retry(task: Task) -> None:
     script = (
         "import os\n"

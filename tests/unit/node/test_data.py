@@ -9,7 +9,7 @@ import pytest
 
 from runner.node import data as data_module
 from runner.node.blobs import Container
-from runner.node.data import DataCache, DataFile
+from runner.node.data import DataCache, DataFile, part_path
 from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.patience import Patience
 from tests.unit.node.fake_blob import FakeBlobs
@@ -134,6 +134,18 @@ def test_rest_of_a_killed_download_is_removed(
 ) -> None:
     folder = tmp_path / "runner/data/mnist/0123"
     folder.mkdir(parents=True)
-    (folder / "a.gz.part-0123").write_bytes(b"half")
+    part_path(folder / "a.gz").write_bytes(b"half")
     make_cache().ensure(PREFIX, files(CONTENT))
     assert sorted(path.name for path in folder.iterdir()) == ["a.gz", "deep", "empty"]
+
+
+def test_file_named_like_the_rest_of_a_download_stays(
+    make_cache: Callable[..., DataCache], service: FakeBlobs
+) -> None:
+    names = {"train.part-1": b"one", "train.part-2": b"two"}
+    for name, data in names.items():
+        service.put(PREFIX + name, data)
+    make_cache().ensure(PREFIX, files(names))
+    before = len(service.requests)
+    make_cache().ensure(PREFIX, files(names))
+    assert len(service.requests) == before

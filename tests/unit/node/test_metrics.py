@@ -10,6 +10,7 @@ from runner.core.metrics import parse_metric_line
 from runner.node import lines as lines_module
 from runner.node.lines import LineQueue
 from runner.node.metrics import MetricLog, MetricPatterns, MetricsFile, parse_metrics
+from runner.node.redaction import Redactor
 
 
 @pytest.fixture
@@ -135,6 +136,38 @@ def test_endless_line_does_not_grow_memory(log: MetricLog) -> None:
     for _ in range(100):
         patterns.feed(b"x" * 10_000)
     assert len(patterns._rest) <= 64 * 1024
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b'{"name": "%s", "value": 1}' % (b"n" * 5_000_000),
+        b'{"%s": 1}' % (b"n" * 5_000_000),
+        b"x" * 30_000_000,
+    ],
+)
+def test_endless_line_of_the_metrics_file_costs_itself_only(
+    queue: LineQueue, log: MetricLog, tmp_path: Path, line: bytes
+) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(line)
+    reader = MetricsFile(path, log)
+    reader.poll()
+    assert len(reader._rest) <= 8 * 1024 * 1024
+    with path.open("ab") as out:
+        out.write(b'\n{"loss": 2}\n')
+    reader.poll()
+    assert triples(queue) == [("loss", 2.0, None)]
+    reader.close()
+
+
+def test_name_with_half_a_character_is_shipped_without_it(queue: LineQueue) -> None:
+    redactor = Redactor()
+    redactor.add("a-secret")
+    log = MetricLog(1, queue, redactor)
+    for name in ("loss\ud800", "a-secret\udfff", "plain"):
+        log.add(name, 1.0, None)
+    assert [name for name, _, _ in triples(queue)] == ["loss?", "***?", "plain"]
 
 
 @pytest.mark.parametrize("raw", [[], 3, None, {"loss": None}, {"loss": []}, {"loss": "high"}])

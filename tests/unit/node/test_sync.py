@@ -41,6 +41,13 @@ def append(path: Path, data: bytes) -> None:
         out.write(data)
 
 
+def test_line_that_fits_into_no_block_holds_up_none() -> None:
+    queue = LineQueue()
+    for line in (b"a", b"x" * MAX_APPEND_BYTES, b"b"):
+        queue.put(line)
+    assert queue.peek() == b"a\nb\n"
+
+
 def test_blob_exists_before_the_script_prints(
     shipper: Shipper, service: FakeBlobs, until: Until
 ) -> None:
