@@ -12,10 +12,10 @@ from typing import Literal
 from runner.azure.stores import ChangedError, Store, StoredFile
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress, Progress
-from runner.core.run_record import check_output_path
 from runner.core.stored_paths import StoredPath
 from runner.flows.data_put import md5_of
 from runner.flows.data_stores import changed, find_files, named, side_by_side
+from runner.flows.local_files import count_text, target_within
 from runner.flows.transfer_progress import BytesMoved
 
 
@@ -54,7 +54,7 @@ def plan_get(
         return Download(file, target, "same" if same else "different")
 
     downloads = side_by_side(compare, files, stop)
-    on_progress(Progress("compare", "end", _files(len(downloads))))
+    on_progress(Progress("compare", "end", count_text(len(downloads))))
     return downloads
 
 
@@ -80,7 +80,7 @@ def get_files(store: Store, downloads: Sequence[Download], on_progress: OnProgre
     moved = BytesMoved("download", total, on_progress, stop)
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
     side_by_side(lambda download: _fetch(store, download, moved), wanted, stop)
-    on_progress(Progress("download", "end", _files(len(wanted)), total, total, "bytes"))
+    on_progress(Progress("download", "end", count_text(len(wanted)), total, total, "bytes"))
     return len(wanted)
 
 
@@ -110,17 +110,9 @@ def _target(file: StoredFile, place: StoredPath, local: Path | None, *, single: 
     folder = local or Path(place.name)
     name = file.path.removeprefix(f"{place.path}/" if place.path else "")
     try:
-        target = folder / check_output_path(name)
+        return target_within(folder, name)
     except ValueError as err:
         raise _leaves(name) from err
-    # A folder that is not there has no links in it.
-    if folder.exists() and not target.resolve().is_relative_to(folder.resolve()):
-        raise _leaves(name)
-    return target
-
-
-def _files(count: int) -> str:
-    return f"{count} file" if count == 1 else f"{count} files"
 
 
 def _leaves(name: str) -> RunnerError:

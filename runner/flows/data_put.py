@@ -15,6 +15,7 @@ from runner.core.errors import RunnerError
 from runner.core.progress import OnProgress, Progress
 from runner.core.stored_paths import StoredPath, check_stored_name
 from runner.flows.data_stores import changed, named, side_by_side
+from runner.flows.local_files import count_text
 from runner.flows.transfer_progress import BytesMoved
 
 _READ_BYTES = 1024 * 1024
@@ -91,7 +92,7 @@ def put_files(store: Store, uploads: Sequence[Upload], on_progress: OnProgress) 
 
     on_progress(Progress("upload", "start", "", 0, total, "bytes"))
     side_by_side(send, wanted, stop)
-    on_progress(Progress("upload", "end", _files(len(wanted)), total, total, "bytes"))
+    on_progress(Progress("upload", "end", count_text(len(wanted)), total, total, "bytes"))
     return len(wanted)
 
 
@@ -207,7 +208,3 @@ def _counts(uploads: Sequence[Upload]) -> str:
     shown = ((states.count(state), state) for state in ("new", "different", "same"))
     words = {"same": "unchanged"}
     return ", ".join(f"{count} {words.get(state, state)}" for count, state in shown if count)
-
-
-def _files(count: int) -> str:
-    return f"{count} file" if count == 1 else f"{count} files"

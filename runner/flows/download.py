@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import http.client
 import urllib.error
 import urllib.request
@@ -11,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.core.home import not_writable
+from runner.flows.local_files import sha256_of
 
 _CHUNK = 1 << 16
 _TIMEOUT_S = 15.0
@@ -42,7 +42,7 @@ def fetch(
         if url in mirrors.unreachable:
             continue
         problem = _from_mirror(url + name, part, on_bytes)
-        if problem is None and _sha256(part) == sha256:
+        if problem is None and sha256_of(part) == sha256:
             part.replace(folder / name)
             return True
         if problem is None:
@@ -99,8 +99,3 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -21,9 +21,10 @@ from runner.core.export import StepCounter
 from runner.core.home import not_writable
 from runner.core.metrics import MetricPoint, parse_metric_line
 from runner.core.run_paths import RunPaths
-from runner.core.run_record import RunRecord, check_output_path
+from runner.core.run_record import RunRecord
 from runner.flows.cursors import LineCursor
 from runner.flows.extras import load_extra
+from runner.flows.local_files import target_within
 from runner.flows.run_documents import load_result, runs_container
 from runner.node.checkpoint import (
     BadManifestError,
@@ -162,10 +163,9 @@ class EventFolder:
     def _target(self, path: str) -> Path | None:
         """Where a file of the script goes; None for a name that leads elsewhere."""
         try:
-            target = self._script / check_output_path(path)
+            return target_within(self._script, path)
         except ValueError:
             return None
-        return target if target.resolve().is_relative_to(self._script.resolve()) else None
 
 
 def write_event_files(

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from threading import Lock
 
 from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress, Progress
 from runner.core.run_paths import RunPaths
-from runner.core.run_record import OutputFile, RunRecord, check_output_path
+from runner.core.run_record import OutputFile, RunRecord
+from runner.flows.local_files import count_text, is_there, sha256_of, target_within
 from runner.flows.run_documents import load_attempts, load_result, runs_container
-
-_HASH_BYTES = 1024**2
+from runner.flows.transfer_progress import BytesMoved
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +63,7 @@ def fetch_outputs(
     files = _matching(found, tuple(patterns), record.run_id)
     folder = output_dir / record.run_id
     try:
-        wanted = [file for file in files if not _is_there(_target(folder, file.path), file)]
+        wanted = [f for f in files if not is_there(_target(folder, f.path), f.size_bytes, f.sha256)]
         _download(runs_container(connection), prefix, folder, wanted, on_progress)
     except OSError as err:
         raise _unwritable(folder, err) from err
@@ -83,9 +81,9 @@ def _download(
         return
     total = sum(file.size_bytes for file in wanted)
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
-    on_bytes = _byte_counter(total, on_progress)
+    on_bytes = BytesMoved("download", total, on_progress).add
     in_parallel(partial(_fetch_one, container, prefix, folder, on_bytes), wanted)
-    on_progress(Progress("download", "end", _files(len(wanted)), total, total, "bytes"))
+    on_progress(Progress("download", "end", count_text(len(wanted)), total, total, "bytes"))
 
 
 def _fetch_one(
@@ -100,7 +98,7 @@ def _fetch_one(
 
 
 def _check(file: OutputFile, part: Path) -> None:
-    if file.sha256 and _sha256(part) != file.sha256:
+    if file.sha256 and sha256_of(part) != file.sha256:
         raise RunnerError(
             "R-OUTPUT-HASH",
             f"{file.path} does not have the hash that the run recorded",
@@ -133,14 +131,10 @@ def _matches(path: str, pattern: str) -> bool:
 
 
 def _target(folder: Path, path: str) -> Path:
-    """Where a file goes. Refuses a name, or a link on this machine, that leaves the folder."""
     try:
-        target = folder / check_output_path(path)
+        return target_within(folder, path)
     except ValueError as err:
         raise _leaves(path) from err
-    if not target.resolve().is_relative_to(folder.resolve()):
-        raise _leaves(path)
-    return target
 
 
 def _leaves(path: str) -> RunnerError:
@@ -152,20 +146,6 @@ def _leaves(path: str) -> RunnerError:
     )
 
 
-def _is_there(target: Path, file: OutputFile) -> bool:
-    if not file.sha256 or not target.is_file() or target.stat().st_size != file.size_bytes:
-        return False
-    return _sha256(target) == file.sha256
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as source:
-        while block := source.read(_HASH_BYTES):
-            digest.update(block)
-    return digest.hexdigest()
-
-
 def _unwritable(folder: Path, err: OSError) -> RunnerError:
     return RunnerError(
         "R-OUTPUT-FOLDER",
@@ -174,20 +154,3 @@ def _unwritable(folder: Path, err: OSError) -> RunnerError:
         fix="give another folder with --output-dir; the outputs stay in blob",
         exit_code=ExitCode.PREFLIGHT,
     )
-
-
-def _files(count: int) -> str:
-    return f"{count} file" if count == 1 else f"{count} files"
-
-
-def _byte_counter(total: int, on_progress: OnProgress) -> Callable[[int], None]:
-    done = 0
-    lock = Lock()  # downloads run in several threads
-
-    def count(new: int) -> None:
-        nonlocal done
-        with lock:
-            done += new
-            on_progress(Progress("download", "progress", "", done, total, "bytes"))
-
-    return count

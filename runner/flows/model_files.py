@@ -19,7 +19,7 @@ from runner.azure.credentials import Connection
 from runner.azure.models import AzureModels
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress, Progress
-from runner.core.run_record import check_output_path
+from runner.flows.local_files import is_there, target_within
 from runner.flows.models import ModelVersion
 from runner.node.model_documents import Document
 
@@ -197,14 +197,10 @@ def _is_same(output: BinaryIO, part: Path) -> bool:
 
 
 def _target(folder: Path, path: str) -> Path:
-    """Where a file goes. Refuses a name, or a link on this machine, that leaves the folder."""
     try:
-        target = folder / check_output_path(path)
+        return target_within(folder, path)
     except ValueError as err:
         raise _leaves(path) from err
-    if not target.resolve().is_relative_to(folder.resolve()):
-        raise _leaves(path)
-    return target
 
 
 def _is_taken(target: Path) -> bool:
@@ -212,10 +208,7 @@ def _is_taken(target: Path) -> bool:
 
 
 def _is_there(target: Path, file: Document) -> bool:
-    if not target.is_file() or target.stat().st_size != int(file["size_bytes"]):
-        return False
-    with target.open("rb") as source:
-        return hashlib.file_digest(source, "sha256").hexdigest() == file["sha256"]
+    return is_there(target, int(file["size_bytes"]), str(file["sha256"]))
 
 
 def _refuse_to_overwrite(taken: list[Path], version: ModelVersion) -> None:

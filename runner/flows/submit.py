@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from threading import Lock
 
 from runner.azure.batch import add_task, ensure_job, terminate_task
 from runner.azure.blobs import BlobContainer, in_parallel
@@ -25,8 +24,10 @@ from runner.core.run_record import RunRecord, parse_run
 from runner.flows.after import resolve_after
 from runner.flows.datasets import Dataset
 from runner.flows.inputs import resolve_in_service
+from runner.flows.local_files import count_text
 from runner.flows.prepare import PreparedRun
 from runner.flows.run_index import index_run
+from runner.flows.transfer_progress import BytesMoved
 
 _ADD_TRIES = 4
 _ADD_PAUSE_S = 1.0
@@ -136,18 +137,9 @@ def upload_run(
         on_progress(Progress("upload", "end", "nothing changed"))
         return
     total = sum(upload.size_bytes for upload in missing)
-    on_bytes = _byte_counter(total, on_progress)
+    on_bytes = BytesMoved("upload", total, on_progress).add
     in_parallel(lambda upload: _send(upload, on_bytes), missing)
-    on_progress(
-        Progress(
-            "upload",
-            "end",
-            "1 file" if len(missing) == 1 else f"{len(missing)} files",
-            total,
-            total,
-            "bytes",
-        )
-    )
+    on_progress(Progress("upload", "end", count_text(len(missing)), total, total, "bytes"))
 
 
 def _send(upload: _Upload, on_bytes: Callable[[int], None]) -> None:
@@ -208,16 +200,3 @@ def _missing_files(container: BlobContainer, prefix: str, dataset: Dataset) -> l
         for file in dataset.files
         if there.get(prefix + file.name) != file.size_bytes
     ]
-
-
-def _byte_counter(total: int, on_progress: OnProgress) -> Callable[[int], None]:
-    sent = 0
-    lock = Lock()  # uploads run in several threads
-
-    def count(new: int) -> None:
-        nonlocal sent
-        with lock:
-            sent += new
-            on_progress(Progress("upload", "progress", "", sent, total, "bytes"))
-
-    return count

@@ -17,11 +17,13 @@ class StoppedError(Exception):
 class BytesMoved:
     """Pass `add` wherever moved bytes are reported."""
 
-    def __init__(self, stage: str, total: int, on_progress: OnProgress, stop: Event) -> None:
+    def __init__(
+        self, stage: str, total: int, on_progress: OnProgress, stop: Event | None = None
+    ) -> None:
         self._stage = stage
         self._total = total
         self._on_progress = on_progress
-        self._stop = stop
+        self._stop = stop or Event()
         self._lock = Lock()
         self._done = 0
         self._said = 0.0
