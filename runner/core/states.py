@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
 from runner.core.failure_advice import advice_for_result, explain_task
-from runner.core.run_record import RunResult
+from runner.core.run_record import AttemptEnd, RunResult
 
 TaskPhase = Literal["active", "preparing", "running", "completed"]
 
@@ -78,6 +79,16 @@ def decide_status(
     if task.phase == "preparing" or attempts == 0 or stage is None or stage in _PREPARING_STAGES:
         return RunStatus(RunState.PREPARING, stage or "the node fetches its files", task.node)
     return RunStatus(RunState.RUNNING, "" if stage == "command" else stage, task.node)
+
+
+def count_evicted(began: int, ends: Iterable[AttemptEnd], *, waiting: bool) -> int:
+    """How many of the attempts that are over were lost or terminated, and did not fail.
+
+    All that began are over while the run waits for a node; else the last one goes on.
+    """
+    over = began if waiting else began - 1
+    failed = {end.attempt for end in ends if end.why == "failed" and end.attempt <= over}
+    return max(over - len(failed), 0)
 
 
 def _why_waiting(task: TaskView, attempts: int) -> str:

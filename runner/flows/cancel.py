@@ -7,12 +7,16 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runner.azure.batch import get_task, terminate_task
-from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import FORMAT, AttemptStart, RunRecord, RunResult
-from runner.core.states import RunState, decide_status
-from runner.flows.run_documents import load_attempts, load_result, runs_container
+from runner.core.states import RunState, TaskView, count_evicted, decide_status
+from runner.flows.run_documents import (
+    load_attempt_ends,
+    load_attempts,
+    load_result,
+    runs_container,
+)
 from runner.flows.run_index import index_run
 
 
@@ -30,11 +34,15 @@ def cancel_run(connection: Connection, record: RunRecord) -> Cancelled:
     Repeating it is safe, and ends a task that a broken connection left running.
     """
     container = runs_container(connection)
-    ended = _ended_before(connection, container, record)
+    task = get_task(connection, record.job_id, record.task_id)
+    ended = _ended_before(task, load_result(container, record.run_id))
     if ended is not None:
         return Cancelled(ended, changed=False)
     attempts = load_attempts(container, record.run_id)
-    document = _document(record, attempts)
+    began = attempts[-1].attempt if attempts else 0
+    ends = load_attempt_ends(container, record.run_id) if began else ()
+    waiting = task is not None and task.phase == "active"
+    document = _document(record, attempts, count_evicted(began, ends, waiting=waiting))
     committed = container.create(RunPaths(record.run_id).result, document)
     if committed:
         index_run(container, record.raw, document)
@@ -45,11 +53,7 @@ def cancel_run(connection: Connection, record: RunRecord) -> Cancelled:
     return Cancelled(state, changed=committed)
 
 
-def _ended_before(
-    connection: Connection, container: BlobContainer, record: RunRecord
-) -> RunState | None:
-    task = get_task(connection, record.job_id, record.task_id)
-    result: RunResult | None = load_result(container, record.run_id)
+def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState | None:
     status = decide_status(result, task, 0, None)
     task_goes_on = task is not None and task.phase != "completed"
     if status.state is RunState.CANCELLED and task_goes_on:
@@ -57,17 +61,20 @@ def _ended_before(
     return status.state if status.state.final else None
 
 
-def _document(record: RunRecord, attempts: tuple[AttemptStart, ...]) -> dict[str, Any]:
+def _document(
+    record: RunRecord, attempts: tuple[AttemptStart, ...], evicted: int
+) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "run_id": record.run_id,
         "status": "cancelled",
         "attempt": attempts[-1].attempt if attempts else 0,
+        "evicted": evicted,
         "exit_code": None,
         "step": None,
         "code": "Cancelled",
         "message": "cancelled with runner cancel",
-        "started": attempts[0].started if attempts else None,
+        "started": (attempts[0].started or None) if attempts else None,
         "ended": datetime.now(UTC).isoformat(),
         "stages_s": {},
         "metrics": {},

@@ -31,8 +31,8 @@ class RunRow:
     """One run of the list; `problem` where its documents cannot be read.
 
     `record.raw` and `result.raw` may be the few fields of the index: `find_run` reads all.
-    `attempts` is how many began; `evicted` how many of them were lost or terminated before the last
-    one, None where that was not recorded.
+    `attempts` is how many began; `evicted` how many of those that are over were lost or terminated,
+    None where that was not recorded.
     """
 
     run_id: str

@@ -10,7 +10,7 @@ from runner.azure.blobs import in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
 from runner.core.run_record import RunRecord
-from runner.core.states import RunStatus, TaskView, decide_status
+from runner.core.states import RunStatus, TaskView, count_evicted, decide_status
 from runner.flows.history import RunRow
 from runner.flows.run_documents import (
     count_attempts,
@@ -71,9 +71,9 @@ def _row(connection: Connection, view: RunView) -> RunRow:
     record, result = view.record, view.result
     attempts = result.attempt if result else len(view.attempts)
     evicted = result.evicted if result else 0
-    if result is None and attempts > 1:
+    waiting = view.task is not None and view.task.phase == "active"
+    if result is None and (attempts > 1 or (attempts and waiting)):
         ends = load_attempt_ends(runs_container(connection), record.run_id)
-        failed = [end for end in ends if end.why == "failed"]
-        evicted = max(attempts - 1 - len(failed), 0)
+        evicted = count_evicted(attempts, ends, waiting=waiting)
     status = RunStatus(view.status.state, view.status.reason, view.status.node)
     return RunRow(record.run_id, record, status, result, attempts=attempts, evicted=evicted)

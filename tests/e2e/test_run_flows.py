@@ -224,11 +224,18 @@ def test_run_is_found_by_a_unique_prefix_only(
     assert caught.value.code == "R-RUN-AMBIGUOUS"
 
 
-def test_cancel_decides_once(connection: Connection, settings: Settings, script: Write) -> None:
+def test_cancel_decides_once_and_remembers_the_evictions(
+    connection: Connection, settings: Settings, script: Write, runs: BlobContainer
+) -> None:
     folder = script("import time\nprint('begun', flush=True)\ntime.sleep(60)")
     recipe = load_recipe(str(folder), cwd=Path.cwd())
     options = TrainOptions()
     waiting = prepare_run(recipe, settings, connection.outputs, options, ignore_progress)
+    paths = RunPaths(waiting.plan.run_id)
+    for number, why in ((1, "lost"), (2, "failed"), (3, "terminated")):
+        runs.create(f"{paths.attempts}{number}/start.json", {"attempt": number})
+        if why != "lost":
+            runs.create(paths.attempt_end(number), {"attempt": number, "why": why})
     record = submit_run(connection, waiting, ignore_progress)
     until(lambda: "begun" in "".join(read_log(connection, record, "stdout")))
     assert cancel_run(connection, record).changed is True
@@ -238,6 +245,9 @@ def test_cancel_decides_once(connection: Connection, settings: Settings, script:
     last = ended(connection, record)
     assert last.result is not None
     assert (last.result.status, last.result.code) == ("cancelled", "Cancelled")
+    assert (last.result.attempt, last.result.evicted) == (4, 2)
+    [row] = list_runs(connection, settings.home, limit=None, ids=[record.run_id]).rows
+    assert (row.attempts, row.evicted) == (4, 2)
 
 
 def test_cancelling_a_finished_run_changes_nothing(

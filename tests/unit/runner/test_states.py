@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from runner.core.run_record import RunResult, parse_result
-from runner.core.states import RunState, TaskView, decide_status
+from runner.core.run_record import AttemptEnd, RunResult, parse_result
+from runner.core.states import RunState, TaskView, count_evicted, decide_status
 
 
 def committed(status: str, message: str | None = None) -> RunResult:
@@ -67,3 +67,23 @@ def test_end_without_a_result_gives_the_services_reason_and_when() -> None:
     late = decide_status(None, task("completed", exit_code=-9), 1, "command").reason
     assert "-9" in late
     assert "before it could write a result" in late
+
+
+@pytest.mark.parametrize(
+    ("began", "failed", "waiting", "evicted"),
+    [
+        (0, [], True, 0),
+        (1, [], False, 0),
+        (1, [], True, 1),
+        (1, [1], True, 0),
+        (3, [1], False, 1),
+        (3, [3], False, 2),
+        (3, [3], True, 2),
+    ],
+)
+def test_attempts_that_ended_and_did_not_fail_were_evicted(
+    began: int, failed: list[int], waiting: bool, evicted: int
+) -> None:
+    ends = [AttemptEnd(n, "", "failed", 1, "command") for n in failed]
+    ends.append(AttemptEnd(2, "", "terminated", None, "command"))
+    assert count_evicted(began, ends, waiting=waiting) == evicted
