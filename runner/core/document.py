@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 from ruamel.yaml import YAML
 from ruamel.yaml.comments import CommentedMap, CommentedSeq
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from runner.core.errors import RunnerError
+from runner.core.field_errors import explain_errors, near
+
+__all__ = ["Document", "check_document", "field_error", "near", "read_document"]
 
 Model = TypeVar("Model", bound=BaseModel)
 _MAX_BYTES = 1 << 20
-# Pydantic's error types in the words of a YAML file.
-_EXPECTED: dict[str, tuple[str, str]] = {
-    "string_type": ("text", "put it in quotes"),
-    "int_type": ("a whole number", ""),
-    "float_type": ("a number", ""),
-    "bool_type": ("true or false", ""),
-    "list_type": ("a list", "write [a, b], or a line with '- ' for each"),
-    "dict_type": ("`key: value` lines", ""),
-    "model_type": ("`key: value` lines", ""),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +31,6 @@ class Document:
     def line(self, location: tuple[int | str, ...]) -> int:
         """The line (from 1) of the deepest part of `location` that is in the file."""
         return _line(self.tree, location)
-
-
-def near(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'a' or 'b'?`, or an empty string."""
-    import difflib  # noqa: PLC0415  only a mistake needs it
-
-    found = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
-    return f"did you mean {' or '.join(repr(f) for f in found)}?" if found else ""
 
 
 def read_document(path: Path, *, code: str) -> Document:
@@ -160,54 +143,10 @@ def _line(tree: Any, location: tuple[int | str, ...]) -> int:
 def _field_error(
     document: Document, model: type[BaseModel], err: ValidationError, code: str
 ) -> RunnerError:
-    errors = err.errors()
-    first = min(errors, key=lambda e: document.line(e["loc"]))
-    problem, why, fix = _explain(first, model)
-    if len(errors) > 1:
+    problems = explain_errors(document.data, model, err.errors())
+    first = min(problems, key=lambda problem: document.line(problem.place))
+    why = first.why
+    if len(problems) > 1:
         why = f"{why}; " if why else ""
-        why += f"{len(errors) - 1} more in this file"
-    return field_error(document, first["loc"], problem, code=code, why=why, fix=fix)
-
-
-def _explain(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str]:
-    context = error.get("ctx", {})
-    kind = error["type"]
-    if kind == "extra_forbidden":
-        known = sorted(_keys(model, error["loc"][:-1]))
-        name = str(error["loc"][-1])
-        return (
-            "unknown key",
-            f"allowed: {', '.join(known)}",
-            near(name, known) or f"remove {name}, or correct its name",
-        )
-    if kind == "missing":
-        return "missing", "the key is required", "add it"
-    if kind == "literal_error":
-        given = error["input"]
-        return f"got {given!r}", f"allowed: {context['expected']}", ""
-    if kind in _EXPECTED:
-        expected, fix = _EXPECTED[kind]
-        return f"expected {expected}, got {error['input']!r}", "", fix
-    message = error["msg"]
-    if kind == "runner":
-        return message, "", str(context.get("fix", ""))
-    return f"{message[0].lower()}{message[1:]}, got {error['input']!r}", "", ""
-
-
-def _keys(model: type[BaseModel], parents: tuple[int | str, ...]) -> set[str]:
-    """The keys allowed below `parents`, following nested models."""
-    current: type[BaseModel] = model
-    for part in parents:
-        field = current.model_fields.get(str(part))
-        candidate = _nested(field.annotation) if field else None
-        current = candidate or current
-    return set(current.model_fields)
-
-
-def _nested(annotation: Any) -> type[BaseModel] | None:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for inner in cast("tuple[Any, ...]", getattr(annotation, "__args__", ())):  # pyright: ignore[reportUnknownArgumentType]
-        if found := _nested(inner):
-            return found
-    return None
+        why += f"{len(problems) - 1} more in this file"
+    return field_error(document, first.place, first.what, code=code, why=why, fix=first.fix)

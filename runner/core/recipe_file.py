@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
+from runner.core.spec_form import Form, between
 from runner.core.spec_image import ImageName
 from runner.core.spec_inputs import Inputs
 from runner.core.spec_model import Model
@@ -93,6 +94,11 @@ def _compiled(value: str) -> str:
 
 def _expanded_param(value: object) -> object:
     """`epochs: 5` is short for `epochs: {default: 5}`; the type follows the default."""
+    if not isinstance(value, bool | int | float | str | dict):
+        problem = f"{value!r} is no value of a parameter"
+        if value is None:
+            problem = "nothing is said of the parameter"
+        raise _refuse(problem, "write its default, or {type: int} if it has none")
     raw = cast("dict[str, Any]", value if isinstance(value, dict) else {"default": value})
     default = raw.get("default")
     if "type" not in raw and isinstance(default, bool | int | float | str):
@@ -103,7 +109,7 @@ def _expanded_param(value: object) -> object:
 Duration = Annotated[
     int,
     BeforeValidator(parse_duration),
-    Field(ge=1, le=7 * 86400),
+    AfterValidator(between("1s", 1, "7d", 7 * 86400)),
     WithJsonSchema(
         {
             "anyOf": [
@@ -119,8 +125,54 @@ Command = Annotated[
     Field(min_length=1),
 ]
 RelativePath = Annotated[str, AfterValidator(relative_path)]
-Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")]
-RecipeName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$")]
+Identifier = Annotated[
+    str,
+    Form(
+        r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$",
+        "the name of a parameter",
+        "letters, digits, _ and -, 64 at most, and begins with a letter or _",
+        "learning_rate",
+    ),
+]
+RecipeName = Annotated[
+    str,
+    Form(
+        r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$",
+        "a name",
+        "letters, digits, _ and -, 40 at most, and begins with a letter or digit",
+        "cats-v2",
+    ),
+]
+_DatasetName = Annotated[
+    str,
+    Form(
+        r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        "the name of a data set",
+        "small letters, digits, _ and -, 63 at most, and begins with a letter or digit",
+        "mnist",
+    ),
+]
+_Python = Annotated[
+    str,
+    Form(
+        r"^3\.\d{1,2}(\.\d{1,2})?$",
+        "a Python version",
+        "two numbers or three, and the first is 3",
+        'python: "3.11"',
+    ),
+]
+EnvFile = dict[
+    Annotated[
+        str,
+        Form(
+            r"^[A-Za-z_][A-Za-z0-9_]*$",
+            "the name of a variable",
+            "letters, digits and _, and begins with no digit",
+            "OMP_NUM_THREADS",
+        ),
+    ],
+    str,
+]
 
 
 class ParamFile(BaseModel):
@@ -194,10 +246,10 @@ class RecipeFile(BaseModel):
         None,
         description="A requirements file in the folder. Defaults to requirements.txt if there.",
     )
-    python: Annotated[
-        str | None, BeforeValidator(_python_version), Field(pattern=r"^3\.\d{1,2}(\.\d{1,2})?$")
-    ] = Field(None, description='A Python version in quotes, like "3.11".')
-    dataset: Annotated[str | None, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,62}$")] = None
+    python: Annotated[_Python | None, BeforeValidator(_python_version)] = Field(
+        None, description='A Python version in quotes, like "3.11".'
+    )
+    dataset: _DatasetName | None = None
     inputs: Inputs = Field(
         default_factory=dict,
         description="What the script finds at $RUNNER_INPUT_<NAME>: a path, a URL, blob:, run: ...",
@@ -230,9 +282,7 @@ class RecipeFile(BaseModel):
     model: Model | None = Field(
         None, description="The model that every run which succeeds becomes a version of."
     )
-    env: dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str] = Field(
-        default_factory=dict
-    )
+    env: EnvFile = Field(default_factory=dict)
     timeout: Duration | None = Field(None, description="90m, 2h, 1d or seconds; at most 7 days.")
     retries: int = Field(0, ge=0, le=100)
     checkpoints: Checkpoints = Field(

@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from runner.core.recipe import CheckpointRule
+from runner.core.spec_form import between
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]i?B)?", re.IGNORECASE)
 _UNITS = {
@@ -51,14 +52,16 @@ class CheckpointsFile(BaseModel):
     interval: Annotated[
         int,
         BeforeValidator(_seconds),
-        Field(ge=1, le=86400, description="Between two commits: 30s, 5m or seconds."),
+        AfterValidator(between("1s", 1, "24h", 86400)),
+        Field(description="Between two commits: 30s, 5m or seconds."),
         WithJsonSchema({"type": ["integer", "string"]}),
     ] = 60
     keep: int = Field(default=3, ge=1, le=100, description="So many checkpoints stay in blob.")
     max_size: Annotated[
         int,
         BeforeValidator(parse_size),
-        Field(ge=1, le=1 << 43, description="A larger folder is not committed: 10GiB, 500MB."),
+        AfterValidator(between("1 byte", 1, "8TiB", 1 << 43)),
+        Field(description="A larger folder is not committed: 10GiB, 500MB."),
         WithJsonSchema({"type": ["integer", "string"]}),
     ] = 10 << 30
 

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from runner.core.inputs import InputKind, InputSpec, check_input, check_variables, parse_input
+from runner.core.spec_form import Form
 
 _KINDS: tuple[InputKind, ...] = ("blob", "share", "url", "dataset", "run", "path")
 _ONE_OF = [{"required": [kind]} for kind in _KINDS if kind != "path"] + [
@@ -81,7 +82,15 @@ def _distinct(value: dict[str, InputFile]) -> dict[str, InputFile]:
 
 Inputs = Annotated[
     dict[
-        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$")],
+        Annotated[
+            str,
+            Form(
+                r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$",
+                "the name of an input",
+                "letters, digits, _ and -, 64 at most, and begins with a letter or _",
+                "images",
+            ),
+        ],
         Annotated[InputFile, BeforeValidator(_expanded, json_schema_input_type=str | InputFile)],
     ],
     AfterValidator(_distinct),

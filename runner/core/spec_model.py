@@ -9,10 +9,13 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from runner.core.model_spec import ModelSpec
+from runner.core.spec_form import Form
 
 # The registry on the node checks them too (runner/node/model_documents.py).
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
+_RULE = "small letters, digits, _ and -, 63 at most, and begins with a letter or digit"
+_ALIAS_RULE = "small letters, digits, _ and -, 63 at most, and begins with a letter"
 _WORKED_OUT = ("latest", "best")
 
 
@@ -43,10 +46,14 @@ class ModelFile(BaseModel):
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
-    name: Annotated[str, Field(pattern=NAME_PATTERN)]
-    aliases: list[Annotated[str, Field(pattern=ALIAS_PATTERN), AfterValidator(_settable)]] = Field(
-        default_factory=list, description="Set to each new version."
-    )
+    name: Annotated[str, Form(NAME_PATTERN, "the name of a model", _RULE, "cats-v2")]
+    aliases: list[
+        Annotated[
+            str,
+            Form(ALIAS_PATTERN, "an alias", _ALIAS_RULE, "production"),
+            AfterValidator(_settable),
+        ]
+    ] = Field(default_factory=list, description="Set to each new version.")
     path: Annotated[str, AfterValidator(_below_outputs)] | None = Field(
         None, description="A file, a glob or a folder below the outputs. Defaults to all of them."
     )

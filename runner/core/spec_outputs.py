@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator
 from pydantic_core import PydanticCustomError
 
+from runner.core.spec_form import Form
+
 _GLOB = frozenset("*?[")
-_PATTERN = r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$"
 
 
 def output_variable(name: str) -> str:
@@ -32,5 +33,13 @@ def _refuse(problem: str, fix: str) -> PydanticCustomError:
     return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
 
 
-OutputName = Annotated[str, Field(pattern=_PATTERN)]
+OutputName = Annotated[
+    str,
+    Form(
+        r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$",
+        "the name of an output",
+        "letters, digits, _ and -, 64 at most, and begins with a letter or _",
+        "weights",
+    ),
+]
 check_named_outputs = AfterValidator(_checked)

@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from pydantic_core import PydanticCustomError
 
 from runner.core.resources import PRIORITIES, Capacity, Resources
+from runner.core.spec_form import Form
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)B?")
 _UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
@@ -48,7 +49,15 @@ Size = Annotated[
     ),
 ]
 Priority = Annotated[int, Field(ge=PRIORITIES.start, le=PRIORITIES.stop - 1)]
-RunReference = Annotated[str, Field(pattern=r"^(@last|[a-z0-9][a-z0-9_-]{0,63})$")]
+RunReference = Annotated[
+    str,
+    Form(
+        r"^(@last|[a-z0-9][a-z0-9_-]{0,63})$",
+        "a run",
+        "a run's id, or the beginning of one, or @last",
+        "mnist-20261121-143005-k3f9",
+    ),
+]
 
 
 class ResourcesFile(BaseModel):

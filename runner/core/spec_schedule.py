@@ -5,12 +5,19 @@ from __future__ import annotations
 from datetime import date, datetime
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    WithJsonSchema,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from runner.core.recipe_file import parse_duration
-
-_LONGEST_S = 366 * 86400
+from runner.core.spec_form import between
 
 
 def _moment(value: object) -> object:
@@ -33,7 +40,7 @@ Moment = Annotated[
 Every = Annotated[
     int,
     BeforeValidator(parse_duration, json_schema_input_type=int | str),
-    Field(ge=60, le=_LONGEST_S),
+    AfterValidator(between("1m", 60, "366d", 366 * 86400)),
 ]
 
 

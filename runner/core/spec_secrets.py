@@ -41,7 +41,9 @@ def _checked(value: dict[str, SecretFile]) -> dict[str, SecretFile]:
 
 def _reference(value: object) -> object:
     if isinstance(value, dict):
-        return cast("object", value)
+        sources = cast("dict[object, object]", value)
+        if all(isinstance(source, str) for source in sources.values()):
+            return sources
     # Whoever writes a value here must not find it in an error message.
     problem = {"problem": "a secret is a reference, never a value", "fix": "{env: NAME}"}
     raise PydanticCustomError("runner", "{problem}", problem)

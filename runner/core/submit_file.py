@@ -14,20 +14,29 @@ from runner.core.errors import RunnerError
 from runner.core.recipe_file import (
     Command,
     Duration,
+    EnvFile,
     Identifier,
     RecipeName,
     RelativePath,
     Scalar,
 )
+from runner.core.spec_form import Form
 from runner.core.spec_inputs import Inputs
 from runner.core.spec_resources import Priority, ResourcesFile
 from runner.core.spec_schedule import ScheduleFile
 
 CODE = "R-SUBMIT"
 MAX_TASKS = 500
-TaskName = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_-]{0,29}$")]
+TaskName = Annotated[
+    str,
+    Form(
+        r"^[a-z0-9][a-z0-9_-]{0,29}$",
+        "the name of a task",
+        "small letters, digits, _ and -, 30 at most, and begins with a letter or digit",
+        "train-2",
+    ),
+]
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
-EnvFile = dict[Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")], str]
 
 
 class DefaultsFile(BaseModel):

@@ -100,12 +100,12 @@ def test_missing_region_or_subscription_names_the_command(
         (
             {"pools": [pool(containers=True, container_images=["a b"])]},
             "pools.0.container_images.0",
-            "match pattern",
+            "got 'a b'",
         ),
         ({"pools": [pool(start_script="no.sh")]}, "pools.0.start_script", "cannot read"),
         ({"pools": [pool(start_script=".")]}, "pools.0.start_script", "cannot read"),
         ({"pools": [pool(max_dedicated=1)]}, "pools.0.max_dedicated", "one kind of node"),
-        ({"pools": [pool(evaluation_minutes=4)]}, "pools.0.evaluation_minutes", "5"),
+        ({"pools": [pool(evaluation_minutes=4)]}, "pools.0.evaluation_minutes", "got 4"),
         ({"pools": [pool(ssh_from=["here"])]}, "pools.0.ssh_from", "4 octets"),
         ({"pools": [pool(ssh_from=["10.0.0.1/8"])]}, "pools.0.ssh_from", "host bits"),
         (
@@ -124,7 +124,7 @@ def test_missing_region_or_subscription_names_the_command(
         ),
         (
             {"pools": [pool(mounts=[{"kind": "blob", "container": "data", "path": "../x"}])]},
-            "pools.0.mounts.0.blob.path",
+            "pools.0.mounts.0.path",
             "../x",
         ),
         (

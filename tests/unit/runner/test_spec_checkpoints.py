@@ -43,8 +43,8 @@ def test_rule_is_read(tmp_path: Path, text: str, rule: CheckpointRule | None) ->
         ("checkpoints: 5", "expected `key: value` lines"),
         ("checkpoints: {intervall: 10s}", "checkpoints.intervall: unknown key"),
         ("checkpoints: {interval: soon}", "'soon' is not a duration"),
-        ("checkpoints: {interval: 0}", "greater than or equal to 1"),
-        ("checkpoints: {keep: 0}", "greater than or equal to 1"),
+        ("checkpoints: {interval: 0}", "less than 1s"),
+        ("checkpoints: {keep: 0}", "the least is 1"),
         ("checkpoints: {max_size: big}", "'big' is not a size"),
     ],
 )

@@ -1,0 +1,139 @@
+"""Whatever is written in a field of train.yaml or of a submit file, the answer is in our words."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+
+from runner.core.document import check_document, read_document
+from runner.core.errors import RunnerError
+from runner.core.recipe_file import RecipeFile
+from runner.core.settings_file import SettingsFile
+from runner.core.submit_file import SubmitFile
+
+# What pydantic says by itself, whatever the case of the first letter.
+RAW = re.compile(
+    r"(input|string|list|dictionary|tuple|set|value|keys?|data|mapping) should|field required"
+    r"|value error|assertion failed|extra inputs|unable to (parse|apply|interpret)"
+    r"|not permitted|valid (string|integer|number|boolean|dictionary|list|datetime)"
+    r"|validation error|characters?\b.*after|\[key\]|it is not what is allowed here",
+    re.IGNORECASE,
+)
+VALUES: list[Any] = [
+    *(7, -(10**9), 10**13, 3.5, float("nan"), float("inf"), True, None),
+    *("", " ", "some text!", "/abs/../x", "x" * 300, "9999d", "0s", "1900-01-01", "200TB"),
+    *([], ["a"], [7], [""], [None], [["a"]], {}, {"a": 7}, {"bad key!": {"a": 1}}, {7: "a"}),
+]
+Place = tuple[str | int, ...]
+
+
+def places(schema: dict[str, Any], defs: dict[str, Any], place: Place = ()) -> Iterator[Place]:
+    """Every place of a document of this schema; `some_name` stands for what the user names."""
+    if "$ref" in schema:
+        yield from places(defs[schema["$ref"].rpartition("/")[2]], defs, place)
+        return
+    yield place
+    for key, below in schema.get("properties", {}).items():
+        yield from places(below, defs, (*place, key))
+    named = [*schema.get("patternProperties", {}).values(), schema.get("additionalProperties")]
+    for below in named:
+        if isinstance(below, dict):
+            yield from places(cast("dict[str, Any]", below), defs, (*place, "some_name"))
+    if "items" in schema:
+        yield from places(schema["items"], defs, (*place, 0))
+    for below in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        yield from places(below, defs, place)
+
+
+def every_field() -> Iterator[Any]:
+    for model in (RecipeFile, SubmitFile, SettingsFile):
+        schema = model.model_json_schema()
+        for place in dict.fromkeys(places(schema, schema.get("$defs", {}))):
+            if place:
+                yield pytest.param(model, place, id=f"{model.__name__}-{'.'.join(map(str, place))}")
+
+
+def with_value(place: Place, value: Any) -> Any:
+    for part in reversed(place):
+        value = [value] if isinstance(part, int) else {part: value}
+    return value
+
+
+def refused(folder: Path, model: type[BaseModel], content: Any) -> RunnerError | None:
+    text = io.StringIO()
+    YAML().dump(content, text)  # pyright: ignore[reportUnknownMemberType]
+    path = folder / "file.yaml"
+    path.write_text(text.getvalue(), encoding="utf-8")
+    try:
+        check_document(read_document(path, code="R-X"), model, code="R-X")
+    except RunnerError as err:
+        return err
+    return None
+
+
+@pytest.mark.parametrize(("model", "place"), list(every_field()))
+def test_error_of_a_field_is_in_our_words_with_file_and_line(
+    tmp_path: Path, model: type[BaseModel], place: Place
+) -> None:
+    found = [refused(tmp_path, model, with_value(place, value)) for value in VALUES]
+    errors = [err for err in found if err is not None]
+    assert errors, "no value at all is refused"
+    for err in errors:
+        assert not RAW.search(f"{err.what} {err.why} {err.fix}"), err
+        assert re.search(rf"{re.escape(str(tmp_path))}/file\.yaml:\d+: .+: ", err.what), err
+        assert err.code == "R-X-FIELD"
+        assert err.fix
+        assert len(err.what) < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "why", "fix"),
+    [
+        ("priority: 1001", "priority: got 1001", "the most is 1000", "write 1000 or less"),
+        ("timeout: 30d", "timeout: it is more than 7d", "allowed: 1s to 7d", "write 7d or less"),
+        ("name: cats!", "name: 'cats!' is not a name", "it has letters,", "write it like cats-v2"),
+        ("env: {1x: a}", "env.1x: '1x' is not the name of a variable", "no digit", "OMP_NUM_"),
+        ("env: {A: 1}", "env.A: expected text, got 1", "reads it as a whole number", "quotes"),
+        ("env: {A: on}\nretries: yes", "retries: expected a whole number", "as text", "like 3"),
+        ("command: []", "command: it is empty", "it has 1 at least", "fill it"),
+        ("env:", "env: expected `key: value` lines, got nothing", "nothing is written", "a line"),
+        ("model: Cats", "model: 'Cats' is not the name of a model", "small letters", "cats-v2"),
+        ("metrics: {goal: maxx}", "metrics.goal: got 'maxx'", "allowed: 'max' or", "mean 'max'"),
+        ("params: {a: [1]}", "params.a: [1] is no value of a parameter", "", "{type: int}"),
+        ("params:\n  a:", ":2: params.a: nothing is said of the parameter", "", "{type: int}"),
+    ],
+)
+def test_error_says_what_why_and_fix(
+    tmp_path: Path, text: str, what: str, why: str, fix: str
+) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    with pytest.raises(RunnerError) as caught:
+        check_document(read_document(path, code="R-X"), RecipeFile, code="R-X")
+    err = caught.value
+    assert (what in err.what, why in err.why, fix in err.fix) == (True, True, True), err
+
+
+def test_value_that_could_be_of_several_kinds_is_one_problem(tmp_path: Path) -> None:
+    content = {"tasks": {"a": {"command": "x", "params": {"n": [1], "m": None}}}}
+    err = refused(tmp_path, SubmitFile, content)
+    assert err is not None
+    assert "tasks.a.params.n: expected true or false, a number or text, got [1]" in err.what
+    assert err.why == "YAML reads it as a list; 1 more in this file"
+
+
+@pytest.mark.parametrize("value", [123456789, ["hunter2-hunter2"], {"a": "hunter2-hunter2"}])
+def test_value_written_in_place_of_a_secrets_name_is_not_repeated(
+    tmp_path: Path, value: object
+) -> None:
+    err = refused(tmp_path, RecipeFile, {"secrets": {"TOKEN": {"env": value}}})
+    assert err is not None
+    assert "hunter2" not in f"{err}"
+    assert "123456789" not in f"{err}"
