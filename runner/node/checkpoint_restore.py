@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import hashlib
 import http.client
 import logging
@@ -10,8 +9,9 @@ import os
 import shutil
 import threading
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from runner.node.blobs import Container
@@ -23,15 +23,14 @@ from runner.node.checkpoint import (
     parse_checkpoint,
 )
 from runner.node.events import Report
-from runner.node.failures import is_disk_full
 from runner.node.patience import Patience
+from runner.node.transfers import run_watched, try_on
 from runner.node.transport import StorageError, StorageUnreachableError
 
 logger = logging.getLogger(__name__)
 
 THREADS = 6
 CHUNK_BYTES = 1024 * 1024
-POLL_S = 0.2
 PART = ".restoring."
 
 
@@ -109,26 +108,18 @@ class Restorer:
             shutil.rmtree(part, ignore_errors=True)
 
     def _fetch_all(self, checkpoint: Checkpoint, part: Path) -> None:
-        total = checkpoint.size_bytes
-        pool = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="restore")
-        abandoned = threading.Event()
-        try:
-            files = checkpoint.files
-            waiting = {pool.submit(self._fetch, file, part, abandoned) for file in files}
-            while waiting:
-                finished, waiting = concurrent.futures.wait(
-                    waiting, POLL_S, concurrent.futures.FIRST_EXCEPTION
-                )
-                for future in finished:
-                    future.result()
-                self._check()
-                self._report(checkpoint.name, self._done_bytes, total, "bytes")
-        finally:
-            # Threads stop at their next chunk; nobody waits for a silent connection.
-            abandoned.set()
-            pool.shutdown(wait=False, cancel_futures=True)
+        def look(_: Sequence[None]) -> None:
+            self._check()
+            self._report(checkpoint.name, self._done_bytes, checkpoint.size_bytes, "bytes")
 
-    def _fetch(self, file: CheckpointFile, part: Path, abandoned: threading.Event) -> None:
+        abandoned = threading.Event()
+        fetch = partial(self._fetch, part, abandoned)
+        try:
+            run_watched(fetch, checkpoint.files, look, threads=THREADS, name="restore")
+        finally:
+            abandoned.set()  # threads stop at their next chunk
+
+    def _fetch(self, part: Path, abandoned: threading.Event, file: CheckpointFile) -> None:
         target = part / file.path
         target.parent.mkdir(parents=True, exist_ok=True)
         if not self._copy_local(file, target):
@@ -152,27 +143,25 @@ class Restorer:
     def _download(self, file: CheckpointFile, target: Path, abandoned: threading.Event) -> str:
         """Goes on where a lost connection stopped; returns the sha256."""
         digest = hashlib.sha256()
-        last: Exception | None = None
         with target.open("wb") as out:
-            for _ in self._patience.delays():
-                try:
-                    for chunk in self._chunks(file, out.tell()):
-                        if abandoned.is_set():
-                            raise DamagedError("given up")
-                        out.write(chunk)
-                        digest.update(chunk)
-                        self._count(len(chunk))
-                    return digest.hexdigest()
-                except StorageError as err:
-                    if err.status == http.client.NOT_FOUND:
-                        raise DamagedError(f"{file.path} is missing") from err
-                    raise
-                except (OSError, http.client.HTTPException) as err:
-                    if isinstance(err, OSError) and is_disk_full(err):
-                        raise
-                    self._runs.transport.close()
-                    last = err
-        raise StorageUnreachableError(0, "", f"GET {file.blob}: {last}")
+
+            def rest() -> None:
+                for chunk in self._chunks(file, out.tell()):
+                    if abandoned.is_set():
+                        raise DamagedError("given up")
+                    out.write(chunk)
+                    digest.update(chunk)
+                    self._count(len(chunk))
+
+            try:
+                trouble = try_on(self._patience, rest, self._runs.transport.close)
+            except StorageError as err:
+                if err.status == http.client.NOT_FOUND:
+                    raise DamagedError(f"{file.path} is missing") from err
+                raise
+        if trouble is not None:
+            raise StorageUnreachableError(0, "", f"GET {file.blob}: {trouble}")
+        return digest.hexdigest()
 
     def _chunks(self, file: CheckpointFile, first_byte: int) -> Iterator[bytes]:
         left = file.size_bytes - first_byte

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import base64
-import concurrent.futures
-import contextlib
 import hashlib
 import http.client
 import re
@@ -12,6 +10,7 @@ import threading
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
 
@@ -19,12 +18,12 @@ from runner.node.events import Report
 from runner.node.failures import StageFailedError, disk_full, is_disk_full
 from runner.node.node_lock import node_lock
 from runner.node.patience import Patience
+from runner.node.transfers import run_watched, try_on
 from runner.node.transport import StorageError
 
 STEP = "data"
 THREADS = 6
 CHUNK_BYTES = 1024 * 1024
-POLL_S = 0.2
 PART = ".part-"
 _PART_NAME = re.compile(rf".+{re.escape(PART)}[0-9a-f]{{32}}")
 MAX_FILE_BYTES = 1 << 40  # beyond a node's disk, and beyond doubt not what was meant
@@ -102,23 +101,18 @@ class DataCache:
         self._done_bytes = 0
         self._total_bytes = sum(file.size_bytes or 0 for file in files)
         start = f"{prefix}/" if prefix else ""
-        with contextlib.ExitStack() as stack:
-            pool = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="download")
-            # On trouble, threads stop at their next chunk; nobody waits for a silent connection.
-            stack.callback(pool.shutdown, wait=False, cancel_futures=True)
-            stack.callback(self._abandoned.set)
-            waiting = {pool.submit(self._fetch, start + f.name, f, folder) for f in files}
-            while waiting:
-                finished, waiting = concurrent.futures.wait(
-                    waiting, POLL_S, concurrent.futures.FIRST_EXCEPTION
-                )
-                for future in finished:
-                    future.result()
-                self._check()
-                self._report("downloading", self._done_bytes, self._total_bytes or None, "bytes")
+        fetch = partial(self._fetch, start, folder)
+        try:
+            run_watched(fetch, files, self._look, threads=THREADS, name="download")
+        finally:
+            self._abandoned.set()  # threads stop at their next chunk
 
-    def _fetch(self, blob: str, file: DataFile, folder: Path) -> None:
-        target = folder / file.name
+    def _look(self, _: Sequence[None]) -> None:
+        self._check()
+        self._report("downloading", self._done_bytes, self._total_bytes or None, "bytes")
+
+    def _fetch(self, start: str, folder: Path, file: DataFile) -> None:
+        blob, target = start + file.name, folder / file.name
         part = part_path(target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -138,22 +132,17 @@ class DataCache:
 
     def _stream(self, blob: str, part: Path, etag: str | None) -> Received:
         """Download to `part`, going on where a lost connection stopped."""
-        last: Exception | None = None
         with part.open("wb") as out:
             received = Received(out)
-            for _ in self._patience.delays():
-                try:
-                    self._read_rest(blob, received, etag)
-                    return received
-                except StorageError as err:
-                    changed = "it was changed or deleted since the run was submitted: "
-                    raise _missing(f"{changed if err.status == 412 else ''}{err}") from err
-                except (OSError, http.client.HTTPException) as err:
-                    if isinstance(err, OSError) and is_disk_full(err):
-                        raise
-                    self._source.close()
-                    last = err
-        raise _missing(f"{blob} could not be downloaded: {last}") from last
+            rest = partial(self._read_rest, blob, received, etag)
+            try:
+                trouble = try_on(self._patience, rest, self._source.close)
+            except StorageError as err:
+                changed = "it was changed or deleted since the run was submitted: "
+                raise _missing(f"{changed if err.status == 412 else ''}{err}") from err
+        if trouble is not None:
+            raise _missing(f"{blob} could not be downloaded: {trouble}")
+        return received
 
     def _read_rest(self, blob: str, received: Received, etag: str | None) -> None:
         with self._source.open(blob, received.size_bytes, etag) as response:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-import concurrent.futures
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 
 from runner.node.blobs import Container
 from runner.node.events import Report
 from runner.node.failures import StageFailedError
+from runner.node.transfers import run_watched
 
 logger = logging.getLogger(__name__)
 
 STEP = "export"
 # Small files cost a round trip each, not bandwidth.
 THREADS = 8
-POLL_S = 0.2
 
 
 @dataclass(frozen=True)
@@ -58,23 +58,16 @@ def export_outputs(
     """Upload every file below `output_dir`; `check` may raise to stop. Sorted by path."""
     names = sorted(path.relative_to(output_dir).as_posix() for path in _files(output_dir))
     total = sum((output_dir / name).stat().st_size for name in names)
-    done = 0
     outputs: list[OutputFile] = []
-    pool = concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="export")
-    try:
-        waiting = {pool.submit(_upload, container, prefix, output_dir, name) for name in names}
-        while waiting:
-            # Not for each one that completes: each wait looks at all of them.
-            finished, waiting = concurrent.futures.wait(
-                waiting, POLL_S, concurrent.futures.FIRST_EXCEPTION
-            )
-            for future in finished:
-                outputs.append(future.result())
-                done += outputs[-1].size_bytes
-            check()
-            report("uploading outputs", done, total, "bytes")
-    finally:
-        pool.shutdown(wait=False, cancel_futures=True)
+
+    def look(finished: Sequence[OutputFile]) -> None:
+        outputs.extend(finished)
+        check()
+        done = sum(output.size_bytes for output in outputs)
+        report("uploading outputs", done, total, "bytes")
+
+    upload = partial(_upload, container, prefix, output_dir)
+    run_watched(upload, names, look, threads=THREADS, name="export")
     return sorted(outputs, key=lambda output: output.path)
 
 

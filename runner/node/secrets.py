@@ -6,7 +6,7 @@ import http.client
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from runner.node.documents import parse_json
@@ -14,6 +14,7 @@ from runner.node.failures import StageFailedError
 from runner.node.identity import ManagedIdentityCredential
 from runner.node.patience import Patience
 from runner.node.redaction import Redactor
+from runner.node.redirects import Redirects
 from runner.node.transport import PASSING_STATUS
 
 STEP = "secrets"
@@ -81,20 +82,6 @@ class Secrets:
         raise _unavailable(name, url, str(last)) from last
 
 
-class _NoRedirects(urllib.request.HTTPRedirectHandler):
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        """None: the token is for this vault alone."""
-        del req, fp, code, msg, headers, newurl
-
-
 def load_secrets(
     environment: Mapping[str, str], client_id: str | None, redactor: Redactor
 ) -> Secrets:
@@ -125,7 +112,8 @@ def _resource(name: str, url: str) -> str:
 
 def _get(url: str, headers: Mapping[str, str]) -> str:
     request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - see _resource
-    opener = urllib.request.build_opener(_NoRedirects())
+    # The token is for this vault alone.
+    opener = urllib.request.build_opener(Redirects(lambda _: False))
     with opener.open(request, timeout=TIMEOUT_S) as response:
         return str(parse_json(response.read())["value"])
 

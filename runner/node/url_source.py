@@ -8,10 +8,10 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from typing import IO
 from urllib.parse import urlsplit
 
 from runner.node.patience import Patience
+from runner.node.redirects import Redirects
 from runner.node.transport import PASSING_STATUS, StorageError
 
 TIMEOUT_S = 30.0
@@ -37,7 +37,7 @@ class UrlSource:
         self._url = url
         self._patience = patience
         self._hashed = hashed  # a mixture of two versions would be noticed
-        self._opener = urllib.request.build_opener(_Redirects(url))
+        self._opener = urllib.request.build_opener(Redirects(self._may_follow))
         self._trouble_since: float | None = None
         self.etag: str | None = None
         check_url(url, url)
@@ -92,6 +92,10 @@ class UrlSource:
             raise UrlRefusedError(f"GET {shown(self._url)}: larger than {MAX_BYTES >> 30} GiB")
         return response
 
+    def _may_follow(self, url: str) -> bool:
+        check_url(url, self._url)
+        return True
+
     def _raise_if_hopeless(self, err: urllib.error.URLError) -> None:
         """A name that nobody knows, a wrong certificate: ten minutes would not help."""
         now = time.monotonic()
@@ -102,24 +106,6 @@ class UrlSource:
 
     def close(self) -> None:
         """Nothing is kept between two reads."""
-
-
-class _Redirects(urllib.request.HTTPRedirectHandler):
-    def __init__(self, first: str) -> None:
-        self._first = first
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        """As the library does, to addresses that could have been asked for."""
-        check_url(newurl, self._first)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
 
 
 def check_url(url: str, first: str) -> None:
