@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Generator
 from datetime import UTC, datetime, timedelta
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from tests.contract.files_service import ACCOUNT, KEY, Files, refusal, sdk
+from tests.loopback import listening
 
 CONTENT = bytes(range(256)) * 64
 
@@ -30,17 +29,11 @@ class _Origin(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
-
 
 @pytest.fixture
 def origin() -> Generator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Origin)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}/container/blob"
-    server.shutdown()
-    server.server_close()
+    with listening(_Origin) as url:
+        yield f"{url}/container/blob"
 
 
 def test_a_copy_has_content_metadata_and_type_of_its_source(files: Files) -> None:

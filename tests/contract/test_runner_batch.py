@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import threading
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from runner.azure.batch import (
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
 from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, wire
+from tests.loopback import listening
 from tests.unit.runner.recipe_maker import outputs
 
 
@@ -158,7 +158,7 @@ class _BrokenService(BaseHTTPRequestHandler):
     requests = 0
 
     def do_POST(self) -> None:
-        type(self).requests += 1
+        _BrokenService.requests += 1
         self.rfile.read(int(self.headers["Content-Length"]))
         body = b'{"value": [{"status": "servererror", "taskId": "t", "error": {"code": "x"}}]}'
         self.send_response(200)
@@ -167,25 +167,12 @@ class _BrokenService(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body)
 
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-        return
-
 
 def test_permanent_server_error_ends_after_a_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK's own create_tasks would ask for ever."""
     monkeypatch.setattr("runner.azure.task_collections._PAUSE_S", 0.0)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _BrokenService)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        url = f"http://127.0.0.1:{server.server_port}"
-        broken = BatchClient(url, AzureNamedKeyCredential(ACCOUNT, KEY))
-        with pytest.raises(RunnerError) as caught:
-            add_tasks(broken, "job", [task("t")])
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with listening(_BrokenService) as url, pytest.raises(RunnerError) as caught:
+        add_tasks(BatchClient(url, AzureNamedKeyCredential(ACCOUNT, KEY)), "job", [task("t")])
     assert caught.value.code == "R-TASKS-REFUSED"
     assert "ServerError" in caught.value.why
     assert 1 < _BrokenService.requests < 10

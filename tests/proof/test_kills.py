@@ -34,9 +34,7 @@ def service() -> Iterator[FakeBlobs]:
 def task(tmp_path: Path, service: FakeBlobs) -> Iterator[Task]:
     made = Task(tmp_path, service)
     yield made
-    for process in made.processes:
-        process.kill()
-        process.communicate()
+    made.end()
 
 
 def submit(task: Task, proof: Path, style: str, steps: int, pause_s: float, **rule: Any) -> None:

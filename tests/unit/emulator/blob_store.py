@@ -7,8 +7,7 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.etree import ElementTree as ET
 from xml.sax.saxutils import escape
@@ -16,6 +15,8 @@ from xml.sax.saxutils import escape
 from azure.core.pipeline import PipelineContext, PipelineRequest
 from azure.core.pipeline.transport import HttpRequest
 from azure.storage.blob._shared.authentication import SharedKeyCredentialPolicy
+
+from tests.loopback import listening
 
 SAS = "sv=2020&sig=s%2Bcret%3D"
 
@@ -171,17 +172,6 @@ def serve() -> Generator[BlobStore]:
 
         do_GET = do_PUT = do_DELETE = _serve  # noqa: N815
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    store.url = f"http://127.0.0.1:{server.server_address[1]}"
-    try:
+    with listening(Handler) as url:
+        store.url = url
         yield store
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

@@ -31,6 +31,12 @@ class Task:
         self.settings: dict[str, str] = {}
         install_fake_uv(self.shared)
 
+    def end(self) -> None:
+        """Nothing that it started outlives a test."""
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+
     def submit(self, script: str, **changes: Any) -> None:
         code = io.BytesIO()
         with tarfile.open(fileobj=code, mode="w:gz") as tar:

@@ -36,10 +36,10 @@ def container(service: FakeBlobs, patience: Patience) -> Container:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Poll a condition, at most ten seconds."""
+    """Poll a condition, at most a minute."""
 
     def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + 60
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true"
             time.sleep(0.005)
@@ -51,6 +51,4 @@ def until() -> Callable[[Callable[[], object]], None]:
 def task(tmp_path: Path, service: FakeBlobs) -> Iterator[Task]:
     made = Task(tmp_path, service)
     yield made
-    for process in made.processes:
-        process.kill()
-        process.communicate()
+    made.end()

@@ -12,10 +12,11 @@ import zlib
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+from tests.loopback import listening
 
 CONTAINER = "/account/runs"
 
@@ -80,9 +81,6 @@ class _Handler(BaseHTTPRequestHandler):
     def setup(self) -> None:
         super().setup()
         self.service.connections += 1
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
 
     def do_GET(self) -> None:
         self._serve()
@@ -255,15 +253,6 @@ class _Handler(BaseHTTPRequestHandler):
 def serve_fake_blobs() -> Generator[FakeBlobs, None, None]:
     """Serve on a free port of the loopback interface."""
     service = FakeBlobs()
-    handler = type("Handler", (_Handler,), {"service": service})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    service.url = f"http://127.0.0.1:{server.server_address[1]}{CONTAINER}"
-    try:
+    with listening(_Handler, service=service) as url:
+        service.url = f"{url}{CONTAINER}"
         yield service
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

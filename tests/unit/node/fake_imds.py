@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
-import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass, field
 from email.utils import formatdate
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from tests.loopback import listening
 
 BELOW = "/_emulator/imds/pool/node/word"
 
@@ -45,9 +46,6 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     service: FakeImds
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
-
     def date_time_string(self, timestamp: float | None = None) -> str:
         return formatdate(time.time() + self.service.skew_s, usegmt=True)
 
@@ -79,15 +77,6 @@ class _Handler(BaseHTTPRequestHandler):
 def serve_fake_imds() -> Generator[FakeImds, None, None]:
     """Serve on a free port of the loopback interface."""
     service = FakeImds()
-    handler = type("Handler", (_Handler,), {"service": service})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    service.url = f"http://127.0.0.1:{server.server_address[1]}{BELOW}"
-    try:
+    with listening(_Handler, service=service) as url:
+        service.url = f"{url}{BELOW}"
         yield service
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

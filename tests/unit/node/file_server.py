@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import re
-import threading
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from http.server import BaseHTTPRequestHandler
+
+from tests.loopback import listening
 
 
 @dataclass
@@ -30,9 +30,6 @@ class Web:
 class _Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     web: Web
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
 
     def do_GET(self) -> None:
         web = self.web
@@ -77,15 +74,6 @@ def _length(body: bytes) -> tuple[str, str]:
 def serve_file(content: bytes) -> Generator[Web, None, None]:
     """Serve on a free port of the loopback interface."""
     web = Web(content)
-    handler = type("Handler", (_Handler,), {"web": web})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    web.url = f"http://127.0.0.1:{server.server_address[1]}/files/words.txt"
-    try:
+    with listening(_Handler, web=web) as url:
+        web.url = f"{url}/files/words.txt"
         yield web
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -17,6 +16,7 @@ from runner.node.failures import StageFailedError
 from runner.node.patience import Patience
 from runner.node.redaction import Redactor
 from runner.node.secrets import Secrets
+from tests.loopback import listening
 from tests.unit.node.agent_task import RUN, Task
 
 VALUE = "the-value-in-the-vault"
@@ -36,9 +36,6 @@ class Vault:
 
 class _Handler(BaseHTTPRequestHandler):
     vault: Vault
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-        pass
 
     def do_GET(self) -> None:
         parts = urlsplit(self.path)
@@ -71,17 +68,10 @@ class _Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def vault(monkeypatch: pytest.MonkeyPatch) -> Iterator[Vault]:
     vault = Vault()
-    handler = type("Handler", (_Handler,), {"vault": vault})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
-    thread.start()
-    vault.url = f"http://127.0.0.1:{server.server_address[1]}"
-    monkeypatch.setenv("RUNNER_IMDS_TOKEN_URL", f"{vault.url}/token")
-    yield vault
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with listening(_Handler, vault=vault) as url:
+        vault.url = url
+        monkeypatch.setenv("RUNNER_IMDS_TOKEN_URL", f"{url}/token")
+        yield vault
 
 
 def of(url: str, redactor: Redactor | None = None) -> Secrets:

@@ -2,10 +2,9 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import threading
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from runner.flows import digits, mnist
 from runner.flows.datasets import DataFile, resolve_dataset
 from runner.flows.download import Mirrors, fetch
 from runner.flows.idx import IMAGES, LABELS, read_idx, write_idx
+from tests.loopback import listening
 
 
 @dataclass
@@ -53,9 +53,6 @@ def _handler(mirror: Mirror) -> type[BaseHTTPRequestHandler]:
             mirror.cut_after = None
             self.close_connection = True
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            return
-
     return Handler
 
 
@@ -70,13 +67,9 @@ def other() -> Generator[Mirror]:
 
 
 def _serve(mirror: Mirror) -> Iterator[Mirror]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(mirror))
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    mirror.url = f"http://127.0.0.1:{server.server_address[1]}/"
-    yield mirror
-    server.shutdown()
-    server.server_close()
+    with listening(_handler(mirror)) as url:
+        mirror.url = f"{url}/"
+        yield mirror
 
 
 GOOD = hashlib.sha256(b"x" * 300_000).hexdigest()

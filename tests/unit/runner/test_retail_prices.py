@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Generator
 from datetime import date
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -16,6 +15,7 @@ from runner.cli.main import main
 from runner.core.errors import RunnerError
 from runner.core.home import HomePaths
 from runner.core.prices import PriceKey, load_price_table
+from tests.loopback import listening
 
 TODAY = date(2026, 11, 21)
 T4 = "Standard_NC4as_T4_v3"
@@ -54,9 +54,6 @@ class PriceServer:
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
-            def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
-                pass
-
             def do_GET(self) -> None:
                 query = {k: v[0] for k, v in parse_qs(urlsplit(self.path).query).items()}
                 outer.asked.append(query)
@@ -66,8 +63,8 @@ class PriceServer:
                 self.end_headers()
                 self.wfile.write(text)
 
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.url = f"http://127.0.0.1:{self.server.server_address[1]}/api/retail/prices"
+        self.handler = Handler
+        self.url = ""
 
     def answer(self, page: int) -> str:
         if isinstance(self.pages[page], str):
@@ -88,11 +85,9 @@ class PriceServer:
 @pytest.fixture
 def server() -> Generator[PriceServer]:
     serving = PriceServer()
-    thread = threading.Thread(target=serving.server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    yield serving
-    serving.server.shutdown()
-    serving.server.server_close()
+    with listening(serving.handler) as url:
+        serving.url = f"{url}/api/retail/prices"
+        yield serving
 
 
 def fetched(server: PriceServer) -> dict[bool, float]:
