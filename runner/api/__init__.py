@@ -8,6 +8,8 @@
 
 Everything raises `runner.RunnerError`, which says what, why and how to go on. Nothing is printed:
 a notebook shows live progress, and elsewhere `on_progress` is called with an `Update`.
+
+The names that users see are listed in `runner`, which loads this package at the first use of one.
 """
 
 from __future__ import annotations
@@ -19,33 +21,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.api.connecting import connect
-from runner.api.models import get_model, model, models
+from runner.api.models import get_model as get_model
+from runner.api.models import model as model
+from runner.api.models import models as models
 from runner.api.params import overrides_of
-from runner.api.progress import OnUpdate, Update, live
+from runner.api.progress import OnUpdate, live
+from runner.api.progress import Update as Update
 from runner.api.run_list import Runs
-from runner.api.run_object import Command, Metric, Run
+from runner.api.run_object import Command as Command
+from runner.api.run_object import Metric as Metric
+from runner.api.run_object import Run
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.flows.metrics import MetricComparison
-
-__all__ = [
-    "Command",
-    "Metric",
-    "OnUpdate",
-    "Run",
-    "RunnerError",
-    "Runs",
-    "Update",
-    "compare",
-    "get_model",
-    "model",
-    "models",
-    "run",
-    "runs",
-    "tensorboard",
-    "train",
-]
 
 
 def train(

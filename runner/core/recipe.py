@@ -24,10 +24,10 @@ class Param:
     name: str
     type: ParamType
     default: ParamValue | None
-    help: str
-    min: float | None
-    max: float | None
-    choices: tuple[ParamValue, ...] | None
+    help: str = ""
+    min: float | None = None
+    max: float | None = None
+    choices: tuple[ParamValue, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,19 +51,19 @@ class Recipe:
     folder: Path
     source: RecipeSource
     command: tuple[str, ...]
-    params: tuple[Param, ...]
-    requirements: str | None
-    python: str | None
-    dataset: str | None
-    outputs: tuple[str, ...]
-    metric_patterns: Mapping[str, str]
-    primary_metric: str | None
-    goal: Literal["max", "min"]
-    env: Mapping[str, str]
-    timeout_s: int | None
-    retries: int
-    estimate: str | None
-    files: tuple[str, ...] | None
+    params: tuple[Param, ...] = ()
+    requirements: str | None = None
+    python: str | None = None
+    dataset: str | None = None
+    outputs: tuple[str, ...] = ()
+    metric_patterns: Mapping[str, str] = field(default_factory=dict[str, str])
+    primary_metric: str | None = None
+    goal: Literal["max", "min"] = "max"
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    timeout_s: int | None = None
+    retries: int = 0
+    estimate: str | None = None
+    files: tuple[str, ...] | None = None
     inputs: tuple[InputSpec, ...] = ()
     checkpoints: CheckpointRule | None = CheckpointRule()
     model: ModelSpec | None = None

@@ -72,9 +72,7 @@ def change_params(
     params: Mapping[str, ParamValue], overrides: Iterable[str]
 ) -> dict[str, ParamValue]:
     """The run's parameters with some set anew, each of the type that its value has."""
-    declared = tuple(
-        Param(name, _type(value), value, "", None, None, None) for name, value in params.items()
-    )
+    declared = tuple(Param(name, _type(value), value) for name, value in params.items())
     return resolve_params(declared, overrides)
 
 
@@ -121,10 +119,8 @@ def _recipe(raw: Mapping[str, Any]) -> Recipe:
         folder=Path(),
         source=recipe.get("source") or "folder",
         command=tuple(raw["command"]),
-        params=(),
         requirements=requirements.get("file"),
         python=raw.get("python"),
-        dataset=None,
         outputs=tuple(raw.get("outputs") or ()),
         metric_patterns=metrics.get("patterns") or {},
         primary_metric=metrics.get("primary"),
@@ -132,8 +128,6 @@ def _recipe(raw: Mapping[str, Any]) -> Recipe:
         env=raw.get("env") or {},
         timeout_s=raw.get("timeout_s"),
         retries=int(raw.get("retries") or 0),
-        estimate=None,
-        files=None,
         priority=int(raw.get("priority") or 0),
         secrets=recorded_secrets(raw),
         image=image.get("name"),

@@ -209,31 +209,12 @@ def _loaded(name: str, task: TaskFile, base: Path) -> Recipe:
         command=tuple(task.command or ()),
         params=tuple(_param(key, value) for key, value in task.params.items()),
         requirements=requirements,
-        python=None,
-        dataset=None,
-        outputs=(),
-        metric_patterns={},
-        primary_metric=None,
-        goal="max",
-        env={},
-        timeout_s=None,
-        retries=0,
-        estimate=None,
-        files=None,
     )
 
 
 def _param(name: str, value: ParamValue) -> Param:
     """A command declares no parameters: each is of the type of what is written."""
-    return Param(
-        name=name,
-        type=_TYPES[type(value)],
-        default=value,
-        help="",
-        min=None,
-        max=None,
-        choices=None,
-    )
+    return Param(name, _TYPES[type(value)], value)
 
 
 def _by_task(texts: Sequence[str], recipes: Mapping[str, Recipe]) -> dict[str, list[str]]:

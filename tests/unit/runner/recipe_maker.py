@@ -15,26 +15,7 @@ from runner.core.settings import Settings
 CREATED = datetime(2026, 11, 21, 14, 30, 5, 123456, tzinfo=UTC)
 RUN_ID = "digits-20261121-143005-k3f9"
 
-_RECIPE = Recipe(
-    name="digits",
-    description="Digits",
-    folder=Path("unused"),
-    source="folder",
-    command=("python", "train.py"),
-    params=(),
-    requirements=None,
-    python=None,
-    dataset=None,
-    outputs=(),
-    metric_patterns={},
-    primary_metric=None,
-    goal="max",
-    env={},
-    timeout_s=None,
-    retries=0,
-    estimate=None,
-    files=None,
-)
+_RECIPE = Recipe("digits", "Digits", Path("unused"), "folder", ("python", "train.py"))
 
 
 def recipe(**changes: Any) -> Recipe:
@@ -42,8 +23,7 @@ def recipe(**changes: Any) -> Recipe:
 
 
 def param(name: str, kind: Any, default: ParamValue | None, **limits: Any) -> Param:
-    fields: dict[str, Any] = {"help": "", "min": None, "max": None, "choices": None, **limits}
-    return Param(name=name, type=kind, default=default, **fields)
+    return Param(name, kind, default, **limits)
 
 
 def pool(name: str = "local", **changes: Any) -> PoolOutput:
