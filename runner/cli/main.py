@@ -26,6 +26,7 @@ import typer
 from typer.core import TyperGroup
 
 from runner.cli.output import show_error, show_trace, start_output
+from runner.cli.terminal import open_closed_streams, silence_stdout
 from runner.cli.usage import as_meant, usage_error, wants_json, without_debug
 from runner.core.errors import ExitCode, RunnerError
 
@@ -99,6 +100,7 @@ def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line and return its exit code."""
     gc.set_threshold(_GC_OBJECTS, 20, 100)
+    open_closed_streams()
     start_output()
     words, debug = without_debug(sys.argv[1:] if arguments is None else arguments)
     words = as_meant(words)
@@ -106,8 +108,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader went away; what is still buffered must not fail again when Python exits.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        silence_stdout()  # the reader went away
         return _BROKEN_PIPE
     except KeyboardInterrupt:
         return _INTERRUPTED
@@ -123,7 +124,13 @@ def _run(words: Sequence[str]) -> int:
         completion_init()
     _check_folder()
     verbs = (words[0],) if words[0] in VERBS and _COMPLETE not in os.environ else tuple(VERBS)
-    code = build_app(verbs)(args=list(words), prog_name="runner", standalone_mode=False)
+    try:
+        code = build_app(verbs)(args=list(words), prog_name="runner", standalone_mode=False)
+    except SystemExit as err:
+        # Typer ends with 1 on any broken pipe; 1 says here that the run failed.
+        if isinstance(err.__context__, BrokenPipeError):
+            raise err.__context__ from None
+        raise
     return code if isinstance(code, int) else ExitCode.OK
 
 
@@ -153,7 +160,7 @@ def _report(err: Exception, words: Sequence[str], *, debug: bool) -> int:
     expected = (
         err
         if isinstance(err, RunnerError)
-        else usage_error(err, words) or _too_long(err) or _bug(err)
+        else usage_error(err, words) or _too_long(err) or _disk_full(err) or _bug(err)
     )
     if expected.what:
         show_error(expected, as_json=wants_json(words))
@@ -169,6 +176,19 @@ def _too_long(err: Exception) -> RunnerError | None:
         f"no file can have the name {str(err.filename)[:60]}…",
         why="the file system does not take names of that length",
         fix="give a shorter path",
+    )
+
+
+def _disk_full(err: Exception) -> RunnerError | None:
+    """Any write may be the one that finds no room, to standard output as well."""
+    if not isinstance(err, OSError) or err.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return None
+    return RunnerError(
+        "R-DISK-FULL",
+        f"{err.filename or 'something'} could not be written",
+        why=str(err.strerror),
+        fix="make room on the disk, or where standard output goes",
+        exit_code=ExitCode.PREFLIGHT,
     )
 
 

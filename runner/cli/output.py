@@ -8,14 +8,14 @@ import math
 import sys
 import unicodedata
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
 from runner.cli.stage_view import StageView
-from runner.cli.terminal import is_terminal, styled
+from runner.cli.terminal import is_terminal, silence_stdout, styled
 
 if TYPE_CHECKING:
     from runner.core.errors import RunnerError
@@ -176,7 +176,8 @@ def show_error(err: RunnerError, *, as_json: bool = False) -> None:
             "fix": err.fix,
             "exit_code": int(err.exit_code),
         }
-        Output().text(_json({"error": document}))
+        with suppress(OSError):  # the error may be that nothing can be written there
+            Output().text(_json({"error": document}))
     _end_data()
     what, *details = str(err).split("\n")
     head, _, rest = what.partition(": ")
@@ -197,8 +198,8 @@ def _end_data() -> None:
     """Data that was printed before the error comes before it on a terminal, too."""
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
-        return
+    except OSError:
+        silence_stdout()
 
 
 def _aligned(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:

@@ -17,6 +17,28 @@ def is_terminal(stream: TextIO) -> bool:
         return False
 
 
+def open_closed_streams() -> None:
+    """A shell may close a stream (`>&-`): what is written there is lost, as with /dev/null.
+
+    Its number has to be taken first: the next file or socket would get it, and the prints with it.
+    """
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115  for the whole process
+    sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
+
+
+def silence_stdout() -> None:
+    """What is still buffered must not fail again when Python exits."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
 def styled(text: str, style: str, stream: TextIO) -> str:
     """The text in colour where the stream shows colours and nobody set NO_COLOR."""
     if not style or not shows_colour(stream):

@@ -12,6 +12,8 @@ from runner.core.metric_series import Curve, align, differing, to_curves
 from runner.core.metric_svg import draw_html, draw_svg
 from runner.core.metrics import MetricPoint, summarise
 
+_TEXT, _LINE = "{http://www.w3.org/2000/svg}text", "{http://www.w3.org/2000/svg}polyline"
+
 
 def point(name: str, value: float, step: int | None, attempt: int = 1) -> MetricPoint:
     return MetricPoint("", attempt, step, name, value)
@@ -72,7 +74,10 @@ def test_each_of_several_runs_has_a_mark() -> None:
 
 @pytest.mark.parametrize(
     "values",
-    [(math.nan, math.inf), (), (1e308, -1e308), (5.0,), (math.nan, 1.0), (1e-320, 0.0)],
+    [
+        *((math.nan, math.inf), (), (1e308, -1e308), (5.0,), (math.nan, 1.0), (1e-320, 0.0)),
+        *((1e300, 1.0), (1.0, 1.0 + 1e-15), (-3.0, -2.5), (0.0, 1e-299)),
+    ],
 )
 def test_whatever_the_values_the_pictures_are_drawn(values: tuple[float, ...]) -> None:
     curve = Curve("run <&>", "loss <&>", tuple(enumerate(values)))
@@ -89,3 +94,23 @@ def test_whatever_the_values_the_pictures_are_drawn(values: tuple[float, ...]) -
 def test_picture_of_a_metric_with_control_characters_is_xml() -> None:
     svg = draw_svg({"a\x00\x1b\n<": [Curve("run", "a", ((1, 2.0),))]})
     assert "\ufffd" in "".join(ElementTree.fromstring(svg).itertext())
+
+
+def test_axes_of_the_picture_are_named_and_have_round_values() -> None:
+    curve = Curve("a", "loss", ((3, 0.2343), (987, 1.5088)))
+    words = [text.text for text in ElementTree.fromstring(draw_svg({"loss": [curve]})).iter(_TEXT)]
+    assert words[:5] == ["a", "loss", "0.5", "1", "1.5"]
+    assert words[5:] == ["200", "400", "600", "800", "step"]
+
+
+def test_steps_of_a_short_run_are_whole_numbers() -> None:
+    curve = Curve("a", "loss", ((1, 0.0), (3, 4.0)))
+    words = [text.text for text in ElementTree.fromstring(draw_svg({"loss": [curve]})).iter(_TEXT)]
+    assert words[-4:] == ["1", "2", "3", "step"]
+
+
+def test_ninth_run_does_not_look_like_the_first() -> None:
+    curves = [Curve(f"r{n}", "loss", ((1, 0.0), (2, float(n)))) for n in range(17)]
+    lines = ElementTree.fromstring(draw_svg({"loss": curves})).iter(_LINE)
+    drawn = {(line.get("stroke"), line.get("stroke-dasharray")) for line in lines}
+    assert len(drawn) == len(curves)
