@@ -21,6 +21,9 @@ _BLOB_DATA_READER = "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
 _FILE_DATA_PRIVILEGED_CONTRIBUTOR = "69566ab7-960f-475b-8e7c-b3118f30c6bd"
 # Pools and jobs, but not the account itself.
 _BATCH_DATA_CONTRIBUTOR = "6aaa78f1-f7de-44ca-8722-c64a23943cae"
+# Jobs and their tasks, and to read pools.
+# https://learn.microsoft.com/azure/batch/batch-role-based-access-control (read 2026-11-21)
+_BATCH_JOB_SUBMITTER = "48e5e92e-a480-4e71-aa9c-2778f4c13781"
 
 
 class Identities(pulumi.ComponentResource):
@@ -50,6 +53,18 @@ class Identities(pulumi.ComponentResource):
             self._may("account-auto-storage", self.account, _BLOB_DATA_CONTRIBUTOR, None),
         ]
         self.register_outputs({"nodes": self.nodes.id, "account": self.account.id})
+
+    def let_nodes_add_tasks(self, batch_account: pulumi.Input[str]) -> None:
+        """Let tasks add tasks, to any job of the account: Azure has no right to one job alone."""
+        assign_role(
+            "nodes-add-tasks",
+            self._context,
+            _BATCH_JOB_SUBMITTER,
+            principal_id=self.nodes.principal_id,
+            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
+            scope=batch_account,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
 
     def _identity(self, kind: str) -> managedidentity.UserAssignedIdentity:
         context = self._context

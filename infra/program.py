@@ -92,6 +92,8 @@ class _Stack:
         store = DataStore("data-store", context, config.storage)
         identities = Identities("identities", context, store)
         account = BatchAccount("batch-account", context, store, identities)
+        if config.nodes_add_tasks:
+            identities.let_nodes_add_tasks(account.account.id)
         Operators(
             "operators",
             context,
@@ -159,6 +161,7 @@ class _Stack:
             "pools": [dataclasses.asdict(_pool_output(plan)) for plan in plans],
             "image_definition": around.images.definition_id if around.images else None,
             "image_template": around.images.template_name if around.images else None,
+            "nodes_add_tasks": self._config.nodes_add_tasks,
             "registry_server": around.registry.login_server if around.registry else None,
         }
 

@@ -88,7 +88,10 @@ class OperatorConfig(Section):
 
 
 class StackConfig(Section):
-    """One environment. `operators` may submit, beside who deploys."""
+    """One environment. `operators` may submit, beside who deploys.
+
+    `nodes_add_tasks` lets nodes add tasks to jobs, for schedules of several tasks.
+    """
 
     stack: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
     subscription_id: str = Field(pattern=_UUID)
@@ -99,6 +102,7 @@ class StackConfig(Section):
     network: NetworkConfig | None = None
     image: ImageConfig | None = None
     registry: bool = False
+    nodes_add_tasks: bool = False
     budget: BudgetConfig = BudgetConfig()
     observability: ObservabilityConfig | None = ObservabilityConfig()
     pools: tuple[PoolConfig, ...] = Field(strict=False)

@@ -55,6 +55,7 @@ class StackOutputs:
     image_template: str | None = None
     registry_server: str | None = None
     log_workspace: str | None = None
+    nodes_add_tasks: bool | None = None  # nodes may add tasks to jobs: schedules of several tasks
 
     def to_json(self) -> str:
         """The document that `parse_stack_outputs` reads back."""

@@ -94,6 +94,24 @@ class Connection:
             for name in containers
         }
 
+    def job_access(self) -> dict[str, Any]:
+        """What a task of a job needs beside its identity, to add tasks to that job.
+
+        Azure has retired the tokens of tasks; there the nodes' identity has a role, if the stack
+        says so. Raises RunnerError where it does not.
+        """
+        if self._keys is not None:
+            return {"authenticationTokenSettings": {"access": ["job"]}}
+        if not self.outputs.nodes_add_tasks:
+            raise RunnerError(
+                "R-STACK-NODES-ADD",
+                "the nodes of this stack may not add tasks",
+                why="at each firing, a node adds the tasks of the schedule to their job",
+                fix="set runner:nodes_add_tasks: true in the stack's file and run runner up",
+                exit_code=ExitCode.PREFLIGHT,
+            )
+        return {}
+
     def resource_file(self, blob_name: str, file_path: str, lifetime: timedelta) -> ResourceFile:
         """A blob of the `runs` container as a file in the task's working directory."""
         from azure.batch.models import BatchNodeIdentityReference, ResourceFile

@@ -1,27 +1,23 @@
-"""Job schedules: each firing is a job whose manager task is the node agent."""
+"""Job schedules, as the service keeps them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.faults import error_code, service_errors
-from runner.azure.translate import COMMAND_LINE, agent_files, agent_settings, wire_text
+from runner.azure.translate import wire_text
 from runner.core.errors import RunnerError
-from runner.core.plan import RunPlan
 from runner.core.recurrence import Recurrence
-from runner.core.secrets import SecretValues
-from runner.node.scheduled import VARIABLE
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
 
-TASK_ID = "run"
 _POLL_S = 1
 _OURS = "runner-schedule"  # metadata: the instance
 
@@ -36,29 +32,14 @@ class ScheduleView:
     recent_job: str | None
 
 
-def create_schedule(  # noqa: PLR0917 - one argument per thing the schedule is made of
+def create_schedule(
     connection: Connection,
     schedule_id: str,
     place: str,
-    plan: RunPlan,
     recurrence: Recurrence,
-    lifetime: timedelta,
-    secrets: SecretValues,
+    job: models.BatchJobSpecification,
 ) -> None:
     """Add the schedule. Raises RunnerError R-SCHEDULE-EXISTS where the id is taken."""
-    manager = models.BatchJobManagerTask(
-        id=TASK_ID,
-        display_name=f"{plan.recipe.name}: schedule {schedule_id}",
-        command_line=COMMAND_LINE,
-        resource_files=agent_files(plan, connection, lifetime),
-        environment_settings=agent_settings(plan, connection, lifetime, {VARIABLE: place}, secrets),
-        constraints=models.BatchTaskConstraints(
-            max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
-        ),
-        kill_job_on_completion=True,  # the run is the job: the next one waits for its end
-        run_exclusive=False,
-        allow_low_priority_node=True,
-    )
     body = models.BatchJobScheduleCreateOptions(
         id=schedule_id,
         schedule=models.BatchJobScheduleConfiguration(
@@ -66,11 +47,7 @@ def create_schedule(  # noqa: PLR0917 - one argument per thing the schedule is m
             do_not_run_until=recurrence.first,
             do_not_run_after=recurrence.last,
         ),
-        job_specification=models.BatchJobSpecification(
-            pool_info=models.BatchPoolInfo(pool_id=plan.pool.id),
-            priority=plan.recipe.priority,
-            job_manager_task=manager,
-        ),
+        job_specification=job,
         metadata=[models.BatchMetadataItem(name=_OURS, value=place)],
     )
     with service_errors(f"creating schedule {schedule_id}"):
@@ -79,11 +56,16 @@ def create_schedule(  # noqa: PLR0917 - one argument per thing the schedule is m
         except HttpResponseError as err:
             if error_code(err) not in ("JobScheduleExists", "JobWithSameIdExists"):
                 raise
-            raise RunnerError(
-                "R-SCHEDULE-EXISTS",
-                f"there is a schedule or job {schedule_id!r} already",
-                fix=f"--name another, or runner schedule rm {schedule_id}",
-            ) from err
+            raise schedule_exists(schedule_id) from err
+
+
+def schedule_exists(schedule_id: str) -> RunnerError:
+    """The id is taken: a schedule's and a job's may not be the same."""
+    return RunnerError(
+        "R-SCHEDULE-EXISTS",
+        f"there is a schedule or job {schedule_id!r} already",
+        fix=f"give it another name, or runner schedule rm {schedule_id}",
+    )
 
 
 def get_schedule(connection: Connection, schedule_id: str) -> ScheduleView | None:

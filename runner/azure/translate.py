@@ -67,8 +67,8 @@ def to_task(
     return models.BatchTaskCreateOptions(
         id=plan.task_id,
         display_name=f"{plan.recipe.name}: {plan.run_id}",
-        command_line=COMMAND_LINE if plan.recipe.image is None else CONTAINER_COMMAND_LINE,
-        container_settings=_container(plan),
+        command_line=command_line(plan),
+        container_settings=container_settings(plan),
         resource_files=agent_files(plan, connection, lifetime),
         environment_settings=agent_settings(plan, connection, lifetime, settings, secrets),
         constraints=models.BatchTaskConstraints(
@@ -81,7 +81,12 @@ def to_task(
     )
 
 
-def _container(plan: RunPlan) -> models.BatchTaskContainerSettings | None:
+def command_line(plan: RunPlan) -> str:
+    """The agent's, on the node or in the run's image."""
+    return COMMAND_LINE if plan.recipe.image is None else CONTAINER_COMMAND_LINE
+
+
+def container_settings(plan: RunPlan) -> models.BatchTaskContainerSettings | None:
     """The node's folders are mounted where they are (docs), so the agent's caches work."""
     if plan.recipe.image is None:
         return None
@@ -115,14 +120,14 @@ def agent_settings(
 ) -> list[models.EnvironmentSetting]:
     """`settings`, and what lets the agent into storage. Secrets: never print the result."""
     storage: dict[str, Any] = connection.node_storage(lifetime)
-    storage["inputs"] = connection.read_access(_containers(plan), lifetime)
+    storage["inputs"] = connection.read_access(input_containers(plan), lifetime)
     found = {**settings, "RUNNER_STORAGE": json.dumps(storage)}
     if secrets:
         found["RUNNER_SECRETS"] = json.dumps(secrets.reveal())
     return [models.EnvironmentSetting(name=name, value=value) for name, value in found.items()]
 
 
-def _containers(plan: RunPlan) -> list[str]:
+def input_containers(plan: RunPlan) -> list[str]:
     """The containers that the run's inputs are read from."""
     named = plan.inputs.named.values()
     return sorted({str(one["container"]) for one in named if "container" in one})

@@ -24,7 +24,7 @@ NameArgument = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name.
 @app.command()
 def create(
     ref: Annotated[
-        str, typer.Argument(metavar="RECIPE|FILE", help="A recipe, or a file with `schedule:`.")
+        str, typer.Argument(metavar="RECIPE|FILE", help="A recipe, or a file of tasks.")
     ],
     cron: Annotated[
         str | None,
@@ -55,15 +55,14 @@ def create(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a schedule of a recipe, or of a file with one task and `schedule:`."""
+    """Make a schedule of a recipe, or of a file of tasks, as for `runner submit`."""
     from runner.cli.schedule_request import ScheduleFlags, make_schedule
 
     out = Output(output)
     settings = open_settings(target, stack, pool=pool)
     flags = ScheduleFlags(cron, every, timezone, start, until, max_runs, name, priority)
     made = make_schedule(out, ref, settings, flags, tuple(set_ or ()))
-    _show(out, made)
-    out.note(f"its runs: runner schedule show {made.schedule_id}, or runner ps")
+    show_made(out, made)
 
 
 @app.command()
@@ -89,17 +88,22 @@ def show(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show a schedule and the runs it made."""
+    from runner.core.dag import draw
     from runner.flows.schedules import find_schedule, firings
 
     out = Output(output)
     connection = open_connection(target, stack)
     found = find_schedule(connection, schedule)
-    runs = firings(connection, found)
+    made = firings(connection, found)
+    runs = [run_id for one in made for run_id in one.runs]
+    groups = [one.group_id for one in made if one.group_id is not None]
     if output is OutputFormat.TABLE:
-        shown = ", ".join(reversed(runs[-5:])) + (", ..." if len(runs) > 5 else "")
-        out.record({**_texts(_row(found)), "runs": f"{len(runs)}: {shown}" if runs else "none yet"})
+        shown = {"groups": _some(groups)} if found.tasks else {"runs": _some(runs)}
+        out.record({**_texts(_row(found)), **shown})
+        for line in draw(found.tasks) if found.tasks else ():
+            out.text(line)
     else:
-        out.record({**_row(found), "runs": runs, "document": found.document})
+        out.record({**_row(found), "runs": runs, "groups": groups, "document": found.document})
 
 
 @app.command()
@@ -136,14 +140,19 @@ def trigger(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Start a run of it now, beside its times."""
+    from runner.core.group import Group
+    from runner.flows.schedule_trigger import trigger as start_run
     from runner.flows.schedules import find_schedule
-    from runner.flows.schedules import trigger as start_run
 
     out = Output(output)
     connection = open_connection(target, stack)
-    record = start_run(connection, find_schedule(connection, schedule))
-    out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
-    out.note(f"watch it: runner attach {record.run_id}")
+    made = start_run(connection, find_schedule(connection, schedule))
+    if isinstance(made, Group):
+        out.record({"group": made.group_id, "job_id": made.job_id, "pool": made.pool})
+        out.note(f"see it: runner show {made.group_id}   end it: runner cancel {made.group_id}")
+        return
+    out.record({"run_id": made.run_id, "job_id": made.job_id, "pool": made.pool})
+    out.note(f"watch it: runner attach {made.run_id}")
 
 
 @app.command()
@@ -175,13 +184,23 @@ def _open(schedule: str, target: str | None, stack: str | None) -> Connection:
     return connection
 
 
-def _show(out: Output, schedule: Schedule) -> None:
+def show_made(out: Output, schedule: Schedule) -> None:
+    """Print a schedule that was just made, and where its runs will be."""
     row = _row(schedule)
     out.record(_texts(row) if out.format is OutputFormat.TABLE else row)
+    out.note(f"its runs: runner schedule show {schedule.schedule_id}, or runner ps")
+
+
+def _some(ids: list[str]) -> str:
+    """How many, and the newest of them."""
+    if not ids:
+        return "none yet"
+    return f"{len(ids)}: {', '.join(reversed(ids[-5:]))}{', ...' if len(ids) > 5 else ''}"
 
 
 def _texts(row: dict[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in row.items() if value}
+    shown = {**row, "tasks": ", ".join(row["tasks"])}
+    return {name: str(value) for name, value in shown.items() if value}
 
 
 def _row(schedule: Schedule) -> dict[str, Any]:
@@ -197,4 +216,5 @@ def _row(schedule: Schedule) -> dict[str, Any]:
         "recipe": document["recipe"],
         "pool": document["pool"],
         "until": document["last"],
+        "tasks": list(schedule.tasks),
     }

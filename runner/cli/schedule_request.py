@@ -1,4 +1,4 @@
-"""From what was typed after `runner schedule create` to a schedule."""
+"""From what was typed after `runner schedule create`, or is in a file of tasks, to a schedule."""
 
 from __future__ import annotations
 
@@ -10,12 +10,15 @@ from typing import TYPE_CHECKING
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
     from runner.cli.output import Output
-    from runner.core.recipe import Recipe
+    from runner.core.progress import OnProgress
     from runner.core.recurrence import ScheduleSpec
     from runner.core.settings import Settings
     from runner.core.spec_schedule import ScheduleFile
-    from runner.flows.prepare import TrainOptions
+    from runner.core.submit_file import SubmitFile
+    from runner.flows.group_plan import GroupRequest
+    from runner.flows.schedule_creation import ScheduleRequest
     from runner.flows.schedules import Schedule
 
 
@@ -33,77 +36,108 @@ class ScheduleFlags:
     priority: int | None
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """What is to run: its recipe, its arguments, and what its file says of the schedule."""
-
-    recipe: Recipe
-    options: TrainOptions
-    name: str
-    schedule: ScheduleFile | None
+NO_FLAGS = ScheduleFlags(None, None, None, None, None, None, None, None)
 
 
 def make_schedule(
     out: Output, ref: str, settings: Settings, flags: ScheduleFlags, overrides: tuple[str, ...]
 ) -> Schedule:
-    """Check everything, then make it."""
-    from runner.azure.credentials import connect
-    from runner.core.recipe_flags import RecipeFlags, with_flags
-    from runner.core.recurrence import plan_recurrence
-    from runner.flows.local import ensure_running
-    from runner.flows.prepare import prepare_run, request_run
-    from runner.flows.schedules import create_schedule
+    """Check everything, then make it: of a recipe, or of a file of tasks."""
+    from runner.core.submit_file import load_submit_file
+    from runner.flows.group_plan import GroupRequest
 
-    source = _source(ref, overrides)
-    recipe = with_flags(source.recipe, RecipeFlags(priority=flags.priority))
+    path = Path(ref).expanduser().absolute()
+    if path.suffix not in (".yml", ".yaml") or path.name == "train.yaml" or not path.is_file():
+        return _of_recipe(out, ref, settings, flags, overrides)
+    file, _ = load_submit_file(path)
+    request = GroupRequest(overrides, None, flags.priority)
+    return make_file_schedule(out, file, path, settings, flags, request)
+
+
+def make_file_schedule(
+    out: Output,
+    file: SubmitFile,
+    path: Path,
+    settings: Settings,
+    flags: ScheduleFlags,
+    request: GroupRequest,
+) -> Schedule:
+    """A schedule of all tasks of a file; one task alone is a run, and no group."""
+    from runner.flows.group_plan import load_tasks, prepare_group
+    from runner.flows.schedule_creation import create_group_schedule, create_schedule
+
+    asked = _asked(file.schedule, flags, file.name or path.stem)
+    request = replace(request, overrides=_named(request.overrides, file))
+    load_tasks(file, path.parent)  # what is wrong is said before anything starts
+    with out.stages() as view:
+        connection = _connection(settings, view.on_progress)
+        prepared = prepare_group(
+            file, path, settings, connection.outputs, request, view.on_progress
+        )
+        for text in prepared.warnings:
+            view.log(f"warning: {text}", error=True)
+        if len(prepared.runs) > 1:
+            return create_group_schedule(connection, prepared, asked, view.on_progress)
+        [run] = prepared.runs.values()
+        alone = replace(run, plan=replace(run.plan, group=None))
+        return create_schedule(connection, alone, asked, view.on_progress)
+
+
+def plan_schedule(file: SubmitFile, path: Path) -> ScheduleRequest:
+    """When the tasks of a file would run. Raises RunnerError where they never would."""
+    return _asked(file.schedule, NO_FLAGS, file.name or path.stem)
+
+
+def _of_recipe(
+    out: Output, ref: str, settings: Settings, flags: ScheduleFlags, overrides: tuple[str, ...]
+) -> Schedule:
+    from runner.core.recipe import load_recipe
+    from runner.core.recipe_flags import RecipeFlags, with_flags
+    from runner.flows.prepare import TrainOptions, prepare_run, request_run
+    from runner.flows.schedule_creation import create_schedule
+
+    recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), RecipeFlags(priority=flags.priority))
     if recipe.after:
         raise RunnerError(
             "R-SCHEDULE-AFTER",
             f"{recipe.name} has `after`, and a schedule has no runs to wait for",
             fix="remove `after` from its train.yaml",
         )
-    spec = _spec(source.schedule, flags)
-    recurrence = plan_recurrence(spec, datetime.now(UTC))
-    schedule_id = _checked_name(flags.name or source.name)
-    request_run(recipe, source.options)
+    asked = _asked(None, flags, recipe.name)
+    options = TrainOptions(overrides=overrides)
+    request_run(recipe, options)
     with out.stages() as view:
-        if settings.target == "local":
-            ensure_running(settings, view.on_progress)
-        connection = connect(settings)
-        prepared = prepare_run(
-            recipe, settings, connection.outputs, source.options, view.on_progress
-        )
+        connection = _connection(settings, view.on_progress)
+        prepared = prepare_run(recipe, settings, connection.outputs, options, view.on_progress)
         for text in filter(None, (prepared.code.warning, *prepared.plan.warnings)):
             view.log(f"warning: {text}", error=True)
-        return create_schedule(
-            connection, prepared, schedule_id, spec, recurrence, view.on_progress
-        )
+        return create_schedule(connection, prepared, asked, view.on_progress)
 
 
-def _source(ref: str, overrides: tuple[str, ...]) -> _Source:
-    from runner.core.recipe import load_recipe
-    from runner.core.submit_file import load_submit_file
-    from runner.flows.group_plan import load_tasks, task_options
-    from runner.flows.prepare import TrainOptions
+def _connection(settings: Settings, on_progress: OnProgress) -> Connection:
+    from runner.azure.credentials import connect
+    from runner.flows.local import ensure_running
 
-    path = Path(ref).expanduser().absolute()
-    if path.suffix not in (".yml", ".yaml") or path.name == "train.yaml" or not path.is_file():
-        recipe = load_recipe(ref, cwd=Path.cwd())
-        return _Source(recipe, TrainOptions(overrides=overrides), recipe.name, None)
-    file, _ = load_submit_file(path)
+    if settings.target == "local":
+        ensure_running(settings, on_progress)
+    return connect(settings)
+
+
+def _named(overrides: tuple[str, ...], file: SubmitFile) -> tuple[str, ...]:
+    """Of a file with one task, its parameters need no name before them."""
     if len(file.tasks) > 1:
-        raise RunnerError(
-            "R-SCHEDULE-TASKS",
-            f"{path.name} has {len(file.tasks)} tasks, and a schedule starts one",
-            why="Batch starts one task per firing by itself; it would have to add the others, "
-            "which a node may not",
-            fix="one task that does all of it, or a schedule for each",
-        )
-    [(name, recipe)] = load_tasks(file, path.parent).items()
-    options = task_options(file.tasks[name], path.parent, overrides, file.experiment)
-    return _Source(
-        replace(recipe, priority=file.priority), options, file.name or path.stem, file.schedule
-    )
+        return overrides
+    [task] = file.tasks
+    return tuple(text if "." in text.partition("=")[0] else f"{task}.{text}" for text in overrides)
+
+
+def _asked(written: ScheduleFile | None, flags: ScheduleFlags, name: str) -> ScheduleRequest:
+    from runner.core.recurrence import plan_recurrence
+    from runner.flows.schedule_creation import ScheduleRequest
+
+    spec = _spec(written, flags)
+    recurrence = plan_recurrence(spec, datetime.now(UTC))
+    return ScheduleRequest(_checked_name(flags.name or name), spec, recurrence)
 
 
 def _spec(written: ScheduleFile | None, flags: ScheduleFlags) -> ScheduleSpec:

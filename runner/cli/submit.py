@@ -45,7 +45,7 @@ def submit(
     dry_run: DryRunOption = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Submit the tasks of a file, each after those it waits for."""
+    """Submit the tasks of a file, each after those it waits for; or make its `schedule`."""
     from runner.core.submit_file import load_submit_file
     from runner.flows.group_plan import GroupRequest, load_tasks
 
@@ -53,16 +53,13 @@ def submit(
     settings = open_settings(target, stack, pool=pool)
     path = file.expanduser().absolute()
     parsed, _ = load_submit_file(path)
-    if parsed.schedule is not None:
-        raise RunnerError(
-            "R-SUBMIT-SCHEDULE",
-            f"{path.name} has a schedule: it is made, not submitted",
-            fix=f"runner schedule create {file}, or remove `schedule` to run it once",
-        )
     request = GroupRequest(tuple(set_ or ()), experiment, priority)
     load_tasks(parsed, path.parent)  # what is wrong is said before anything starts
     if dry_run:
         _dry_run(out, parsed, path, settings, request)
+        return
+    if parsed.schedule is not None:
+        _make_schedule(out, parsed, path, settings, request)
         return
     with out.stages() as view:
         connection, prepared = _submit(view, parsed, path, settings, request)
@@ -76,17 +73,28 @@ def submit(
     _follow(out, connection, settings, prepared)
 
 
+def _make_schedule(
+    out: Output, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
+) -> None:
+    from runner.cli.schedule import show_made
+    from runner.cli.schedule_request import NO_FLAGS, make_file_schedule
+
+    show_made(out, make_file_schedule(out, parsed, path, settings, NO_FLAGS, request))
+
+
 def _dry_run(
     out: Output, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
 ) -> None:
     import shlex
 
     from runner.azure.stack import load_outputs
+    from runner.cli.schedule_request import plan_schedule
     from runner.core.dag import draw
     from runner.core.progress import ignore_progress
     from runner.core.run_document import run_document
     from runner.flows.group_plan import prepare_group
 
+    asked = plan_schedule(parsed, path) if parsed.schedule else None
     outputs = load_outputs(settings)
     prepared = prepare_group(
         parsed, path, settings, outputs, request, ignore_progress, fetch_data=False
@@ -98,11 +106,16 @@ def _dry_run(
     notes = {name: shlex.join(plan.command) for name, plan in plans.items()}
     if out.format is not OutputFormat.TABLE:
         documents = {name: run_document(plan, plan.job_id) for name, plan in plans.items()}
-        out.record({**group.to_json(), "priority": prepared.priority, "runs": documents})
+        schedule = {"schedule": asked.to_json()} if asked else {}
+        out.record(
+            {**group.to_json(), "priority": prepared.priority, **schedule, "runs": documents}
+        )
         return
     for line in draw(group.after, notes):
         out.text(line)
     out.note(f"{len(plans)} tasks in job {group.job_id} on pool {group.pool}")
+    if asked is not None:
+        out.note(f"schedule {asked.schedule_id}: {asked.text()}")
     out.note("dry run: nothing was started")
 
 

@@ -116,7 +116,7 @@ class SubmitFile(BaseModel):
     defaults: DefaultsFile = Field(DefaultsFile.model_validate({}))
     priority: Priority = 0
     pool: str | None = Field(None, description="One pool for all; else the first that fits all.")
-    schedule: ScheduleFile | None = Field(None, description="For `runner schedule create FILE`.")
+    schedule: ScheduleFile | None = Field(None, description="When the tasks run, again and again.")
     job: JobFile = Field(JobFile.model_validate({}))
 
 

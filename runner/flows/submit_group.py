@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from runner.azure.batch import add_tasks, close_when_done, delete_job, ensure_job
-from runner.azure.blobs import BlobContainer, in_parallel
+from runner.azure.blobs import in_parallel
 from runner.azure.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.translate import to_task
@@ -33,32 +34,40 @@ def submit_group(connection: Connection, prepared: PreparedGroup, on_progress: O
         connection, group.job_id, group.pool, prepared.priority, prepared.max_parallel
     )
     documents = [run_document(plan, job_id) for plan in plans]
+    tasks = [to_task(run.plan, connection, run.secrets) for run in ready]
+    place_group(
+        connection,
+        job_id,
+        group.to_json(),
+        documents,
+        lambda: add_tasks(connection.batch_client(), job_id, tasks),
+    )
+    on_progress(Progress("submit", "end", f"{len(plans)} tasks to job {job_id}"))
+
+
+def place_group(
+    connection: Connection,
+    job_id: str,
+    group: Mapping[str, Any],
+    documents: Sequence[Mapping[str, Any]],
+    add: Callable[[], object],
+) -> None:
+    """Write what describes a group, add its tasks to their new job, and let it end with them.
+
+    Refused or interrupted, nothing of it stays, and the job is deleted.
+    """
+    container = runs_container(connection)
+    blob = group_blob(str(group["group_id"]))
     try:
-        _write(container, prepared, documents)
-        tasks = [to_task(run.plan, connection, run.secrets) for run in ready]
-        add_tasks(connection.batch_client(), job_id, tasks)
+        container.create(blob, group)
+        in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)
+        add()
         # Not before: an empty job would be complete at once.
         close_when_done(connection, job_id)
     except (RunnerError, KeyboardInterrupt) as err:
         if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
-            _take_back(connection, container, prepared, job_id)
+            delete_job(connection, job_id)
+            in_parallel(lambda run: container.delete(RunPaths(run["run_id"]).run), documents)
+            container.delete(blob)
         raise
-    in_parallel(lambda document: index_run(container, document), documents)
-    on_progress(Progress("submit", "end", f"{len(plans)} tasks to job {job_id}"))
-
-
-def _write(
-    container: BlobContainer, prepared: PreparedGroup, documents: list[dict[str, Any]]
-) -> None:
-    container.create(group_blob(prepared.group.group_id), prepared.group.to_json())
-    in_parallel(
-        lambda document: container.create(RunPaths(document["run_id"]).run, document), documents
-    )
-
-
-def _take_back(
-    connection: Connection, container: BlobContainer, prepared: PreparedGroup, job_id: str
-) -> None:
-    delete_job(connection, job_id)
-    in_parallel(lambda run_id: container.delete(RunPaths(run_id).run), prepared.group.runs.values())
-    container.delete(group_blob(prepared.group.group_id))
+    in_parallel(lambda run: index_run(container, run), documents)

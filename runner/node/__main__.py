@@ -1,6 +1,6 @@
 """`python3 runner-agent.pyz`: the task's command line."""
 
-from runner.node.agent import exit_now, main
+from runner.node.start import start
 
 if __name__ == "__main__":
-    exit_now(main())
+    start()

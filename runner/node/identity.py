@@ -39,6 +39,24 @@ class SasCredential:
         return {}
 
 
+class TaskTokenCredential:
+    """The token that Batch gives a task for its own job, in a header."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __repr__(self) -> str:
+        return "TaskTokenCredential(***)"
+
+    def query(self) -> str:
+        """Nothing: a token travels in a header."""
+        return ""
+
+    def headers(self) -> dict[str, str]:
+        """The Authorization header."""
+        return {"Authorization": f"Bearer {self._token}"}
+
+
 class ManagedIdentityCredential:
     """A bearer token of the node's managed identity, renewed five minutes before it expires.
 
@@ -91,4 +109,4 @@ class ManagedIdentityCredential:
         self._renew_at = time.monotonic() + max(lifetime_s - REFRESH_BEFORE_EXPIRY_S, 30.0)
 
 
-Credential = SasCredential | ManagedIdentityCredential
+Credential = SasCredential | TaskTokenCredential | ManagedIdentityCredential

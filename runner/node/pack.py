@@ -9,7 +9,7 @@ from pathlib import Path
 
 # Zip knows no earlier date; a fixed one makes equal sources equal bytes.
 EPOCH = (1980, 1, 1, 0, 0, 0)
-MAIN = "from runner.node.agent import exit_now, main\n\nexit_now(main())\n"
+MAIN = "from runner.node.start import start\n\nstart()\n"
 
 
 def build_agent() -> bytes:

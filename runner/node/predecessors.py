@@ -28,16 +28,21 @@ def blocked_by(runs: Container, run_body: bytes) -> str | None:
 
 
 def commit_blocked(runs: Container, run_id: str, message: str) -> bool:
+    """Write the outcome of a run that a predecessor stops; False when it was decided already."""
+    return commit_unstarted(runs, run_id, "cancelled", CODE, message)
+
+
+def commit_unstarted(runs: Container, run_id: str, status: str, code: str, message: str) -> bool:
     """Write the outcome of a run that never started; False when it was decided already."""
     result: dict[str, Any] = {
         "format": FORMAT,
         "run_id": run_id,
-        "status": "cancelled",
+        "status": status,
         "attempt": 0,
         "evicted": 0,
         "exit_code": None,
         "step": None,
-        "code": CODE,
+        "code": code,
         "message": message,
         "started": None,
         "ended": now_text(),

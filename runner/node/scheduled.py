@@ -7,7 +7,6 @@ whatever node, find the name there.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 from collections.abc import Mapping
@@ -17,14 +16,12 @@ from typing import Any
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
 from runner.node.documents import parse_json
+from runner.node.group_template import MAX_ID, STAMP, suffix_of
 from runner.node.run_index import index_blob, index_metadata
 from runner.node.settings import SettingsError
 
 VARIABLE = "RUNNER_SCHEDULE"
 FOLDER = "schedules/"
-_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # of run ids: docs/run-format.md
-_MAX_ID = 64
-_STAMP = len("-20261121-143005-k3f9")
 _PLACE = re.compile(r"[A-Za-z0-9_-]{1,64}/[a-z0-9]{1,16}")
 
 
@@ -33,17 +30,23 @@ def with_run_id(environment: Mapping[str, str], runs: Container) -> dict[str, st
 
     Raises SettingsError when the schedule's template is gone, StorageError.
     """
-    place = environment.get(VARIABLE)
-    if not place:
+    if not environment.get(VARIABLE):
         return dict(environment)
-    job_id, task_id = environment.get("AZ_BATCH_JOB_ID"), environment.get("AZ_BATCH_TASK_ID")
-    if not _PLACE.fullmatch(place) or not job_id or not task_id:
-        raise SettingsError(f"{VARIABLE} is {place!r}, job {job_id!r}: a job schedule starts this")
+    place, job_id, task_id = firing_place(environment)
     try:
         run_id = _ensure_run(runs, place, job_id, task_id)
     except (ValueError, KeyError, TypeError, AttributeError) as err:
         raise SettingsError(f"{template_blob(place)} is damaged: {err!r}") from err
     return {**environment, "RUNNER_RUN_ID": run_id}
+
+
+def firing_place(environment: Mapping[str, str]) -> tuple[str, str, str]:
+    """Where the schedule's template lies, the job and the task. Raises SettingsError."""
+    place = environment.get(VARIABLE) or ""
+    job_id, task_id = environment.get("AZ_BATCH_JOB_ID"), environment.get("AZ_BATCH_TASK_ID")
+    if not _PLACE.fullmatch(place) or not job_id or not task_id:
+        raise SettingsError(f"{VARIABLE} is {place!r}, job {job_id!r}: a job schedule starts this")
+    return place, job_id, task_id
 
 
 def template_blob(place: str) -> str:
@@ -73,12 +76,8 @@ def _ensure_run(runs: Container, place: str, job_id: str, task_id: str) -> str:
 
 def _firing(template: dict[str, Any], place: str, job_id: str) -> dict[str, Any]:
     now = datetime.now(UTC)
-    number = int.from_bytes(hashlib.sha256(f"{place} {job_id}".encode()).digest()[:8], "big")
-    suffix = ""
-    for _ in range(4):
-        number, digit = divmod(number, len(_ALPHABET))
-        suffix += _ALPHABET[digit]
-    short = str(template["schedule"])[: _MAX_ID - _STAMP].rstrip("-_")
+    suffix = suffix_of(f"{place} {job_id}")
+    short = str(template["schedule"])[: MAX_ID - STAMP].rstrip("-_")
     return {
         "run_id": f"{short}-{now:%Y%m%d-%H%M%S}-{suffix}",
         "created": now.isoformat(),

@@ -21,7 +21,8 @@ from runner.node.secrets import Secrets, load_secrets
 from runner.node.transport import Transport
 
 STORAGE_VARIABLE = "RUNNER_STORAGE"  # a secret: never given to the script, never printed
-OUR_SECRETS = (STORAGE_VARIABLE, SECRETS_VARIABLE)
+GROUP_SECRETS_VARIABLE = "RUNNER_GROUP_SECRETS"  # of the tasks that a job manager adds: the same
+OUR_SECRETS = (STORAGE_VARIABLE, SECRETS_VARIABLE, GROUP_SECRETS_VARIABLE)
 
 
 class SettingsError(Exception):

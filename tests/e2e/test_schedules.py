@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,104 @@ def test_removing_a_schedule_cancels_the_run_that_goes_on(cli: Cli, script: Writ
     assert cli.run("schedule", "show", "long").returncode == 2
 
 
+GRAPH = """
+name: graph{name}
+schedule: {{every: 1d}}
+tasks:
+  first: {{recipe: ./project, params: {{code: {code}}}}}
+  last: {{recipe: ./project, inputs: {{rows: {{run: first}}}}}}
+"""
+STEP = """
+import os, pathlib, sys
+out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"], "said.txt")
+rows = os.environ.get("RUNNER_INPUT_ROWS")
+before = pathlib.Path(rows, "said.txt").read_text() if rows else "nothing"
+out.write_text(os.environ["WORD"][::-1] + " after " + before)
+print(out.read_text())
+sys.exit(int(sys.argv[sys.argv.index("--code") + 1]))
+"""
+
+
+@pytest.fixture
+def graph(script: Write) -> Write:
+    def write(name: str, code: int = 0) -> Path:
+        folder = script(STEP)
+        (folder / "train.yaml").write_text(
+            "params: {code: 0}\nsecrets: {WORD: {env: MY_WORD}}\noutputs: [said.txt]\n"
+        )
+        file = folder.parent / "graph.yaml"
+        file.write_text(GRAPH.format(name=name, code=code))
+        return file
+
+    return write
+
+
+def group_of(cli: Cli, schedule: str) -> dict[str, dict[str, Any]]:
+    """The tasks of its first group, once all have ended."""
+
+    def look() -> dict[str, dict[str, Any]] | None:
+        groups = cli.json("schedule", "show", schedule)["groups"]
+        if not groups:
+            return None
+        tasks = {one["task"]: one for one in cli.json("show", groups[0])["tasks"]}
+        over = all(one["state"] in ("succeeded", "failed", "cancelled") for one in tasks.values())
+        return tasks if over else None
+
+    return until(look) or {}
+
+
+@pytest.mark.feature(29)
+@pytest.mark.feature(30)
+def test_submitted_file_with_a_schedule_makes_a_group_at_each_firing(
+    cli: Cli, graph: Write
+) -> None:
+    file = graph("-a")
+    made = json.loads(cli.ok("submit", file, "-o", "json", env={"MY_WORD": "hunter2secret"}))
+    assert (made["schedule"], made["state"]) == ("graph-a", "active")
+    assert made["tasks"] == ["first", "last"]
+    tasks = group_of(cli, "graph-a")
+    assert {name: one["state"] for name, one in tasks.items()} == {
+        "first": "succeeded",
+        "last": "succeeded",
+    }
+    last = tasks["last"]["run_id"]
+    assert cli.ok("logs", last).strip() == "terces2retnuh after terces2retnuh after nothing"
+    shown = cli.json("schedule", "show", "graph-a")
+    [group] = shown["groups"]
+    assert {row["run_id"] for row in cli.json("ps", "--group", group)} == set(shown["runs"])
+    assert (cli.json("show", last)["run"]["schedule"]) == "graph-a"
+    text = cli.ok("schedule", "show", "graph-a")
+    assert f"1: {group}" in text
+    assert "└─ last" in text
+    cli.ok("schedule", "rm", "graph-a")
+    assert cli.json("show", last)["state"] == "succeeded"
+
+
+def test_triggered_group_fails_and_blocks_like_any_other_with_secrets_of_the_day(
+    cli: Cli, graph: Write
+) -> None:
+    cli.ok("submit", graph("-b", code=3), env={"MY_WORD": "of-creation"})
+    refused = cli.run("schedule", "trigger", "graph-b")
+    assert "error[R-SECRET-MISSING]" in refused.stderr
+    assert "for its own tasks alone" in refused.stderr
+    text = cli.ok("schedule", "trigger", "graph-b", "-o", "json", env={"MY_WORD": "of-the-day"})
+    group = json.loads(text)["group"]
+
+    def over() -> dict[str, dict[str, Any]] | None:
+        tasks = {one["task"]: one for one in cli.json("show", group)["tasks"]}
+        final = ("failed", "cancelled")
+        return tasks if all(one["state"] in final for one in tasks.values()) else None
+
+    tasks = until(over) or {}
+    assert {name: one["state"] for name, one in tasks.items()} == {
+        "first": "failed",
+        "last": "cancelled",
+    }
+    assert "yad-eht-fo" in cli.ok("logs", tasks["first"]["run_id"])
+    assert cli.json("schedule", "show", "graph-b")["groups"] != [group]
+    cli.ok("schedule", "rm", "graph-b")
+
+
 def test_schedule_in_a_file_and_what_is_refused(cli: Cli, script: Write) -> None:
     folder = script(SCRIPT)
     file = folder.parent / "nightly.yaml"
@@ -88,7 +187,7 @@ def test_schedule_in_a_file_and_what_is_refused(cli: Cli, script: Write) -> None
     assert made["until"]
     assert runs_of(cli, "nightly") == []
     assert "R-SCHEDULE-EXISTS" in cli.run("schedule", "create", file).stderr
-    assert "R-SUBMIT-SCHEDULE" in cli.run("submit", file).stderr
+    assert "R-SCHEDULE-EXISTS" in cli.run("submit", file).stderr
     cli.ok("schedule", "rm", "nightly")
     for args, code in (
         (("--cron", "0 3 1 * *"), "R-SCHEDULE-CRON"),

@@ -30,6 +30,7 @@ EVERYTHING: Mapping[str, Any] = {
     "network": {},
     "image": {},
     "registry": True,
+    "nodes_add_tasks": True,
     "budget": {"usd_per_month": 250, "emails": ["ops@example.com"]},
     "observability": {"emails": ["ops@example.com"]},
     "pools": [

@@ -36,6 +36,7 @@ _STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "StackConfig.network": ({}, {"network": {}}),
     "StackConfig.image": ({}, {"image": {}}),
     "StackConfig.registry": ({}, {"registry": True}),
+    "StackConfig.nodes_add_tasks": ({}, {"nodes_add_tasks": True}),
     "StackConfig.budget": ({}, {"budget": {"usd_per_month": 7}}),
     "StackConfig.observability": ({}, {"observability": None}),
     "StackConfig.pools": ({}, {"pools": [T4, {**T4, "id": "more"}]}),

@@ -183,6 +183,20 @@ def test_nodes_may_write_runs_and_models_and_only_read_data(stack: object) -> No
     assert granted == {("runs", writes), ("models", writes), ("data", reads)}
 
 
+def test_nodes_may_add_tasks_only_where_the_stack_says_so() -> None:
+    def granted(found: Recording) -> list[tuple[str, str]]:
+        return [
+            (r.inputs["scope"].rsplit("/", 2)[1], r.inputs["roleDefinitionId"].rsplit("/", 1)[1])
+            for r in found.of("authorization:RoleAssignment")
+            if r.name == "nodes-add-tasks"
+        ]
+
+    assert granted(plain_stack()) == []
+    assert plain_stack().exports["nodes_add_tasks"] is False
+    assert granted(full_stack()) == [("batchAccounts", "48e5e92e-a480-4e71-aa9c-2778f4c13781")]
+    assert full_stack().exports["nodes_add_tasks"] is True
+
+
 @pytest.mark.feature(22)
 def test_whoever_deploys_and_the_operators_may_submit_each_once() -> None:
     given = [

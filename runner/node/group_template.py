@@ -1,0 +1,146 @@
+"""The runs and tasks of one firing of a schedule with several tasks, from the schedule's template.
+
+The template is `group.json` below the schedule's folder: for each task its `run.json` and what is
+sent to Batch, as the client planned them, without any secret. Run ids in it are only placeholders.
+Shared by the agent and the client, standard library only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from runner.node.run_spec import FORMAT
+
+ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # of run ids: docs/run-format.md
+MAX_ID = 64
+STAMP = len("-20261121-143005-k3f9")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GroupAccess:
+    """Secrets: RUNNER_STORAGE with the inputs of all tasks, and RUNNER_SECRETS by task."""
+
+    storage: Mapping[str, Any]
+    secrets: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return "GroupAccess(***)"
+
+
+def group_blob(group_id: str) -> str:
+    """Which runs a group has, and which comes after which."""
+    return f"groups/{group_id}.json"
+
+
+def suffix_of(text: str) -> str:
+    """Four characters that tell what was made in one second apart; always the same of a text."""
+    number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
+    suffix = ""
+    for _ in range(4):
+        number, digit = divmod(number, len(ALPHABET))
+        suffix += ALPHABET[digit]
+    return suffix
+
+
+def make_firing(template: Json, key: str, job_id: str, now: datetime) -> Json:
+    """The ids of one firing; `key` tells it from all others."""
+    stamp, name = f"{now:%Y%m%d-%H%M%S}", str(template["schedule"])
+
+    def run_id(task: str) -> str:
+        short = name[: MAX_ID - STAMP - len(task) - 1].rstrip("-_")
+        return f"{short}-{task}-{stamp}-{suffix_of(f'{key} {task}')}"
+
+    return {
+        "group_id": f"{name[: MAX_ID - STAMP].rstrip('-_')}-{stamp}-{suffix_of(key)}",
+        "created": now.isoformat(),
+        "job_id": job_id,
+        "runs": {task: run_id(task) for task in template["tasks"]},
+    }
+
+
+def group_document(template: Json, firing: Json) -> Json:
+    """`groups/<id>.json`, as `runner submit` writes it."""
+    return {
+        "format": FORMAT,
+        "group_id": firing["group_id"],
+        "name": template["name"],
+        "created": firing["created"],
+        "job_id": firing["job_id"],
+        "pool": template["pool"],
+        "schedule": template["schedule"],
+        "tasks": {
+            name: {"run_id": firing["runs"][name], "after": task["after"]}
+            for name, task in template["tasks"].items()
+        },
+    }
+
+
+def run_documents(template: Json, firing: Json) -> Iterator[Json]:
+    """`run.json` of every task."""
+    tasks: Json = template["tasks"]
+    ids = {task["run_id"]: firing["runs"][name] for name, task in tasks.items()}
+    for name, task in tasks.items():
+        run: Json = task["run"]
+        run_id = firing["runs"][name]
+        yield {
+            **run,
+            "run_id": run_id,
+            "created": firing["created"],
+            "schedule": template["schedule"],
+            "group": firing["group_id"],
+            "after": [ids.get(before, before) for before in run.get("after") or ()],
+            "inputs": {key: _input(one, ids) for key, one in inputs_of(run).items()},
+            "batch": {**run["batch"], "job_id": firing["job_id"], "task_id": run_id},
+        }
+
+
+def task_bodies(template: Json, firing: Json, access: GroupAccess) -> Iterator[Json]:
+    """What Batch is sent for every task, those before others first. Secrets: never print it."""
+    for name, task in template["tasks"].items():
+        run_id, wire = firing["runs"][name], task["task"]
+        before = [firing["runs"][other] for other in task["after"]]
+        yield {
+            **wire,
+            "id": run_id,
+            "displayName": f"{task['run']['recipe']['name']}: {run_id}",
+            "resourceFiles": [_signed(file, access) for file in wire.get("resourceFiles") or ()],
+            "environmentSettings": [
+                *(wire.get("environmentSettings") or ()),
+                *_settings(name, run_id, task["run"], access),
+            ],
+            **({"dependsOn": {"taskIds": before}} if before else {}),
+        }
+
+
+def inputs_of(run: Json) -> dict[str, Json]:
+    """The run's named inputs."""
+    found: dict[str, Json] = run.get("inputs") or {}
+    return found
+
+
+def _settings(name: str, run_id: str, run: Json, access: GroupAccess) -> Iterator[Json]:
+    """Of the containers with inputs, a task gets those of its own."""
+    used = {one.get("container") for one in inputs_of(run).values()}
+    inputs: Json = access.storage.get("inputs") or {}
+    mine = {key: entry for key, entry in inputs.items() if key in used}
+    yield {"name": "RUNNER_RUN_ID", "value": run_id}
+    yield {"name": "RUNNER_STORAGE", "value": json.dumps({**access.storage, "inputs": mine})}
+    if name in access.secrets:
+        yield {"name": "RUNNER_SECRETS", "value": json.dumps(access.secrets[name])}
+
+
+def _input(document: Json, ids: Mapping[str, str]) -> Json:
+    if document.get("run_id") not in ids:
+        return document
+    return {**document, "run_id": ids[document["run_id"]]}
+
+
+def _signed(file: Json, access: GroupAccess) -> Json:
+    sas = access.storage["runs"].get("sas")
+    return {**file, "httpUrl": f"{file['httpUrl']}?{sas.lstrip('?')}"} if sas else file

@@ -1,0 +1,84 @@
+"""The one operation of Batch that a job manager needs, in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections import deque
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler
+from typing import Any
+
+from tests.loopback import listening
+
+
+@dataclass
+class FakeBatch:
+    """Tasks by id, as they were sent.
+
+    `answers` are taken one per request: a status with its code; "lose" does the request and loses
+    the answer. `refuse` maps a task id to the code of its refusal; `busy` ones are taken the second
+    time.
+    """
+
+    tasks: dict[str, dict[str, Any]] = field(default_factory=dict)
+    requests: list[tuple[str, dict[str, str], int]] = field(default_factory=list)
+    answers: deque[tuple[int, str] | str] = field(default_factory=deque)
+    refuse: dict[str, str] = field(default_factory=dict)
+    busy: set[str] = field(default_factory=set)
+    url: str = ""
+
+    def add(self, task: dict[str, Any]) -> dict[str, Any]:
+        """What the service says of one task."""
+        task_id = task["id"]
+        if task_id in self.busy:
+            self.busy.discard(task_id)
+            return {"status": "servererror", "taskId": task_id, "error": {"code": "ServerBusy"}}
+        code = self.refuse.get(task_id) or ("TaskExists" if task_id in self.tasks else "")
+        if code:
+            message = {"lang": "en-US", "value": f"said {code}\nRequestId:1"}
+            return {
+                "status": "clienterror",
+                "taskId": task_id,
+                "error": {"code": code, "message": message},
+            }
+        self.tasks[task_id] = task
+        return {"status": "Success", "taskId": task_id}
+
+
+class _Handler(BaseHTTPRequestHandler):
+    batch: FakeBatch
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        tasks = body["value"]
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.batch.requests.append((self.path, headers, len(tasks)))
+        answer = self.batch.answers.popleft() if self.batch.answers else None
+        if isinstance(answer, tuple):
+            status, code = answer
+            self._send(status, {"code": code, "message": {"value": f"said {code}"}})
+            return
+        results = [self.batch.add(task) for task in tasks]
+        if answer == "lose":
+            self.close_connection = True
+            return
+        self._send(200, {"value": results})
+
+    def _send(self, status: int, body: dict[str, Any]) -> None:
+        content = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+
+@contextlib.contextmanager
+def serve_fake_batch() -> Generator[FakeBatch]:
+    """It listens while the block runs."""
+    batch = FakeBatch()
+    with listening(_Handler, batch=batch) as url:
+        batch.url = url
+        yield batch
