@@ -16,6 +16,7 @@ from runner.core.recipe import ParamValue, Recipe
 from runner.core.resources import NO_RESOURCES, Resources
 from runner.core.run_ids import job_id_for, slug
 from runner.core.settings import Settings
+from runner.core.spec_env import env_warnings
 
 _QUEUE_ALLOWANCE = timedelta(days=7)  # how long a task may wait for a node before its SAS ends
 _AFTER_ALLOWANCE = timedelta(days=30)  # how long others may take that it waits for
@@ -150,7 +151,7 @@ def plan_run(
         params=dict(request.params),
         recipe=recipe,
         inputs=inputs,
-        warnings=choice.warnings,
+        warnings=(*choice.warnings, *env_warnings(recipe.env)),
     )
 
 

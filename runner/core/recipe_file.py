@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
+from runner.core.spec_env import EnvFile
 from runner.core.spec_form import Form, between
 from runner.core.spec_image import ImageName
 from runner.core.spec_inputs import Inputs
@@ -160,18 +161,6 @@ _Python = Annotated[
         "two numbers or three, and the first is 3",
         'python: "3.11"',
     ),
-]
-EnvFile = dict[
-    Annotated[
-        str,
-        Form(
-            r"^[A-Za-z_][A-Za-z0-9_]*$",
-            "the name of a variable",
-            "letters, digits and _, and begins with no digit",
-            "OMP_NUM_THREADS",
-        ),
-    ],
-    str,
 ]
 
 

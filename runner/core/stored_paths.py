@@ -12,6 +12,10 @@ SHARE = "share"
 # Containers, Blobs, and Metadata", read 2026-11-21).
 _CONTAINER = re.compile(r"\$?[a-z0-9](?:-?[a-z0-9]){2,62}")
 _LONGEST_NAME = 1024  # of a blob, same page
+# REST docs "Naming and referencing shares, directories, files, and metadata", read 2026-11-21: the
+# service refuses these, and takes the dots off the end of a name: it would come back as another.
+_NOT_IN_SHARE = re.compile(r'[":|<>*?]')
+_LONGEST_SHARE_PART = 240  # of 255: while a file is sent it has 15 characters more
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +42,11 @@ def parse_stored_path(text: str, default_store: str) -> StoredPath:
         raise _refused(
             text, f"{store!r} is no name of a container", "PATH, CONTAINER:PATH or share:PATH"
         )
-    return StoredPath(store, check_stored_name(text, path.strip("/")))
+    return StoredPath(store, check_stored_name(text, path.strip("/"), store))
 
 
-def check_stored_name(text: str, name: str) -> str:
-    """`name` as it may stand in storage; `text` is what the error shows. Raises RunnerError."""
+def check_stored_name(text: str, name: str, store: str = "") -> str:
+    """`name` as it may stand in `store`; `text` is what the error shows. Raises RunnerError."""
     parts = name.split("/") if name else []
     if any(part in ("", ".", "..") for part in parts):
         raise _refused(text, "an empty part, '.' or '..' cannot be stored", "write the plain path")
@@ -56,7 +60,20 @@ def check_stored_name(text: str, name: str) -> str:
         raise _refused(
             f"{text[:40]}…", f"it has more than {_LONGEST_NAME} characters", "shorten it"
         )
+    if store == SHARE:
+        _check_share_parts(text, parts)
     return name
+
+
+def _check_share_parts(text: str, parts: list[str]) -> None:
+    for part in parts:
+        if bad := _NOT_IN_SHARE.search(part):
+            raise _refused(text, f"a file share has no names with {bad[0]}", "rename it")
+        if part.endswith("."):
+            raise _refused(text, "a file share takes the dot off the end of a name", "rename it")
+        if len(part) > _LONGEST_SHARE_PART:
+            why = f"a name on a file share has at most {_LONGEST_SHARE_PART} characters here"
+            raise _refused(f"{text[:40]}…", why, "shorten it")
 
 
 def _refused(text: str, why: str, fix: str) -> RunnerError:

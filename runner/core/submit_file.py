@@ -14,12 +14,12 @@ from runner.core.errors import RunnerError
 from runner.core.recipe_file import (
     Command,
     Duration,
-    EnvFile,
     Identifier,
     RecipeName,
     RelativePath,
     Scalar,
 )
+from runner.core.spec_env import EnvFile
 from runner.core.spec_form import Form
 from runner.core.spec_inputs import Inputs
 from runner.core.spec_resources import Priority, ResourcesFile

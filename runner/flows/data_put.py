@@ -84,7 +84,8 @@ def put_files(store: Store, uploads: Sequence[Upload], on_progress: OnProgress) 
         try:
             store.put(upload.path, upload.source, moved.add, upload.over)
         except ChangedError as err:
-            raise changed(upload.path) from err
+            if not _is_there(store, upload):
+                raise changed(upload.path) from err
         except SourceChangedError as err:
             raise _unstable(upload.source) from err
         except OSError as err:
@@ -105,6 +106,14 @@ def md5_of(path: Path, moved: BytesMoved | None = None) -> bytes:
             if moved is not None:
                 moved.add(len(data))
     return digest.digest()
+
+
+def _is_there(store: Store, upload: Upload) -> bool:
+    """Whether somebody else has just sent the same file: nothing is missing then."""
+    now = store.find(upload.path)
+    if now is None or now.size_bytes != upload.size_bytes:
+        return False
+    return now.md5 == md5_of(upload.source)
 
 
 def _what_is_there(store: Store, files: Sequence[tuple[Path, str]]) -> dict[str, StoredFile]:
@@ -136,7 +145,7 @@ def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path,
                 fix="give a path on this machine; runner data put --help",
             )
     for source, path in named_files:
-        check_stored_name(str(source), path.strip("/"))
+        check_stored_name(str(source), path.strip("/"), place.store)
         if not os.access(source, os.R_OK):
             raise _unreadable(source, PermissionError(13, "Permission denied"))
     if not named_files:

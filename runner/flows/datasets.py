@@ -10,6 +10,7 @@ from typing import Literal
 
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress
+from runner.core.stored_paths import check_stored_name
 
 _CHUNK = 1 << 20
 
@@ -55,6 +56,7 @@ def from_path(name: str, given: Path) -> Dataset:
     """A file, or all files of a folder, as they are; hidden files and links out of it are left."""
     path = given.expanduser().absolute()
     if path.is_file():
+        check_stored_name(path.name, path.name)
         return Dataset(name, "path", None, path.parent, (describe(path.parent, path.name),))
     if not path.is_dir():
         raise RunnerError(
@@ -63,7 +65,8 @@ def from_path(name: str, given: Path) -> Dataset:
             fix="pass a file or folder that exists: --data PATH",
             exit_code=ExitCode.PREFLIGHT,
         )
-    files = tuple(describe(path, relative) for relative in _visible(path))
+    names = [check_stored_name(relative, relative) for relative in _visible(path)]
+    files = tuple(describe(path, name) for name in names)
     if not files:
         raise RunnerError(
             "R-DATA-EMPTY",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,11 @@ from typing import Any, cast
 import pytest
 
 from runner.azure.credentials import Connection
-from runner.azure.stores import Store, StoredFile
+from runner.azure.stores import ChangedError, Store, StoredFile
 from runner.core.errors import RunnerError
 from runner.core.progress import Progress, ignore_progress
 from runner.core.stored_paths import StoredPath
-from runner.flows.data_put import plan_put
+from runner.flows.data_put import plan_put, put_files
 from runner.flows.data_stores import open_store
 from runner.flows.local_pool import local_outputs
 from runner.flows.local_state import LocalState
@@ -45,6 +46,40 @@ def test_two_files_for_one_name_are_refused(tmp_path: Path) -> None:
         plan_put(STORE, sources, StoredPath("data", "both"), ignore_progress)
     assert caught.value.code == "R-DATA-SAME-NAME"
     assert "both/a.txt" in caught.value.what
+
+
+@pytest.mark.parametrize("name", ["why?", "a:b", "dot.", "x" * 241])
+def test_name_that_a_share_refuses_or_changes_is_refused_before_anything_is_sent(
+    tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("a")
+    plan_put(STORE, [tmp_path], StoredPath("data", "x"), ignore_progress)
+    with pytest.raises(RunnerError) as caught:
+        plan_put(STORE, [tmp_path], StoredPath("share", "x"), ignore_progress)
+    assert caught.value.code == "R-DATA-PATH"
+
+
+class _Overtaken(_Empty):
+    """Somebody else writes `content` just before each put."""
+
+    def __init__(self, content: bytes) -> None:
+        self._content = content
+
+    def put(self, path: str, *_: object) -> None:
+        raise ChangedError(path)
+
+    def find(self, _path: str) -> StoredFile | None:
+        digest = hashlib.md5(self._content, usedforsecurity=False).digest()
+        return StoredFile(_path, len(self._content), digest, "1", None)
+
+
+def test_who_is_overtaken_by_the_same_content_has_nothing_left_to_send(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("mine")
+    uploads = plan_put(STORE, [tmp_path], StoredPath("data", "x"), ignore_progress)
+    put_files(cast("Store", _Overtaken(b"mine")), uploads, ignore_progress)
+    with pytest.raises(RunnerError) as caught:
+        put_files(cast("Store", _Overtaken(b"them")), uploads, ignore_progress)
+    assert caught.value.code == "R-DATA-CHANGED"
 
 
 def test_what_is_no_file_is_named_as_left_out(tmp_path: Path) -> None:

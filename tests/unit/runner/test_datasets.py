@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import os
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
@@ -365,3 +366,14 @@ def test_unknown_data_set_asks_for_a_path(tmp_path: Path) -> None:
         with pytest.raises(RunnerError) as caught:
             resolve_dataset("cars", given, tmp_path, ignore_progress)
         assert "--data" in caught.value.fix
+
+
+@pytest.mark.parametrize("name", [b"bad\xff", b"new\nline", b"back\\slash"])
+def test_file_whose_name_cannot_be_stored_is_refused(tmp_path: Path, name: bytes) -> None:
+    file = tmp_path / os.fsdecode(name)
+    file.write_text("x")
+    for given in (tmp_path, file):
+        with pytest.raises(RunnerError) as caught:
+            resolve_dataset("any", given, tmp_path, ignore_progress)
+        assert caught.value.code == "R-DATA-PATH"
+        str(caught.value).encode()

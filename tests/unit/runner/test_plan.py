@@ -33,6 +33,12 @@ def test_one_job_per_experiment_and_pool_and_the_run_id_is_the_task_id() -> None
     assert (made.experiment, made.job_id, made.task_id) == ("my-trials", "my-trials_local", RUN_ID)
 
 
+def test_variable_with_a_secrets_name_is_warned_about() -> None:
+    env = {"HF_TOKEN": "x", "TOKENIZERS_PARALLELISM": "0", "db_password": "x", "API_KEY": ""}
+    named = [warning.split()[0] for warning in plan(recipe(env=env)).warnings]
+    assert named == ["HF_TOKEN", "db_password"]
+
+
 def test_same_files_have_the_same_data_prefix_in_any_order() -> None:
     turned = DataRef("mnist", "cache", "notice", tuple(reversed(DATA.files)))
     changed = DataRef("mnist", "path", None, (("a.gz", 1, "aa"), ("b.gz", 2, "xx")))

@@ -94,6 +94,8 @@ def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
         ("params:\n  e: .inf\n", 2, "params.e", "finite"),
         ("python: 3.10\n", 1, "python", "quote"),
         ("retries: '3'\n", 1, "retries", "whole number"),
+        ("env: {RUNNER_RUN_ID: x}\n", 1, "env.RUNNER_RUN_ID", "RUNNER_RUN_ID is set by runner"),
+        ("env:\n  az_batch_x: x\n", 2, "env.az_batch_x", "az_batch_x is set by Batch"),
         ("env: {A: 3}\n", 1, "env.A", "text"),
         ("command: python a.py | tee x\n", 1, "command", "shell"),
         ("command: []\n", 1, "command", "it is empty"),
