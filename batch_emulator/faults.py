@@ -231,12 +231,9 @@ def bad_query(name: str, value: object, reason: str) -> Fault:
     )
 
 
-def not_implemented(operation: str, reason: str = "") -> Fault:
+def not_implemented(operation: str) -> Fault:
     """An operation (or a property of one) that is documented and not emulated yet."""
-    values = {"Operation": operation}
-    if reason:
-        values["Reason"] = reason
-    return Fault("NotImplemented", values)
+    return Fault("NotImplemented", {"Operation": operation})
 
 
 def error_body(fault: Fault, request_id: str, now: datetime, base_url: str) -> dict[str, object]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date, timedelta
+from datetime import date
 
 from infra.autoscale_text import NodeCaps, formula_text, node_caps
 from infra.image_source import load_versions
@@ -49,11 +49,6 @@ class PoolPlan:
     def containers(self) -> bool:
         """Whether every task of the pool names a container image."""
         return self.pool.containers
-
-    @property
-    def evaluation_interval(self) -> timedelta:
-        """How often the service evaluates the formula."""
-        return timedelta(minutes=self.pool.evaluation_minutes)
 
 
 def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence[PoolPlan]:

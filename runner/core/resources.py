@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
-CAPACITIES: tuple[Capacity, ...] = get_args(Capacity)
 PRIORITIES = range(-1000, 1001)  # of a Batch job: Jobs - Create, Batch REST 2025-06-01
 
 

@@ -68,14 +68,6 @@ class RunPaths:
         """Who runs the attempt: written once, which also claims its number."""
         return f"{self.attempt(number)}start.json"
 
-    def attempt_end(self, number: int) -> str:
-        """Why the attempt ended."""
-        return f"{self.attempt(number)}end.json"
-
-    def attempt_resume(self, number: int) -> str:
-        """Which checkpoint the attempt went on from, if any."""
-        return f"{self.attempt(number)}resume.json"
-
     def attempt_environment(self, number: int) -> str:
         """What the attempt ran with: interpreter, packages, machine."""
         return f"{self.attempt(number)}environment.json"

@@ -14,17 +14,6 @@ from runner.core.progress import StageState
 
 FORMAT = 1  # of run.json and result.json
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
-STAGES = (
-    "secrets",
-    "code",
-    "environment",
-    "data",
-    "inputs",
-    "restore",
-    "command",
-    "export",
-    "model",
-)
 # Reported beside the stages: what is going on stays the same.
 ASIDES = frozenset({"checkpoint", "notice"})
 

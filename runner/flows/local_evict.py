@@ -70,9 +70,9 @@ def evict(
     return evicted
 
 
-def node_ids(settings: Settings, pool: str | None = None) -> list[str]:
-    """Ids of the nodes that can be evicted, for shells to complete."""
-    found = _nodes(_Emulator(settings), pool or POOL_ID)
+def node_ids(settings: Settings) -> list[str]:
+    """Ids of the nodes of the pool that can be evicted, for shells to complete."""
+    found = _nodes(_Emulator(settings), POOL_ID)
     return [node.id for node in found if node.evictable]
 
 

@@ -154,11 +154,6 @@ class Registry:
             return err
         return found or damaged(self._blobs.version(number), "it vanished")
 
-    def load_all(self) -> dict[int, Document]:
-        """All versions. Raises RegistryError for one that cannot be read."""
-        found = self.load_each()
-        return {number: _readable(entry) for number, entry in found.items()}
-
     def register(
         self,
         draft: Document,

@@ -233,9 +233,9 @@ def test_cancel_decides_once_and_remembers_the_evictions(
     waiting = prepare_run(recipe, settings, connection.outputs, options, ignore_progress)
     paths = RunPaths(waiting.plan.run_id)
     for number, why in ((1, "lost"), (2, "failed"), (3, "terminated")):
-        runs.create(f"{paths.attempts}{number}/start.json", {"attempt": number})
+        runs.create(paths.attempt_start(number), {"attempt": number})
         if why != "lost":
-            runs.create(paths.attempt_end(number), {"attempt": number, "why": why})
+            runs.create(f"{paths.attempt(number)}end.json", {"attempt": number, "why": why})
     record = submit_run(connection, waiting, ignore_progress)
     until(lambda: "begun" in "".join(read_log(connection, record, "stdout")))
     assert cancel_run(connection, record).changed is True

@@ -102,7 +102,7 @@ class Story:
         store = DeletingModels(process.container("models"), process.container("runs"))
         registry = Registry(store, NAME)
         for _ in range(2):
-            live = [n for n, doc in registry.load_all().items() if not is_deleted(doc)]
+            live = [n for n in registry.numbers() if not is_deleted(registry.load(n) or {})]
             if live:
                 remove(store, registry, NAME, [process.race.random.choice(live)])
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.plan import CodeRef, RunInputs, RunPlan, RunRequest, plan_run
-from runner.core.recipe import Param, ParamValue, Recipe
+from runner.core.recipe import Param, ParamValue, Recipe, load_recipe
 from runner.core.settings import Settings
 
 CREATED = datetime(2026, 11, 21, 14, 30, 5, 123456, tzinfo=UTC)
@@ -20,6 +20,14 @@ _RECIPE = Recipe("digits", "Digits", Path("unused"), "folder", ("python", "train
 
 def recipe(**changes: Any) -> Recipe:
     return replace(_RECIPE, **changes)
+
+
+def load_text(folder: Path, text: str) -> Recipe:
+    """The recipe in a folder with this train.yaml, and a train.py."""
+    folder.mkdir(exist_ok=True)
+    (folder / "train.yaml").write_text(text, encoding="utf-8")
+    (folder / "train.py").write_text("print('hi')\n", encoding="utf-8")
+    return load_recipe(str(folder), cwd=folder)
 
 
 def param(name: str, kind: Any, default: ParamValue | None, **limits: Any) -> Param:

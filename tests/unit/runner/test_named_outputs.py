@@ -8,20 +8,15 @@ from pathlib import Path
 import pytest
 
 from runner.core.errors import RunnerError
-from runner.core.recipe import Recipe, load_recipe
 from runner.core.run_document import run_document
 from runner.node.run_spec import RunSpecError, parse_run_spec
 from tests.unit.runner import recipe_maker
 
 
-def load(folder: Path, text: str) -> Recipe:
-    (folder / "train.py").write_text("")
-    (folder / "train.yaml").write_text(text)
-    return load_recipe(str(folder), cwd=folder)
-
-
 def test_names_become_variables_and_promises(tmp_path: Path) -> None:
-    recipe = load(tmp_path, "outputs: ['*.json']\nnamed_outputs: {best-model: m/best, plots: p}\n")
+    recipe = recipe_maker.load_text(
+        tmp_path, "outputs: ['*.json']\nnamed_outputs: {best-model: m/best, plots: p}\n"
+    )
     variables = {"RUNNER_OUTPUT_BEST_MODEL": "m/best", "RUNNER_OUTPUT_PLOTS": "p"}
     assert recipe.outputs == ("*.json", "m/best", "p")
     plan = recipe_maker.plan(
@@ -46,7 +41,7 @@ def test_names_become_variables_and_promises(tmp_path: Path) -> None:
 )
 def test_wrong_output_is_an_error_of_the_file(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(RunnerError) as caught:
-        load(tmp_path, f"named_outputs: {text}\n")
+        recipe_maker.load_text(tmp_path, f"named_outputs: {text}\n")
     assert caught.value.code.startswith("R-RECIPE")
     assert said in str(caught.value)
 

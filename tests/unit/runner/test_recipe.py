@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,22 +11,14 @@ from runner.core.builtin_recipes import BUILTIN_FOLDER
 from runner.core.errors import RunnerError
 from runner.core.recipe import Recipe, list_recipes, load_recipe
 from runner.core.schema import SCHEMA_FILE, train_schema
+from tests.unit.runner.recipe_maker import load_text
 
 Load = Callable[[str], Recipe]
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    """Load a recipe folder `demo` with the given train.yaml and a train.py."""
-
-    def from_text(text: str) -> Recipe:
-        folder = tmp_path / "demo"
-        folder.mkdir(exist_ok=True)
-        (folder / "train.yaml").write_text(text, encoding="utf-8")
-        (folder / "train.py").write_text("print('hi')\n", encoding="utf-8")
-        return load_recipe("demo", cwd=tmp_path)
-
-    return from_text
+    return partial(load_text, tmp_path / "demo")
 
 
 def test_keys_become_typed_fields(load: Load) -> None:

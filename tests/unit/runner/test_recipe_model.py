@@ -9,16 +9,14 @@ import pytest
 from runner.core import spec_model
 from runner.core.errors import RunnerError
 from runner.core.model_spec import ModelSpec
-from runner.core.recipe import list_recipes, load_recipe
+from runner.core.recipe import list_recipes
 from runner.core.run_document import run_document
 from runner.node import model_documents
 from tests.unit.runner import recipe_maker
 
 
 def load(folder: Path, text: str) -> ModelSpec | None:
-    (folder / "train.py").write_text("")
-    (folder / "train.yaml").write_text(text)
-    return load_recipe(str(folder), cwd=folder).model
+    return recipe_maker.load_text(folder, text).model
 
 
 def test_a_name_is_short_for_all_outputs_under_it(tmp_path: Path) -> None:

@@ -8,16 +8,10 @@ from pathlib import Path
 import pytest
 
 from runner.core.errors import RunnerError
-from runner.core.recipe import CheckpointRule, Recipe, load_recipe
+from runner.core.recipe import CheckpointRule
 from runner.core.run_document import run_document
 from runner.flows.resumes import Resumed, parse_resumed
-from tests.unit.runner.recipe_maker import plan
-
-
-def load(folder: Path, text: str) -> Recipe:
-    (folder / "train.yaml").write_text(text, encoding="utf-8")
-    (folder / "train.py").touch()
-    return load_recipe(str(folder), cwd=folder)
+from tests.unit.runner.recipe_maker import load_text, plan
 
 
 @pytest.mark.parametrize(
@@ -33,7 +27,7 @@ def load(folder: Path, text: str) -> Recipe:
     ],
 )
 def test_rule_is_read(tmp_path: Path, text: str, rule: CheckpointRule | None) -> None:
-    assert load(tmp_path, text).checkpoints == rule
+    assert load_text(tmp_path, text).checkpoints == rule
 
 
 @pytest.mark.parametrize(
@@ -50,7 +44,7 @@ def test_rule_is_read(tmp_path: Path, text: str, rule: CheckpointRule | None) ->
 )
 def test_mistake_is_named(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(RunnerError) as caught:
-        load(tmp_path, text)
+        load_text(tmp_path, text)
     assert problem in f"{caught.value.what} {caught.value.why}"
 
 

@@ -3,31 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from runner.core.errors import RunnerError
-from runner.core.recipe import Recipe, load_recipe
+from runner.core.recipe import Recipe
 from runner.core.recipe_flags import RecipeFlags, with_flags
 from runner.core.resources import Resources
 from runner.core.run_ids import MAX_ID, job_id_for
 from runner.core.spec_resources import parse_size
-from tests.unit.runner.recipe_maker import recipe
+from tests.unit.runner.recipe_maker import load_text, recipe
 
 Load = Callable[[str], Recipe]
 
 
 @pytest.fixture
 def load(tmp_path: Path) -> Load:
-    def from_text(text: str) -> Recipe:
-        folder = tmp_path / "demo"
-        folder.mkdir(exist_ok=True)
-        (folder / "train.yaml").write_text(text, encoding="utf-8")
-        (folder / "train.py").write_text("print('hi')\n", encoding="utf-8")
-        return load_recipe("demo", cwd=tmp_path)
-
-    return from_text
+    return partial(load_text, tmp_path / "demo")
 
 
 @pytest.mark.feature(28)
