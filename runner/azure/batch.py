@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ __all__ = [
     "count_nodes",
     "delete_job",
     "ensure_job",
+    "find_open_job",
     "get_task",
     "list_tasks",
     "read_task_file",
@@ -55,11 +57,35 @@ def ensure_job(
     """
     with service_errors(f"looking for pool {pool_id}"):
         connection.batch_client().get_pool(pool_id, select=["id"])
-    for number in range(1, _LAST_SUFFIX + 1):
-        candidate = job_id if number == 1 else f"{job_id}-{number}"
+    for candidate in _names(job_id):
         if _open_job(connection, to_job(candidate, pool_id, priority, max_parallel)):
             return candidate
-    raise RunnerError(
+    raise _all_closed(job_id)
+
+
+def find_open_job(connection: Connection, job_id: str, pool_id: str) -> str:
+    """The job that `ensure_job` would give, or would make. Raises as that does; makes nothing."""
+    client = connection.batch_client()
+    with service_errors(f"looking for pool {pool_id}"):
+        client.get_pool(pool_id, select=["id"])
+    for candidate in _names(job_id):
+        with service_errors(f"looking at job {candidate}"):
+            try:
+                job = client.get_job(candidate, select=_JOB_PARTS)
+            except ResourceNotFoundError:
+                return candidate
+        if _takes_tasks(job, pool_id):
+            return candidate
+    raise _all_closed(job_id)
+
+
+def _names(job_id: str) -> Iterator[str]:
+    yield job_id
+    yield from (f"{job_id}-{number}" for number in range(2, _LAST_SUFFIX + 1))
+
+
+def _all_closed(job_id: str) -> RunnerError:
+    return RunnerError(
         "R-JOB-CLOSED",
         f"{_LAST_SUFFIX} jobs named {job_id} are closed",
         fix="choose another name with --experiment, or delete the old jobs",
@@ -83,15 +109,19 @@ def _open_job(connection: Connection, wanted: models.BatchJobCreateOptions) -> b
             job = client.get_job(job_id, select=_JOB_PARTS)
         except ResourceNotFoundError:
             return False  # deleted in between
+    return _takes_tasks(job, pool_id)
+
+
+def _takes_tasks(job: models.BatchJob, pool_id: str) -> bool:
     state = wire_text(job.state)
     if state in _PAUSED:
         raise RunnerError(
             "R-JOB-DISABLED",
-            f"job {job_id} is {state}: its tasks would wait for ever",
-            fix=f"az batch job enable --job-id {job_id}, or --experiment with another name",
+            f"job {job.id} is {state}: its tasks would wait for ever",
+            fix=f"az batch job enable --job-id {job.id}, or --experiment with another name",
             exit_code=ExitCode.PREFLIGHT,
         )
-    same_pool = (job.pool_info.pool_id or "").lower() == pool_id.lower()
+    same_pool = str(job.pool_info.pool_id if job.pool_info else "").lower() == pool_id.lower()
     return state not in _CLOSED and same_pool and bool(job.uses_task_dependencies)
 
 

@@ -87,35 +87,31 @@ def _dry_run(
 ) -> None:
     import shlex
 
-    from runner.azure.stack import load_outputs
     from runner.cli.schedule_request import plan_schedule
     from runner.core.dag import draw
-    from runner.core.progress import ignore_progress
     from runner.core.run_document import run_document
-    from runner.flows.group_plan import prepare_group
+    from runner.flows.dry_run import plan_submit
 
     asked = plan_schedule(parsed, path) if parsed.schedule else None
-    outputs = load_outputs(settings)
-    prepared = prepare_group(
-        parsed, path, settings, outputs, request, ignore_progress, fetch_data=False
-    )
+    prepared, found = plan_submit(parsed, path, settings, request)
     group = prepared.group
-    for text in prepared.warnings:
+    for text in (*prepared.warnings, *found.notes):
         out.warning(text)
     plans = {name: run.plan for name, run in prepared.runs.items()}
     notes = {name: shlex.join(plan.command) for name, plan in plans.items()}
     if out.format is not OutputFormat.TABLE:
         documents = {name: run_document(plan, plan.job_id) for name, plan in plans.items()}
+        more = {"priority": prepared.priority, "not_looked_up": found.to_json()}
         schedule = {"schedule": asked.to_json()} if asked else {}
-        out.record(
-            {**group.to_json(), "priority": prepared.priority, **schedule, "runs": documents}
-        )
+        out.record({**group.to_json(), **more, **schedule, "runs": documents})
         return
     for line in draw(group.after, notes):
         out.text(line)
     out.note(f"{len(plans)} tasks in job {group.job_id} on pool {group.pool}")
     if asked is not None:
         out.note(f"schedule {asked.schedule_id}: {asked.text()}")
+    if unknown := found.text():
+        out.note(f"not looked up: {unknown}")
     out.note("dry run: nothing was started")
 
 

@@ -108,26 +108,25 @@ def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
 
 
 def _dry_run(out: Output, recipe: Recipe, settings: Settings, options: TrainOptions) -> None:
-    from runner.azure.stack import load_outputs
-    from runner.core.progress import ignore_progress
     from runner.core.run_document import run_document
-    from runner.flows.prepare import prepare_run
+    from runner.flows.dry_run import plan_train
 
-    outputs = load_outputs(settings)
-    prepared = prepare_run(
-        recipe, settings, outputs, options, ignore_progress, fetch_data=options.data is not None
-    )
+    prepared, found = plan_train(recipe, settings, options)
     plan = prepared.plan
-    for text in filter(None, (prepared.code.warning, *plan.warnings)):
+    for text in filter(None, (prepared.code.warning, *plan.warnings, *found.notes)):
         out.warning(text)
     document = run_document(plan, plan.job_id)
-    document["after"] = list(recipe.after)  # found when the run is submitted
+    document["after"] = list(plan.after or recipe.after)
+    document["not_looked_up"] = found.to_json()
     if document["data"] is None and recipe.dataset:
         document["data"] = {"name": recipe.dataset, "source": "decided when the run is submitted"}
     if out.format is not OutputFormat.TABLE:
         out.record(document)
         return
-    out.record(_plan_text(plan, document["data"]), title=f"{recipe.name}: the plan")
+    shown = _plan_text(plan, document["data"])
+    if unknown := found.text():
+        shown["not looked up"] = unknown
+    out.record(shown, title=f"{recipe.name}: the plan")
     out.note("dry run: nothing was started")
 
 
@@ -152,7 +151,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
         "promises": ", ".join(recipe.outputs) or "nothing in particular",
         "limits": _limits(recipe),
-        "after": ", ".join(recipe.after) or "nothing",
+        "after": ", ".join(plan.after or recipe.after) or "nothing",
         "priority": str(recipe.priority),
         "takes": recipe.estimate or "unknown",
     }

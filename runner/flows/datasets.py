@@ -13,6 +13,7 @@ from runner.core.progress import OnProgress
 from runner.core.stored_paths import check_stored_name
 
 _CHUNK = 1 << 20
+FETCHED = frozenset({"mnist"})  # data sets that we know where to get
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,13 +38,23 @@ class Dataset:
 
 def resolve_dataset(name: str, given: Path | None, home: Path, on_progress: OnProgress) -> Dataset:
     """Find or fetch the data set a recipe names. Raises RunnerError with what to pass instead."""
-    if name == "mnist":
+    if name in FETCHED:
         from runner.flows import mnist  # noqa: PLC0415  it builds on this module's types
 
         return mnist.resolve(given, home, on_progress)
     if given is not None:
         return from_path(name, given)
-    raise RunnerError(
+    raise _unknown(name)
+
+
+def check_dataset(name: str) -> None:
+    """Raise RunnerError for a name that `resolve_dataset` could not fetch; fetches nothing."""
+    if name not in FETCHED:
+        raise _unknown(name)
+
+
+def _unknown(name: str) -> RunnerError:
+    return RunnerError(
         "R-DATA-MISSING",
         f"the recipe needs the data set {name!r}",
         why="runner does not know where to get it",

@@ -16,7 +16,8 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.inputs import InputSpec
 from runner.core.plan import DataRef
 from runner.core.progress import OnProgress
-from runner.flows.datasets import Dataset, from_path, resolve_dataset
+from runner.flows.datasets import FETCHED, Dataset, from_path, resolve_dataset
+from runner.node.inputs import is_selected
 
 # run.json lists every file; more of them belong into an archive.
 MAX_FILES = 50_000
@@ -49,6 +50,10 @@ def _prepare(
 ) -> NamedInput:
     if spec.kind == "path":
         return _from_path(spec)
+    if spec.kind == "dataset" and spec.source not in FETCHED:
+        known = ", ".join(sorted(FETCHED))
+        fix = f"known are: {known}; name others by path, blob: or https://"
+        raise _refused(spec, "runner does not know where to get this data set", fix)
     if spec.kind == "dataset" and fetch:
         dataset = resolve_dataset(spec.source, None, home, on_progress)
         return _uploaded(spec, dataset, dataset.name, single=None)
@@ -58,7 +63,7 @@ def _prepare(
         if outputs.file_share is None:
             raise _refused(spec, "this stack has no file share", "blob:container/prefix, or a path")
         return NamedInput(spec.name, {"kind": "share", "path": spec.source})
-    # The service knows the rest; a dry run does not ask.
+    # The service knows the rest.
     part = {"path": spec.part} if spec.kind == "run" else {}
     return NamedInput(spec.name, {"kind": spec.kind, spec.kind: spec.source, **part})
 
@@ -111,20 +116,41 @@ def resolve_in_service(
         if document["kind"] == "blob" and "files" not in document:
             found[name] = _listed(connection, name, document["blob"])
         elif document["kind"] == "run" and "run_id" not in document:
-            found[name] = _of_run(connection, document, pending_runs)
+            found[name] = _of_run(connection, name, document, pending_runs)
         else:
             found[name] = document
     return found
 
 
 def _of_run(
-    connection: Connection, document: Mapping[str, Any], pending: Collection[str]
+    connection: Connection, name: str, document: Mapping[str, Any], pending: Collection[str]
 ) -> dict[str, Any]:
     from runner.flows.run_documents import find_run  # noqa: PLC0415  only where a run is named
 
-    reference = document["run"]
-    run_id = reference if reference in pending else find_run(connection, reference).run_id
-    return {"kind": "run", "run_id": run_id, "path": document.get("path")}
+    reference, path = document["run"], document.get("path")
+    if reference in pending:
+        return {"kind": "run", "run_id": reference, "path": path}
+    run_id = find_run(connection, reference).run_id
+    _check_outputs(connection, InputSpec(name, "run", run_id), path or "")
+    return {"kind": "run", "run_id": run_id, "path": path}
+
+
+def _check_outputs(connection: Connection, spec: InputSpec, path: str) -> None:
+    """Refuse what the node would refuse: an outcome never changes. A run may still go on."""
+    from runner.flows.run_documents import load_result, runs_container  # noqa: PLC0415
+
+    result = load_result(runs_container(connection), spec.source)
+    if result is None:
+        return
+    if result.status != "succeeded":
+        how = f"{'was ' if result.status == 'cancelled' else ''}{result.status}"
+        fix = f"name a run that succeeded: runner retry {spec.source}, or runner ps"
+        raise _refused(spec, f"run {spec.source} {how}, so it has no outputs", fix)
+    names = [file.path for file in result.outputs]
+    if not any(is_selected(name, path) for name in names):
+        what = f"run {spec.source} has no output {path or 'at all'}"
+        fix = f"it wrote {', '.join(names[:10]) or 'nothing'}: runner files ls {spec.source}"
+        raise _refused(spec, what, fix)
 
 
 def _listed(connection: Connection, name: str, source: str) -> dict[str, Any]:

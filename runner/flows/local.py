@@ -17,6 +17,7 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows import local_services as services
 from runner.flows.file_lock import file_lock
+from runner.flows.local_pool import local_outputs
 from runner.flows.local_process import find, find_leftovers, stop
 from runner.flows.local_state import (
     ACCOUNT,
@@ -65,6 +66,24 @@ def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
             raise
     up(settings, on_event)  # writes the outputs anew
     return load_outputs(settings)
+
+
+def is_there(settings: Settings) -> bool:
+    """Whether the target can be asked: Azure can, the local services while they run."""
+    return settings.target != "local" or _all_answer(settings)
+
+
+def expected_outputs(settings: Settings) -> StackOutputs:
+    """Outputs of the target; of local services that were never set up, what they will be."""
+    try:
+        return load_outputs(settings)
+    except RunnerError as err:
+        if settings.target != "local" or err.code not in ("R-STACK-MISSING", "R-STACK-OUTPUTS"):
+            raise
+    from runner.flows import local_start  # noqa: PLC0415  loads the SDKs and psutil
+
+    before = load_state(HomePaths(settings.home))
+    return local_outputs(local_start.wanted_state(before, None, None, None, None))
 
 
 def up(

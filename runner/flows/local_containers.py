@@ -37,6 +37,11 @@ def with_container_pool(
     return replace(outputs, pools=(*outputs.pools, pool))
 
 
+def is_made_on_demand(settings: Settings, pool: PoolOutput) -> bool:
+    """Whether a pool that is not there would be made by submitting to it."""
+    return settings.target == "local" and pool.id == POOL_ID
+
+
 def _ensure(settings: Settings, on_event: OnProgress) -> None:
     from runner.azure.credentials import Connection  # noqa: PLC0415  loads the SDK
     from runner.azure.pools import ensure_pool  # noqa: PLC0415

@@ -21,7 +21,7 @@ from runner.core.resources import NO_RESOURCES, Resources
 from runner.core.run_ids import SUFFIX_ALPHABET, make_run_id, slug
 from runner.core.secrets import SecretValues, no_secrets, read_secrets, refuse_in_the_open
 from runner.core.settings import Settings
-from runner.flows.datasets import Dataset, resolve_dataset
+from runner.flows.datasets import Dataset, check_dataset, resolve_dataset
 from runner.flows.inputs import NamedInput, local_paths, prepare_inputs
 from runner.flows.local_containers import with_container_pool
 from runner.flows.provenance import git_revision
@@ -84,13 +84,20 @@ def prepare_run(
     *,
     fetch_data: bool = True,
 ) -> PreparedRun:
-    """Pack the code, find the data, and plan. `fetch_data=False` leaves the network alone."""
+    """Pack the code, find the data, and plan.
+
+    `fetch_data=False` leaves the network alone: data that does not lie here is only known by name.
+    """
     request = request_run(recipe, options)
     recipe = replace(recipe, inputs=override_inputs(recipe.inputs, options.inputs, Path.cwd()))
     apart = local_paths(recipe.inputs, recipe.folder)
     code = pack_code(recipe, excluded=(settings.output_dir, settings.home, *apart))
     agent = build_agent()
-    dataset = _dataset(recipe, settings, options.data, on_progress) if fetch_data else None
+    dataset = None
+    if fetch_data or options.data is not None:
+        dataset = _dataset(recipe, settings, options.data, on_progress)
+    elif recipe.dataset is not None:
+        check_dataset(recipe.dataset)
     named = prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, fetch=fetch_data)
     run_id = make_run_id(recipe.name, request.created, run_id_suffix())
     inputs = RunInputs(

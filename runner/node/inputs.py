@@ -146,7 +146,7 @@ def _run(fetch: Fetch, document: Document) -> Path:
     output = str(result.get("output") or "output/")
     outputs: list[dict[str, Any]] = result.get("outputs") or []
     there = [DataFile(str(o["path"]), int(o["size_bytes"]), str(o["sha256"])) for o in outputs]
-    files = [file for file in there if _selected(file.name, path)]
+    files = [file for file in there if is_selected(file.name, path)]
     if not files:
         names = ", ".join(file.name for file in there[:10]) or "nothing"
         raise _missing(f"run {run_id} has no output {path or 'at all'}; it wrote {names}")
@@ -155,7 +155,8 @@ def _run(fetch: Fetch, document: Document) -> Path:
     return _part(folder, path if (folder / path).exists() else None)
 
 
-def _selected(name: str, path: str) -> bool:
+def is_selected(name: str, path: str) -> bool:
+    """Whether an output is meant by a path: a file, a folder, a glob, or empty for all."""
     below = name == path or name.startswith(f"{path}/")
     return not path or below or fnmatch.fnmatchcase(name, path)
 

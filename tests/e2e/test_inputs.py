@@ -120,7 +120,7 @@ def test_blob_that_vanished_fails_the_run_by_name(
 ) -> None:
     put(blobs, "pictures", gone__1="x")
     # both nodes are taken: the run waits while the blob is deleted
-    busy = [cli.json("train", script("import time; time.sleep(8)"), "--detach") for _ in range(2)]
+    busy = [cli.json("train", script("import time; time.sleep(600)"), "--detach") for _ in range(2)]
     waiting = cli.json("train", script("print(1)"), "--detach", "--input", "x=blob:pictures/gone")
     blobs.get_blob_client("pictures", "gone/1").delete_blob()
     for run in busy:

@@ -67,6 +67,7 @@ def test_dry_run_prints_the_plan_and_starts_nothing(cli: Cli, script: Write) -> 
     out = cli.ok("train", script(PLAIN), "--dry-run", "-o", "json", "--", "--lr", "1")
     plan = json.loads(out)
     assert plan["command"] == ["python", "train.py", "--lr", "1"]
+    assert plan["not_looked_up"] == []
     assert cli.json("ps", "-a") == before
 
 

@@ -1,0 +1,168 @@
+"""What a submission would do: planned like one and looked up as far as the services answer.
+
+Nothing is made, started or fetched. Whatever would refuse the submission refuses this too, with the
+same error; what nobody could be asked is said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from runner.azure.batch import find_open_job
+from runner.azure.credentials import Connection, connect
+from runner.azure.faults import SERVICES_DOWN
+from runner.azure.management_faults import SIGN_IN
+from runner.azure.translate import to_task
+from runner.core.errors import RunnerError
+from runner.core.plan import RunPlan
+from runner.core.progress import ignore_progress
+from runner.core.recipe import Recipe
+from runner.core.settings import Settings
+from runner.core.stored_paths import SHARE
+from runner.core.submit_file import SubmitFile
+from runner.flows.after import resolve_after
+from runner.flows.group_plan import GroupRequest, PreparedGroup, prepare_group
+from runner.flows.inputs import resolve_in_service
+from runner.flows.local import expected_outputs, is_there
+from runner.flows.local_containers import is_made_on_demand
+from runner.flows.prepare import PreparedRun, TrainOptions, prepare_run
+
+T = TypeVar("T")
+_AWAY = frozenset({SERVICES_DOWN, SIGN_IN})
+_ASKED = ("blob", "run")  # kinds of inputs that a submission asks the services about
+
+
+@dataclass(slots=True)
+class LookUp:
+    """What was asked and not answered, as (what, why); `notes` are worth a warning."""
+
+    unknown: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    notes: list[str] = field(default_factory=list[str])
+
+    def text(self) -> str:
+        """`pool local, input cats: the local services do not run; …`, or an empty string."""
+        by_why: dict[str, list[str]] = {}
+        for what, why in dict.fromkeys(self.unknown):
+            by_why.setdefault(why, []).append(what)
+        return "; ".join(f"{', '.join(what)}: {why}" for why, what in by_why.items())
+
+    def to_json(self) -> list[dict[str, str]]:
+        """The same for programs."""
+        return [{"what": what, "why": why} for what, why in dict.fromkeys(self.unknown)]
+
+
+def plan_train(
+    recipe: Recipe, settings: Settings, options: TrainOptions
+) -> tuple[PreparedRun, LookUp]:
+    """What `runner train` would submit. Raises RunnerError where it would."""
+    outputs = expected_outputs(settings)
+    prepared = prepare_run(recipe, settings, outputs, options, ignore_progress, fetch_data=False)
+    asking = _Asking(settings)
+    return asking.look_up(prepared), asking.found
+
+
+def plan_submit(
+    file: SubmitFile, path: Path, settings: Settings, request: GroupRequest
+) -> tuple[PreparedGroup, LookUp]:
+    """What `runner submit` would submit. Raises RunnerError where it would."""
+    outputs = expected_outputs(settings)
+    prepared = prepare_group(
+        file, path, settings, outputs, request, ignore_progress, fetch_data=False
+    )
+    asking = _Asking(settings)
+    runs = {name: asking.look_up(run, f" of {name}") for name, run in prepared.runs.items()}
+    return replace(prepared, runs=runs), asking.found
+
+
+class _Asking:
+    """Asks in the order of a submission; nobody is asked again once a service is away."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._why = "the local services do not run"
+        self._connection = connect(settings) if is_there(settings) else None
+        self._jobs: dict[tuple[str, str], str] = {}
+        self.found = LookUp()
+
+    def look_up(self, prepared: PreparedRun, whose: str = "") -> PreparedRun:
+        """The run as the services see it; `whose` tells it from others."""
+        plan = prepared.plan
+        named = {
+            name: self._input(f"input {name}{whose}", name, document, prepared)
+            for name, document in plan.inputs.named.items()
+        }
+        plan = replace(plan, inputs=replace(plan.inputs, named=named))
+        if plan.recipe.after:
+            what = f"after {', '.join(plan.recipe.after)}{whose}"
+            plan = self._ask(what, lambda connection: resolve_after(connection, plan), plan)
+        plan = self._job(plan, prepared)
+        self._left_to_the_node(plan, whose)
+        return replace(prepared, plan=plan)
+
+    def _input(
+        self, what: str, name: str, document: Mapping[str, Any], prepared: PreparedRun
+    ) -> Mapping[str, Any]:
+        if document["kind"] == "share":
+            self._ask(what, lambda connection: self._share(connection, what, document), None)
+        if document["kind"] not in _ASKED:
+            return document
+        one = {name: document}
+        return self._ask(
+            what,
+            lambda connection: resolve_in_service(connection, one, prepared.pending_runs)[name],
+            document,
+        )
+
+    def _share(self, connection: Connection, what: str, document: Mapping[str, Any]) -> None:
+        """Only noted: a run before this one may write it, and a pool may mount more than this."""
+        path = str(document["path"])
+        store = connection.open_store(SHARE)
+        for place in filter(None, (path, path.partition("/")[2])):  # with the mount's name, or not
+            if store.find(place) or next(iter(store.list(place)), None):
+                return
+        self.found.notes.append(f"{what}: there is no {path} on the file share now")
+
+    def _job(self, plan: RunPlan, prepared: PreparedRun) -> RunPlan:
+        """In the open job it would go to; a task that Batch could not be given is refused too."""
+
+        def ask(connection: Connection) -> RunPlan:
+            to_task(plan, connection, prepared.secrets)
+            if plan.depends_on and plan.group is None:
+                return plan  # in the job of those it waits for
+            place = (plan.job_id, plan.pool.id)
+            if place not in self._jobs:
+                self._jobs[place] = find_open_job(connection, *place)
+            return replace(plan, job_id=self._jobs[place])
+
+        try:
+            return self._ask(f"pool {plan.pool.id}, job {plan.job_id}", ask, plan)
+        except RunnerError as err:
+            if err.code != "R-POOL-MISSING" or not is_made_on_demand(self._settings, plan.pool):
+                raise
+            self.found.unknown.append((f"pool {plan.pool.id}", "made when a run first needs it"))
+            return plan
+
+    def _left_to_the_node(self, plan: RunPlan, whose: str) -> None:
+        for name, document in plan.inputs.named.items():
+            if document["kind"] == "url":
+                self.found.unknown.append((f"input {name}{whose}", "the node fetches it"))
+        for ref in plan.recipe.secrets:
+            if ref.keyvault is not None:
+                why = "the node asks the vault"
+                self.found.unknown.append((f"secret {ref.variable}{whose}", why))
+        if plan.recipe.image is not None:
+            self.found.unknown.append((f"image {plan.recipe.image}", "the node pulls it"))
+
+    def _ask(self, what: str, look: Callable[[Connection], T], otherwise: T) -> T:
+        if self._connection is not None:
+            try:
+                return look(self._connection)
+            except RunnerError as err:
+                if err.code not in _AWAY:
+                    raise
+                self._connection, self._why = None, err.what
+        self.found.unknown.append((what, self._why))
+        return otherwise

@@ -1,0 +1,222 @@
+"""A dry run says what the submission would say, and makes nothing."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+from azure.batch.models import BatchJobDisableOptions
+
+from runner.azure.batch import ensure_job
+from runner.azure.blobs import BlobContainer
+from runner.azure.credentials import Connection, connect
+from runner.core.errors import RunnerError
+from runner.core.progress import ignore_progress
+from runner.core.recipe import Recipe, load_recipe
+from runner.core.run_paths import RunPaths
+from runner.core.settings import Settings, load_settings
+from runner.core.submit_file import load_submit_file
+from runner.flows.dry_run import plan_submit, plan_train
+from runner.flows.group_plan import GroupRequest, prepare_group
+from runner.flows.history import list_runs
+from runner.flows.prepare import TrainOptions, prepare_run
+from runner.flows.submit import submit_run
+from runner.flows.submit_group import submit_group
+from tests.contract.server import wire
+from tests.e2e.conftest import Cli
+
+Write = Callable[..., Path]
+RUN_ID = "dryrun-20261121-143005-k3f9"
+FAILED_ID = "dryrun-20261121-143006-k3f9"
+
+
+@pytest.fixture
+def settings(session_home: Path, tmp_path: Path) -> Settings:
+    return load_settings({}, cwd=tmp_path, env={"RUNNER_HOME": str(session_home), "HOME": "/"})
+
+
+@pytest.fixture
+def connection(settings: Settings) -> Generator[Connection]:
+    connection = connect(settings)
+    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    put_runs(connection, runs)
+    yield connection
+    for run_id in (RUN_ID, FAILED_ID):
+        runs.delete(RunPaths(run_id).run)
+        runs.delete(RunPaths(run_id).result)
+
+
+def put_runs(connection: Connection, runs: BlobContainer) -> None:
+    """One run that wrote a model, one that failed, and a picture."""
+    for run_id, status in ((RUN_ID, "succeeded"), (FAILED_ID, "failed")):
+        batch = {"pool": "local", "spot": True, "job_id": "j", "task_id": run_id}
+        run = {"format": 1, "run_id": run_id, "recipe": {"name": "x"}, "batch": batch}
+        more = {"experiment": "x", "created": "2026-11-21T14:30:05+00:00", "params": {}}
+        runs.create(RunPaths(run_id).run, {**run, **more})
+        outputs = [{"path": "model.bin", "size_bytes": 1, "sha256": "a" * 64}]
+        result = {"format": 1, "run_id": run_id, "status": status, "attempt": 1}
+        runs.create(RunPaths(run_id).result, {**result, "outputs": outputs})
+    data = connection.blob_service().get_container_client(connection.outputs.container_data)
+    data.get_blob_client("pictures/cat").upload_blob(io.BytesIO(b"miau"), overwrite=True)
+
+
+def told(err: RunnerError) -> tuple[str, str, str, str, int]:
+    return (err.code, err.what, err.why, err.fix, int(err.exit_code))
+
+
+def train(connection: Connection, settings: Settings, recipe: Recipe) -> None:
+    outputs = connection.outputs
+    prepared = prepare_run(recipe, settings, outputs, TrainOptions(), ignore_progress)
+    submit_run(connection, prepared, ignore_progress)
+
+
+def submit(connection: Connection, settings: Settings, path: Path) -> None:
+    file, _ = load_submit_file(path)
+    outputs = connection.outputs
+    group = prepare_group(file, path, settings, outputs, GroupRequest(), ignore_progress)
+    submit_group(connection, group, ignore_progress)
+
+
+def all_there(connection: Connection, settings: Settings) -> tuple[object, ...]:
+    """Every run, job and pool."""
+    client = connection.batch_client()
+    runs = list_runs(connection, settings.home, limit=None).rows
+    jobs = sorted(str(job.id) for job in client.list_jobs())
+    return ([row.run_id for row in runs], jobs, [pool.id for pool in client.list_pools()])
+
+
+@pytest.mark.parametrize(
+    ("keys", "code"),
+    [
+        ("inputs: {x: 'blob:no-such-container/a'}", "R-INPUT"),
+        ("inputs: {x: 'blob:data/no/such/prefix'}", "R-INPUT"),
+        ("inputs: {x: 'run:no-such-run'}", "R-RUN-UNKNOWN"),
+        (f"inputs: {{x: 'run:{RUN_ID}/model.txt'}}", "R-INPUT"),
+        (f"inputs: {{x: 'run:{FAILED_ID}'}}", "R-INPUT"),
+        ("inputs: {x: 'dataset:no-such-set'}", "R-INPUT"),
+        ("inputs: {x: ./no-such-file}", "R-INPUT"),
+        ("dataset: no-such-set", "R-DATA-MISSING"),
+        ("after: [no-such-run]", "R-RUN-UNKNOWN"),
+        (f"after: [{RUN_ID}, {FAILED_ID}]", "R-AFTER-FAILED"),
+        ("secrets: {TOKEN: {env: NO_SUCH_VARIABLE}}", "R-SECRET-MISSING"),
+        ("resources: {gpus: 8}", "R-POOL-FIT"),
+    ],
+)
+def test_dry_run_fails_as_the_submission_would(
+    connection: Connection, settings: Settings, script: Write, keys: str, code: str
+) -> None:
+    folder = script("print(1)")
+    (folder / "train.yaml").write_text(keys)
+    recipe = load_recipe(str(folder), cwd=folder)
+    before = all_there(connection, settings)
+    with pytest.raises(RunnerError) as dry:
+        plan_train(recipe, settings, TrainOptions())
+    with pytest.raises(RunnerError) as real:
+        train(connection, settings, recipe)
+    assert dry.value.code == code
+    assert told(dry.value) == told(real.value)
+    assert all_there(connection, settings) == before
+
+
+def test_dry_run_knows_what_the_services_know(
+    connection: Connection, settings: Settings, script: Write
+) -> None:
+    folder = script("print(1)")
+    (folder / "train.yaml").write_text(
+        f"after: [{RUN_ID[:-4]}]\n"
+        f"inputs: {{cat: 'blob:data/pictures', model: 'run:{RUN_ID[:-4]}/*.bin',"
+        " old: 'share:no/such', web: 'https://example.org/x'}\n"
+    )
+    before = all_there(connection, settings)
+    recipe = load_recipe(str(folder), cwd=folder)
+    prepared, found = plan_train(recipe, settings, TrainOptions())
+    named = prepared.plan.inputs.named
+    assert [file["name"] for file in named["cat"]["files"]] == ["cat"]
+    assert named["model"] == {"kind": "run", "run_id": RUN_ID, "path": "*.bin"}
+    assert prepared.plan.after == (RUN_ID,)
+    assert found.notes == ["input old: there is no no/such on the file share now"]
+    assert found.to_json() == [{"what": "input web", "why": "the node fetches it"}]
+    assert all_there(connection, settings) == before
+
+
+def test_dry_run_names_the_job_that_would_be_taken(
+    connection: Connection, settings: Settings, script: Write
+) -> None:
+    client = connection.batch_client()
+    recipe = load_recipe(str(script("print(1)")), cwd=Path.cwd())
+    options = TrainOptions(experiment="dry run of a closed job")
+    prepared, _ = plan_train(recipe, settings, options)
+    job_id = prepared.plan.job_id
+    ensure_job(connection, job_id, "local")
+    client.begin_disable_job(
+        job_id, BatchJobDisableOptions(disable_tasks="requeue"), polling_interval=0
+    ).wait()
+    with pytest.raises(RunnerError) as dry:
+        plan_train(recipe, settings, options)
+    with pytest.raises(RunnerError) as real:
+        ensure_job(connection, job_id, "local")
+    assert told(dry.value) == told(real.value)
+    why = wire(terminateReason="a test")
+    client.begin_terminate_job(job_id, why, polling_interval=0).wait()
+    assert plan_train(recipe, settings, options)[0].plan.job_id == f"{job_id}-2"
+    assert plan_train(recipe, settings, options)[0].plan.job_id == f"{job_id}-2", "it made none"
+
+
+def test_dry_run_of_a_file_looks_up_what_its_tasks_name(
+    connection: Connection, settings: Settings, script: Write
+) -> None:
+    path = script("print(1)") / "graph.yaml"
+    tasks = "tasks:\n  a: {command: python train.py}\n  b:\n    command: python train.py\n"
+    path.write_text(f"{tasks}    inputs: {{x: {{run: a, path: y}}, z: 'run:{FAILED_ID}'}}\n")
+    before = all_there(connection, settings)
+    file, _ = load_submit_file(path)
+    with pytest.raises(RunnerError) as dry:
+        plan_submit(file, path, settings, GroupRequest())
+    with pytest.raises(RunnerError) as real:
+        submit(connection, settings, path)
+    assert told(dry.value) == told(real.value)
+    path.write_text(f"{tasks}    inputs: {{x: {{run: a, path: y}}, z: 'run:{RUN_ID}'}}\n")
+    file, _ = load_submit_file(path)
+    prepared, found = plan_submit(file, path, settings, GroupRequest())
+    assert prepared.runs["b"].plan.inputs.named["x"]["run_id"] == prepared.group.runs["a"]
+    assert found.text() == ""
+    assert all_there(connection, settings) == before
+
+
+def test_dry_run_without_services_says_what_it_could_not_look_up(
+    tmp_path: Path, script: Write
+) -> None:
+    home = tmp_path / "no-home"
+    folder = script("print(1)")
+    (folder / "train.yaml").write_text(
+        "after: [some-run]\ninputs: {cat: 'blob:data/no-such', s: 'share:x', p: train.py}\n"
+    )
+    cli = Cli(home, tmp_path)
+    done = cli.run("train", folder, "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "pool local, job project_local: the local services do not run" in " ".join(
+        done.stdout.split()
+    )
+    plan = json.loads(cli.ok("train", folder, "--dry-run", "-o", "json"))
+    why = "the local services do not run"
+    names = ("input cat", "input s", "after some-run", "pool local, job project_local")
+    assert plan["not_looked_up"] == [{"what": name, "why": why} for name in names]
+    assert plan["after"] == ["some-run"]
+    assert not home.exists()
+
+
+def test_dry_run_fetches_no_data_and_checks_what_lies_here(
+    connection: Connection, settings: Settings, script: Write, tmp_path: Path
+) -> None:
+    folder = script("print(1)")
+    (folder / "train.yaml").write_text("dataset: mnist\ninputs: {digits: 'dataset:mnist'}\n")
+    recipe = load_recipe(str(folder), cwd=folder)
+    prepared, _ = plan_train(recipe, settings, TrainOptions())
+    assert prepared.dataset is None
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(RunnerError) as caught:
+        plan_train(recipe, settings, TrainOptions(data=tmp_path / "empty"))
+    assert caught.value.code == "R-DATA-PATH"
