@@ -176,7 +176,15 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
         capacity=_capacity(plan),
         max_nodes=plan.caps.spot + plan.caps.dedicated,
         containers=plan.containers,
+        task_nodes=_task_nodes(plan),
     )
+
+
+def _task_nodes(plan: PoolPlan) -> int:
+    """A multi-instance task needs nodes that reach one another, each for itself alone."""
+    if plan.pool.inter_node_communication and plan.pool.slots == 1:
+        return plan.caps.spot + plan.caps.dedicated
+    return 1
 
 
 def _capacity(plan: PoolPlan) -> str:

@@ -30,6 +30,7 @@ class PoolOutput:
     max_nodes: int
     capacity: str | None = None
     containers: bool | None = None  # every task names an image, or none does; None: not known
+    task_nodes: int | None = None  # the most that one task may span; None: not known
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "int": (int,),
     "bool": (bool,),
+    "int | None": (int, type(None)),
     "bool | None": (bool, type(None)),
     "str | None": (str, type(None)),
     "tuple[PoolOutput, ...]": (list,),

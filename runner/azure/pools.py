@@ -54,6 +54,7 @@ class PoolSpec:
     start_env: tuple[tuple[str, str], ...] = ()
     share: ShareMount | None = None
     containers: bool = False  # every task names an image
+    inter_node: bool = False  # nodes reach one another: a task may span several
 
 
 def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
@@ -128,7 +129,9 @@ def _same_nodes(pool: BatchPool, spec: PoolSpec) -> bool:
     shares = [mount.azure_file_share_configuration for mount in pool.mount_configuration or ()]
     mounted = [(share.azure_file_url, share.relative_mount_path) for share in shares if share]
     wanted = [(spec.share.url, spec.share.path)] if spec.share else []
-    return pool.task_slots_per_node == spec.slots_per_node and mounted == wanted
+    inter_node = bool(pool.enable_inter_node_communication)
+    same = (pool.task_slots_per_node, inter_node) == (spec.slots_per_node, spec.inter_node)
+    return same and mounted == wanted
 
 
 def _same_start(pool: BatchPool, spec: PoolSpec) -> bool:
@@ -156,6 +159,7 @@ def _create(client: BatchClient, spec: PoolSpec) -> None:
             target_dedicated_nodes=0,
             target_low_priority_nodes=spec.spot_nodes,
             task_slots_per_node=spec.slots_per_node,
+            enable_inter_node_communication=spec.inter_node,
             start_task=_start_task(spec),
             mount_configuration=[_mount(spec.share)] if spec.share else None,
         )

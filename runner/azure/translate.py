@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure.batch import models
 
+from runner.azure.gangs import gang_settings, to_gang
 from runner.core.failure_advice import AGENT_PYTHON, NO_PYTHON, OLD_PYTHON
 from runner.core.plan import RunPlan
 from runner.core.run_paths import code_blob
@@ -63,7 +64,7 @@ def to_task(
 ) -> models.BatchTaskCreateOptions:
     """The task of a run. Two of its settings are secrets: never print the result."""
     lifetime = plan.access_lifetime
-    settings = {"RUNNER_RUN_ID": plan.run_id}
+    settings = {"RUNNER_RUN_ID": plan.run_id, **gang_settings(plan)}
     return models.BatchTaskCreateOptions(
         id=plan.task_id,
         display_name=f"{plan.recipe.name}: {plan.run_id}",
@@ -78,6 +79,7 @@ def to_task(
         if plan.depends_on
         else None,
         exit_conditions=_ALWAYS_SATISFIES,
+        multi_instance_settings=to_gang(plan, agent_files(plan, connection, lifetime), AGENT_FILE),
     )
 
 
@@ -93,6 +95,8 @@ def container_settings(plan: RunPlan) -> models.BatchTaskContainerSettings | Non
     options = ["--entrypoint=/bin/sh", _SHARED_MEMORY]
     if plan.pool.gpus:
         options.append("--gpus all")
+    if plan.recipe.resources.nodes > 1:
+        options.append("--network=host")  # where the other nodes are
     return models.BatchTaskContainerSettings(
         image_name=plan.recipe.image,
         container_run_options=" ".join(options),

@@ -62,6 +62,7 @@ def lacks(pool: PoolOutput, asked: Resources) -> str:
         missing.append(f"VM size {pool.vm_size}")
     if asked.capacity is not None:
         missing += _capacity(pool, asked.capacity)
+    missing += _nodes(pool, asked.nodes)
     return ", ".join(missing)
 
 
@@ -82,6 +83,35 @@ def _capacity(pool: PoolOutput, wanted: str) -> list[str]:
     return [f"{has} nodes"]
 
 
+def _nodes(pool: PoolOutput, wanted: int) -> list[str]:
+    """A task for more nodes than the pool can give it would wait for ever."""
+    if wanted == 1 or pool.task_nodes is None or pool.task_nodes >= wanted:
+        return []
+    if pool.task_nodes > 1:
+        return [f"{pool.task_nodes} nodes of {wanted}"]
+    why = f"{pool.max_nodes} node" if pool.max_nodes < 2 else "no tasks over several nodes"
+    return [f"{why}, {wanted} wanted"]
+
+
+def check_nodes(pool: PoolOutput, wanted: int) -> None:
+    """Raise RunnerError where a pool, named or not, cannot take a run over so many nodes."""
+    if missing := _nodes(pool, wanted):
+        raise RunnerError(
+            "R-POOL-NODES",
+            f"pool {pool.id!r} cannot take a run on {wanted} nodes",
+            why=f"it has {missing[0]}",
+            fix=_nodes_fix(wanted),
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
+def _nodes_fix(wanted: int) -> str:
+    return (
+        f"runner local up --nodes {wanted} --slots 1 on this machine; on Azure a pool with "
+        f"`inter_node_communication: true`, `slots: 1` and {wanted} nodes or more"
+    )
+
+
 def _named(pool: PoolOutput, asked: Resources, insisted: Resources) -> PoolChoice:
     if missing := lacks(pool, insisted):
         raise RunnerError(
@@ -90,6 +120,7 @@ def _named(pool: PoolOutput, asked: Resources, insisted: Resources) -> PoolChoic
             why=f"it has {missing}",
             fix="leave out --pool, or what it does not have",
         )
+    check_nodes(pool, max(asked.nodes, insisted.nodes))
     missing = lacks(pool, asked)
     warning = f"pool {pool.id} is not what `resources` asks for: it has {missing}"
     return PoolChoice(pool, (warning,) if missing else ())
@@ -111,6 +142,8 @@ def _by_name(wanted: str, outputs: StackOutputs) -> PoolOutput:
 def _none_fits(pools: Sequence[PoolOutput], asked: Resources) -> RunnerError:
     reasons = "; ".join(f"{pool.id} has {lacks(pool, asked)}" for pool in pools)
     fix = f"--pool {pools[0].id} takes it all the same, or add a pool to the stack"
+    if all(_nodes(pool, asked.nodes) for pool in pools):
+        fix = _nodes_fix(asked.nodes)
     if asked.capacity == _FALLBACK:
         fix = (
             "give a pool of the stack `scenario: spot_first_with_dedicated_fallback` and "

@@ -12,7 +12,9 @@ from runner.contract import PoolOutput, StackOutputs
 from runner.core.errors import RunnerError
 from runner.core.overrides import resolve_params
 from runner.core.plan import CodeRef, RunInputs, RunPlan, to_arguments
+from runner.core.pool_choice import check_nodes
 from runner.core.recipe import Param, ParamType, ParamValue, Recipe
+from runner.core.resources import Resources
 from runner.core.run_ids import job_id_for
 from runner.core.run_record import RunRecord
 from runner.core.secrets import recorded_secrets
@@ -81,6 +83,7 @@ def choose_same_pool(wanted: str | None, record: RunRecord, outputs: StackOutput
     name = (wanted or record.pool).lower()
     for pool in outputs.pools:
         if pool.id.lower() == name:
+            check_nodes(pool, _resources(record.raw).nodes)
             return pool
     names = ", ".join(pool.id for pool in outputs.pools)
     raise RunnerError(
@@ -131,7 +134,14 @@ def _recipe(raw: Mapping[str, Any]) -> Recipe:
         priority=int(raw.get("priority") or 0),
         secrets=recorded_secrets(raw),
         image=image.get("name"),
+        resources=_resources(raw),
     )
+
+
+def _resources(raw: Mapping[str, Any]) -> Resources:
+    """What the task is made from; the pool is chosen already."""
+    resources: Mapping[str, Any] = raw.get("resources") or {}
+    return Resources(nodes=int(resources.get("nodes") or 1))
 
 
 def _command(

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
+# Of a pool whose nodes reach one another (Batch quotas page).
+MOST_NODES = 100
 PRIORITIES = range(-1000, 1001)  # of a Batch job: Jobs - Create, Batch REST 2025-06-01
 
 

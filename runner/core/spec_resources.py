@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
-from runner.core.resources import PRIORITIES, Capacity, Resources
+from runner.core.resources import MOST_NODES, PRIORITIES, Capacity, Resources
 from runner.core.spec_form import Form
 
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)B?")
@@ -25,14 +25,6 @@ def parse_size(value: object) -> object:
         raise PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
     number, unit = match.groups()
     return round(float(number) * (1024 if unit.endswith("i") else 1000) ** _UNITS[unit[0].upper()])
-
-
-def _one_node(value: int) -> int:
-    if value > 1:
-        problem = f"{value} nodes: a run on several nodes at once is not built yet"
-        fix = "take 1, and a VM size with several GPUs; docs/guides/where-and-when.md says why"
-        raise PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
-    return value
 
 
 Size = Annotated[
@@ -72,7 +64,9 @@ class ResourcesFile(BaseModel):
     vm_sizes: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, min_length=1, description="One of these, such as Standard_NC4as_T4_v3."
     )
-    nodes: Annotated[int, Field(ge=1), AfterValidator(_one_node)] = 1
+    nodes: int = Field(
+        1, ge=1, le=MOST_NODES, description="So many at once, each running the command."
+    )
     capacity: Capacity | None = Field(
         None, description="Spot, dedicated, or a pool that takes over with dedicated nodes."
     )

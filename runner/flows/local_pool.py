@@ -31,6 +31,7 @@ def pool_spec(paths: HomePaths, state: LocalState, storage_key: str) -> PoolSpec
         vm_size=_VM_SIZE,
         spot_nodes=state.nodes,
         slots_per_node=state.slots,
+        inter_node=True,
         start_command=f"/bin/sh -c {shlex.quote(_PREPARE)}",
         start_env=(
             ("RUNNER_NODE_CACHE", str(paths.cache)),
@@ -50,6 +51,7 @@ def local_outputs(state: LocalState) -> StackOutputs:
         spot=True,
         max_nodes=state.nodes,
         containers=False,
+        task_nodes=state.nodes if state.slots == 1 else 1,
     )
     return StackOutputs(
         location="local",

@@ -1,4 +1,4 @@
-"""`python3 runner-agent.pyz`: the task's command line."""
+"""`python3 runner-agent.pyz [join]`: the task's command line, or its coordination command."""
 
 from runner.node.start import start
 

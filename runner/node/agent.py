@@ -23,11 +23,14 @@ from runner.node.events import EventLog
 from runner.node.export import OutputFile
 from runner.node.failures import (
     EvictedError,
+    NodeLostError,
     StageFailedError,
     TerminatedError,
     disk_full,
     is_disk_full,
 )
+from runner.node.gang import Gang, dismiss, open_gang, wait_for_requeue
+from runner.node.hosts import TOKEN_VARIABLE, load_hosts
 from runner.node.notice import watch_notices
 from runner.node.patience import Patience
 from runner.node.predecessors import blocked_by, commit_blocked
@@ -75,7 +78,9 @@ def main() -> int:
         agent = Agent(
             node, access.runs, access, RunBlobs(node.run_id), patience, termination,
             load_task_secrets(environment, redactor), redactor, watch_notices(environment, node),
+            load_hosts(environment), environment.get(TOKEN_VARIABLE, ""),
         )  # fmt: skip
+        redactor.add(agent.nodes_token)
         code = run_task(agent, script_environment(environment))
         if code == 0:
             models = load_models(environment, patience)
@@ -149,16 +154,24 @@ def _run_attempt(
         termination=agent.termination,
         checkpoints=checkpoints,
     )
+    others: Gang | None = None
     try:
-        outputs = _stages(agent, attempt, events, inherited, number)
+        others = open_gang(agent, spec, number, events)
+        outputs = _stages(agent, attempt, events, inherited, number, others)
     except TerminatedError:
+        dismiss(others, hurry=True)
         return conclusion.terminated(events.current)
     except EvictedError:
+        dismiss(others, again=True)
         conclusion.terminated(events.current)
         return _wait_for_eviction(agent)
     except StageFailedError as err:
+        dismiss(others)
+        if isinstance(err, NodeLostError) and wait_for_requeue(agent.termination, events):
+            return conclusion.terminated(events.current)
         _log_failure(err, dirs)
         return conclusion.failed(err, spec.retries)
+    dismiss(others)
     return conclusion.succeeded(attempt, outputs)
 
 
@@ -205,13 +218,21 @@ def _no_folders(err: OSError) -> StageFailedError:
 
 
 def _stages(
-    agent: Agent, attempt: Attempt, events: EventLog, inherited: Mapping[str, str], number: int
+    agent: Agent,
+    attempt: Attempt,
+    events: EventLog,
+    inherited: Mapping[str, str],
+    number: int,
+    others: Gang | None,
 ) -> list[OutputFile]:
     try:
         secrets = _secrets(agent, events)
         prepared = attempt.prepare(agent.inputs)
+        prepared |= attempt.resume()
         write_environment(agent.runs, agent.blobs, number, Path(prepared["VIRTUAL_ENV"]))
-        attempt.run(inherited, {**secrets, **prepared})
+        if others is not None:
+            prepared |= others.assemble(attempt.restored)
+        attempt.run(inherited, {**secrets, **prepared}, others)
         return attempt.export(agent.runs, agent.blobs.output(number))
     except (StageFailedError, TerminatedError, EvictedError):
         raise

@@ -16,13 +16,16 @@ from runner.node.attempt_checkpoints import AttemptCheckpoints
 from runner.node.blobs import Container
 from runner.node.checkpoint_restore import PART
 from runner.node.data import DataCache
+from runner.node.distributed import ALONE
 from runner.node.environment import EnvironmentBuilder
 from runner.node.events import EventLog
 from runner.node.export import OutputFile, check_promised, export_outputs, restore_outputs
 from runner.node.failures import EvictedError, StageFailedError, full_disk_text
+from runner.node.gang import Gang
 from runner.node.image_environment import ImageEnvironment
 from runner.node.inputs import Fetch, InputAccess, fetch_inputs
 from runner.node.patience import Patience
+from runner.node.resume import Restored
 from runner.node.run_spec import RunSpec
 from runner.node.script_hooks import python_path
 from runner.node.settings import NodeSettings
@@ -112,7 +115,7 @@ class Attempt:
         self._checkpoints = checkpoints
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
-        """Stages code to restore; returns the variables they add for the script."""
+        """Stages code to inputs; returns the variables they add for the script."""
         with self._events.stage("code", "unpacking the code"):
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self._spec.code_sha256)
@@ -139,8 +142,12 @@ class Attempt:
                     self._termination.check,
                 )
                 variables |= fetch_inputs(fetch, self._spec.inputs)
+        return variables
+
+    def resume(self) -> dict[str, str]:
+        """Stage restore; returns the variables it adds for the script."""
         self._termination.check()
-        return variables | self._checkpoints.restore()
+        return self._checkpoints.restore()
 
     def _environment(self) -> Path:
         spec, code, shared = self._spec, self._dirs.code, self._node.shared_dir
@@ -159,8 +166,21 @@ class Attempt:
                 constraints=spec.constraints,
             )
 
-    def run(self, inherited: Mapping[str, str], prepared: Mapping[str, str]) -> None:
-        """Stage command: `inherited` is the task's environment, `prepared` comes from `prepare`."""
+    @property
+    def restored(self) -> Restored | None:
+        """The checkpoint it goes on from."""
+        return self._checkpoints.restored
+
+    def run(
+        self,
+        inherited: Mapping[str, str],
+        prepared: Mapping[str, str],
+        others: Gang | None = None,
+    ) -> None:
+        """Stage command: `inherited` is the task's environment, `prepared` comes from `prepare`.
+
+        `others` are the run's other nodes, where this is the primary of several.
+        """
         environment = self._script_environment(inherited, prepared)
         write_shell_file(self._dirs.logs, environment, self._spec.secrets)
         with self._events.stage("command", shlex.join(self._spec.command)):
@@ -173,7 +193,7 @@ class Attempt:
                     stdout=self._dirs.stdout,
                     stderr=self._dirs.stderr,
                     timeout_s=self._spec.timeout_s,
-                    terminated=lambda: self._termination.requested or checkpoints.must_stop,
+                    terminated=lambda: self._must_stop(others),
                     grace_s=lambda: checkpoints.grace_s,
                     on_start=checkpoints.start,
                 )
@@ -182,9 +202,16 @@ class Attempt:
                 raise
             checkpoints.finish(ended)
             self._termination.check()
+            if others is not None:
+                others.settle(ended)
             if ended.stopped:
                 raise EvictedError
             self._check_end(ended)
+
+    def _must_stop(self, others: Gang | None) -> bool:
+        if self._termination.requested or self._checkpoints.must_stop:
+            return True
+        return others is not None and others.failed
 
     def export(self, runs: Container, prefix: str) -> list[OutputFile]:
         """Stage export."""
@@ -238,6 +265,7 @@ class Attempt:
         return {
             **inherited,
             **self._spec.env,
+            **ALONE,
             **prepared,
             **({"PYTHONPATH": modules} if modules else {}),
             "PATH": f"{bin_dir}{os.pathsep}{path}",

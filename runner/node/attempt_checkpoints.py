@@ -18,7 +18,7 @@ from runner.node.folder_listing import Listing, list_folder
 from runner.node.notice import Notice, NoticeWatch
 from runner.node.patience import Patience
 from runner.node.resume import Restored, Resume
-from runner.node.run_spec import RunSpec
+from runner.node.run_spec import ResumeFrom, RunSpec
 from runner.node.snapshot import Snapshots
 from runner.node.termination import Termination
 
@@ -68,7 +68,17 @@ class AttemptCheckpoints:
         spec = self._spec
         if spec.checkpoints is None and spec.resume_from is None:
             return {}
-        resume = Resume(
+        self.restored = self._resume().restore(self._number, spec.resume_from)
+        self._found = list_folder(self._folder)
+        return {"RUNNER_RESUMED": "1"} if self.restored else {}
+
+    def follow(self, wanted: ResumeFrom) -> dict[str, str]:
+        """Bring back exactly that one, as another node of the run has; variables as `restore`."""
+        self.restored = self._resume().follow(wanted)
+        return {"RUNNER_RESUMED": "1"}
+
+    def _resume(self) -> Resume:
+        return Resume(
             self._runs,
             self._blobs,
             folder=self._folder,
@@ -77,9 +87,6 @@ class AttemptCheckpoints:
             patience=self._patience,
             check=self._termination.check,
         )
-        self.restored = resume.restore(self._number, spec.resume_from)
-        self._found = list_folder(self._folder)
-        return {"RUNNER_RESUMED": "1"} if self.restored else {}
 
     @property
     def where_from(self) -> str:

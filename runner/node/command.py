@@ -8,7 +8,7 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from runner.node.failures import StageFailedError
@@ -27,12 +27,14 @@ NOT_FOUND_EXIT_CODE = 127  # as a shell
 class Ended:
     """How the script ended: its exit code, 128 + n for signal n.
 
-    `stopped` is whether it got SIGTERM because `terminated` had turned true.
+    `stopped` is whether it got SIGTERM because `terminated` had turned true; `at` is a time of
+    `time.monotonic`.
     """
 
     exit_code: int
     timed_out: bool
     stopped: bool = False
+    at: float = field(default_factory=time.monotonic, compare=False)
 
 
 def run_command(  # noqa: PLR0913 - all of one process

@@ -26,9 +26,15 @@ Report = Callable[..., None]
 class EventLog:
     """Writes events and keeps the seconds each stage took."""
 
-    def __init__(self, queue: LineQueue, redactor: Redactor | None = None) -> None:
+    def __init__(
+        self,
+        queue: LineQueue,
+        redactor: Redactor | None = None,
+        on_stage: Callable[[str, str], None] | None = None,
+    ) -> None:
         self._queue = queue
         self._redactor = redactor or Redactor()
+        self._on_stage = on_stage
         self._last_progress = 0.0
         self._summary = ""
         self.current = "code"
@@ -42,6 +48,8 @@ class EventLog:
         self._last_progress = 0.0  # the first progress of a stage is always shown
         self._summary = ""
         self._write(name, "start", message)
+        if self._on_stage is not None:
+            self._on_stage(name, message)
         logger.info("%s ...", message or name)
 
         def report(

@@ -23,6 +23,10 @@ class StageFailedError(Exception):
         self.exit_code = exit_code
 
 
+class NodeLostError(StageFailedError):
+    """Another node of the run is gone: Batch is about to run the whole task again."""
+
+
 class TerminatedError(Exception):
     """Batch asked the task to end: the run goes on elsewhere, or the client cancelled it."""
 

@@ -72,6 +72,7 @@ class NoticeWatch(threading.Thread):
         self._names = {node.lower()} - {""}
         self._is_named = False
         self._forgotten = ""
+        self._told: Notice | None = None
         self.notice: Notice | None = None
         self.on_notice: Callable[[Notice], None] | None = None
 
@@ -79,6 +80,15 @@ class NoticeWatch(threading.Thread):
         """Nothing came of the notice: it counts no more."""
         if self.notice is not None:
             self._forgotten, self.notice = self.notice.event_id, None
+        self._told = None
+
+    def tell(self, notice: Notice) -> None:
+        """A node that this one works with is about to go: from any thread, as if it were ours."""
+        self._told = notice
+        if self.notice is None:
+            self.notice = notice
+            if self.on_notice is not None:
+                self.on_notice(notice)
 
     def run(self) -> None:
         """Thread body."""
@@ -106,7 +116,7 @@ class NoticeWatch(threading.Thread):
         ours = next((event for event in preempts if self._concerns_us(event)), None)
         event_id = str(ours.get("EventId", "")) if ours else ""
         if ours is None or event_id == self._forgotten:
-            self.notice = None
+            self.notice = self._told
             return
         is_new = self.notice is None or self.notice.event_id != event_id
         self.notice = Notice(event_id, time.monotonic() + _left_s(ours, date))

@@ -86,6 +86,16 @@ class Resume:
             self._runs.put(self._blobs.attempt(number, "resume.json"), document)
         return restored
 
+    def follow(self, wanted: ResumeFrom) -> Restored:
+        """Exactly what another node of the run goes on from. Raises StageFailedError."""
+        with self._events.stage(STAGE, "fetching the primary's checkpoint") as report:
+            try:
+                restored = self._other(wanted, report)
+            except OSError as err:
+                raise (disk_full(STAGE, err) if is_disk_full(err) else err) from err
+            self._events.summarise(self._text(restored))
+        return restored
+
     def _other(self, wanted: ResumeFrom, report: Report) -> Restored:
         self._skipped.clear()
         found = find_checkpoints(self._runs, wanted.run_id, wanted.checkpoint)

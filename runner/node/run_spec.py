@@ -69,6 +69,7 @@ class RunSpec:
     resume_from: ResumeFrom | None = None
     secrets: frozenset[str] = frozenset()
     image: str | None = None
+    nodes: int = 1
 
 
 def parse_run_spec(body: bytes) -> RunSpec:
@@ -94,6 +95,7 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
     metrics: dict[str, Any] = raw.get("metrics") or {}
     env: dict[str, Any] = raw.get("env") or {}
     image: dict[str, Any] = raw.get("image") or {}
+    resources: dict[str, Any] = raw.get("resources") or {}
     return RunSpec(
         run_id=str(raw["run_id"]),
         code_sha256=str(raw["code"]["sha256"]),
@@ -115,6 +117,7 @@ def _to_spec(raw: dict[str, Any]) -> RunSpec:
         resume_from=_resume_from(raw.get("resume_from")),
         secrets=frozenset(raw.get("secrets") or ()),
         image=image.get("name"),
+        nodes=int(resources.get("nodes") or 1),
     )
 
 

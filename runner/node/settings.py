@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from runner.node.blobs import Container
 from runner.node.documents import parse_json
+from runner.node.hosts import TOKEN_VARIABLE
 from runner.node.identity import Credential, ManagedIdentityCredential, SasCredential
 from runner.node.inputs import InputAccess
 from runner.node.patience import Patience
@@ -22,7 +23,7 @@ from runner.node.transport import Transport
 
 STORAGE_VARIABLE = "RUNNER_STORAGE"  # a secret: never given to the script, never printed
 GROUP_SECRETS_VARIABLE = "RUNNER_GROUP_SECRETS"  # of the tasks that a job manager adds: the same
-OUR_SECRETS = (STORAGE_VARIABLE, SECRETS_VARIABLE, GROUP_SECRETS_VARIABLE)
+OUR_SECRETS = (STORAGE_VARIABLE, SECRETS_VARIABLE, GROUP_SECRETS_VARIABLE, TOKEN_VARIABLE)
 
 
 class SettingsError(Exception):

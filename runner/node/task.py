@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
+from runner.node.hosts import Hosts
 from runner.node.inputs import InputAccess
 from runner.node.notice import NoticeWatch
 from runner.node.patience import Patience
@@ -31,3 +32,5 @@ class Agent:
     secrets: Secrets
     redactor: Redactor
     notices: NoticeWatch | None = None
+    hosts: Hosts | None = None  # of a run over several nodes
+    nodes_token: str = field(default="", repr=False)

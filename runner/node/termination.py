@@ -32,8 +32,12 @@ class Termination:
         if self.requested:
             raise TerminatedError
 
-    def _handle(self, signum: int, frame: FrameType | None) -> None:
-        del signum, frame
+    def request(self) -> None:
+        """As the signal does; from any thread."""
         if not self._requested.is_set():
             self._requested.set()
             self._on_first()
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        del signum, frame
+        self.request()

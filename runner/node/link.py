@@ -1,0 +1,115 @@
+"""A connection between two agents of one run: who may have one, and the messages on it.
+
+Both sides prove with the run's token that they belong to it, without sending it. Messages are JSON
+objects, a line each, and hold no secrets: the connection is not encrypted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+import socket
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, cast
+
+HANDSHAKE_S = 10.0
+LONGEST_LINE = 64 * 1024
+# A node that vanished says nothing: the kernel asks after 15 s of silence, and gives up 20 s later.
+IDLE_S, EVERY_S, PROBES = 15, 5, 4
+
+
+class ImpostorError(Exception):
+    """The other side does not have the run's token."""
+
+
+class Link:
+    """Sends from any thread, receives in one."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._reader = sock.makefile("rb")
+        self._sending = threading.Lock()
+        _notice_when_gone(sock)
+
+    def set_timeout(self, seconds: float | None) -> None:
+        """How long anything here may take."""
+        self._sock.settimeout(seconds)
+
+    def send(self, **message: Any) -> bool:
+        """Whether it could be handed over; whoever receives learns of a lost link."""
+        line = json.dumps(message).encode() + b"\n"
+        try:
+            with self._sending:
+                self._sock.sendall(line)
+        except OSError:
+            return False
+        return True
+
+    def receive(self) -> dict[str, Any] | None:
+        """The next message; None when there will be none."""
+        try:
+            line = self._reader.readline(LONGEST_LINE)
+            message: Any = json.loads(line) if line.endswith(b"\n") else None
+        except (OSError, ValueError, RecursionError):
+            return None
+        return cast("dict[str, Any]", message) if isinstance(message, dict) else None
+
+    def close(self) -> None:
+        """End it, also for a thread that is receiving."""
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+        with suppress(OSError):
+            self._sock.close()
+
+
+def admit(sock: socket.socket, token: str) -> Link:
+    """The primary's side. Raises ImpostorError."""
+    link = Link(sock)
+    link.set_timeout(HANDSHAKE_S)
+    mine = secrets.token_hex(16)
+    link.send(nonce=mine)
+    answer = link.receive() or {}
+    theirs = str(answer.get("nonce", ""))
+    _check(answer, _proof(token, "worker", mine, theirs))
+    link.send(proof=_proof(token, "primary", mine, theirs))
+    link.set_timeout(None)
+    return link
+
+
+def introduce(sock: socket.socket, token: str) -> Link:
+    """The other nodes' side. Raises ImpostorError."""
+    link = Link(sock)
+    link.set_timeout(HANDSHAKE_S)
+    theirs = str((link.receive() or {}).get("nonce", ""))
+    mine = secrets.token_hex(16)
+    link.send(nonce=mine, proof=_proof(token, "worker", theirs, mine))
+    _check(link.receive() or {}, _proof(token, "primary", theirs, mine))
+    link.set_timeout(None)
+    return link
+
+
+def _check(message: Mapping[str, Any], expected: str) -> None:
+    found = str(message.get("proof", ""))
+    if not hmac.compare_digest(found.encode("utf-8", "replace"), expected.encode()):
+        raise ImpostorError
+
+
+def _proof(token: str, role: str, primary_nonce: str, worker_nonce: str) -> str:
+    text = f"{role} {primary_nonce} {worker_nonce}".encode("utf-8", "replace")
+    return hmac.new(token.encode(), text, hashlib.sha256).hexdigest()
+
+
+def _notice_when_gone(sock: socket.socket) -> None:
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    if sys.platform.startswith("linux"):
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, EVERY_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
+        give_up_ms = 1000 * (IDLE_S + EVERY_S * PROBES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, give_up_ms)

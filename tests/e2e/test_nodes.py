@@ -1,0 +1,96 @@
+"""Runs over several nodes, through Batch: one multi-instance task on three local nodes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from pathlib import Path
+
+import pytest
+
+from tests.e2e.conftest import Cli, new_home, until
+from tests.unit.node.test_gang import SUM
+
+THREE = "command: python train.py\nresources: {nodes: 3}\n"
+# Counts in a file of every node's checkpoint folder, long enough to be evicted meanwhile.
+COUNT = """
+import os, pathlib, time
+rank, attempt = os.environ["RUNNER_NODE_RANK"], os.environ["RUNNER_ATTEMPT"]
+state = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"]) / "step"
+step = int(state.read_text()) if state.exists() else 0
+print(f"rank {rank} attempt {attempt} from {'a checkpoint' if step else 'the start'}", flush=True)
+while step < 400 and not (attempt != "1" and step):
+    step += 1
+    state.with_suffix(".new").write_text(str(step))
+    os.rename(state.with_suffix(".new"), state)
+    time.sleep(0.1)
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Generator[Path]:
+    """Services with three nodes of one slot each."""
+    folder = tmp_path_factory.mktemp("nodes")
+    home = new_home(folder / "home")
+    cli = Cli(home, folder)
+    cli.ok("local", "up", "--nodes", "3", "--slots", "1")
+    yield home
+    cli.ok("local", "down")
+
+
+@pytest.fixture
+def three(home: Path, tmp_path: Path) -> Cli:
+    return Cli(home, tmp_path)
+
+
+def node_of(cli: Cli, run_id: str, rank: int) -> str:
+    """Where a rank runs, by the folder it works in; empty while it does not."""
+    found = (cli.home / "local").rglob(f"{run_id}/{rank}/wd/logs/stdout.txt")
+    return next((p for path in found for p in path.parts if p.startswith("tvm-")), "")
+
+
+@pytest.mark.feature(24)
+def test_three_nodes_sum_up_what_each_has_over_the_addresses_they_are_given(
+    three: Cli, script: Callable[..., Path]
+) -> None:
+    folder = script(SUM)
+    script(THREE, "train.yaml")
+    done = three.run("train", folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "rank 0 sum 111" in done.stdout
+    assert "3 nodes: 127." in done.stderr
+    [run] = three.json("ps", "-a")
+    logs = [three.ok("logs", run["run_id"], "--node", rank) for rank in range(3)]
+    assert logs == [f"rank {rank} sum 111\n" for rank in range(3)]
+    [written] = (three.cwd / "outputs").rglob("sum-*")
+    assert written.read_text() == "111"
+
+
+def test_run_goes_on_when_one_of_its_nodes_is_evicted(
+    three: Cli, script: Callable[..., Path]
+) -> None:
+    folder = script(COUNT)
+    script("command: python train.py\ncheckpoints: {interval: 1s}\n", "train.yaml")
+    run_id = three.json("train", folder, "--nodes", "2", "--detach")["run_id"]
+    until(lambda: "committed" in three.ok("show", run_id) or node_of(three, run_id, 1))
+    until(lambda: three.json("show", run_id)["checkpoints"])
+    three.ok("local", "evict", node_of(three, run_id, 1), "--notice", "0")
+    assert three.run("attach", run_id).returncode == 0
+    assert three.ok("logs", run_id).splitlines() == [
+        "rank 0 attempt 1 from the start",
+        "rank 0 attempt 2 from a checkpoint",
+    ]
+    assert three.ok("logs", run_id, "--node", "1", "--attempt", "2").splitlines() == [
+        "rank 1 attempt 2 from a checkpoint"
+    ]
+
+
+def test_pool_that_has_too_few_nodes_is_refused_with_what_helps(
+    three: Cli, script: Callable[..., Path]
+) -> None:
+    folder = script("print(1)")
+    for options in ([], ["--pool", "local"]):
+        refused = three.run("train", folder, "--nodes", "4", *options)
+        assert refused.returncode == 3
+        assert "runner local up --nodes 4 --slots 1" in refused.stderr
+    assert os.listdir(three.cwd) == ["project"]

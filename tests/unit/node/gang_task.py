@@ -1,0 +1,114 @@
+"""A run over several nodes as Batch starts it: coordination commands, then the primary's own."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from runner.node.pack import build_agent
+from tests.processes import alive
+from tests.unit.node.agent_task import RUN, Task
+
+
+class GangTask(Task):
+    """`addresses` are the nodes', the primary's first; each is a folder."""
+
+    addresses: list[str]
+    token: str
+
+    def start_gang(self, nodes: int) -> subprocess.Popen[str]:
+        """Every coordination command, then the application command."""
+        net = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(250)}"
+        self.addresses = [f"{net}.{number + 1}" for number in range(nodes)]
+        self.token = secrets.token_hex(16)
+        for rank in range(nodes):
+            done = subprocess.run(
+                [sys.executable, str(self.folder_of(rank) / "runner-agent.pyz"), "join"],
+                env=self._environment(rank),
+                cwd=self.work_dir(rank),
+                capture_output=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+        return self._start_primary()
+
+    def _start_primary(self) -> subprocess.Popen[str]:
+        (self.work_dir(0) / "code.tar.gz").write_bytes(self.code)
+        process = subprocess.Popen(
+            [sys.executable, str(self.folder_of(0) / "runner-agent.pyz")],
+            env=self._environment(0),
+            cwd=self.work_dir(0),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.processes.append(process)
+        return process
+
+    def run_gang(self, nodes: int) -> int:
+        process = self.start_gang(nodes)
+        self.output, _ = process.communicate(timeout=120)
+        return process.returncode
+
+    def work_dir(self, rank: int) -> Path:
+        folder = self.folder_of(rank)
+        return (folder / str(rank) if rank else folder) / "wd"
+
+    def worker_log(self, rank: int) -> str:
+        return (self.work_dir(rank) / "runner-worker.txt").read_text()
+
+    def kill_worker(self, script_pid: int) -> None:
+        """The agent of a node, and with it its script; `script_pid` is the script's."""
+        stat = Path(f"/proc/{script_pid}/stat").read_text()
+        os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+
+    def folder_of(self, rank: int) -> Path:
+        """`AZ_BATCH_TASK_SHARED_DIR` of one node, with the files for every node."""
+        folder = self.folder / f"node-{rank}" / "task"
+        if not folder.exists():
+            (folder / str(rank) / "wd" if rank else folder / "wd").mkdir(parents=True)
+            (folder / "runner-agent.pyz").write_bytes(build_agent())
+            (folder / "code.tar.gz").write_bytes(self.code)
+        return folder
+
+    def _environment(self, rank: int) -> dict[str, str]:
+        place = {"url": self.service.url, "sas": "sv=1&sig=secret-signature"}
+        return {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.work_dir(rank)),
+            "RUNNER_RUN_ID": RUN,
+            "RUNNER_STORAGE": json.dumps({"runs": place, "data": place}),
+            "RUNNER_NODES_TOKEN": self.token,
+            "AZ_BATCH_NODE_SHARED_DIR": str(self.shared),
+            "AZ_BATCH_TASK_SHARED_DIR": str(self.folder_of(rank)),
+            "AZ_BATCH_TASK_WORKING_DIR": str(self.work_dir(rank)),
+            "AZ_BATCH_NODE_ID": f"tvm-{rank}",
+            "AZ_BATCH_NODE_IS_DEDICATED": "true",
+            "AZ_BATCH_HOST_LIST": ",".join(self.addresses),
+            "AZ_BATCH_MASTER_NODE": f"{self.addresses[0]}:6000",
+            "AZ_BATCH_IS_CURRENT_NODE_MASTER": "false" if rank else "true",
+            "BATCH_EMULATOR_NODE_IP": self.addresses[rank],
+            "PYTHONDONTWRITEBYTECODE": "1",
+            **self.settings,
+        }
+
+    def pids(self, count: int) -> dict[int, int] | None:
+        """Of the scripts by rank, which write them to the shared folder; None while some lack."""
+        files = {path.name: path.read_text() for path in self.shared.glob("pid-*")}
+        found = {int(name[4:]): int(text) for name, text in files.items() if text}
+        return found if len(found) == count else None
+
+    def all_gone(self, pids: dict[int, int]) -> bool:
+        return not any(alive(pid) for pid in pids.values())
+
+
+def lines_of(task: Task, rank: int) -> list[dict[str, Any]]:
+    """Events of one node's attempt."""
+    return task.lines(f"nodes/{rank}/attempts/1/events.jsonl")

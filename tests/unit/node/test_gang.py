@@ -1,0 +1,221 @@
+"""A run over several nodes: the packed agent on each, as Batch's commands start it."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.node.agent_task import RUN
+from tests.unit.node.fake_blob import FakeBlobs
+from tests.unit.node.gang_task import GangTask, lines_of
+
+SUM = """
+import os, socket, sys, time
+rank, nodes = int(os.environ["RUNNER_NODE_RANK"]), int(os.environ["RUNNER_NODES"])
+address = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+if rank == 0:
+    total, peers = 1, []
+    with socket.create_server(address) as server:
+        while len(peers) < nodes - 1:
+            peers.append(server.accept()[0])
+            total += int(peers[-1].makefile().readline())
+    for peer in peers:
+        peer.sendall(f"{total}\\n".encode())
+else:
+    while True:
+        try:
+            peer = socket.create_connection(address)
+            break
+        except OSError:
+            time.sleep(0.05)
+    peer.sendall(f"{10 ** rank}\\n".encode())
+    total = int(peer.makefile().readline())
+print("rank", rank, "sum", total)
+print("err", rank, file=sys.stderr)
+open(os.path.join(os.environ["RUNNER_OUTPUT_DIR"], f"sum-{rank}"), "w").write(str(total))
+"""
+PID = """
+import os, pathlib, sys, time
+rank = int(os.environ["RUNNER_NODE_RANK"])
+shared = pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"])
+(shared / f"pid-{rank}").write_text(str(os.getpid()))
+"""
+SLEEP = PID + "time.sleep(300)\n"
+RESOURCES = {"nodes": 3}
+Until = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
+    made = GangTask(tmp_path, service)
+    yield made
+    for process in made.processes:
+        process.kill()
+        process.communicate()
+
+
+def test_every_node_runs_the_script_and_knows_the_others(gang: GangTask) -> None:
+    gang.submit(SUM, resources=RESOURCES)
+    assert gang.run_gang(3) == 0, gang.output
+    assert gang.text("logs/stdout.txt") == "rank 0 sum 111\n"
+    assert [gang.text(f"nodes/{n}/stdout.txt") for n in (1, 2)] == [
+        "rank 1 sum 111\n",
+        "rank 2 sum 111\n",
+    ]
+    assert gang.text("nodes/1/stderr.txt") == "err 1\n"
+    assert [one["path"] for one in gang.json("result.json")["outputs"]] == ["sum-0"]
+    start = gang.json("nodes/2/attempts/1/start.json")
+    assert (start["rank"], start["node"]) == (2, "tvm-2")
+    assert [e["stage"] for e in lines_of(gang, 2) if e["state"] == "end"][-1] == "command"
+    waited = [e["message"] for e in gang.lines("attempts/1/events.jsonl") if e["stage"] == "nodes"]
+    assert waited[-1] == "3 nodes: " + ", ".join(gang.addresses)
+
+
+def test_script_gets_what_launchers_and_frameworks_read(gang: GangTask) -> None:
+    gang.submit("import json, os; print(json.dumps(dict(os.environ)))", resources={"nodes": 2})
+    assert gang.run_gang(2) == 0, gang.output
+    first, second = (
+        json.loads(gang.text(name)) for name in ("logs/stdout.txt", "nodes/1/stdout.txt")
+    )
+    assert [one["RUNNER_NODE_RANK"] for one in (first, second)] == ["0", "1"]
+    assert [one["NODE_RANK"] for one in (first, second)] == ["0", "1"]
+    same = ("RUNNER_NODES", "RUNNER_NODE_IPS", "MASTER_ADDR", "MASTER_PORT", "PET_NNODES",
+            "PET_MASTER_PORT", "JAX_COORDINATOR_ADDRESS", "JAX_NUM_PROCESSES")  # fmt: skip
+    assert all(first[name] == second[name] for name in same)
+    assert first["RUNNER_NODE_IPS"].split(",") == gang.addresses
+    assert first["MASTER_ADDR"] == gang.addresses[0]
+    clusters = [json.loads(one["TF_CONFIG"]) for one in (first, second)]
+    assert clusters[0]["cluster"] == clusters[1]["cluster"]
+    workers = clusters[0]["cluster"]["worker"]
+    assert [worker.rpartition(":")[0] for worker in workers] == gang.addresses
+    assert [one["task"]["index"] for one in clusters] == [0, 1]
+    assert not {"RANK", "WORLD_SIZE", "LOCAL_RANK"} & set(first)
+    for one in (first, second):
+        assert gang.token not in json.dumps(one)
+        assert "RUNNER_STORAGE" not in one
+
+
+def test_failure_of_another_rank_ends_all_and_is_named(gang: GangTask) -> None:
+    gang.submit(PID + "if rank == 1: sys.exit(3)\ntime.sleep(300)\n", resources=RESOURCES)
+    assert gang.run_gang(3) == 3, gang.output
+    result = gang.json("result.json")
+    assert (result["status"], result["exit_code"]) == ("failed", 3)
+    assert result["message"] == "rank 1 on node tvm-1: python train.py exited with code 3"
+    pids = gang.pids(3)
+    assert pids is not None
+    assert gang.all_gone(pids)
+
+
+def test_who_failed_first_is_named_when_others_fail_of_it(gang: GangTask) -> None:
+    script = PID + (
+        "if rank == 2: sys.exit(5)\n"
+        "while not (shared / 'pid-2').exists(): time.sleep(0.01)\n"
+        "time.sleep(1); sys.exit(1)\n"
+    )
+    gang.submit(script, resources=RESOURCES)
+    assert gang.run_gang(3) == 5, gang.output
+    assert gang.json("result.json")["message"].startswith("rank 2 on node tvm-2: ")
+
+
+def test_failed_preparation_of_a_node_fails_the_run_with_its_reason(gang: GangTask) -> None:
+    gang.submit(SLEEP, resources={"nodes": 2})
+    (gang.folder_of(1) / "code.tar.gz").write_bytes(b"torn")
+    assert gang.run_gang(2) != 0
+    result = gang.json("result.json")
+    assert (result["step"], result["code"]) == ("code", "CodeInvalid")
+    assert result["message"].startswith("rank 1 on node tvm-1: ")
+
+
+def test_terminated_primary_takes_the_others_with_it(gang: GangTask, until: Until) -> None:
+    gang.submit(SLEEP, resources=RESOURCES)
+    primary = gang.start_gang(3)
+    until(lambda: gang.pids(3))
+    pids = gang.pids(3) or {}
+    primary.send_signal(signal.SIGTERM)
+    assert primary.wait(60) == 143
+    until(lambda: gang.all_gone(pids))
+    assert not gang.has("result.json")
+    assert gang.json("attempts/1/end.json")["why"] == "terminated"
+
+
+def test_killed_primary_takes_the_others_with_it(gang: GangTask, until: Until) -> None:
+    gang.submit(SLEEP, resources=RESOURCES)
+    primary = gang.start_gang(3)
+    until(lambda: gang.pids(3))
+    pids = gang.pids(3) or {}
+    primary.kill()
+    until(lambda: gang.all_gone(pids))
+    until(lambda: "the primary is gone" in gang.worker_log(1))
+    assert not gang.has("result.json")
+
+
+def test_lost_node_fails_nothing_while_batch_may_run_the_task_again(
+    gang: GangTask, until: Until
+) -> None:
+    gang.submit(SLEEP, resources=RESOURCES)
+    primary = gang.start_gang(3)
+    until(lambda: gang.pids(3))
+    pids = gang.pids(3) or {}
+    gang.kill_worker(pids[1])
+    until(lambda: gang.all_gone(pids))
+    until(lambda: "waiting for Batch" in gang.text("attempts/1/events.jsonl"))
+    assert primary.poll() is None
+    primary.send_signal(signal.SIGTERM)  # as Batch does when it requeues
+    assert primary.wait(60) == 143
+    assert not gang.has("result.json")
+
+
+def test_every_node_goes_on_from_the_same_checkpoint(gang: GangTask, until: Until) -> None:
+    script = (
+        PID
+        + """
+state = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"]) / "step"
+print("resumed" if os.environ.get("RUNNER_RESUMED") else "new", end=" ")
+print(state.exists() and state.read_text())
+if os.environ["RUNNER_ATTEMPT"] == "1":
+    state.with_suffix(".new").write_text(f"of rank {rank}")
+    os.rename(state.with_suffix(".new"), state)
+    time.sleep(300)
+"""
+    )
+    gang.submit(script, resources={"nodes": 2}, checkpoints={"interval_s": 0.2})
+    primary = gang.start_gang(2)
+    until(lambda: gang.has("checkpoints/1/manifest.json"))
+    pids = gang.pids(2) or {}
+    primary.kill()
+    primary.wait(60)
+    until(lambda: gang.all_gone(pids))
+    assert gang.run_gang(2) == 0, gang.output
+    assert gang.text("logs/stdout.txt").splitlines() == ["new False", "resumed of rank 0"]
+    assert gang.text("nodes/1/stdout.txt").splitlines()[-1] == "resumed of rank 0"
+    assert gang.json("nodes/1/attempts/2/start.json")["log_offsets"]["stdout"] > 0
+
+
+def test_metrics_of_other_nodes_are_beside_those_of_the_run(gang: GangTask) -> None:
+    script = """
+import json, os
+with open(os.environ["RUNNER_METRICS_FILE"], "a") as out:
+    out.write(json.dumps({"step": 1, "loss": float(os.environ["RUNNER_NODE_RANK"])}) + "\\n")
+print("loss=0.25")
+"""
+    gang.submit(script, resources={"nodes": 2})
+    assert gang.run_gang(2) == 0, gang.output
+    assert {line["value"] for line in gang.lines("metrics.jsonl")} == {0.0, 0.25}
+    assert [line["value"] for line in gang.lines("nodes/1/metrics.jsonl")] == [1.0]
+
+
+def test_run_for_several_nodes_does_not_run_on_one(gang: GangTask) -> None:
+    gang.submit(SLEEP, resources={"nodes": 2})
+    assert gang.run() != 0
+    assert gang.json("result.json")["code"] == "RunSpecInvalid"
+
+
+def test_command_that_names_the_nodes_works_on_one(gang: GangTask) -> None:
+    gang.submit("import os; print(os.environ['RUNNER_NODES'], os.environ['RUNNER_NODE_RANK'])")
+    assert gang.run() == 0, gang.output
+    assert gang.text("logs/stdout.txt") == "1 0\n"
+    assert not [name for name in gang.service.blobs if name.startswith(f"{RUN}/nodes/")]
