@@ -27,6 +27,9 @@ def logs(
     attempt: Annotated[
         int | None, typer.Option("--attempt", min=1, help="Only this attempt.")
     ] = None,
+    node: Annotated[
+        int, typer.Option("--node", min=0, help="Of a run over several, this one, from 0.")
+    ] = 0,
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
@@ -43,9 +46,9 @@ def logs(
     record = find_run(connection, run)
     stream: LogStream = "stderr" if stderr else "stdout"
     if follow:
-        _follow(out, connection, record, stream, tail)
+        _follow(out, connection, record, stream, tail, node)
     else:
-        _print(out, connection, record, stream, tail, attempt)
+        _print(out, connection, record, stream, tail, attempt, node)
 
 
 def _print(
@@ -55,11 +58,12 @@ def _print(
     stream: LogStream,
     tail: int | None,
     attempt: int | None,
+    node: int,
 ) -> None:
     from runner.flows.logs import read_log
 
     rest, empty = "", True
-    for piece in read_log(connection, record, stream, tail=tail, attempt=attempt):
+    for piece in read_log(connection, record, stream, tail=tail, attempt=attempt, node=node):
         empty = empty and not piece
         *lines, rest = (rest + piece).split("\n")
         for line in lines:
@@ -67,11 +71,16 @@ def _print(
     if rest:
         out.text(rest)
     if empty and tail != 0:
-        _say_where_else(out, connection, record, stream, attempt)
+        _say_where_else(out, connection, record, stream, attempt, node)
 
 
 def _say_where_else(
-    out: Output, connection: Connection, record: RunRecord, stream: LogStream, attempt: int | None
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    stream: LogStream,
+    attempt: int | None,
+    node: int,
 ) -> None:
     """A script that failed at once wrote its trace to the other stream: nothing is no answer."""
     from runner.flows.logs import read_log
@@ -79,22 +88,29 @@ def _say_where_else(
     other: LogStream = "stdout" if stream == "stderr" else "stderr"
     words = {"stdout": "standard output", "stderr": "standard error"}
     said = f"nothing on {words[stream]}"
-    if any(read_log(connection, record, other, tail=1, attempt=attempt)):
-        flag = " --stderr" if other == "stderr" else ""
+    if any(read_log(connection, record, other, tail=1, attempt=attempt, node=node)):
+        flag = (f" --node {node}" if node else "") + (" --stderr" if other == "stderr" else "")
         said += f"; {words[other]} has something: runner logs {record.run_id}{flag}"
     out.note(said)
 
 
 def _follow(
-    out: Output, connection: Connection, record: RunRecord, stream: LogStream, tail: int | None
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    stream: LogStream,
+    tail: int | None,
+    node: int,
 ) -> None:
     from runner.cli.attach import INTERRUPTED
+    from runner.flows.logs import check_node
     from runner.flows.watch import WatchOptions, watch_run
     from runner.flows.watch_events import ContactLost, LogText
 
-    rest = ""
+    check_node(record, node)
+    options, rest = WatchOptions(tail=tail, streams=(stream,), node=node), ""
     try:
-        for event in watch_run(connection, record, WatchOptions(tail=tail, streams=(stream,))):
+        for event in watch_run(connection, record, options):
             if isinstance(event, LogText):
                 *lines, rest = (rest + event.text).split("\n")
                 for line in lines:

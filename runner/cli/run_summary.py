@@ -92,21 +92,23 @@ def print_failure(
     """The last 20 lines of a failed run, unless they are what the screen shows already."""
     from runner.cli.run_display import LAST_LINES
 
-    lines = _log_tail(connection, record) or ended.task_output.splitlines()[-LAST_LINES:]
+    node = ended.result.rank if ended.result else 0
+    lines = _log_tail(connection, record, node) or ended.task_output.splitlines()[-LAST_LINES:]
     shown = list(display.shown)
     if not lines or shown[-len(lines) :] == lines:
         return
-    out.note(f"the last {len(lines)} lines of {record.run_id}:", style="bold")
+    of = f"node {node} of {record.run_id}" if node else record.run_id
+    out.note(f"the last {len(lines)} lines of {of}:", style="bold")
     for line in lines:
         out.note(f"  {line}")
 
 
-def _log_tail(connection: Connection, record: RunRecord) -> list[str]:
+def _log_tail(connection: Connection, record: RunRecord, node: int) -> list[str]:
     from runner.cli.run_display import LAST_LINES
     from runner.flows.logs import last_lines
 
-    stderr = last_lines(connection, record.run_id, "stderr", LAST_LINES)
-    return stderr or last_lines(connection, record.run_id, "stdout", LAST_LINES)
+    stderr = last_lines(connection, record.run_id, "stderr", LAST_LINES, node)
+    return stderr or last_lines(connection, record.run_id, "stdout", LAST_LINES, node)
 
 
 def _status_line(ended: RunEnded) -> str:
@@ -156,6 +158,8 @@ def _in_all(result: RunResult, view: StageView) -> dict[str, str]:
 def _next_commands(record: RunRecord, ended: RunEnded, folder: Path | None) -> list[str]:
     run_id = record.run_id
     commands = [f"runner show {run_id}", f"runner logs {run_id}"]
+    if ended.result and ended.result.rank:
+        commands[1] += f" --node {ended.result.rank} --stderr"
     if ended.result and ended.result.outputs and folder is None:
         commands.append(f"runner files get {run_id}")
     return commands

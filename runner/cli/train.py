@@ -31,6 +31,7 @@ from runner.cli.where_options import (
     AfterOption,
     GpuOption,
     MaxTimeOption,
+    NodesOption,
     PriorityOption,
     RetriesOption,
     SpotOption,
@@ -55,6 +56,7 @@ def train(
     pool: PoolOption = None,
     experiment: ExperimentOption = None,
     gpu: GpuOption = None,
+    nodes: NodesOption = None,
     spot: SpotOption = None,
     priority: PriorityOption = None,
     after: AfterOption = None,
@@ -76,8 +78,9 @@ def train(
     out = Output(output)
     settings = open_settings(target, stack, pool=pool, output_dir=output_dir)
     flags = to_flags(
-        gpu=gpu, spot=spot, priority=priority, after=after, max_time=max_time, retries=retries
-    )
+        gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
+        retries=retries,
+    )  # fmt: skip
     recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), flags)
     options = TrainOptions(
         overrides=tuple(set_ or ()),

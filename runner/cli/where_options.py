@@ -13,6 +13,10 @@ GpuOption = Annotated[
     int | None,
     typer.Option("--gpu", metavar="N", min=0, help="At least N GPUs.", show_default=False),
 ]
+NodesOption = Annotated[
+    int | None,
+    typer.Option("--nodes", metavar="N", min=1, help="On N nodes at once.", show_default=False),
+]
 SpotOption = Annotated[
     bool | None,
     typer.Option("--spot/--dedicated", help="Only on nodes of this kind.", show_default=False),
@@ -38,6 +42,7 @@ RetriesOption = Annotated[
 def to_flags(
     *,
     gpu: int | None,
+    nodes: int | None,
     spot: bool | None,
     priority: int | None,
     after: list[str] | None,
@@ -48,4 +53,4 @@ def to_flags(
     from runner.core.recipe_flags import RecipeFlags
 
     capacity = None if spot is None else "spot" if spot else "dedicated"
-    return RecipeFlags(gpu, capacity, priority, tuple(after or ()), max_time, retries)
+    return RecipeFlags(gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes=nodes)

@@ -32,6 +32,8 @@ _OF_RESULTS = {
     "OutputUnreadable": "write files with plain names that the task may read",
     "DiskFull": "write less, or choose a VM size with a larger disk",
     "StorageFailed": _RETRY,
+    "NodesMissing": "let the pool's nodes reach one another on ports 21000 to 28999",
+    "NodeLost": "look at the node: its memory may have run out; or allow retries",
 }
 _ENDS = {
     NO_ACCESS: (

@@ -113,6 +113,7 @@ def _nodes_fix(wanted: int) -> str:
 
 
 def _named(pool: PoolOutput, asked: Resources, insisted: Resources) -> PoolChoice:
+    check_nodes(pool, max(asked.nodes, insisted.nodes))
     if missing := lacks(pool, insisted):
         raise RunnerError(
             "R-POOL-FIT",
@@ -120,7 +121,6 @@ def _named(pool: PoolOutput, asked: Resources, insisted: Resources) -> PoolChoic
             why=f"it has {missing}",
             fix="leave out --pool, or what it does not have",
         )
-    check_nodes(pool, max(asked.nodes, insisted.nodes))
     missing = lacks(pool, asked)
     warning = f"pool {pool.id} is not what `resources` asks for: it has {missing}"
     return PoolChoice(pool, (warning,) if missing else ())

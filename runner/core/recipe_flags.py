@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 from runner.core.errors import RunnerError
 from runner.core.recipe import Recipe
-from runner.core.resources import PRIORITIES, Capacity, Resources
+from runner.core.resources import MOST_NODES, PRIORITIES, Capacity, Resources
 
 _MOST_RETRIES = 100
 _MOST_SECONDS = 7 * 86400
@@ -22,11 +22,12 @@ class RecipeFlags:
     after: tuple[str, ...] = ()
     max_time: str | None = None
     retries: int | None = None
+    nodes: int | None = None
 
     @property
     def resources(self) -> Resources:
         """What was insisted on: a pool named beside it must have it."""
-        return Resources(gpus=self.gpus, capacity=self.capacity)
+        return Resources(gpus=self.gpus, nodes=self.nodes or 1, capacity=self.capacity)
 
 
 def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
@@ -37,6 +38,7 @@ def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
         resources=replace(
             asked,
             gpus=_within("gpu", flags.gpus, asked.gpus, range(17)),
+            nodes=_within("nodes", flags.nodes, asked.nodes, range(1, MOST_NODES + 1)) or 1,
             capacity=flags.capacity or asked.capacity,
         ),
         priority=_within("priority", flags.priority, recipe.priority, PRIORITIES) or 0,

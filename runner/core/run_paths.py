@@ -41,6 +41,16 @@ class RunPaths:
         """Append blob: what the script wrote to standard error."""
         return f"{self.run_id}/logs/stderr.txt"
 
+    def log(self, stream: str, node: int = 0) -> str:
+        """Append blob: `stdout` or `stderr` of the script on one node, counted from 0."""
+        if node:
+            return f"{self.run_id}/nodes/{node}/{stream}.txt"
+        return self.stdout if stream == "stdout" else self.stderr
+
+    def attempts_on(self, node: int) -> str:
+        """Prefix of the attempts on one node, with the closing slash."""
+        return f"{self.run_id}/nodes/{node}/attempts/" if node else self.attempts
+
     @property
     def metrics(self) -> str:
         """Append blob: one JSON object a line."""

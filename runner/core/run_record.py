@@ -47,6 +47,7 @@ class RunRecord:
     priority: int = 0
     after: tuple[str, ...] = ()
     group: str | None = None
+    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class RunResult:
     outputs: tuple[OutputFile, ...]
     raw: Mapping[str, Any]
     output: str = "output/"  # the folder of the outputs, below the run's; ends with a slash
+    rank: int = 0  # of the node that failed
     evicted: int | None = None  # earlier attempts that were lost or terminated, where it is known
 
 
@@ -143,6 +145,7 @@ def parse_run(content: bytes, run_id: str) -> RunRecord:
             priority=int(raw.get("priority") or 0),
             after=tuple(str(run) for run in raw.get("after") or ()),
             group=raw.get("group"),
+            nodes=int(_part(raw, "resources").get("nodes") or 1),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as err:
         raise _broken(run_id, "run.json", err) from err
@@ -168,6 +171,7 @@ def parse_result(data: bytes, run_id: str) -> RunResult:
             outputs=tuple(_output(entry) for entry in raw.get("outputs") or ()),
             raw=raw,
             output=check_output_path(str(raw.get("output") or "output/")),
+            rank=int(raw.get("rank") or 0),
             evicted=None if raw.get("evicted") is None else int(raw["evicted"]),
         )
     except (KeyError, TypeError, ValueError, AttributeError) as err:

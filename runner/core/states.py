@@ -31,7 +31,9 @@ class RunState(StrEnum):
 
 
 _FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.LOST})
-_PREPARING_STAGES = frozenset({"secrets", "code", "environment", "data", "inputs", "restore"})
+_PREPARING_STAGES = frozenset(
+    {"secrets", "code", "environment", "data", "inputs", "restore", "nodes"}
+)
 
 
 @dataclass(frozen=True, slots=True)

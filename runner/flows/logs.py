@@ -15,12 +15,6 @@ from runner.flows.run_documents import load_attempts, runs_container
 from runner.flows.watch_events import LogStream
 
 
-def log_blob(run_id: str, stream: LogStream) -> str:
-    """The blob of a log stream."""
-    paths = RunPaths(run_id)
-    return paths.stdout if stream == "stdout" else paths.stderr
-
-
 def read_log(
     connection: Connection,
     record: RunRecord,
@@ -28,27 +22,47 @@ def read_log(
     *,
     tail: int | None = None,
     attempt: int | None = None,
+    node: int = 0,
 ) -> Iterator[str]:
-    """The log so far, in pieces. Where the agent wrote none, what Batch kept of the task."""
+    """The log so far, in pieces. Where the agent wrote none, what Batch kept of the task.
+
+    `node` counts from 0. Raises RunnerError for one that the run does not have.
+    """
+    check_node(record, node)
     container = runs_container(connection)
-    blob = log_blob(record.run_id, stream)
+    blob = RunPaths(record.run_id).log(stream, node)
     size = container.size(blob)
     if size is None:
-        yield _task_log(connection, record, stream)
+        yield "" if node else _task_log(connection, record, stream)
         return
     start, end = 0, size
     if attempt is not None:
-        attempts = load_attempts(container, record.run_id)
+        attempts = load_attempts(container, record.run_id, node)
         start, end = _attempt_range(attempts, attempt, stream, size)
     yield from _pieces(container, blob, start, end, tail)
 
 
-def last_lines(connection: Connection, run_id: str, stream: LogStream, lines: int) -> list[str]:
+def last_lines(
+    connection: Connection, run_id: str, stream: LogStream, lines: int, node: int = 0
+) -> list[str]:
     """The last lines of a log stream, at most."""
     container = runs_container(connection)
-    blob = log_blob(run_id, stream)
+    blob = RunPaths(run_id).log(stream, node)
     text = TextCursor(container, blob, tail_offset(container, blob, lines)).read()
     return text.splitlines()[-lines:]
+
+
+def check_node(record: RunRecord, node: int) -> None:
+    """Raise RunnerError for a node that the run does not have."""
+    if node < record.nodes:
+        return
+    has = f"0 to {record.nodes - 1}" if record.nodes > 1 else "0 only"
+    raise RunnerError(
+        "R-NODE-UNKNOWN",
+        f"{record.run_id} has no node {node}",
+        why=f"its nodes are numbered {has}",
+        fix=f"runner logs {record.run_id} --node {record.nodes - 1}",
+    )
 
 
 def _pieces(

@@ -90,9 +90,9 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
     return None if content is None else parse_result(content, run_id)
 
 
-def load_attempts(container: BlobContainer, run_id: str) -> tuple[AttemptStart, ...]:
-    """All attempts that started, in order."""
-    prefix = RunPaths(run_id).attempts
+def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple[AttemptStart, ...]:
+    """All attempts that started, in order; those of another `node` than the primary have it too."""
+    prefix = RunPaths(run_id).attempts_on(node)
     names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/start.json")]
     contents = in_parallel(container.read, names)
     starts = [parse_attempt_start(content) for content in contents if content is not None]

@@ -69,6 +69,7 @@ class WatchOptions:
     pace: Pace = Pace()
     patience_s: float = PATIENCE_S
     beats: bool = False
+    node: int = 0  # whose log
 
 
 def watch_run(
@@ -214,7 +215,7 @@ class _Watcher:
         logs: list[_LogTail] = []
         skipped: list[LogSkipped] = []
         for stream in self._options.streams:
-            blob = self._paths.stdout if stream == "stdout" else self._paths.stderr
+            blob = self._paths.log(stream, self._options.node)
             offset = 0
             if self._options.tail is not None:
                 offset = tail_offset(self._container, blob, self._options.tail)

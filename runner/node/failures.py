@@ -21,6 +21,7 @@ class StageFailedError(Exception):
         self.code = code
         self.message = message
         self.exit_code = exit_code
+        self.rank = 0  # the node it happened on, of a run over several
 
 
 class NodeLostError(StageFailedError):

@@ -299,12 +299,14 @@ def wait_for_requeue(
 
 def _failure(member: Member, message: dict[str, Any]) -> StageFailedError:
     code = message.get("exit_code")
-    return StageFailedError(
+    failure = StageFailedError(
         str(message["step"]),
         str(message["code"]),
         f"{member.name}: {message['message']}",
         None if code is None else int(code),
     )
+    failure.rank = member.rank
+    return failure
 
 
 def _doing(member: Member) -> str:

@@ -61,6 +61,7 @@ def commit_result(  # noqa: PLR0913 - one argument per thing the format names
         "step": failure.step if failure else None,
         "code": failure.code if failure else None,
         "message": failure.message if failure else None,
+        **({"rank": failure.rank} if failure and failure.rank else {}),
         "started": started,
         "ended": now_text(),
         "stages_s": dict(stages_s),

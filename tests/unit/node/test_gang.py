@@ -44,6 +44,10 @@ rank = int(os.environ["RUNNER_NODE_RANK"])
 shared = pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"])
 (shared / f"pid-{rank}").write_text(str(os.getpid()))
 """
+ALL_THERE = """
+while len([path for path in shared.glob("pid-*") if path.read_text()]) < 3:
+    time.sleep(0.02)
+"""
 SLEEP = PID + "time.sleep(300)\n"
 RESOURCES = {"nodes": 3}
 Until = Callable[[Callable[[], object]], None]
@@ -75,6 +79,7 @@ def test_every_node_runs_the_script_and_knows_the_others(gang: GangTask) -> None
     assert waited[-1] == "3 nodes: " + ", ".join(gang.addresses)
 
 
+@pytest.mark.feature(23)
 def test_script_gets_what_launchers_and_frameworks_read(gang: GangTask) -> None:
     gang.submit("import json, os; print(json.dumps(dict(os.environ)))", resources={"nodes": 2})
     assert gang.run_gang(2) == 0, gang.output
@@ -99,8 +104,11 @@ def test_script_gets_what_launchers_and_frameworks_read(gang: GangTask) -> None:
         assert "RUNNER_STORAGE" not in one
 
 
+@pytest.mark.feature(24)
 def test_failure_of_another_rank_ends_all_and_is_named(gang: GangTask) -> None:
-    gang.submit(PID + "if rank == 1: sys.exit(3)\ntime.sleep(300)\n", resources=RESOURCES)
+    gang.submit(
+        PID + ALL_THERE + "if rank == 1: sys.exit(3)\ntime.sleep(300)\n", resources=RESOURCES
+    )
     assert gang.run_gang(3) == 3, gang.output
     result = gang.json("result.json")
     assert (result["status"], result["exit_code"]) == ("failed", 3)
