@@ -57,6 +57,8 @@ class Killer:
         """The exit code of the task that was not killed any more."""
         while self.done.count < count:
             self._one(moments(self))
+            torn = self.proof / "torn"
+            assert not torn.exists(), f"after {self.done}: {torn.read_text()}"
         (self.proof / "gate").touch()
         process = self._start()
         process.communicate(timeout=120)

@@ -75,7 +75,7 @@ def any_moment(killer: Killer) -> Moment:
             "the agent as it commits",
             "agent",
             lambda: killer.requests("PUT", "/checkpoints/") >= commits,
-            chance.uniform(0, 0.02),
+            chance.choice((0.0, 0.002, chance.uniform(0, 0.02))),  # a commit takes milliseconds
         ),
         Moment(
             "the script as the agent commits",
@@ -98,9 +98,22 @@ def any_moment_of_a_slow_writer(killer: Killer) -> Moment:
     chance = killer.chance
     writing = lambda: killer.pid() and killer.writing()  # noqa: E731
     started = lambda: killer.pid() is not None  # noqa: E731
+    commits, reads = chance.randrange(1, 5), chance.randrange(1, 3)
     moments = [
         Moment("the script as it writes", "script", writing, chance.uniform(0, 0.15)),
         Moment("the agent as the script writes", "agent", writing, chance.uniform(0, 0.15)),
+        Moment(
+            "the agent as it commits",
+            "agent",
+            lambda: killer.requests("PUT", "/checkpoints/") >= commits,
+            chance.uniform(0, 0.005),
+        ),
+        Moment(
+            "the agent as it restores",
+            "agent",
+            lambda: killer.pid() or killer.requests("GET", "/checkpoints/") >= reads,
+            chance.uniform(0, 0.02),
+        ),
         Moment("the script", "script", started, chance.uniform(0, 4)),
         Moment("the agent", "agent", started, chance.uniform(0, 4)),
         Moment("the agent after SIGTERM", "agent", started, chance.uniform(0, 3), True),

@@ -69,10 +69,26 @@ def torn(why: str) -> None:
     os._exit(TORN_EXIT_CODE)
 
 
+def check_folder() -> None:
+    """The hook passes over a torn state: one that was restored must not go unseen for that.
+
+    A state appears by a rename, whole, and loses its manifest first when it goes.
+    """
+    from runner.hooks.files import MANIFEST, TornStateError, check_state
+
+    for state in Path(CHECKPOINTS).glob("state-*"):
+        try:
+            if (state / MANIFEST).exists():
+                check_state(state)
+        except TornStateError as err:
+            torn(f"{state.name}: {err}")
+
+
 def load(style: str) -> Any:
     if style == "hook":
         from runner.hooks import load_state
 
+        check_folder()
         return load_state()
     path = Path(CHECKPOINTS) / "state"
     if not path.exists():
