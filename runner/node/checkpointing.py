@@ -72,16 +72,14 @@ class Checkpointing(threading.Thread):
     def run(self) -> None:
         """Thread body: a commit each interval while the script runs, and perhaps one after it."""
         be_nice()
-        pause_s = self._rule.interval_s
+        wait_s = self._rule.interval_s
         while not self._ending.is_set():
-            self._wake.wait(pause_s)
+            self._wake.wait(wait_s)
             self._wake.clear()
-            started = time.monotonic()
             if not self._ending.is_set():
-                self._guarded()
-            took_s = time.monotonic() - started
-            # From start to start; where storage is slower than that, at most half of the time.
-            pause_s = max(self._rule.interval_s - took_s, took_s)
+                started = time.monotonic()
+                failed = not self._guarded()
+                wait_s = pause_s(self._rule.interval_s, time.monotonic() - started, failed=failed)
         if self._final:
             self._guarded()
 
@@ -102,9 +100,11 @@ class Checkpointing(threading.Thread):
         if final and self.is_alive():
             self.join(timeout_s)
 
-    def _guarded(self) -> None:
+    def _guarded(self) -> bool:
+        """Whether there was no trouble."""
         try:
             self._commit()
+            return True
         except UnsettledError as err:
             self._say("unsettled", f"no checkpoint could be taken: {err}")
         except StorageError as err:
@@ -116,6 +116,7 @@ class Checkpointing(threading.Thread):
             # A bug of ours costs checkpoints, not the training.
             logger.exception("the checkpoint thread failed")
             self._say("bug", f"no checkpoint could be taken: {type(err).__name__}: {err}")
+        return False
 
     def _commit(self) -> None:
         started = time.monotonic()
@@ -214,6 +215,15 @@ class Checkpointing(threading.Thread):
             "committed": self.committed,
             "problem": self.problem,
         }
+
+
+def pause_s(interval_s: float, took_s: float, *, failed: bool) -> float:
+    """How long until the next commit: from start to start it is the interval.
+
+    Where storage is slower than that, commits take at most half of the time. One that failed says
+    nothing of that: it may have waited ten minutes for storage that is back now.
+    """
+    return max(interval_s - took_s, min(took_s, interval_s) if failed else took_s)
 
 
 def _size(size_bytes: int) -> str:

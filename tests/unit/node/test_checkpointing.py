@@ -16,7 +16,7 @@ from runner.node import snapshot as snapshot_module
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
 from runner.node.checkpoint_store import CheckpointStore
-from runner.node.checkpointing import Checkpointing
+from runner.node.checkpointing import Checkpointing, pause_s
 from runner.node.events import EventLog
 from runner.node.identity import SasCredential
 from runner.node.lines import LineQueue
@@ -100,6 +100,13 @@ def test_storage_that_is_away_is_said_once_and_waited_for(
     service.away.clear()
     until(lambda: script.thread.committed)
     assert script.thread.problem is None
+
+
+def test_next_commit_comes_an_interval_after_the_last_began_or_when_it_took_as_long_again() -> None:
+    assert pause_s(60, 1, failed=False) == 59
+    assert pause_s(60, 50, failed=False) == 50
+    assert pause_s(60, 600, failed=False) == 600
+    assert pause_s(60, 600, failed=True) == 60  # storage was away and may be back
 
 
 def test_full_disk_is_said_once_and_waited_for(
