@@ -14,7 +14,7 @@ from typing import Any
 from runner.node.checkpoint import Checkpoint
 from runner.node.checkpoint_store import CheckpointStore, be_nice
 from runner.node.events import EventLog
-from runner.node.failures import is_disk_full
+from runner.node.failures import full_disk_text, is_disk_full
 from runner.node.folder_listing import Listing, list_folder
 from runner.node.run_spec import CheckpointRule
 from runner.node.snapshot import Snapshot, Snapshots, UnsettledError, written_lately
@@ -186,6 +186,9 @@ class Checkpointing(threading.Thread):
                 f"the checkpoint folder holds {_size(listing.size_bytes)}, more than the "
                 f"{_size(self._rule.max_bytes)} of checkpoints.max_size: nothing is committed",
             )
+            return False
+        if full := full_disk_text(self._folder):
+            self._say("disk", f"no checkpoint is taken, a file may be there in half: {full}")
             return False
         return True
 

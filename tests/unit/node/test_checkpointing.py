@@ -127,6 +127,26 @@ def test_full_disk_is_said_once_and_waited_for(
     until(lambda: script.thread.committed)
 
 
+def test_what_is_there_while_the_disk_is_full_is_not_committed(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.write("a")
+    script.thread.start()
+    until(lambda: script.thread.committed)
+    full = ["the node's disk is full (9 of 9 MiB used)"]
+    monkeypatch.setattr(checkpointing_module, "full_disk_text", lambda _: full and full[0])
+    script.write("half of it")
+    until(script.said)
+    assert script.said() == [
+        "no checkpoint is taken, a file may be there in half: "
+        "the node's disk is full (9 of 9 MiB used)"
+    ]
+    assert script.thread.committed == 1
+    full.clear()
+    until(lambda: script.thread.committed == 2)
+    script.thread.finish(final=False)
+
+
 def test_file_that_cannot_be_read_is_named(
     script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
