@@ -83,7 +83,10 @@ def _to_mlflow(
 
 def _to_tensorboard(connection: Connection, record: RunRecord, uri: str | None) -> dict[str, Any]:
     from runner.flows.event_files import check_folder, write_event_files
+    from runner.flows.extras import load_extra
 
+    # Before a folder is made that would stay empty.
+    load_extra("tensorboard", "tensorboard.compat.proto.event_pb2")
     folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
     points = write_event_files(connection, [record], folder)[record.run_id]
     return {"run_id": record.run_id, "where": str(folder / record.run_id), "points": points}

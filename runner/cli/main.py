@@ -25,7 +25,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
-from runner.cli.output import show_error, show_trace, start_output
+from runner.cli.output import Output, show_error, show_trace, start_output
 from runner.cli.terminal import open_closed_streams, silence_stdout
 from runner.cli.usage import as_meant, usage_error, wants_json, without_debug
 from runner.core.errors import ExitCode, RunnerError
@@ -75,6 +75,14 @@ class _Verbs(TyperGroup):
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  as Typer calls it
         return [verb for verb in VERBS if verb in self.commands]
+
+    def invoke(self, ctx: Any) -> Any:
+        """Say that it was Ctrl-C which ended a command, where the command itself does not."""
+        try:
+            return super().invoke(ctx)
+        except KeyboardInterrupt:
+            Output().note("interrupted")
+            raise typer.Exit(_INTERRUPTED) from None
 
 
 def build_app(verbs: Sequence[str] = tuple(VERBS)) -> typer.Typer:

@@ -213,6 +213,7 @@ def rm(
 ) -> None:
     """Delete a version, or all of a model; their numbers are not given again."""
     from runner.cli.run_text import size
+    from runner.flows.local_files import count_text
     from runner.flows.model_removal import remove_versions
     from runner.flows.models import existing_model, find_version, split_reference
 
@@ -238,8 +239,9 @@ def rm(
             }
         )
         return
+    files = count_text(removed.files)
     said = ", ".join(f"{name}@{number}" for number in removed.versions)
-    freed = f"; {removed.files} files, {size(removed.size_bytes)} freed" if removed.files else ""
+    freed = f"; {files}, {size(removed.size_bytes)} freed" if removed.files else ""
     out.note(f"deleted {said}{freed}" if said else f"{model} was deleted before{freed}")
 
 

@@ -110,7 +110,7 @@ def _environment(shown: Shown) -> str:
     if found:
         packages: Mapping[str, str] = found.get("packages") or {}
         parts += [f"Python {found.get('python') or 'unknown'}"]
-        parts += [f"{len(packages)} packages"] if packages else []
+        parts += [f"{len(packages)} package{'s' if len(packages) > 1 else ''}"] if packages else []
         parts += [text for text in (found.get("cpu"), *(found.get("gpus") or ())) if text]
     return ", ".join(parts)
 

@@ -127,14 +127,15 @@ def _columns() -> list[ProgressColumn]:
 
 def _text(progress: Progress) -> str:
     """The message, and how far it is in the stage's unit."""
+    message = " ".join(progress.message.splitlines())  # what a program said may have several
     if progress.total is None or progress.done is None or progress.state == "failed":
-        return progress.message
+        return message
     if progress.unit == "bytes":
         count = f"{size_text(progress.done)} of {size_text(progress.total)}"
         count = size_text(progress.total) if progress.state == "end" else count
     else:
         count = f"{progress.done:g} of {progress.total:g} {progress.unit or ''}".rstrip()
         count = f"{progress.total:g} {progress.unit or ''}" if progress.state == "end" else count
-    if progress.unit and progress.unit in progress.message:
-        return progress.message
-    return "  ".join(part for part in (progress.message, count) if part)
+    if progress.unit and progress.unit in message:
+        return message
+    return "  ".join(part for part in (message, count) if part)

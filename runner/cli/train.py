@@ -137,6 +137,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
     import shlex
 
     from runner.cli.run_text import size
+    from runner.flows.local_files import count_text
 
     recipe, code, pool = plan.recipe, plan.inputs.code, plan.pool
     return {
@@ -144,7 +145,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "job": plan.job_id,
         "task": plan.task_id,
         "command": shlex.join(plan.command),
-        "code": f"{code.files} files, {size(code.size_bytes)}, sha256 {code.sha256[:12]}",
+        "code": f"{count_text(code.files)}, {size(code.size_bytes)}, sha256 {code.sha256[:12]}",
         "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
         if code.git_revision
         else "none",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
 from runner.contract import PoolOutput
+from runner.core.plan import to_arguments
 from runner.core.run_record import RunRecord
 
 
@@ -30,7 +33,9 @@ _MACHINE = (
     ("gpus", "GPUs"),
     ("driver", "GPU driver"),
 )
-_SPEC = ("command", "params", "env", "data", "inputs", "image")
+_SPEC = ("data", "image")
+# Named one by one, with the word for one of them.
+_NAMED = (("params", "parameter"), ("env", "variable"), ("inputs", "input"))
 
 
 def plan_drift(record: RunRecord, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
@@ -47,6 +52,11 @@ def spec_drift(original: RunRecord, repeated: RunRecord) -> list[Drift]:
     for name in ("code", "agent"):
         shown = "node agent" if name == "agent" else name
         _add(drift, shown, _sha256(original, name), _sha256(repeated, name))
+    _add(drift, "command", _words(original.raw), _words(repeated.raw))
+    for part, shown in _NAMED:
+        was, now = _entries(original, part), _entries(repeated, part)
+        for name in dict.fromkeys((*was, *now)):
+            _add(drift, f"{shown} {name}", *(_one(part, each.get(name)) for each in (was, now)))
     for name in _SPEC:
         _add(drift, name, _part(original.raw, name), _part(repeated.raw, name))
     sizes = (_text(each.raw["batch"].get("vm_size")) for each in (original, repeated))
@@ -83,6 +93,38 @@ def _part(raw: Mapping[str, Any], name: str) -> str:
     if name == "data" and value is not None:
         value = raw["data"].get("prefix")  # it names the files' hashes; their source may vary
     return "none" if value is None else json.dumps(value, sort_keys=True)
+
+
+def _entries(record: RunRecord, part: str) -> Mapping[str, Any]:
+    return record.raw.get(part) or {}
+
+
+def _words(raw: Mapping[str, Any]) -> str:
+    """The command without the parameters, which are named one by one."""
+    words, given = list(raw.get("command") or ()), to_arguments(raw.get("params") or {})
+    for n in range(len(words) - len(given) + 1):
+        if given and words[n : n + len(given)] == given:
+            del words[n : n + len(given)]
+            break
+    return shlex.join(words) or "none"
+
+
+def _one(part: str, value: Any) -> str:
+    if part != "inputs" or not isinstance(value, dict):
+        return "none" if value is None else json.dumps(value, sort_keys=True)
+    document = cast("dict[str, Any]", value)
+    # Where its files are known by their hashes, it does not matter where they lay.
+    files = [(file.get("name"), file.get("sha256")) for file in document.get("files") or ()]
+    if len(files) == 1 and files[0][1]:
+        return f"{files[0][0]} {files[0][1][:12]}"
+    if files and all(sha256 for _, sha256 in files):
+        return f"{len(files)} files {_digest(files)}"
+    kind = str(document.get("kind"))
+    return f"{kind}:{document.get(kind)} {_digest(document)}"
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
 
 
 def _text(value: object) -> str:

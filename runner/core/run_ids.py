@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from runner.core.errors import RunnerError
 
 MAX_ID = 64  # Batch ids: 1-64 of [A-Za-z0-9_-], case-insensitive
 SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no 0/o, 1/l
+_LOOKED_AT = 1000  # ids, for one that was meant
 _STAMP_LENGTH = len("-20261121-143005-k3f9")
 _RUN_ID = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9_-]*)-(?P<stamp>\d{8}-\d{6})-(?P<suffix>[a-z0-9]{4})$"
@@ -75,3 +77,12 @@ def check_reference(text: str) -> str:
         why="a run is its id, a unique prefix of it, or @last",
         fix="runner ps",
     )
+
+
+def near_run(text: str, ids: Sequence[str]) -> str | None:
+    """The newest of the ids that begin much as `text` does; what was mistyped may be a prefix."""
+    import difflib  # noqa: PLC0415  only a mistake needs it
+
+    beginnings = {run_id[: len(text)]: run_id for run_id in reversed(ids[:_LOOKED_AT])}
+    found = difflib.get_close_matches(text, beginnings, n=1, cutoff=0.75)
+    return beginnings[found[0]] if found else None

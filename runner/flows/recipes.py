@@ -7,8 +7,7 @@ import shutil
 from pathlib import Path
 
 from runner.core.builtin_recipes import BUILTIN_FOLDER, TEMPLATE
-from runner.core.errors import RunnerError
-from runner.core.home import not_writable
+from runner.core.errors import ExitCode, RunnerError
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,39}")
 
@@ -33,5 +32,19 @@ def new_recipe(name: str, *, cwd: Path) -> Path:
         kept = [f"name: {name}" if line.startswith("name:") else line for line in lines]
         file.write_text("\n".join(kept) + "\n", encoding="utf-8")
     except OSError as err:
-        raise not_writable(target, err) from err
+        shutil.rmtree(target, ignore_errors=True)
+        raise RunnerError(
+            "R-RECIPE-WRITE",
+            f"cannot write to {target}",
+            why=_reason(err),
+            fix="make room, or go to a folder that you may write to",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
     return target
+
+
+def _reason(err: OSError) -> str:
+    """copytree collects the failures of all files: (from, to, text) each."""
+    if isinstance(err, shutil.Error) and err.args and err.args[0]:
+        return str(err.args[0][0][2])
+    return err.strerror or str(err)

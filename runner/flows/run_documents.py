@@ -7,7 +7,7 @@ from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
 from runner.core.group import group_blob
 from runner.core.metrics import MetricPoint, MetricSummary, parse_metric_line, summarise
-from runner.core.run_ids import check_reference, is_run_id, newest_first
+from runner.core.run_ids import check_reference, is_run_id, near_run, newest_first
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import (
     ASIDES,
@@ -76,11 +76,12 @@ def _not_found(container: BlobContainer, text: str) -> RunnerError:
             why="this is done to one run at a time",
             fix=f"runner ps --group {text} lists its runs",
         )
+    near = near_run(text, list_run_ids(container))
     return RunnerError(
         "R-RUN-UNKNOWN",
         f"there is no run {text!r}",
         why="no run id begins with it",
-        fix="runner ps -a",
+        fix=f"did you mean {near}?" if near else "runner ps -a",
     )
 
 

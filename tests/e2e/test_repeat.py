@@ -113,7 +113,7 @@ def test_two_runs_are_compared_without_running(cli: Cli, script: Write) -> None:
     )
     done = cli.run("reproduce", one, "--against", two)
     assert done.returncode == 1
-    assert 'drift: params, {"seed": 1, "vary": false} -> {"seed": 2, "vary": false}' in done.stdout
+    assert "drift: parameter seed, 1 -> 2" in done.stdout
 
 
 @pytest.mark.feature(31)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -145,6 +146,17 @@ def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["version"]) == 130
 
 
+def test_ctrl_c_in_a_command_is_said(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("platform.platform", interrupt)
+    assert main(["version"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 def test_debug_after_the_double_dash_belongs_to_the_script(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -220,6 +232,21 @@ def test_config_show_names_each_origin(
     }
     assert rows["pool"]["origin"] == "RUNNER_POOL"
     assert rows["home"]["origin"] == "RUNNER_HOME"
+
+
+def test_new_recipe_that_finds_no_room_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(source: Path, target: Path, **_: object) -> None:
+        (target / "sub").mkdir(parents=True)
+        raise shutil.Error([("a", "b", "[Errno 28] No space left on device: 'b'")])
+
+    monkeypatch.setattr(shutil, "copytree", full)
+    assert main(["recipe", "new", "cats"]) == ExitCode.PREFLIGHT
+    shown = capsys.readouterr().err
+    assert "why: [Errno 28] No space left" in shown
+    assert "RUNNER_HOME" not in shown
+    assert not (tmp_path / "cats").exists()
 
 
 def test_new_recipe_can_be_checked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from runner.core.run_ids import (
     is_run_id,
     job_id_for,
     make_run_id,
+    near_run,
     newest_first,
     slug,
 )
@@ -67,3 +68,12 @@ def test_anything_else_is_refused(text: str) -> None:
     with pytest.raises(RunnerError) as caught:
         check_reference(text)
     assert caught.value.code == "R-RUN-REFERENCE"
+
+
+def test_mistyped_run_or_beginning_of_one_is_near_the_newest_that_was_meant() -> None:
+    ids = ["mnist-20261122-000000-aaaa", "mnist-20261121-000000-bbbb", "cats-20261120-000000-cccc"]
+    assert near_run("mnits", ids) == ids[0]
+    assert near_run("mnist-20261121-000000-bbbx", ids) == ids[1]
+    assert near_run("cast-2026", ids) == ids[2]
+    assert near_run("zebra", ids) is None
+    assert near_run("x", []) is None
