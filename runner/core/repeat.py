@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -24,11 +24,15 @@ RepeatKind = Literal["retry", "resume", "reproduce"]
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """What is asked for: the kind, changed parameters, where to go on from."""
+    """What is asked for: the kind, changed parameters, where to go on from.
+
+    `after` are the runs it waits for, by those that the repeated one waited for.
+    """
 
     kind: RepeatKind
     overrides: tuple[str, ...] = ()
     resume_from: Mapping[str, Any] | None = None
+    after: Mapping[str, str] = field(default_factory=dict[str, str])
     constraints: tuple[str, ...] | None = None  # `name==version` of every package; None leaves them
 
 
@@ -57,13 +61,13 @@ def plan_again(
         job_id=job_id_for(record.experiment, pool.id, record.priority),
         command=_command(raw["command"], record.params, params),
         params=params,
-        recipe=_recipe(raw),
+        recipe=replace(_recipe(raw), after=tuple(dict.fromkeys(asked.after.values()))),
         inputs=RunInputs(
             code=CodeRef(sha256=code["sha256"], size_bytes=code["size_bytes"], files=0),
             agent_sha256=agent_sha256,
             requirements_sha256=requirements.get("sha256"),
             data=None,
-            named=raw.get("inputs") or {},
+            named=_inputs(raw, asked.after),
         ),
         repeats=_kept(raw, asked),
         origin={"kind": asked.kind, "run_id": record.run_id},
@@ -98,7 +102,9 @@ def choose_same_pool(wanted: str | None, record: RunRecord, outputs: StackOutput
 def _kept(raw: Mapping[str, Any], asked: Repetition) -> dict[str, Any]:
     kept = {**raw, "group": None}
     if kept.get("after"):
-        kept["after"] = []  # who repeats a blocked run wants it now
+        kept["after"] = list(dict.fromkeys(asked.after.values()))
+    if kept.get("inputs"):
+        kept["inputs"] = _inputs(raw, asked.after)
     if asked.kind != "reproduce":  # a run that went on elsewhere is reproduced from there, too
         kept["resume_from"] = asked.resume_from
     elif isinstance(model := kept.get("model"), dict):
@@ -108,6 +114,17 @@ def _kept(raw: Mapping[str, Any], asked: Repetition) -> dict[str, Any]:
     if requirements and asked.constraints is not None:
         kept["requirements"] = {**requirements, "constraints": list(asked.constraints)}
     return kept
+
+
+def _inputs(raw: Mapping[str, Any], after: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+    """As they were; what a run wrote comes from the one that took its place."""
+    inputs: Mapping[str, Mapping[str, Any]] = raw.get("inputs") or {}
+    return {
+        name: {**one, "run_id": after[one["run_id"]]}
+        if one.get("kind") == "run" and one.get("run_id") in after
+        else one
+        for name, one in inputs.items()
+    }
 
 
 def _recipe(raw: Mapping[str, Any]) -> Recipe:

@@ -8,6 +8,7 @@ for waiting, and on a pool of one node it would wait for ever.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from runner.azure.batch import get_task, takes_dependent_tasks
@@ -16,6 +17,9 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.plan import RunPlan
 from runner.core.run_record import RunRecord, RunResult
 from runner.flows.run_documents import find_run, load_result, runs_container
+from runner.flows.run_index import load_index
+
+_FAILED = "R-AFTER-FAILED"
 
 
 def resolve_after(connection: Connection, plan: RunPlan) -> RunPlan:
@@ -29,6 +33,56 @@ def resolve_after(connection: Connection, plan: RunPlan) -> RunPlan:
         return plan
     job_id = _common_job(connection, plan, waiting)
     return replace(plan, job_id=job_id, depends_on=tuple(record.task_id for record in waiting))
+
+
+def after_again(connection: Connection, record: RunRecord, *, began: bool) -> dict[str, str]:
+    """What a run waits for when it is run again, by what it waited for.
+
+    The same runs; in the place of one that failed, the newest that repeats it and may succeed.
+    Raises RunnerError where there is none. A run that `began` had nothing to wait for any more.
+    """
+    found: dict[str, str] = {}
+    for run_id in record.after:
+        try:
+            before = find_run(connection, run_id)
+        except RunnerError as err:
+            if err.code != "R-RUN-UNKNOWN" or not began:
+                raise
+            continue  # deleted since
+        if not began:
+            before = _may_succeed(connection, before, record)
+        found[run_id] = before.run_id
+    return found
+
+
+def _may_succeed(connection: Connection, before: RunRecord, waiting: RunRecord) -> RunRecord:
+    try:
+        _succeeded(connection, before)
+    except RunnerError as err:
+        if err.code != _FAILED:
+            raise
+        for repeats in _repetitions(connection, before):
+            with suppress(RunnerError):
+                return _may_succeed(connection, repeats, waiting)
+        raise RunnerError(
+            _FAILED,
+            f"{before.run_id} did not succeed: {waiting.run_id} would never start",
+            why=err.why,
+            fix=f"runner retry {before.run_id}, then runner retry {waiting.run_id}",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+    return before
+
+
+def _repetitions(connection: Connection, record: RunRecord) -> list[RunRecord]:
+    """Runs that are this one again, newest first."""
+    entries = load_index(runs_container(connection)).values()
+    made = [
+        entry.record
+        for entry in entries
+        if entry.record.origin and entry.record.origin.run_id == record.run_id
+    ]
+    return sorted(made, key=lambda each: each.created, reverse=True)
 
 
 def _find(connection: Connection, references: Sequence[str]) -> list[RunRecord]:
@@ -52,7 +106,7 @@ def _succeeded(connection: Connection, record: RunRecord) -> bool:
 def _never(record: RunRecord, result: RunResult | None) -> RunnerError:
     how = f"it {'was ' if result.status == 'cancelled' else ''}{result.status}" if result else ""
     return RunnerError(
-        "R-AFTER-FAILED",
+        _FAILED,
         f"{record.run_id} did not succeed: a run after it would never start",
         why=how or "its task is gone and it left no result",
         fix="name a run that succeeded or goes on, or leave out --after",

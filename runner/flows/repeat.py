@@ -21,6 +21,7 @@ from runner.core.run_ids import make_run_id
 from runner.core.run_record import RunRecord
 from runner.core.secrets import read_secrets, refuse_in_the_open
 from runner.core.states import RunState
+from runner.flows.after import after_again
 from runner.flows.checkpoints import find_checkpoint, list_checkpoints
 from runner.flows.history import RunFilter, RunRow, list_runs
 from runner.flows.prepare import PreparedRun, run_id_suffix
@@ -38,10 +39,11 @@ def retry_run(
     connection: Connection, record: RunRecord, pool: str | None, on_progress: OnProgress
 ) -> RunRecord:
     """A run that failed, was cancelled or lost, again from its beginning, as a new run."""
-    state = load_view(connection, record).status.state
-    if state not in _TO_RETRY:
-        raise _not_to_retry(record, state)
-    return submit_again(connection, record, Repetition("retry"), pool, on_progress)
+    view = load_view(connection, record)
+    if view.status.state not in _TO_RETRY:
+        raise _not_to_retry(record, view.status.state)
+    after = after_again(connection, record, began=bool(view.attempts))
+    return submit_again(connection, record, Repetition("retry", after=after), pool, on_progress)
 
 
 def list_to_retry(connection: Connection, home: Path, experiment: str | None) -> list[RunRow]:
@@ -62,8 +64,9 @@ def retry_each(
     for row in rows:
         try:
             record = find_run(connection, row.run_id)
-            again = submit_again(connection, record, Repetition("retry"), pool, on_progress)
-            yield row, again
+            after = after_again(connection, record, began=row.attempts > 0)
+            asked = Repetition("retry", after=after)
+            yield row, submit_again(connection, record, asked, pool, on_progress)
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
                 raise

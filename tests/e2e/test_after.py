@@ -77,10 +77,26 @@ def test_runs_behind_a_failure_end_as_blocked_one_after_the_other(
             "cancelled",
             f"blocked by {before}, which {how}",
         )
+    check_retries(cli, gate, first, second, third)
     refused = cli.run("train", folder, "--after", first, "--", gate)
     assert refused.returncode == 3
     assert "R-AFTER-FAILED" in refused.stderr
     assert cli.run("train", folder, "--after", "no-such-run").returncode == 2
+
+
+def check_retries(cli: Cli, gate: Path, first: str, second: str, third: str) -> None:
+    """What was blocked waits again: for what takes the place of the run that failed."""
+    refused = cli.run("retry", third)
+    assert refused.returncode == 3
+    assert f"fix: runner retry {second}, then runner retry {third}" in refused.stderr
+    gate.unlink()
+    again = cli.json("retry", first, "-d")["run_id"]
+    waits = cli.json("retry", second, "-d")["run_id"]
+    assert row(cli, waits)["reason"] == f"after {again}"
+    last = cli.json("retry", third, "-d")["run_id"]
+    gate.write_text("0")
+    assert ended(cli, last)["state"] == "succeeded"
+    assert cli.json("show", last)["run"]["after"] == [waits]
 
 
 def test_run_in_front_that_is_cancelled_blocks(cli: Cli, script: Write, tmp_path: Path) -> None:

@@ -117,6 +117,16 @@ def test_reproduction_is_no_new_version_of_the_model_and_moves_no_alias() -> Non
     assert again(Repetition("retry"), model=model)["model"] == model
 
 
+def test_retry_waits_for_what_took_the_place_and_reads_its_outputs() -> None:
+    made = {"kind": "run", "run_id": "a-1", "path": "model"}
+    inputs = {"x": made, "y": {"kind": "url", "url": "u"}}
+    changes: dict[str, Any] = {"after": ["a-1", "b-1"], "inputs": inputs}
+    document = again(Repetition("retry", after={"a-1": "a-2", "b-1": "b-1"}), **changes)
+    assert document["after"] == ["a-2", "b-1"]
+    assert document["inputs"] == {**inputs, "x": {**made, "run_id": "a-2"}}
+    assert again(Repetition("resume"), **changes)["after"] == []
+
+
 def test_resume_says_where_it_goes_on() -> None:
     before = {"run_id": RAW["run_id"], "checkpoint": 7}
     assert again(Repetition("resume", resume_from=before))["resume_from"] == before
