@@ -176,5 +176,5 @@ def test_node_that_is_lost_does_not_wait_for_a_blob_service_that_hangs(
         things.wait_nodes(pool, 1, "preempted")
         assert things.wait_task(job, task, "active").state == "active"
         assert eventually(lambda: not folder.exists())
-        assert time.monotonic() - since < 10, "it would wait for a minute"
+        assert time.monotonic() - since < 40, "it would wait for a minute"
     assert "new" not in blobs.containers["data"]

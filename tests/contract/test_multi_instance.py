@@ -133,8 +133,8 @@ def test_wall_clock_covers_coordination_and_application(things: Things, cluster:
     task_id = things.task(
         job_id,
         "/bin/sleep 600",
-        multi_instance_settings=gang(2, "/bin/sleep 1"),
-        constraints=models.BatchTaskConstraints(max_wall_clock_time="PT1.5S"),  # type: ignore[arg-type]
+        multi_instance_settings=gang(2, "/bin/sleep 2"),
+        constraints=models.BatchTaskConstraints(max_wall_clock_time="PT2.5S"),  # type: ignore[arg-type]
     )
     info = things.wait_task(job_id, task_id).execution_info
     assert info is not None
@@ -142,7 +142,7 @@ def test_wall_clock_covers_coordination_and_application(things: Things, cluster:
     assert info.failure_info.code == "TaskEnded"
     assert info.start_time is not None
     assert info.end_time is not None
-    assert (info.end_time - info.start_time).total_seconds() < 2.4
+    assert (info.end_time - info.start_time).total_seconds() < 4.5, "not the limit anew for each"
 
 
 def test_ordinary_task_has_no_subtasks(things: Things, client: BatchClient, cluster: str) -> None:

@@ -54,7 +54,7 @@ def process(data_dir: Path, *options: str) -> Generator[tuple[subprocess.Popen[s
         yield started, client_for(line.split()[2])
     finally:
         started.kill()
-        started.wait(10)
+        started.wait(60)
         if started.stdout is not None:
             started.stdout.close()
 
@@ -196,7 +196,7 @@ def test_tasks_inherit_only_what_is_named(tmp_path: Path) -> None:
         names = {line.partition("=")[0] for line in things.text(job_id, task_id).splitlines()}
     finally:
         started.terminate()
-        started.wait(10)
+        started.wait(60)
         if started.stdout is not None:
             started.stdout.close()
     assert {"PATH", "PASSED_ONE", "AZ_BATCH_TASK_ID"} <= names

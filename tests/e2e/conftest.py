@@ -92,7 +92,7 @@ def until(condition: Callable[[], T], *, timeout_s: float = 60, every_s: float =
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Press Ctrl-C and wait for the end."""
     process.send_signal(signal.SIGINT)
-    return process.communicate(timeout=30)
+    return process.communicate(timeout=60)
 
 
 @pytest.fixture(scope="session")

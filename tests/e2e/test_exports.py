@@ -90,7 +90,7 @@ def test_second_export_to_mlflow_updates_the_same_run_and_doubles_nothing(
 
 
 def _get(url: str) -> Any:
-    with urllib.request.urlopen(url, timeout=10) as reply:
+    with urllib.request.urlopen(url, timeout=60) as reply:
         return json.load(reply)
 
 

@@ -214,17 +214,17 @@ def _ended(stack: Stack, record: RunRecord) -> RunEnded:
 
 
 def test_every_kind_of_pool_is_one_that_the_service_takes(stack: Stack) -> None:
-    for pool_id, declared in stack.declared.items():
-        if pool_id in ("idle", "cpu", "a10"):
-            stack.create(pool_id)
-            pool = stack.batch.get_pool(pool_id)
-            assert pool.auto_scale_formula == declared["scaleSettings"]["autoScale"]["formula"]
-            assert pool.auto_scale_evaluation_interval == timedelta(minutes=5)
-            assert pool.auto_scale_run is not None
-            assert pool.auto_scale_run.error is None
-            assert pool.metadata
-            assert pool.metadata[0].value == "e2e"
-            assert pool.vm_size == declared["vmSize"]
+    for pool_id in ("idle", "cpu", "a10"):
+        declared = stack.declared[pool_id]
+        stack.create(pool_id)
+        pool = stack.batch.get_pool(pool_id)
+        assert pool.auto_scale_formula == declared["scaleSettings"]["autoScale"]["formula"]
+        assert pool.auto_scale_evaluation_interval == timedelta(minutes=5)
+        assert pool.auto_scale_run is not None
+        assert pool.auto_scale_run.error is None
+        assert pool.metadata
+        assert pool.metadata[0].value == "e2e"
+        assert pool.vm_size == declared["vmSize"]
 
 
 def test_training_on_a_declared_pool_leaves_a_model_and_no_node(

@@ -277,7 +277,7 @@ def test_kill_leftovers_finds_processes_by_node_root(
             os.sched_yield()  # exec closes its pipe to us before the kernel shows the environment
         assert Executor.kill_leftovers(node.layout.root.parent.parent / "no") == 0
         assert Executor.kill_leftovers(node.layout.root.parent) == 1
-        assert mine.wait(10) == -9
+        assert mine.wait(60) == -9
         assert other.is_running()
         assert Executor.kill_leftovers(node.layout.root) == 0
     finally:
@@ -341,7 +341,7 @@ def test_kill_leftovers_finds_processes_that_cleaned_their_environment(node: Nod
         bare = psutil.Popen(["/bin/sleep", "600"], env={}, stdout=stdout, cwd="/")
     try:
         assert Executor.kill_leftovers(node.layout.root) == 1
-        assert bare.wait(10) == -9
+        assert bare.wait(60) == -9
     finally:
         if bare.poll() is None:
             bare.kill()

@@ -165,7 +165,7 @@ def test_processes_of_nodes_that_go_are_looked_for_beside_the_loop_and_for_all_a
 
     def look(*folders: Path) -> int:
         assert threading.current_thread() is not threading.main_thread()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         looks.append(set(folders))
         return 0
 

@@ -160,7 +160,9 @@ def test_batch_account_waits_for_the_role_on_its_storage(stack: object) -> None:
 
 def test_pools_wait_for_everything_their_nodes_touch() -> None:
     found = full_stack()
-    for pool in found.of("batch:Pool"):
+    pools = found.of("batch:Pool")
+    assert {pool.inputs["poolName"] for pool in pools} >= {"t4", "fallback"}
+    for pool in pools:
         kinds = needs(found, pool)
         assert {"batch:BatchAccount", "authorization:RoleAssignment", "network:Subnet"} <= kinds
         names = {found.by_urn(urn).name for urn in pool.dependencies}

@@ -64,7 +64,7 @@ def test_nothing_is_lost_when_storage_forgets(task: Task, until: Until, seed: in
         for name in GROWING:
             forget_last_seconds(task.service, f"{RUN}/{name}", chance)
     go(task)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     lines = [f"line {n} loss={n}.5" for n in range(200)]
     assert task.text("logs/stdout.txt").splitlines() == lines
     seen = [(m["name"], m["value"]) for m in task.lines("metrics.jsonl")]
@@ -84,7 +84,7 @@ def test_log_lost_after_its_last_line_is_written_again(task: Task, until: Until)
     until(lambda: task.text("logs/stdout.txt"))
     del task.service.blobs[f"{RUN}/logs/stdout.txt"]
     go(task)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert task.text("logs/stdout.txt") == "early\n"
 
 
@@ -206,14 +206,17 @@ def test_agent_killed_at_any_point_is_continued_by_the_next_attempt(
     assert f"attempt {task.json('result.json')['attempt']}\n" in task.text("logs/stdout.txt")
 
 
-def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(task: Task) -> None:
-    task.submit("import time; print('up', flush=True); time.sleep(2)")
+def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(
+    task: Task, until: Callable[[Callable[[], object]], None]
+) -> None:
+    task.submit(
+        "import os, time; print('up', flush=True)\n"
+        "while not os.path.exists('../../go'): time.sleep(0.02)\n"
+    )
     process = task.start()
-    deadline = time.monotonic() + 20
-    while "up" not in task.text("logs/stdout.txt"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: "up" in task.text("logs/stdout.txt"))
     task.service.faults.extend([403] * 10_000)
+    go(task)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 122, output
     assert "storage:" in output

@@ -176,7 +176,7 @@ def test_folder_that_the_script_deletes_leaves_the_checkpoints(
     script.thread.start()
     until(lambda: script.thread.committed)
     shutil.rmtree(script.folder)
-    script.thread.finish(final=True, timeout_s=10)
+    script.thread.finish(final=True, timeout_s=60)
     assert (script.thread.committed, script.said()) == (1, [])
     assert "r-1/checkpoints/1/manifest.json" in service.blobs
 
@@ -199,7 +199,7 @@ def test_script_that_has_just_died_is_not_trusted(script: Script, service: FakeB
     script.thread.start()
     script.thread.request()
     script.thread.finish(final=False)
-    script.thread.join(10)
+    script.thread.join(60)
     assert [name for name in service.blobs if name.endswith("manifest.json")] == []
 
 

@@ -83,11 +83,14 @@ def test_only_the_last_checkpoints_and_their_files_are_kept(task: Task) -> None:
     submit_counter(task, 100, checkpoints={**QUICK, "keep": 2})
     assert task.run() == 0, task.output
     found = manifests(task)
-    assert len(found) == 2
-    assert found[-1]["checkpoint"] == task.json("result.json")["checkpoint"]["committed"] > 3
+    committed = task.json("result.json")["checkpoint"]["committed"]
+    late = found[-1]["checkpoint"] - committed
+    assert committed > 3
+    assert late in (0, 1), "one may have been on its way when the script ended"
+    assert 2 <= len(found) <= 2 + late
     files = {n for n in task.service.blobs if n.startswith(f"{RUN}/checkpoints/files/")}
     assert files >= {file["blob"] for m in found for file in m["files"]}
-    assert len(files) <= 3, "one may have been on its way when the script ended"
+    assert len(files) <= 3
 
 
 def test_unchanged_folder_is_committed_once(task: Task) -> None:
@@ -121,7 +124,7 @@ def test_what_a_script_saves_on_sigterm_is_committed(task: Task, until: Until) -
     process = task.start()
     until(lambda: "ready" in task.text("logs/stdout.txt"))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(10) == 143
+    assert process.wait(60) == 143
     [manifest] = manifests(task)
     assert content(task, manifest, "model") == b"x" * 20_000_000
     assert task.json("attempts/1/end.json")["checkpoint"]["last"] == 1
@@ -136,7 +139,7 @@ def test_what_a_script_saves_at_its_time_limit_is_committed(task: Task) -> None:
         "signal.signal(signal.SIGTERM, save)\n"
         "time.sleep(60)\n"
     )
-    task.submit(script, timeout_s=1)
+    task.submit(script, timeout_s=3)
     assert task.run() == 124
     assert task.json("result.json")["code"] == "Timeout"
     [manifest] = manifests(task)

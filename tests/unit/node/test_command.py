@@ -89,7 +89,7 @@ def test_time_limit_ends_the_script(run: Runner) -> None:
     started = time.monotonic()
     ended = run.python("import time; time.sleep(60)", timeout_s=0.2)
     assert ended.timed_out
-    assert time.monotonic() - started < 10
+    assert time.monotonic() - started < 30
 
 
 def test_script_may_clean_up_after_sigterm(run: Runner) -> None:

@@ -322,7 +322,9 @@ def test_folder_that_is_no_mnist_is_refused(tmp_path: Path, how: str) -> None:
 def test_idx_files_depend_on_their_contents_only(tmp_path: Path) -> None:
     _small_mnist(tmp_path / "a")
     _small_mnist(tmp_path / "b")
-    for path in (tmp_path / "a").iterdir():
+    written = list((tmp_path / "a").iterdir())
+    assert len(written) == 4
+    for path in written:
         assert path.read_bytes() == (tmp_path / "b" / path.name).read_bytes()
 
 

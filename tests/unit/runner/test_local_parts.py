@@ -253,17 +253,17 @@ def test_lock_is_held_by_one_and_freed_for_the_next(tmp_path: Path) -> None:
     held, waited = threading.Event(), threading.Event()
 
     def second() -> None:
-        held.wait(10)
-        with file_lock(tmp_path / "lock", what="x", timeout_s=10, on_wait=waited.set):
+        held.wait(60)
+        with file_lock(tmp_path / "lock", what="x", timeout_s=60, on_wait=waited.set):
             order.append("second")
 
     thread = threading.Thread(target=second)
     thread.start()
     with file_lock(tmp_path / "lock", what="x", timeout_s=1):
         held.set()
-        assert waited.wait(10)
+        assert waited.wait(60)
         order.append("first")
-    thread.join(10)
+    thread.join(60)
     assert order == ["first", "second"]
 
 
