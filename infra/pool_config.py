@@ -21,7 +21,11 @@ Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 
 class Section(BaseModel):
-    """A part of the file: a key nobody knows is an error, not a wish."""
+    """A part of the file: a key nobody knows is an error, not a wish.
+
+    Defaults that are sections come from `model_construct`: making one otherwise builds a validator
+    for it alone, and the whole file's is built anyway.
+    """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
@@ -109,7 +113,7 @@ class PoolConfig(Section):
     evaluation_minutes: int = Field(default=5, ge=5, le=10080)
     office_hours: OfficeHours | None = None
     spend_cap_usd_per_hour: float | None = Field(default=None, gt=0, strict=False)
-    image: ImageChoice = ImageChoice()
+    image: ImageChoice = ImageChoice.model_construct()
     mounts: tuple[Mount, ...] = Field(default=(), max_length=10, strict=False)
     preload: tuple[str, ...] = Field(default=(), strict=False)
     start_script: str | None = Field(default=None, min_length=1)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
-from ruamel.yaml.comments import CommentedMap
 
+from infra.plain_yaml import read_mapping
 from infra.pool_config import BlobMount, FilesMount, OfficeHours, PoolConfig, Section
 from infra.start_scripts import script_problems, with_scripts
 from runner.core.document import Document, check_document, field_error, read_document
@@ -98,13 +98,13 @@ class StackConfig(Section):
     location: str = Field(pattern=r"^[a-z0-9]+$")
     tags: dict[str, str] = Field(default_factory=dict)
     operators: tuple[OperatorConfig, ...] = Field(default=(), strict=False)
-    storage: StorageConfig = StorageConfig()
+    storage: StorageConfig = StorageConfig.model_construct()
     network: NetworkConfig | None = None
     image: ImageConfig | None = None
     registry: bool = False
     nodes_add_tasks: bool = False
-    budget: BudgetConfig = BudgetConfig()
-    observability: ObservabilityConfig | None = ObservabilityConfig()
+    budget: BudgetConfig = BudgetConfig.model_construct()
+    observability: ObservabilityConfig | None = ObservabilityConfig.model_construct()
     pools: tuple[PoolConfig, ...] = Field(strict=False)
 
 
@@ -113,13 +113,12 @@ def parse_stack_config(values: Mapping[str, Any], *, stack: str, file: Path) -> 
 
     Raises RunnerError naming the file, the line when the file can be read, and the field.
     """
-    return _checked(values, stack, file, _runner_tree(_read(file)))
+    return _checked(values, stack, file)
 
 
 def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackConfig:
     """Read `Pulumi.<stack>.yaml` without Pulumi; what it lacks comes from the ARM_ variables."""
-    document = read_document(file, code=_CODE)
-    raw: object = document.data.get("config", {})
+    raw: object = read_mapping(file, code=_CODE).get("config", {})
     config = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     values = {k.split(":", 1)[1]: v for k, v in config.items() if k.startswith("runner:")}
     values["location"] = config.get("azure-native:location") or environment.get("ARM_LOCATION")
@@ -127,11 +126,11 @@ def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackCon
         "ARM_SUBSCRIPTION_ID"
     )
     stack = file.name.removeprefix("Pulumi.").removesuffix(".yaml")
-    return _checked(values, stack, file, _runner_tree(document))
+    return _checked(values, stack, file)
 
 
-def _checked(values: Mapping[str, Any], stack: str, file: Path, tree: Any) -> StackConfig:
-    document = Document(file, {**values, "stack": stack}, tree)
+def _checked(values: Mapping[str, Any], stack: str, file: Path) -> StackConfig:
+    document = Document(file, {**values, "stack": stack}, lambda: _runner_tree(file))
     for key, setting in (("location", "location"), ("subscription_id", "subscriptionId")):
         if not values.get(key):
             raise RunnerError(
@@ -149,17 +148,17 @@ def _checked(values: Mapping[str, Any], stack: str, file: Path, tree: Any) -> St
     return config.model_copy(update={"pools": with_scripts(config.pools, file.parent)})
 
 
-def _read(file: Path) -> Document | None:
-    """The file, if it can be read: its values came from Pulumi, it only says where they stand."""
+def _runner_tree(file: Path) -> Any:
+    """The file's lines under the names of our keys, so that an error can say where.
+
+    None if it cannot be read: its values came from Pulumi.
+    """
+    from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415  only for errors
+
     try:
-        return read_document(file, code=_CODE)
+        found = read_document(file, code=_CODE).find_tree().get("config")
     except RunnerError:
         return None
-
-
-def _runner_tree(document: Document | None) -> Any:
-    """The file's lines under the names of our keys, so that an error can say where."""
-    found: object = document.tree.get("config") if document else None
     if not isinstance(found, CommentedMap):
         return None
     tree = CommentedMap()

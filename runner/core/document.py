@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
-from ruamel.yaml import YAML
-from ruamel.yaml.comments import CommentedMap, CommentedSeq
-from ruamel.yaml.error import MarkedYAMLError, YAMLError
 
 from runner.core.errors import RunnerError
 from runner.core.field_errors import explain_errors, near
@@ -22,19 +20,24 @@ _MAX_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: `data` is plain Python, `tree` still knows its lines."""
+    """A parsed file: `data` is plain Python, `find_tree` gives what still knows its lines."""
 
     path: Path
     data: dict[str, Any]
-    tree: Any
+    find_tree: Callable[[], Any]
 
     def line(self, location: tuple[int | str, ...]) -> int:
         """The line (from 1) of the deepest part of `location` that is in the file."""
-        return _line(self.tree, location)
+        return _line(self.find_tree(), location)
 
 
 def read_document(path: Path, *, code: str) -> Document:
     """Parse a YAML 1.2 mapping. Raises RunnerError `<code>-SYNTAX` with file and line."""
+    # Where Pulumi is, the happy path does without this parser (infra/plain_yaml.py).
+    from ruamel.yaml import YAML  # noqa: PLC0415
+    from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
+
     text = _text(path, code)
     parser = YAML(typ="rt", pure=True)
     try:
@@ -47,7 +50,7 @@ def read_document(path: Path, *, code: str) -> Document:
         tree = CommentedMap()
     if not isinstance(tree, CommentedMap):
         raise _syntax(code, str(path), "expected `key: value` lines at the top")
-    return Document(path, _plain(tree), tree)
+    return Document(path, _plain(tree), lambda: tree)
 
 
 def check_document(document: Document, model: type[Model], *, code: str) -> Model:
@@ -126,6 +129,8 @@ def _plain(value: Any) -> Any:
 
 
 def _line(tree: Any, location: tuple[int | str, ...]) -> int:
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq  # noqa: PLC0415  see above
+
     line = 0
     node = tree
     for part in location:

@@ -118,7 +118,7 @@ def offline_preview(plan: Plan, now: datetime) -> list[Declared]:
     with paused():
         from infra.offline import declared  # noqa: PLC0415  pulumi takes half a second to import
 
-        return declared(plan.config, now, plan.prices)
+    return declared(plan.config, now, plan.prices)
 
 
 def never_deployed(settings: Settings, env: Mapping[str, str]) -> bool:
