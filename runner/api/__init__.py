@@ -20,7 +20,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.api.commands import Command as Command
 from runner.api.connecting import connect
+from runner.api.measured import Metric as Metric
 from runner.api.models import get_model as get_model
 from runner.api.models import model as model
 from runner.api.models import models as models
@@ -28,8 +30,6 @@ from runner.api.params import overrides_of
 from runner.api.progress import OnUpdate, live
 from runner.api.progress import Update as Update
 from runner.api.run_list import Runs
-from runner.api.run_object import Command as Command
-from runner.api.run_object import Metric as Metric
 from runner.api.run_object import Run
 from runner.core.errors import RunnerError
 

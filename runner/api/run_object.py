@@ -3,45 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.api import html
+from runner.api.commands import Command, check_command, run_command
+from runner.api.measured import Metric, metrics_of
 from runner.api.params import overrides_of
 from runner.api.progress import LiveView, OnUpdate, live
 from runner.core.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from runner.core.metrics import Goal, MetricPoint
+    from runner.core.metrics import MetricPoint
     from runner.core.run_record import OutputFile, RunRecord, RunResult
     from runner.core.states import RunStatus
     from runner.flows.models import ModelVersion
     from runner.flows.reproduce import Comparison
     from runner.flows.session import Session
     from runner.flows.watch_events import LogStream, WatchEvent
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """One metric: every value with its step, the last and the best of them."""
-
-    name: str
-    steps: tuple[int, ...]
-    values: tuple[float, ...]
-    last: float
-    best: float | None
-    best_step: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Command:
-    """How a command on a run's node ended, and what it wrote."""
-
-    exit_code: int
-    stdout: str
-    stderr: str
 
 
 class Run:
@@ -186,31 +166,7 @@ class Run:
 
     def metrics(self) -> dict[str, Metric]:
         """Every metric by name; a step that a later attempt went over again is that attempt's."""
-        from runner.core.export import final_points
-        from runner.core.metrics import summarise
-        from runner.flows.run_documents import load_points
-
-        record = self.record
-        points = load_points(self.session.connection, record)
-        goals: dict[str, Goal] = {}
-        if record.primary_metric:
-            goals[record.primary_metric] = record.goal
-        steps: dict[str, list[int]] = {}
-        values: dict[str, list[float]] = {}
-        for point in final_points(points):
-            steps.setdefault(point.name, []).append(point.step)
-            values.setdefault(point.name, []).append(point.value)
-        return {
-            found.name: Metric(
-                found.name,
-                tuple(steps[found.name]),
-                tuple(values[found.name]),
-                found.last,
-                found.best,
-                found.best_step,
-            )
-            for found in summarise(points, goals)
-        }
+        return metrics_of(self.session, self.record)
 
     def points(self) -> list[MetricPoint]:
         """Every value as it was written: `pandas.DataFrame(run.points())`."""
@@ -319,7 +275,7 @@ class Run:
         connection = self.session.connection
         request = default_request(self.record, name, path, tuple(aliases), description)
         registered = register_run(connection, self.record, request, anew=True)
-        return find_version(connection, f"{name}@{registered.version}")
+        return find_version(connection, f"{request.name}@{registered.version}")
 
     def exec(
         self,
@@ -330,21 +286,9 @@ class Run:
         check: bool = False,
     ) -> Command:
         """Run a command on its node, in its folder, with its environment; what it wrote."""
-        from runner.flows.reach import capture_login, find_place, open_login
-
-        connection, home = self.session.connection, self.session.settings.home
-        place = find_place(connection, self.record, None if node is None else str(node))
-        with open_login(connection, home, place, list(command), terminal=False) as login:
-            ended = Command(*capture_login(login, stdin))
-        if check and ended.exit_code:
-            said = ended.stderr.strip().splitlines()
-            raise RunnerError(
-                "R-EXEC",
-                f"{command[0]} ended with code {ended.exit_code}",
-                why=said[-1] if said else "",
-                fix="look at .stdout and .stderr: call it without check=True",
-                exit_code=ExitCode.RUN_FAILED,
-            )
+        ended = run_command(self.session, self.record, command, node, stdin)
+        if check:
+            check_command(command, ended)
         return ended
 
     def export(

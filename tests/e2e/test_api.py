@@ -145,6 +145,9 @@ def test_runs_are_repeated_as_new_runs(script: Write) -> None:
     again = short.reproduce(wait=True)
     assert again.record.raw["origin"]["run_id"] == short.id
     assert short.against(again).same_model
+    registered = again.register()
+    assert again.register() == registered, "its recipe names the model"
+    assert runner.model(registered.name) == registered
     with pytest.raises(runner.RunnerError) as refused:
         short.retry()
     assert short.id in str(refused.value)
