@@ -49,7 +49,7 @@ VERBS: Mapping[str, str] = {
     "tensorboard": "Runs",
     "export": "Runs",
     "data": "Data and models",
-    "models": "Models",
+    "models": "Data and models",
     "local": "Local services",
     "up": "Azure environment",
     "preview": "Azure environment",

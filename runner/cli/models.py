@@ -63,7 +63,7 @@ def ls(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List models, or the versions of one."""
-    from runner.cli.models_view import MODEL_COLUMNS, VERSION_COLUMNS, model_row, version_row
+    from runner.cli.models_view import MODEL_COLUMNS, SPARE, VERSION_COLUMNS, model_row, version_row
     from runner.flows.models import existing_model, list_models, split_reference
 
     out = Output(output)
@@ -81,7 +81,7 @@ def ls(
         rows = [version_row(version, as_text=as_text) for version in reversed(shown)]
         columns = VERSION_COLUMNS
         empty = f"all versions were deleted: runner models ls {model.name} --all"
-    out.rows(rows, columns if as_text else tuple(rows[0]) if rows else (), empty=empty)
+    out.rows(rows, columns if as_text else tuple(rows[0]) if rows else (), empty=empty, spare=SPARE)
     for problem in [v for m in models for v in m.versions if v.problem]:
         out.warning(f"{problem}: {problem.problem}")
 

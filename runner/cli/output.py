@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from runner.cli.stage_view import StageView
+from runner.cli.table import aligned, columns_that_fit, cut, room, text_width
 from runner.cli.terminal import is_terminal, silence_stdout, styled
 
 if TYPE_CHECKING:
@@ -59,8 +60,12 @@ class Output:
         columns: Sequence[str],
         *,
         empty: str = "nothing to show",
+        spare: Sequence[str] = (),
     ) -> None:
-        """A list on stdout: a table, a JSON array of whole rows, or TSV; `empty` goes to stderr."""
+        """A list on stdout: a table, a JSON array of whole rows, or TSV; `empty` goes to stderr.
+
+        `spare` columns are left out, in that order, where the terminal is too narrow for a table.
+        """
         if self.format is OutputFormat.JSON:
             self.text(_json(list(rows)))
         elif self.format is OutputFormat.TSV:
@@ -68,7 +73,7 @@ class Output:
             for row in rows:
                 self.text("\t".join(_tsv(row.get(column)) for column in columns))
         elif rows:
-            self._table(rows, columns)
+            self._table(rows, columns, spare)
         else:
             self.note(empty)
 
@@ -140,14 +145,20 @@ class Output:
             self._view = None
             view.close()
 
-    def _table(self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> None:
-        cells = [[_visible(_cell(row.get(column))) for column in columns] for row in rows]
-        header = [_heading(column) for column in columns]
-        widths = [max(len(line[n]) for line in [header, *cells]) for n in range(len(columns))]
-        right = [_is_number_column(rows, column) for column in columns]
-        self.text(styled(_aligned(header, widths, right), "bold", sys.stdout))
-        for line in cells:
-            self.text(_aligned(line, widths, right))
+    def _table(
+        self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], spare: Sequence[str]
+    ) -> None:
+        lines = [[_heading(column) for column in columns]]
+        lines += [[_visible(_cell(row.get(column))) for column in columns] for row in rows]
+        cells = room() if spare else None  # elsewhere long lines are continued: nothing is lost
+        kept = columns_that_fit(lines, columns, spare, cells)
+        lines = [[line[n] for n in kept] for line in lines]
+        widths = [max(text_width(line[n]) for line in lines) for n in range(len(kept))]
+        right = [_is_number_column(rows, columns[n]) for n in kept]
+        for number, line in enumerate(lines):
+            text = aligned(line, widths, right)
+            text = text if cells is None else cut(text, cells)
+            self.text(text if number else styled(text, "bold", sys.stdout))
 
 
 def _heading(column: str) -> str:
@@ -200,13 +211,6 @@ def _end_data() -> None:
         sys.stdout.flush()
     except OSError:
         silence_stdout()
-
-
-def _aligned(line: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    pairs = zip(line, widths, right, strict=True)
-    return "  ".join(
-        f"{cell:>{width}}" if numeric else f"{cell:<{width}}" for cell, width, numeric in pairs
-    ).rstrip()
 
 
 def _is_number_column(rows: Sequence[Mapping[str, Any]], column: str) -> bool:

@@ -22,6 +22,7 @@ _COLUMNS = (
     *("pool", "vm_size", "state", "spot", "dedicated", "slots", "running_tasks"),
     *("price", "usd_per_hour", "autoscale"),
 )
+_SPARE = ("slots", "state", "price", "dedicated", "vm_size")  # in a narrow terminal
 _NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since", "problem")
 
 
@@ -55,7 +56,12 @@ def list_(
     settings = open_settings(target, stack)
     found = pool_list(settings)
     rows = [_text_row(each) if as_text else _row(each) for each in found]
-    out.rows(rows, _COLUMNS if as_text else tuple(rows[0]) if rows else (), empty="no pools")
+    out.rows(
+        rows,
+        _COLUMNS if as_text else tuple(rows[0]) if rows else (),
+        empty="no pools",
+        spare=_SPARE,
+    )
     if as_text and any(each.usd_per_hour is None for each in found):
         out.note("prices that are unknown: runner skus --refresh --region REGION", style="dim")
     if as_text and settings.target == "local" and settings.origins["target"] == "built-in":
@@ -114,7 +120,7 @@ def nodes(
     found = pool_nodes(open_settings(target, stack), pool)
     rows = [_node_row(each, as_text=output is OutputFormat.TABLE) for each in found]
     columns = _NODE_COLUMNS if output is OutputFormat.TABLE else (*_NODE_COLUMNS, "log")
-    out.rows(rows, columns, empty="the pool has no nodes")
+    out.rows(rows, columns, empty="the pool has no nodes", spare=("tasks_run", "since"))
     if output is OutputFormat.TABLE:
         for each in found:
             if each.log:

@@ -25,6 +25,7 @@ _COLUMNS = (
     "run_id", "state", "recipe", "pool", "created", "took_s", "metric", "reason", "experiment",
     "attempts", "evicted",
 )  # fmt: skip
+_SPARE = ("recipe", "pool", "experiment", "duration", "attempt", "age", "metric")
 _WATCH_S = 2.0
 _REASON_WIDTH = 60
 _CLEAR = "\x1b[H\x1b[2J"
@@ -134,7 +135,7 @@ def _show(out: Output, history: History, only: RunFilter) -> None:
     as_text = out.format is OutputFormat.TABLE
     rows = [_text_row(row) if as_text else _row(row) for row in history.rows]
     empty = "no runs yet: runner train mnist" if only == EVERY_RUN else "no such runs: runner ps -a"
-    out.rows(rows, filled(rows) if as_text else _COLUMNS, empty=empty)
+    out.rows(rows, filled(rows) if as_text else _COLUMNS, empty=empty, spare=_SPARE)
     if history.older and as_text:
         out.note(f"{history.older} older runs: runner ps -a")
 

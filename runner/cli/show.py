@@ -61,7 +61,8 @@ def show(
     if shown.attempts:
         out.text()
         resumed = any(row.resumed for row in shown.attempts)
-        out.rows(attempt_rows(shown), ATTEMPT_COLUMNS + (("resumed_from",) if resumed else ()))
+        columns = ATTEMPT_COLUMNS + (("resumed_from",) if resumed else ())
+        out.rows(attempt_rows(shown), columns, spare=("spot", "node"))
 
 
 def _document(shown: Shown) -> dict[str, Any]:

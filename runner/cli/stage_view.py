@@ -122,7 +122,8 @@ def _columns() -> list[ProgressColumn]:
     text = TextColumn(
         "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis")
     )
-    return [SpinnerColumn(), text, Bar(), TimeElapsedColumn()]
+    elapsed = TimeElapsedColumn(table_column=Column(no_wrap=True, min_width=len("0:00:00")))
+    return [SpinnerColumn(), text, Bar(), elapsed]
 
 
 def _text(progress: Progress) -> str:

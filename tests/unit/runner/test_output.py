@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from runner.cli.output import Output, OutputFormat
+from runner.cli.table import columns_that_fit, cut, text_width
 from runner.cli.terminal import duration_text, mark, size_text, styled
 from runner.core.progress import Progress
 
@@ -191,3 +192,37 @@ def test_name_that_a_script_chose_cannot_break_a_row_or_steer_the_terminal(
     assert shown.out.splitlines()[1] == "a\\nb\\x1b[2J  ü 💥"
     assert "one\ntwo\\x07" in shown.out
     assert "\x1b" not in shown.out + shown.err
+
+
+_RUNS = (("run", "recipe", "status", "error"), ("cats-1", "cats", "failed", "could not " * 9))
+
+
+def _shown(cells: int | None, spare: tuple[str, ...]) -> list[str]:
+    kept = columns_that_fit(_RUNS, _RUNS[0], spare, cells)
+    return [_RUNS[0][n] for n in kept]
+
+
+def test_spare_columns_go_in_their_order_where_the_terminal_is_narrow() -> None:
+    spare = ("recipe", "error")
+    assert _shown(None, spare) == list(_RUNS[0])
+    assert _shown(40, spare) == list(_RUNS[0]), "the last column may be cut to 16"
+    assert _shown(39, spare) == ["run", "status", "error"]
+    assert _shown(22, spare) == ["run", "recipe", "status"], "recipe is back"
+    assert _shown(21, spare) == ["run", "status"]
+
+
+def test_last_column_that_is_a_name_is_not_cut() -> None:
+    lines = (("size", "run"), ("1 kB", "x" * 30))
+    assert columns_that_fit(lines, lines[0], ("size",), 35) == [1]
+
+
+def test_cut_text_takes_no_more_cells_than_there_are() -> None:
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdefg", 6) == "abcde…"
+    assert text_width(cut("日本語日本語", 6)) <= 6
+
+
+def test_letters_that_are_wide_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().rows([{"path": "モデル.bin", "size": "1 B"}], ("path", "size"))
+    assert capsys.readouterr().out.splitlines() == ["PATH        SIZE", "モデル.bin  1 B"]
+    assert text_width("e\u0301") == 1
