@@ -125,13 +125,22 @@ def _takes_tasks(job: models.BatchJob, pool_id: str) -> bool:
     return state not in _CLOSED and same_pool and bool(job.uses_task_dependencies)
 
 
-def close_when_done(connection: Connection, job_id: str) -> None:
-    """Let a job complete with its last task: an open one counts in the account's quota."""
+def close_when_done(connection: Connection, job_id: str) -> bool:
+    """Let a job complete with its last task, since open ones count in the account's quota.
+
+    False where it had ended, or is gone.
+    """
     done = models.BatchJobUpdateOptions(
         all_tasks_complete_mode=models.BatchAllTasksCompleteMode.TERMINATE_JOB
     )
     with service_errors(f"closing job {job_id}"):
-        connection.batch_client().update_job(job_id, done)
+        try:
+            connection.batch_client().update_job(job_id, done)
+        except HttpResponseError as err:
+            if error_code(err) not in JOB_CLOSED_CODES:
+                raise
+            return False
+        return True
 
 
 def delete_job(connection: Connection, job_id: str) -> None:

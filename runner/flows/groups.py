@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from runner.azure.batch import close_when_done
 from runner.azure.credentials import Connection
 from runner.core.dag import in_order
 from runner.core.errors import RunnerError
@@ -69,7 +70,8 @@ def load_group_view(connection: Connection, home: Path, group: Group) -> GroupVi
 def cancel_group(connection: Connection, group: Group) -> dict[str, Cancelled]:
     """End every run of a group that has not ended; the last first, so that none starts meanwhile.
 
-    Its job closes by itself, since all its tasks are complete then.
+    Its job closes, since all its tasks are complete then: also one that a `runner submit` which was
+    killed left open.
     """
     container = runs_container(connection)
     done: dict[str, Cancelled] = {}
@@ -78,4 +80,5 @@ def cancel_group(connection: Connection, group: Group) -> dict[str, Cancelled]:
         content = container.read(RunPaths(run_id).run)
         if content is not None:
             done[name] = cancel_run(connection, parse_run(content, run_id))
+    close_when_done(connection, group.job_id)
     return done
