@@ -24,6 +24,7 @@ from runner.azure.translate import (
 )
 from runner.core.plan import RunPlan
 from runner.core.secrets import SecretValues
+from runner.node.hosts import TOKEN_VARIABLE
 from runner.node.scheduled import VARIABLE
 from runner.node.settings import GROUP_SECRETS_VARIABLE
 from runner.node.start import STARTS_GROUP
@@ -36,7 +37,7 @@ GROUP_TASK_ID = "group"
 # For trouble that another try may not have: it only repeats what is missing.
 _GROUP_RETRIES = 3
 # Given anew to each task: the run, and secrets.
-_OF_EACH_TASK = frozenset({"RUNNER_RUN_ID", "RUNNER_STORAGE", "RUNNER_SECRETS"})
+_OF_EACH_TASK = frozenset({"RUNNER_RUN_ID", "RUNNER_STORAGE", "RUNNER_SECRETS", TOKEN_VARIABLE})
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +133,8 @@ def task_template(plan: RunPlan, connection: Connection) -> dict[str, Any]:
     wire: dict[str, Any] = to_task(plan, connection).as_dict()
     for name in ("id", "displayName", "dependsOn"):
         wire.pop(name, None)
+    if gang := wire.get("multiInstanceSettings"):
+        gang["commonResourceFiles"] = [_unsigned(file) for file in gang["commonResourceFiles"]]
     return {
         **wire,
         "resourceFiles": [_unsigned(file) for file in wire["resourceFiles"]],

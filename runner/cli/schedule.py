@@ -89,7 +89,7 @@ def show(
 ) -> None:
     """Show a schedule and the runs it made."""
     from runner.core.dag import draw
-    from runner.flows.schedules import find_schedule, firings
+    from runner.flows.schedules import find_schedule, firings, trouble
 
     out = Output(output)
     connection = open_connection(target, stack)
@@ -97,13 +97,24 @@ def show(
     made = firings(connection, found)
     runs = [run_id for one in made for run_id in one.runs]
     groups = [one.group_id for one in made if one.group_id is not None]
+    problem = trouble(connection, found, made)
     if output is OutputFormat.TABLE:
         shown = {"groups": _some(groups)} if found.tasks else {"runs": _some(runs)}
         out.record({**_texts(_row(found)), **shown})
         for line in draw(found.tasks) if found.tasks else ():
             out.text(line)
     else:
-        out.record({**_row(found), "runs": runs, "groups": groups, "document": found.document})
+        out.record(
+            {
+                **_row(found),
+                "runs": runs,
+                "groups": groups,
+                "trouble": problem,
+                "document": found.document,
+            }
+        )
+    if problem:
+        out.warning(problem)
 
 
 @app.command()

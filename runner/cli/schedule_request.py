@@ -76,9 +76,9 @@ def make_file_schedule(
         )
         for text in prepared.warnings:
             view.log(f"warning: {text}", error=True)
-        if len(prepared.runs) > 1:
+        run, *others = prepared.runs.values()
+        if others or run.plan.recipe.resources.nodes > 1:
             return create_group_schedule(connection, prepared, asked, view.on_progress)
-        [run] = prepared.runs.values()
         alone = replace(run, plan=replace(run.plan, group=None))
         return create_schedule(connection, alone, asked, view.on_progress)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -71,7 +71,7 @@ def create_schedule(
     on_progress: OnProgress,
 ) -> Schedule:
     """Make a schedule of one run; refused, nothing stays."""
-    check_one_node([prepared.plan])
+    _check_one_node(prepared.plan)
     container = _refuse_taken(connection, request.schedule_id)
     prepared = with_inputs(connection, prepared)
     upload_run(connection, prepared, container, on_progress)
@@ -95,7 +95,6 @@ def create_group_schedule(
     on_progress: OnProgress,
 ) -> Schedule:
     """Make a schedule of several tasks; refused, nothing stays."""
-    check_one_node([run.plan for run in prepared.runs.values()])
     connection.job_access()  # refused before anything is sent
     container = _refuse_taken(connection, request.schedule_id)
     ready = {name: with_inputs(connection, run) for name, run in prepared.runs.items()}
@@ -169,17 +168,15 @@ def _refuse_taken(connection: Connection, schedule_id: str) -> BlobContainer:
     return runs_container(connection)
 
 
-def check_one_node(plans: Iterable[RunPlan]) -> None:
-    """Raise RunnerError for a run over several nodes: no firing could start it."""
-    for plan in plans:
-        if (nodes := plan.recipe.resources.nodes) > 1:
-            raise RunnerError(
-                "R-SCHEDULE-NODES",
-                f"a schedule cannot run {plan.recipe.name} on {nodes} nodes",
-                why="what a Batch schedule starts is a job manager task, which has one instance",
-                fix="resources: {nodes: 1}, or begin the run from a timer of your own",
-                exit_code=ExitCode.PREFLIGHT,
-            )
+def _check_one_node(plan: RunPlan) -> None:
+    if (nodes := plan.recipe.resources.nodes) > 1:
+        raise RunnerError(
+            "R-SCHEDULE-NODES",
+            f"this schedule cannot run {plan.recipe.name} on {nodes} nodes",
+            why="what a Batch schedule starts is a job manager task, which has one instance",
+            fix="a file with `schedule:` and this as its task, for runner submit",
+            exit_code=ExitCode.PREFLIGHT,
+        )
 
 
 def _new(

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from runner.azure import schedules as service
+from runner.azure.batch import get_task, read_task_file, terminate_task
 from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
+from runner.azure.schedule_jobs import GROUP_TASK_ID, TASK_ID
 from runner.azure.schedules import ScheduleView
 from runner.core.document import near
 from runner.core.errors import RunnerError
@@ -45,6 +47,7 @@ class Firing:
     """What a schedule made at one time: a run, or a group of several."""
 
     created: str
+    job_id: str
     group_id: str | None
     runs: tuple[str, ...]
 
@@ -86,7 +89,22 @@ def firings(connection: Connection, schedule: Schedule) -> list[Firing]:
 def _firing(raw: dict[str, Any]) -> Firing:
     runs: dict[str, str] = raw.get("runs") or {}
     found = tuple(runs.values()) if runs else (str(raw["run_id"]),)
-    return Firing(str(raw["created"]), raw.get("group_id"), found)
+    return Firing(str(raw["created"]), str(raw["job_id"]), raw.get("group_id"), found)
+
+
+def trouble(connection: Connection, schedule: Schedule, made: Sequence[Firing]) -> str | None:
+    """Why the newest job of a schedule has made nothing yet; None where it has."""
+    job_id = schedule.view.recent_job if schedule.view else None
+    if job_id is None or any(one.job_id == job_id for one in made):
+        return None
+    task_id = GROUP_TASK_ID if schedule.tasks else TASK_ID
+    task = get_task(connection, job_id, task_id)
+    if task is None or task.phase != "completed":
+        return f"job {job_id} waits for a node"
+    said = read_task_file(connection, job_id, task_id, "stdout.txt") or b""
+    lines = said.decode(errors="replace").splitlines()
+    last = lines[-1] if lines else task.failure_message or f"exit code {task.exit_code}"
+    return f"job {job_id} made nothing: {last}"
 
 
 def remove_schedule(connection: Connection, schedule: Schedule) -> list[str]:
@@ -108,8 +126,11 @@ def remove_schedule(connection: Connection, schedule: Schedule) -> list[str]:
 
 
 def _let_none_begin(connection: Connection, schedule: Schedule) -> None:
-    if schedule.view is not None and schedule.view.state == "active":
+    view = schedule.view
+    if view is not None and view.state == "active":
         service.pause_schedule(connection, schedule.schedule_id)
+    if schedule.tasks and view is not None and view.recent_job is not None:
+        terminate_task(connection, view.recent_job, GROUP_TASK_ID)  # it may be about to make runs
 
 
 def _cancel(connection: Connection, container: BlobContainer, run_id: str) -> bool:

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from runner.node.hosts import TOKEN_VARIABLE
 from runner.node.run_spec import FORMAT
 
 ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # of run ids: docs/run-format.md
@@ -104,18 +106,24 @@ def task_bodies(template: Json, firing: Json, access: GroupAccess) -> Iterator[J
     """What Batch is sent for every task, those before others first. Secrets: never print it."""
     for name, task in template["tasks"].items():
         run_id, wire = firing["runs"][name], task["task"]
-        before = [firing["runs"][other] for other in task["after"]]
-        yield {
+        body: Json = {
             **wire,
             "id": run_id,
             "displayName": f"{task['run']['recipe']['name']}: {run_id}",
-            "resourceFiles": [_signed(file, access) for file in wire.get("resourceFiles") or ()],
+            "resourceFiles": _signed(wire, "resourceFiles", access),
             "environmentSettings": [
                 *(wire.get("environmentSettings") or ()),
                 *_settings(name, run_id, task["run"], access),
             ],
-            **({"dependsOn": {"taskIds": before}} if before else {}),
         }
+        if task["after"]:
+            body["dependsOn"] = {"taskIds": [firing["runs"][before] for before in task["after"]]}
+        if gang := wire.get("multiInstanceSettings"):
+            files = _signed(gang, "commonResourceFiles", access)
+            body["multiInstanceSettings"] = {**gang, "commonResourceFiles": files}
+            token = {"name": TOKEN_VARIABLE, "value": secrets.token_hex(32)}
+            body["environmentSettings"].append(token)
+        yield body
 
 
 def inputs_of(run: Json) -> dict[str, Json]:
@@ -141,6 +149,9 @@ def _input(document: Json, ids: Mapping[str, str]) -> Json:
     return {**document, "run_id": ids[document["run_id"]]}
 
 
-def _signed(file: Json, access: GroupAccess) -> Json:
-    sas = access.storage["runs"].get("sas")
-    return {**file, "httpUrl": f"{file['httpUrl']}?{sas.lstrip('?')}"} if sas else file
+def _signed(holder: Json, name: str, access: GroupAccess) -> list[Json]:
+    files: list[Json] = holder.get(name) or []
+    sas: str | None = access.storage["runs"].get("sas")
+    if not sas:
+        return files
+    return [{**file, "httpUrl": f"{file['httpUrl']}?{sas.lstrip('?')}"} for file in files]

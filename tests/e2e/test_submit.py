@@ -10,7 +10,11 @@ import pytest
 
 from runner.azure.credentials import Connection, connect
 from runner.azure.translate import wire_text
+from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
+from runner.core.submit_file import load_submit_file
+from runner.flows import submit_group as submit_group_module
+from runner.flows.group_plan import GroupRequest, prepare_group
 from tests.e2e.conftest import Cli, until
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
@@ -130,6 +134,28 @@ def test_failure_blocks_what_comes_after_and_nothing_else(
     text = cli.ok("show", group)
     assert "├─ after-bad" in text or "└─ after-bad" in text
     until(lambda: job_state(connection, group) == "completed")
+
+
+@pytest.mark.parametrize("point", ["add_tasks", "close_when_done"])
+def test_what_a_killed_submit_left_is_seen_and_its_job_closes_with_a_cancel(
+    cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    def die(*_: object) -> None:
+        raise SystemExit(137)  # nothing in the way of it, as with kill -9
+
+    path = write("tasks:\n" + task("one") + task("two", after="[one]"))
+    settings = load_settings({}, cwd=path.parent, env={**cli.env})
+    file, _ = load_submit_file(path)
+    group = prepare_group(file, path, settings, connection.outputs, GroupRequest(), ignore_progress)
+    monkeypatch.setattr(submit_group_module, point, die)
+    with pytest.raises(SystemExit):
+        submit_group_module.submit_group(connection, group, ignore_progress)
+    group_id = group.group.group_id
+    left = "lost" if point == "add_tasks" else "succeeded"
+    until(lambda: {one["state"] for one in tasks(cli, group_id).values()} == {left})
+    assert job_state(connection, group_id) == "active"
+    cli.ok("cancel", group_id)
+    until(lambda: job_state(connection, group_id) == "completed")
 
 
 def test_cancelling_a_group_ends_every_task_and_its_job(
