@@ -10,29 +10,36 @@ from azure.batch import models
 from runner.core.plan import RunPlan
 from runner.node.hosts import ROLE, TOKEN_VARIABLE
 
+# In a container both commands may be run by `docker exec`, which knows no entry point; without one
+# it is the same to them.
+NO_ENTRY_POINT = "--entrypoint="
 # Files for every node lie in the task's shared folder, which is no working directory.
-_COORDINATE = f"-c 'exec python3 \"$AZ_BATCH_TASK_SHARED_DIR/{{agent}}\" {ROLE}'"
+_COORDINATE = "-c 'exec python3 \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
+
+
+def is_gang(plan: RunPlan) -> bool:
+    """Whether it runs on several nodes at once."""
+    return plan.recipe.resources.nodes > 1
+
+
+def with_shell(arguments: str) -> str:
+    """The command line that gives a shell its arguments."""
+    return f"/bin/sh {arguments}"
 
 
 def gang_settings(plan: RunPlan) -> Mapping[str, str]:
     """What lets the nodes of one run know each other: a secret, new with each task."""
-    if plan.recipe.resources.nodes == 1:
-        return {}
-    return {TOKEN_VARIABLE: secrets.token_hex(32)}
+    return {TOKEN_VARIABLE: secrets.token_hex(32)} if is_gang(plan) else {}
 
 
 def to_gang(
     plan: RunPlan, files: Sequence[models.ResourceFile], agent: str
 ) -> models.MultiInstanceSettings | None:
     """The nodes beside the primary: the agent, and the code, are fetched by each of them."""
-    nodes = plan.recipe.resources.nodes
-    if nodes == 1:
+    if not is_gang(plan):
         return None
-    command = _COORDINATE.format(agent=agent)
-    if plan.recipe.image is None:  # else the shell is the container's entry point
-        command = f"/bin/sh {command}"
     return models.MultiInstanceSettings(
-        number_of_instances=nodes,
-        coordination_command_line=command,
+        number_of_instances=plan.recipe.resources.nodes,
+        coordination_command_line=with_shell(_COORDINATE.format(agent=agent, role=ROLE)),
         common_resource_files=list(files),
     )

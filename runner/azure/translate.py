@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from azure.batch import models
 
-from runner.azure.gangs import gang_settings, to_gang
+from runner.azure.gangs import NO_ENTRY_POINT, gang_settings, is_gang, to_gang, with_shell
 from runner.core.failure_advice import AGENT_PYTHON, NO_PYTHON, OLD_PYTHON
 from runner.core.plan import RunPlan
 from runner.core.run_paths import code_blob
@@ -85,17 +85,20 @@ def to_task(
 
 def command_line(plan: RunPlan) -> str:
     """The agent's, on the node or in the run's image."""
-    return COMMAND_LINE if plan.recipe.image is None else CONTAINER_COMMAND_LINE
+    if plan.recipe.image is None:
+        return COMMAND_LINE
+    return with_shell(CONTAINER_COMMAND_LINE) if is_gang(plan) else CONTAINER_COMMAND_LINE
 
 
 def container_settings(plan: RunPlan) -> models.BatchTaskContainerSettings | None:
     """The node's folders are mounted where they are (docs), so the agent's caches work."""
     if plan.recipe.image is None:
         return None
-    options = ["--entrypoint=/bin/sh", _SHARED_MEMORY]
+    entry_point = NO_ENTRY_POINT if is_gang(plan) else "--entrypoint=/bin/sh"
+    options = [entry_point, _SHARED_MEMORY]
     if plan.pool.gpus:
         options.append("--gpus all")
-    if plan.recipe.resources.nodes > 1:
+    if is_gang(plan):
         options.append("--network=host")  # where the other nodes are
     return models.BatchTaskContainerSettings(
         image_name=plan.recipe.image,

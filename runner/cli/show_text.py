@@ -61,7 +61,9 @@ def state(shown: Shown) -> dict[str, str]:
         "recipe": record.recipe,
         "experiment": record.experiment,
         "created": local_time(record.created),
-        "where": f"pool {record.pool}" + (", spot" if record.spot else ""),
+        "where": f"pool {record.pool}"
+        + (", spot" if record.spot else "")
+        + (f", {record.nodes} nodes" if record.nodes > 1 else ""),
         "image": _image(shown),
     }
 

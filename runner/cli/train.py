@@ -140,8 +140,10 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
     from runner.flows.local_files import count_text
 
     recipe, code, pool = plan.recipe, plan.inputs.code, plan.pool
+    nodes = recipe.resources.nodes
+    at_once = f", {nodes} nodes at once" if nodes > 1 else ""
     return {
-        "where": f"{plan.target}, account {plan.account}, pool {pool.id} ({pool.vm_size})",
+        "where": f"{plan.target}, account {plan.account}, pool {pool.id} ({pool.vm_size}){at_once}",
         "job": plan.job_id,
         "task": plan.task_id,
         "command": shlex.join(plan.command),

@@ -30,7 +30,14 @@ def with_container_pool(
         return outputs
     first = outputs.pools[0]
     pool = PoolOutput(
-        POOL_ID, first.vm_size, first.gpus, first.vcpus, first.spot, 1, containers=True
+        POOL_ID,
+        first.vm_size,
+        first.gpus,
+        first.vcpus,
+        first.spot,
+        first.max_nodes,
+        containers=True,
+        task_nodes=first.task_nodes,
     )
     if make and (settings.pool or POOL_ID).lower() == POOL_ID:
         _ensure(settings, on_event)
@@ -54,8 +61,6 @@ def _ensure(settings: Settings, on_event: OnProgress) -> None:
     keys = ensure_keys(paths)
     on_event(Progress("services", "start", "a pool for containers"))
     connection = Connection(local_outputs(state), keys)
-    spec = replace(
-        pool_spec(paths, state, keys["storage"]), id=POOL_ID, spot_nodes=1, containers=True
-    )
+    spec = replace(pool_spec(paths, state, keys["storage"]), id=POOL_ID, containers=True)
     happened = ensure_pool(connection, spec)
     on_event(Progress("services", "end", f"pool {POOL_ID} {happened}"))

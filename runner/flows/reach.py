@@ -17,7 +17,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.azure.node_users import (
@@ -29,10 +29,11 @@ from runner.azure.node_users import (
     task_places,
 )
 from runner.core.errors import ExitCode, RunnerError
-from runner.core.run_record import RunRecord
+from runner.core.run_record import AttemptStart, RunRecord
 from runner.core.states import RunState
 from runner.flows.node_keys import NodeKey, make_key, prune_keys
 from runner.flows.remote_shell import quoted, shell_command, ssh_command
+from runner.flows.run_documents import load_attempts, runs_container
 from runner.flows.run_view import RunView, load_view
 
 if TYPE_CHECKING:
@@ -74,25 +75,40 @@ def find_place(connection: Connection, record: RunRecord, node: str | None = Non
     places = task_places(connection, record.job_id, record.task_id)
     if not places:
         raise _not_running(view)
-    number = _choose(places, node, record.run_id)
     begun = [each for each in view.attempts if each.node == places[0].node]
     if not begun:
         raise _not_begun(record.run_id)
-    if not begun[-1].work_dir:
+    starts = {begun[-1].node: (0, begun[-1]), **_others(connection, record, begun[-1].attempt)}
+    places = sorted(places, key=lambda place: starts.get(place.node, (record.nodes, None))[0])
+    task = places[_choose(places, node, record.run_id)]
+    start = starts[task.node][1] if task.node in starts else None
+    if start is None:
+        raise _not_begun(record.run_id)
+    if not start.work_dir:
         raise _too_old(record.run_id)
-    task = places[number]
     return Place(
         run_id=record.run_id,
-        task=task if task.pool else replace(task, pool=begun[-1].pool or record.pool),
-        work_dir=subtask_folder(begun[-1].work_dir, number),
+        task=task if task.pool else replace(task, pool=start.pool or record.pool),
+        work_dir=start.work_dir,
         expires=_expiry(record),
     )
 
 
-def subtask_folder(work_dir: str, number: int) -> str:
-    """Where a subtask works: in the task's own folder, under its number; 0 is the task itself."""
-    path = PurePosixPath(work_dir)
-    return str(path.parent / str(number) / path.name) if number else work_dir
+def _others(
+    connection: Connection, record: RunRecord, attempt: int
+) -> dict[str, tuple[int, AttemptStart]]:
+    """The nodes beside the primary that have begun with an attempt, with their ranks.
+
+    Users count ranks; Batch counts its subtasks in an order of its own.
+    """
+    container = runs_container(connection)
+    found = {rank: load_attempts(container, record.run_id, rank) for rank in range(1, record.nodes)}
+    return {
+        start.node: (rank, start)
+        for rank, starts in found.items()
+        for start in starts
+        if start.attempt == attempt
+    }
 
 
 def _expiry(record: RunRecord) -> datetime:

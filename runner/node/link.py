@@ -17,6 +17,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any, cast
 
+from runner.node.documents import parse_json
+
 HANDSHAKE_S = 10.0
 LONGEST_LINE = 64 * 1024
 # A node that vanished says nothing: the kernel asks after 15 s of silence, and gives up 20 s later.
@@ -54,8 +56,8 @@ class Link:
         """The next message; None when there will be none."""
         try:
             line = self._reader.readline(LONGEST_LINE)
-            message: Any = json.loads(line) if line.endswith(b"\n") else None
-        except (OSError, ValueError, RecursionError):
+            message: Any = parse_json(line) if line.endswith(b"\n") else None
+        except (OSError, ValueError):
             return None
         return cast("dict[str, Any]", message) if isinstance(message, dict) else None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import pytest
 from azure.batch import BatchClient, models
@@ -19,7 +18,6 @@ from runner.azure.node_users import (
     task_places,
 )
 from runner.core.errors import RunnerError
-from runner.flows.reach import subtask_folder
 from tests.contract.server import ACCOUNT, KEY, Running, Things, wire
 from tests.unit.runner.recipe_maker import outputs
 
@@ -101,8 +99,8 @@ def test_node_that_went_away_or_is_not_ready_is_said_to_be(
     delete_user(connection, here, "runner-1")
 
 
-def test_node_of_a_subtask_is_entered_in_its_own_folder(
-    connection: Connection, things: Things, client: BatchClient, running: Running
+def test_nodes_of_subtasks_are_found_behind_the_primarys(
+    connection: Connection, things: Things, client: BatchClient
 ) -> None:
     pool_id = things.pool(
         target_dedicated_nodes=2, task_slots_per_node=1, enable_inter_node_communication=True
@@ -110,16 +108,11 @@ def test_node_of_a_subtask_is_entered_in_its_own_folder(
     things.wait_nodes(pool_id, 2)
     job_id = things.job(pool_id)
     gang = models.MultiInstanceSettings(
-        number_of_instances=2, coordination_command_line="/bin/sh -c 'touch begun'"
+        number_of_instances=2, coordination_command_line="/bin/true"
     )
     task_id = things.task(job_id, "sleep 60", multi_instance_settings=gang)
     things.wait_task(job_id, task_id, "running")
     first, second = task_places(connection, job_id, task_id)
     assert (first.pool, second.pool) == (pool_id, pool_id)
     assert first.node != second.node
-    layouts = running.emulator.launches
-    folder = layouts.layout(pool_id, first.node).task_dir(job_id, task_id) / "wd"
-    beside = Path(subtask_folder(str(folder).replace(first.node, second.node), 1))
-    assert beside.joinpath("begun").exists()
-    assert subtask_folder(str(folder), 0) == str(folder)
     client.terminate_task(job_id, task_id)

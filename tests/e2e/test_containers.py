@@ -10,6 +10,7 @@ import pytest
 
 from tests.contract.container_engines import IMAGE, Machine, fake
 from tests.e2e.conftest import Cli, new_home
+from tests.unit.node.test_gang import SUM
 
 Write = Callable[..., Path]
 NO_PYTHON = "docker.io/library/nothing:1"
@@ -66,6 +67,15 @@ def test_run_takes_place_in_its_image(boxes: Cli, script: Write, machine: Machin
     assert not any("sig=" in word or "RUNNER_STORAGE" in word for word in created)
     again = boxes.run("train", script("print('no image')"))
     assert again.returncode == 0, again.stderr
+
+
+def test_run_over_two_nodes_takes_place_in_a_container_on_each(boxes: Cli, script: Write) -> None:
+    boxes.ok("local", "up", "--nodes", "2", "--slots", "1")
+    folder = recipe(script, IMAGE, "import os; print(os.environ['OF_THE_IMAGE'])\n" + SUM)
+    done = boxes.run("train", folder, "--nodes", "2")
+    assert done.returncode == 0, done.stderr
+    assert boxes.ok("logs", "@last").splitlines() == ["yes", "rank 0 sum 11"]
+    assert boxes.ok("logs", "@last", "--node", "1").splitlines() == ["yes", "rank 1 sum 11"]
 
 
 def test_requirements_are_installed_on_top_of_the_image(boxes: Cli, script: Write) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.conftest import Cli, new_home, until
+from tests.processes import alive
 from tests.unit.node.test_gang import SUM
 
 THREE = "command: python train.py\nresources: {nodes: 3}\n"
@@ -83,6 +84,21 @@ def test_run_goes_on_when_one_of_its_nodes_is_evicted(
     assert three.ok("logs", run_id, "--node", "1", "--attempt", "2").splitlines() == [
         "rank 1 attempt 2 from a checkpoint"
     ]
+
+
+def test_each_node_can_be_entered_and_a_cancelled_run_ends_on_all(
+    three: Cli, script: Callable[..., Path]
+) -> None:
+    pids = three.cwd / "pids"
+    pids.mkdir()
+    folder = script(f"import os, time; open(f'{pids}/{{os.getpid()}}', 'w'); time.sleep(300)")
+    run_id = three.json("train", folder, "--nodes", "3", "--detach")["run_id"]
+    until(lambda: len(list(pids.iterdir())) == 3)
+    show = 'echo "$RUNNER_NODE_RANK of $RUNNER_NODES"'
+    assert three.ok("exec", run_id, "--node", "2", "--", "sh", "-c", show) == "2 of 3\n"
+    three.ok("cancel", run_id)
+    until(lambda: not any(alive(int(path.name)) for path in pids.iterdir()))
+    assert three.json("show", run_id)["state"] == "cancelled"
 
 
 def test_pool_that_has_too_few_nodes_is_refused_with_what_helps(
