@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.completing import complete_run
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_connection
 from runner.core.errors import ExitCode, RunnerError
@@ -30,7 +31,7 @@ def metrics(
         list[str] | None,
         typer.Option(
             "--compare", "-c", metavar="RUN", help="Beside another run; may be repeated.",
-            show_default=False,
+            autocompletion=complete_run, show_default=False,
         ),
     ] = None,
     last: Annotated[

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.completing import complete_run
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.repeat_view import OtherPoolOption
 from runner.cli.run_options import (
@@ -34,7 +35,7 @@ def reproduce(
         str | None,
         typer.Option(
             "--against", metavar="RUN", help="Run nothing: compare with this one.",
-            show_default=False,
+            autocompletion=complete_run, show_default=False,
         ),
     ] = None,
     pool: OtherPoolOption = None,

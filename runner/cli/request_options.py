@@ -7,8 +7,15 @@ from typing import Annotated
 
 import typer
 
+from runner.cli.completing import complete_recipe
+
 RecipeArgument = Annotated[
-    str, typer.Argument(metavar="RECIPE", help="A built-in recipe, a folder, or a script.")
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A built-in recipe, a folder, or a script.",
+        autocompletion=complete_recipe,
+    ),
 ]
 ArgsArgument = Annotated[
     list[str] | None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runner.cli.completing import complete_run
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.repeat_view import OtherPoolOption
 from runner.cli.run_options import (
@@ -31,7 +32,10 @@ def retry(
     run: Annotated[
         str | None,
         typer.Argument(
-            metavar="RUN", help="A run id, a unique prefix of one, or @last.", show_default=False
+            metavar="RUN",
+            help="A run id, a unique prefix of one, or @last.",
+            autocompletion=complete_run,
+            show_default=False,
         ),
     ] = None,
     failed: Annotated[

@@ -8,12 +8,19 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runner.cli.completing import complete_run
+
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
     from runner.core.settings import Settings
 
 RunArgument = Annotated[
-    str, typer.Argument(metavar="RUN", help="A run id, a unique prefix of one, or @last.")
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run id, a unique prefix of one, or @last.",
+        autocompletion=complete_run,
+    ),
 ]
 TargetOption = Annotated[
     str | None, typer.Option("--target", help="Where runs are: local or azure.", show_default=False)

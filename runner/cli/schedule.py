@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.completing import complete_schedule
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.request_options import PoolOption, SetOption
 from runner.cli.run_options import StackOption, TargetOption, open_connection, open_settings
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
     from runner.flows.schedules import Schedule
 
 app = typer.Typer(help="Runs that begin again and again, kept by Batch.")
-NameArgument = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Its name.")]
+NameArgument = Annotated[
+    str, typer.Argument(metavar="SCHEDULE", help="Its name.", autocompletion=complete_schedule)
+]
 
 
 @app.command()

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from runner.cli.completing import complete_run
 from runner.cli.output import Output
 from runner.cli.run_options import StackOption, TargetOption, open_settings
 
@@ -13,7 +14,12 @@ from runner.cli.run_options import StackOption, TargetOption, open_settings
 def tensorboard(
     runs: Annotated[
         list[str] | None,
-        typer.Argument(metavar="RUN...", help="Run ids, prefixes, or @last.", show_default=False),
+        typer.Argument(
+            metavar="RUN...",
+            help="Run ids, prefixes, or @last.",
+            autocompletion=complete_run,
+            show_default=False,
+        ),
     ] = None,
     port: Annotated[
         int | None,

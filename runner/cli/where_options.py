@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from runner.cli.completing import complete_run
+
 if TYPE_CHECKING:
     from runner.core.recipe_flags import RecipeFlags
 
@@ -27,7 +29,13 @@ PriorityOption = Annotated[
 ]
 AfterOption = Annotated[
     list[str] | None,
-    typer.Option("--after", metavar="RUN", help="Start once it succeeded.", show_default=False),
+    typer.Option(
+        "--after",
+        metavar="RUN",
+        help="Start once it succeeded.",
+        autocompletion=complete_run,
+        show_default=False,
+    ),
 ]
 MaxTimeOption = Annotated[
     str | None,

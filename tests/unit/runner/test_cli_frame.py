@@ -291,3 +291,23 @@ def _bash(command: str, **env: str) -> subprocess.CompletedProcess[str]:
         timeout=60,
         env={**os.environ, **env},
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("runner train m", ["mnist"]),
+        ("runner show @", ["@last"]),
+        ("runner show mn", []),
+        ("runner schedule show n", []),
+    ],
+)
+def test_completion_knows_recipes_and_is_silent_where_no_services_are(
+    line: str, offered: list[str]
+) -> None:
+    words = str(len(line.split()) - 1)
+    done = _runner(
+        env={"_RUNNER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": words}
+    )
+    assert done.stdout.split() == offered
+    assert done.stderr == ""
