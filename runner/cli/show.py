@@ -29,6 +29,7 @@ def show(
     from runner.cli.group_view import show_group
     from runner.cli.show_text import ATTEMPT_COLUMNS, Shown, attempt_rows, lines
     from runner.flows.attempts import list_attempts
+    from runner.flows.broken_off import finish_broken_off
     from runner.flows.checkpoints import list_checkpoints
     from runner.flows.groups import group_instead, load_group_view
     from runner.flows.reproduce import load_environment
@@ -42,6 +43,7 @@ def show(
         record = find_run(connection, run)
     except RunnerError as err:
         group = group_instead(connection, run, err)
+        finish_broken_off(connection)
         show_group(out, load_group_view(connection, settings.home, group))
         return
     view = load_view(connection, record)

@@ -23,6 +23,7 @@ from runner.core.run_ids import SUFFIX_ALPHABET, make_run_id
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord, parse_run
 from runner.core.secrets import SecretRef, SecretValues, read_secrets, recorded_secrets
+from runner.flows.broken_off import submitting
 from runner.flows.run_documents import runs_container
 from runner.flows.run_index import index_run
 from runner.flows.schedules import Schedule
@@ -106,25 +107,26 @@ def _trigger_group(connection: Connection, schedule: Schedule, template: dict[st
         name: _secrets(schedule, recorded_secrets(task["run"])) for name, task in tasks.items()
     }
     firing = make_firing(template, secrets.token_hex(8), "", datetime.now(UTC))
-    firing["job_id"] = job_id = ensure_job(
-        connection,
-        firing["group_id"],
-        template["pool"],
-        int(template["priority"]),
-        template["max_parallel"],
-    )
-    access = GroupAccess(
-        group_storage(connection, _containers(tasks), _LIFETIME),
-        {name: one.reveal() for name, one in values.items() if one},
-    )
-    document = group_document(template, firing)
-    place_group(
-        connection,
-        job_id,
-        document,
-        list(run_documents(template, firing)),
-        lambda: add_wire_tasks(connection, job_id, list(task_bodies(template, firing, access))),
-    )
+    with submitting(connection, firing["group_id"]):
+        firing["job_id"] = job_id = ensure_job(
+            connection,
+            firing["group_id"],
+            template["pool"],
+            int(template["priority"]),
+            template["max_parallel"],
+        )
+        access = GroupAccess(
+            group_storage(connection, _containers(tasks), _LIFETIME),
+            {name: one.reveal() for name, one in values.items() if one},
+        )
+        document = group_document(template, firing)
+        place_group(
+            connection,
+            job_id,
+            document,
+            list(run_documents(template, firing)),
+            lambda: add_wire_tasks(connection, job_id, list(task_bodies(template, firing, access))),
+        )
     return parse_group(json.dumps(document).encode(), firing["group_id"])
 
 

@@ -15,6 +15,7 @@ from runner.core.group import group_blob
 from runner.core.progress import OnProgress, Progress
 from runner.core.run_document import run_document
 from runner.core.run_paths import RunPaths
+from runner.flows.broken_off import finish_broken_off, submitting
 from runner.flows.group_plan import PreparedGroup
 from runner.flows.run_documents import runs_container
 from runner.flows.run_index import index_run
@@ -23,6 +24,7 @@ from runner.flows.submit import upload_run, with_inputs
 
 def submit_group(connection: Connection, prepared: PreparedGroup, on_progress: OnProgress) -> None:
     """Bring all runs into being. Raises RunnerError after taking back what was there already."""
+    finish_broken_off(connection)
     container = runs_container(connection)
     ready = [with_inputs(connection, run) for run in prepared.runs.values()]
     for run in ready:
@@ -30,18 +32,19 @@ def submit_group(connection: Connection, prepared: PreparedGroup, on_progress: O
     on_progress(Progress("submit", "start"))
     plans = [run.plan for run in ready]
     group = prepared.group
-    job_id = ensure_job(
-        connection, group.job_id, group.pool, prepared.priority, prepared.max_parallel
-    )
-    documents = [run_document(plan, job_id) for plan in plans]
     tasks = [to_task(run.plan, connection, run.secrets) for run in ready]
-    place_group(
-        connection,
-        job_id,
-        group.to_json(),
-        documents,
-        lambda: add_tasks(connection.batch_client(), job_id, tasks),
-    )
+    with submitting(connection, group.group_id):
+        job_id = ensure_job(
+            connection, group.job_id, group.pool, prepared.priority, prepared.max_parallel
+        )
+        documents = [run_document(plan, job_id) for plan in plans]
+        place_group(
+            connection,
+            job_id,
+            group.to_json(),
+            documents,
+            lambda: add_tasks(connection.batch_client(), job_id, tasks),
+        )
     on_progress(Progress("submit", "end", f"{len(plans)} tasks to job {job_id}"))
 
 

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection, connect
 from runner.azure.translate import wire_text
 from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
 from runner.core.submit_file import load_submit_file
-from runner.flows import submit_group as submit_group_module
-from runner.flows.group_plan import GroupRequest, prepare_group
+from runner.flows.broken_off import finish_broken_off
+from runner.flows.group_plan import GroupRequest, PreparedGroup, prepare_group
+from runner.flows.submit_group import submit_group
 from tests.e2e.conftest import Cli, until
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
@@ -136,21 +139,39 @@ def test_failure_blocks_what_comes_after_and_nothing_else(
     until(lambda: job_state(connection, group) == "completed")
 
 
+class Killed(BaseException):
+    """Ends the program like a SIGKILL: nothing of ours is run any more."""
+
+
+LATER = timedelta(minutes=20)
+PAIR = "tasks:\n" + task("a") + task("b", after="[a]")
+
+
+def killed_while_submitting(
+    cli: Cli, path: Path, connection: Connection, at: str, patch: pytest.MonkeyPatch
+) -> PreparedGroup:
+    """Submit, and be killed where the function `at` is called."""
+
+    def die(*_: object, **__: object) -> None:
+        raise Killed
+
+    settings = load_settings({}, cwd=path.parent, env={"RUNNER_HOME": str(cli.home), "HOME": "/"})
+    file, _ = load_submit_file(path)
+    request = GroupRequest()
+    prepared = prepare_group(file, path, settings, connection.outputs, request, ignore_progress)
+    with patch.context() as context:
+        context.setattr(f"runner.flows.submit_group.{at}", die)
+        with pytest.raises(Killed):
+            submit_group(connection, prepared, ignore_progress)
+    return prepared
+
+
 @pytest.mark.parametrize("point", ["add_tasks", "close_when_done"])
 def test_what_a_killed_submit_left_is_seen_and_its_job_closes_with_a_cancel(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    def die(*_: object) -> None:
-        raise SystemExit(137)  # nothing in the way of it, as with kill -9
-
-    path = write("tasks:\n" + task("one") + task("two", after="[one]"))
-    settings = load_settings({}, cwd=path.parent, env={**cli.env})
-    file, _ = load_submit_file(path)
-    group = prepare_group(file, path, settings, connection.outputs, GroupRequest(), ignore_progress)
-    monkeypatch.setattr(submit_group_module, point, die)
-    with pytest.raises(SystemExit):
-        submit_group_module.submit_group(connection, group, ignore_progress)
-    group_id = group.group.group_id
+    prepared = killed_while_submitting(cli, write(PAIR), connection, point, monkeypatch)
+    group_id = prepared.group.group_id
     left = "lost" if point == "add_tasks" else "succeeded"
     until(lambda: {one["state"] for one in tasks(cli, group_id).values()} == {left})
     assert job_state(connection, group_id) == "active"
@@ -202,6 +223,50 @@ def test_evicted_task_runs_again_and_what_comes_after_waits_for_it(
     found = ended(own_cli, group)
     assert {one["state"] for one in found.values()} == {"succeeded"}
     assert len(own_cli.json("show", first)["attempts"]) == 2
+
+
+def notes(connection: Connection) -> list[str]:
+    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    return [blob.name for blob in runs.list("submitting/")]
+
+
+def test_job_of_a_killed_submission_ends_with_its_tasks_once_somebody_comes_by(
+    cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = killed_while_submitting(cli, write(PAIR), connection, "close_when_done", monkeypatch)
+    job_id = prepared.group.job_id
+    finish_broken_off(connection)
+    job = connection.batch_client().get_job(job_id)
+    assert wire_text(job.all_tasks_complete_mode) == "noaction", "it may go on this very moment"
+    finish_broken_off(connection, datetime.now(UTC) + LATER)
+    assert notes(connection) == []
+    found = ended(cli, prepared.group.group_id)
+    assert {one["state"] for one in found.values()} == {"succeeded"}
+    until(lambda: job_state(connection, job_id) == "completed")
+
+
+def test_job_of_a_submission_killed_before_its_tasks_ends(
+    cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = killed_while_submitting(cli, write(PAIR), connection, "add_tasks", monkeypatch)
+    finish_broken_off(connection, datetime.now(UTC) + LATER)
+    found = tasks(cli, prepared.group.group_id)
+    assert {one["state"] for one in found.values()} == {"lost"}, "no task was ever added"
+    until(lambda: job_state(connection, prepared.group.job_id) == "completed")
+    assert notes(connection) == []
+
+
+def test_job_of_a_killed_submission_without_a_group_is_deleted(
+    cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prepared = killed_while_submitting(cli, write(PAIR), connection, "place_group", monkeypatch)
+    finish_broken_off(connection, datetime.now(UTC) + LATER)
+    until(lambda: not list_jobs(connection, prepared.group.job_id))
+    assert notes(connection) == []
+
+
+def list_jobs(connection: Connection, job_id: str) -> list[str]:
+    return [str(job.id) for job in connection.batch_client().list_jobs() if job.id == job_id]
 
 
 def test_dry_run_draws_the_graph_and_starts_nothing(cli: Cli, write: Write) -> None:
