@@ -1,16 +1,14 @@
-"""Entities as JSON documents in SQLite, and back."""
+"""Entities as JSON documents in SQLite, and back; `task_records` has the tasks."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
 from typing import Any
 
 from batch_emulator.dependencies import Dependencies
 from batch_emulator.job_schedule import JobSchedule, ScheduleState
 from batch_emulator.model import (
     AllocationState,
-    Group,
     Job,
     JobState,
     Json,
@@ -18,10 +16,7 @@ from batch_emulator.model import (
     NodeState,
     Pool,
     PoolState,
-    Task,
-    TaskState,
     Visit,
-    Wants,
 )
 from batch_emulator.notice import Notice
 from batch_emulator.usage import Usage, usage_from
@@ -37,103 +32,9 @@ def dump(document: Json) -> str:
     return _ENCODER.encode(document)
 
 
-def _times(**times: Any) -> Json:
+def times_of(**times: Any) -> Json:
+    """The times that are known, in wire form."""
     return {name: time_text(when) for name, when in times.items() if when is not None}
-
-
-# what a task's record holds beyond what the wire shows
-PRIVATE = ("place", "group", "blocked", "satisfies", "wants", "used")
-
-
-def task_record(task: Task) -> Json:
-    """What changes while a task lives, in wire form except for URLs."""
-    execution: Json = {
-        **_times(startTime=task.start, endTime=task.end),
-        "retryCount": task.retry_count,
-        "requeueCount": task.requeue_count,
-        **_times(lastRetryTime=task.last_retry, lastRequeueTime=task.last_requeue),
-    }
-    if task.exit_code is not None:
-        execution["exitCode"] = task.exit_code
-    if task.failure is not None:
-        execution["failureInfo"] = task.failure
-    if task.result is not None:
-        execution["result"] = task.result
-    if task.container is not None:
-        execution["containerInfo"] = task.container
-    record: Json = {
-        "eTag": task.etag,
-        "lastModified": time_text(task.modified),
-        "creationTime": time_text(task.created),
-        "state": task.state.value,
-        "stateTransitionTime": time_text(task.state_time),
-        "executionInfo": execution,
-    }
-    if task.previous is not None:
-        record["previousState"] = task.previous.value
-        record |= _times(previousStateTransitionTime=task.previous_time)
-    if task.place is not None:
-        record["place"] = task.place
-    if task.blocked:
-        record["blocked"] = True
-    if task.satisfies:
-        record["satisfies"] = True
-    if task.wants is not None:
-        record["wants"] = astuple(task.wants)
-    if task.group is not None:
-        record["group"] = {"size": task.group.size, "subtasks": task.group.subtasks}
-    if task.used is not None:
-        record["used"] = task.used.record()
-    return record
-
-
-def task_text(task: Task) -> str:
-    """The record of a task as JSON; written down at once for the many that were just added."""
-    fresh = task.previous is None and task.place is None and task.used is None
-    if not fresh or task.blocked or task.satisfies or task.wants or task.group:
-        return dump(task_record(task))
-    return (
-        f'{{"eTag":{task.etag},"lastModified":"{time_text(task.modified)}",'
-        f'"creationTime":"{time_text(task.created)}","state":"{task.state.value}",'
-        f'"stateTransitionTime":"{time_text(task.state_time)}",'
-        f'"executionInfo":{{"retryCount":{task.retry_count},"requeueCount":{task.requeue_count}}}}}'
-    )
-
-
-def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> Task:
-    """The task that `task_record` described."""
-    info = record["executionInfo"]
-    previous = record.get("previousState")
-    place, group = record.get("place"), record.get("group")
-    return Task(
-        job=job,
-        id=task_id,
-        slots=slots,
-        order=order,
-        created=time_of(record["creationTime"]),
-        modified=time_of(record["lastModified"]),
-        etag=record["eTag"],
-        state=TaskState(record["state"]),
-        state_time=time_of(record["stateTransitionTime"]),
-        previous=TaskState(previous) if previous else None,
-        previous_time=optional_time(record.get("previousStateTransitionTime")),
-        retry_count=info["retryCount"],
-        requeue_count=info["requeueCount"],
-        last_retry=optional_time(info.get("lastRetryTime")),
-        last_requeue=optional_time(info.get("lastRequeueTime")),
-        start=optional_time(info.get("startTime")),
-        end=optional_time(info.get("endTime")),
-        exit_code=info.get("exitCode"),
-        failure=info.get("failureInfo"),
-        result=info.get("result"),
-        place=(place[0], place[1]) if place else None,
-        blocked=record.get("blocked", False),
-        satisfies=record.get("satisfies", False),
-        wants=Wants(*record["wants"]) if "wants" in record else None,
-        group=Group(group["size"], subtasks=group["subtasks"]) if group else None,
-        used=usage_from(record.get("used")),
-        container=info.get("containerInfo"),
-    )
 
 
 def pool_record(pool: Pool) -> Json:
@@ -152,14 +53,14 @@ def pool_record(pool: Pool) -> Json:
         "slots_per_node": pool.slots_per_node,
         "autoscale": {
             "run": pool.autoscale.run,
-            **_times(due=pool.autoscale.due, enabled=pool.autoscale.enabled),
+            **times_of(due=pool.autoscale.due, enabled=pool.autoscale.enabled),
         },
         "pack": pool.pack,
         "used": pool.used.record(),
         "core_s": pool.core_s,
         "spot_capacity": pool.spot_capacity,
         "traced": pool.traced,
-        **_times(
+        **times_of(
             created=pool.created,
             modified=pool.modified,
             state_time=pool.state_time,
@@ -223,7 +124,7 @@ def node_record(node: Node) -> Json:
         "notice": node.notice and _notice_record(node.notice),
         "keeps_data": node.keeps_data,
         "used": node.used.record(),
-        **_times(
+        **times_of(
             allocated=node.allocated,
             state_time=node.state_time,
             due=node.due,
@@ -267,7 +168,7 @@ def node_from(pool: Pool, record: Json) -> Node:
 
 
 def _notice_record(notice: Notice) -> Json:
-    times = _times(not_before=notice.not_before)
+    times = times_of(not_before=notice.not_before)
     return {"event_id": notice.event_id, "why": notice.why, **times}
 
 
@@ -294,7 +195,7 @@ def job_record(job: Job) -> Json:
         "visits": [
             [v.pool_id, v.node_id, v.state, v.preparation, v.release] for v in job.visits.values()
         ],
-        **_times(
+        **times_of(
             created=job.created,
             modified=job.modified,
             state_time=job.state_time,
@@ -345,7 +246,7 @@ def schedule_record(schedule: JobSchedule) -> Json:
         "previous": schedule.previous.value if schedule.previous else None,
         "runs": schedule.runs,
         "pool_id": schedule.pool_id,
-        **_times(
+        **times_of(
             created=schedule.created,
             modified=schedule.modified,
             state_time=schedule.state_time,

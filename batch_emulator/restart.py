@@ -10,8 +10,9 @@ from datetime import datetime, timedelta
 
 from batch_emulator.account import Account, AwaitRetention
 from batch_emulator.model import Job, JobState, Node, NodeState, Task, TaskState
-from batch_emulator.records import job_from, node_from, pool_from, schedule_from, task_from
+from batch_emulator.records import job_from, node_from, pool_from, schedule_from
 from batch_emulator.store import Store
+from batch_emulator.task_records import task_from
 from batch_emulator.transitions import autoscale, dependencies, retention, usage
 from batch_emulator.transitions.eviction import begin_trace
 from batch_emulator.transitions.nodes import drained, gone

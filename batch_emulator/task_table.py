@@ -11,7 +11,8 @@ from typing import Any
 
 from batch_emulator.account import Journal
 from batch_emulator.model import Job, Json, Task
-from batch_emulator.records import dump, task_from, task_record, task_text
+from batch_emulator.records import dump
+from batch_emulator.task_records import task_from, task_record, task_text
 
 _ROW = "(?,?,?,?,?,?,?,?,?,NULL)"
 _INSERTED_AT_ONCE = 100  # as many as a collection has; SQLite before 3.32 takes 999 values

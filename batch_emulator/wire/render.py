@@ -7,7 +7,7 @@ from typing import Any
 
 from batch_emulator.executor.layout import job_folder
 from batch_emulator.model import Counts, Job, Json, Node, NodeState, Pool, TaskState, part, parts
-from batch_emulator.records import PRIVATE
+from batch_emulator.task_records import PRIVATE
 from batch_emulator.task_table import TaskRow
 from batch_emulator.values import etag_text, time_text
 from batch_emulator.wire.containers import public_task

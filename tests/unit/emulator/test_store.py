@@ -21,10 +21,9 @@ from batch_emulator.records import (
     node_record,
     pool_record,
     schedule_record,
-    task_record,
-    task_text,
 )
 from batch_emulator.store import FORMAT, Store, StoreFormatError, StoreInUseError
+from batch_emulator.task_records import task_record, task_text
 from batch_emulator.transitions import jobs, tasks
 from tests.unit.emulator.world import World, failed
 
