@@ -73,16 +73,7 @@ class Emulator:
         self.certificates = Certificates(settings.data_dir / "certificates.json")
         self.account.check_references = self._check_references
         packages = Packages(self.applications)
-        self.launches = Launches(
-            settings.data_dir,
-            settings.account,
-            settings.url,
-            environment.get("PATH"),
-            packages=packages,
-            certificates=self.certificates,
-            time_scale=self.clock.scale,
-            imds=partial(metadata.base_url, settings.url, settings.key),
-        )
+        self.launches = self._launches(packages, environment.get("PATH"))
         self.containers = Containers(
             settings.data_dir, settings.container_engine, settings.container_options
         )
@@ -103,6 +94,19 @@ class Emulator:
         self.started: datetime = self.clock.now()
         self._background: asyncio.Task[None] | None = None
         self._load()
+
+    def _launches(self, packages: Packages, node_path: str | None) -> Launches:
+        settings = self.settings
+        return Launches(
+            settings.data_dir,
+            settings.account,
+            settings.url,
+            node_path,
+            packages=packages,
+            certificates=self.certificates,
+            time_scale=self.clock.scale,
+            imds=partial(metadata.base_url, settings.url, settings.key),
+        )
 
     def _check_references(self, pool: Json) -> None:
         self.applications.check(parts(pool, "applicationPackageReferences"))

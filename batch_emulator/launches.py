@@ -124,7 +124,7 @@ class Launches:
     def _environment(
         self, execution: Execution, layout: NodeLayout, directory: Path
     ) -> dict[str, str]:
-        node, job = execution.node, execution.job
+        node = execution.node
         facts = NodeFacts(
             account_name=self._account_name,
             account_url=self._account_url,
@@ -141,28 +141,29 @@ class Launches:
         }  # ours: where a server listens
         if self._imds is not None:
             extra[metadata.VARIABLE] = self._imds(node.pool.id, node.id)
-        if job is None:
-            return task_environment(
-                facts,
-                kind,
-                directory,
-                task_settings=settings,
-                extra=extra,
-                node_path=self._node_path,
-            )
-        prepared = job.spec.get("jobPreparationTask") is not None
         return task_environment(
             facts,
             kind,
             directory,
-            job_id=job.id,
-            task_id=_own_id(execution),
-            preparation_task_id=task_id(job, Kind.PREPARATION) if prepared else None,
-            job_settings=job.spec.get("commonEnvironmentSettings") or [],
+            **_of_job(execution),
             task_settings=settings,
             extra=extra,
             node_path=self._node_path,
         )
+
+
+def _of_job(execution: Execution) -> dict[str, Any]:
+    """What the environment says of the job; nothing for a start task."""
+    job = execution.job
+    if job is None:
+        return {}
+    prepared = job.spec.get("jobPreparationTask") is not None
+    return {
+        "job_id": job.id,
+        "task_id": _own_id(execution),
+        "preparation_task_id": task_id(job, Kind.PREPARATION) if prepared else None,
+        "job_settings": job.spec.get("commonEnvironmentSettings") or [],
+    }
 
 
 def _own_id(execution: Execution) -> str:

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from runner.core.plan import DataRef, RunPlan
+from runner.core.recipe import Recipe
 from runner.core.run_paths import code_blob
 from runner.core.run_record import FORMAT
 from runner.core.spec_image import image_digest
@@ -48,6 +49,17 @@ def _planned(plan: RunPlan, job_id: str) -> dict[str, Any]:
         "inputs": dict(plan.inputs.named),
         "secrets": [ref.variable for ref in recipe.secrets],
         "secret_refs": {ref.variable: ref.to_json() for ref in recipe.secrets},
+        **_what_comes_of_it(recipe),
+        **_where_and_when(plan),
+        "batch": _batch(plan, job_id),
+        "image": _image(recipe.image),
+        "price": None,
+        "origin": plan.origin,
+    }
+
+
+def _what_comes_of_it(recipe: Recipe) -> dict[str, Any]:
+    return {
         "outputs": list(recipe.outputs),
         "named_outputs": dict(recipe.named_outputs),
         "metrics": {
@@ -57,11 +69,6 @@ def _planned(plan: RunPlan, job_id: str) -> dict[str, Any]:
         },
         "model": recipe.model.to_json() if recipe.model else None,
         "checkpoints": asdict(recipe.checkpoints) if recipe.checkpoints else None,
-        **_where_and_when(plan),
-        "batch": _batch(plan, job_id),
-        "image": _image(recipe.image),
-        "price": None,
-        "origin": plan.origin,
     }
 
 
