@@ -71,6 +71,36 @@ def test_line_is_in_blob_while_the_script_runs(
     shipper.finish()
 
 
+def test_refusal_that_passes_costs_nothing(
+    shipper: Shipper,
+    service: FakeBlobs,
+    log: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    until: Until,
+) -> None:
+    monkeypatch.setattr(sync_module, "AFTER_REFUSAL_S", 0.01)
+    until(lambda: NAME in service.blobs)
+    service.faults.extend([403, 401, 403])
+    append(log, b"a line\n")
+    until(lambda: service.data(NAME) == b"a line\n")
+    shipper.finish()
+
+
+def test_refusal_that_lasts_ends_the_shipping(
+    log: Path, container: Container, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sync_module, "AFTER_REFUSAL_S", 0.01)
+    monkeypatch.setattr(sync_module, "REFUSED_FOR_S", 0.05)
+    service.faults.extend([403] * 10_000)
+    append(log, b"a line\n")
+    shipper = Shipper(FileSource(log), AppendBlob(container, NAME))
+    shipper.start()
+    shipper.join(30)
+    assert not shipper.is_alive()
+    with pytest.raises(StorageError, match="403"):
+        shipper.finish()
+
+
 def test_finish_ships_the_rest_without_waiting_for_the_interval(
     shipper: Shipper, service: FakeBlobs, log: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
@@ -109,17 +139,17 @@ def test_refused_stream_ends_quietly_and_is_told_at_the_end(
     shipper: Shipper, service: FakeBlobs, log: Path, until: Until
 ) -> None:
     until(lambda: NAME in service.blobs)
-    service.faults.append(403)
+    service.faults.append(400)
     append(log, b"x\n")
     until(lambda: not shipper.is_alive())
-    with pytest.raises(StorageError, match="403"):
+    with pytest.raises(StorageError, match="400"):
         shipper.finish()
 
 
 def test_every_shipper_is_finished_though_one_failed(
     container: Container, service: FakeBlobs, tmp_path: Path
 ) -> None:
-    service.faults.append(403)
+    service.faults.append(400)
     first = Shipper(FileSource(tmp_path / "a"), AppendBlob(container, "r/a"))
     first.start()
     first.join()
