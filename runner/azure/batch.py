@@ -225,10 +225,18 @@ def read_task_file(connection: Connection, job_id: str, task_id: str, path: str)
 
 
 def count_nodes(connection: Connection, pool_id: str) -> dict[str, int]:
-    """How many nodes of a pool are in which state, as the wire names the states."""
+    """How many nodes of a pool are in which state, as the wire names the states.
+
+    Empty while the pool is gone: where it is replaced, its tasks wait for the new one.
+    """
     counts: dict[str, int] = {}
     with service_errors(f"looking at the nodes of pool {pool_id}"):
-        for node in connection.batch_client().list_nodes(pool_id, select=["id", "state"]):
-            state = wire_text(node.state)
-            counts[state] = counts.get(state, 0) + 1
+        try:
+            for node in connection.batch_client().list_nodes(pool_id, select=["id", "state"]):
+                state = wire_text(node.state)
+                counts[state] = counts.get(state, 0) + 1
+        except HttpResponseError as err:
+            if error_code(err) not in {"PoolNotFound", "PoolBeingDeleted"}:
+                raise
+            return {}
     return counts

@@ -152,7 +152,7 @@ class BlobContainer:
 
     def folders(self, prefix: str = "") -> Iterator[str]:
         """Names of the folders directly below a prefix, without the closing slash."""
-        with service_errors("listing runs"):
+        with service_errors(f"listing {self._client.container_name}"):
             for entry in self._client.walk_blobs(name_starts_with=prefix, delimiter="/"):
                 if isinstance(entry, BlobPrefix):
                     yield str(entry.name).rstrip("/")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -121,13 +122,25 @@ def evict(
         notice_s=notice,
         away_s=away,
     )
+    as_text = out.format is OutputFormat.TABLE
     rows = [
-        {"node": e.node, "pool": e.pool, "state": e.state, "evicted": e.not_before or "now"}
+        {
+            "node": e.node,
+            "pool": e.pool,
+            "state": e.state,
+            "evicted": _when(e.not_before) if as_text else e.not_before or "now",
+        }
         for e in found
     ]
     out.rows(rows, ("node", "pool", "state", "evicted"))
-    if out.format is OutputFormat.TABLE:
+    if as_text:
         out.note("their tasks run again on the next node that is free", style="dim")
+
+
+def _when(not_before: str | None) -> str:
+    from runner.cli.run_text import local_time
+
+    return local_time(datetime.fromisoformat(not_before)) if not_before else "now"
 
 
 @app.command()

@@ -59,6 +59,8 @@ def metrics(
     connection = open_connection(target, stack)
     found = [find_run(connection, reference) for reference in (run, *(compare or ()))]
     records = list({record.run_id: record for record in found}.values())
+    if len(records) < len(found):
+        out.warning("the same run was named more than once; it is shown once")
     compared = compare_metrics(connection, records, names or (), last)
     if plot is not None:
         _write_plot(plot, kind, compared)

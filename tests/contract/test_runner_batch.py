@@ -112,6 +112,7 @@ def test_what_is_gone_is_none_and_not_an_error(connection: Connection, things: T
     assert get_task(connection, things.id("job"), "task") is None
     assert read_task_file(connection, things.id("job"), "task", "stdout.txt") is None
     assert terminate_task(connection, things.id("job"), "task") is False
+    assert count_nodes(connection, things.id("pool")) == {}
 
 
 def test_waiting_task_can_be_terminated(connection: Connection, things: Things) -> None:
