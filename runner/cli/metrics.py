@@ -209,14 +209,21 @@ def _show_points(out: Output, compared: MetricComparison) -> None:
 
 
 def _plot_kind(plot: Path | None) -> str:
-    kind = plot.suffix.lower() if plot else ""
-    if plot is not None and kind not in (".svg", ".html"):
+    """How to draw, before anything is asked of the services."""
+    if plot is None:
+        return ""
+    kind = plot.suffix.lower()
+    if kind not in (".svg", ".html") or plot.is_dir():
+        folder = not plot.name or plot.is_dir()
+        what = "that is a folder" if folder else "no picture of that kind is drawn"
         raise RunnerError(
             "R-PLOT-FORMAT",
-            f"--plot {plot}: no picture of that kind is drawn",
+            f"--plot {plot}: {what}",
             why="it writes .svg and .html, which every browser shows",
-            fix=f"--plot {plot.with_suffix('.svg')}",
+            fix=f"--plot {plot / 'metrics.svg' if folder else plot.with_suffix('.svg')}",
         )
+    if not plot.parent.is_dir():
+        raise _not_written(plot, f"there is no folder {plot.parent}", "make it")
     return kind
 
 
@@ -229,10 +236,14 @@ def _write_plot(plot: Path, kind: str, compared: MetricComparison) -> None:
     try:
         plot.write_text(text, encoding="utf-8")
     except OSError as err:
-        raise RunnerError(
-            "R-PLOT-WRITE",
-            f"cannot write {plot}",
-            why=err.strerror or str(err),
-            fix="give another file with --plot",
-            exit_code=ExitCode.PREFLIGHT,
-        ) from err
+        raise _not_written(plot, err.strerror or str(err), "make it writable") from err
+
+
+def _not_written(plot: Path, why: str, fix: str) -> RunnerError:
+    return RunnerError(
+        "R-PLOT-WRITE",
+        f"cannot write {plot}",
+        why=why,
+        fix=f"{fix}, or give another file with --plot",
+        exit_code=ExitCode.PREFLIGHT,
+    )

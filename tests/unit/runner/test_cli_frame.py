@@ -311,3 +311,26 @@ def test_completion_knows_recipes_and_is_silent_where_no_services_are(
     )
     assert done.stdout.split() == offered
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("path", "code", "fix"),
+    [
+        ("curves.png", "R-PLOT-FORMAT", "--plot curves.svg"),
+        ("curves", "R-PLOT-FORMAT", "--plot curves.svg"),
+        ("", "R-PLOT-FORMAT", "--plot metrics.svg"),
+        (".", "R-PLOT-FORMAT", "--plot metrics.svg"),
+        ("/", "R-PLOT-FORMAT", "--plot /metrics.svg"),
+        ("..", "R-PLOT-FORMAT", "--plot ../metrics.svg"),
+        ("folder.svg", "R-PLOT-FORMAT", "--plot folder.svg/metrics.svg"),
+        ("no/such/curves.svg", "R-PLOT-WRITE", "make it, or give another file with --plot"),
+    ],
+)
+def test_picture_that_cannot_be_written_is_refused_before_anybody_is_asked(
+    path: str, code: str, fix: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("folder.svg").mkdir()
+    assert main(["metrics", "--plot", path]) in (2, 3)
+    said = capsys.readouterr().err
+    assert f"error[{code}]" in said
+    assert f"fix: {fix}\n" in said
