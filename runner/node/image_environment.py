@@ -7,8 +7,10 @@ import json
 import shutil
 import subprocess
 import sys
+import sysconfig
 import uuid
 from collections.abc import Callable, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 
 from runner.node.environment_store import is_whole, remove_tree
@@ -18,7 +20,8 @@ from runner.node.node_lock import node_lock
 from runner.node.requirements_text import Requirements
 from runner.node.uv_process import find_uv, run_uv, uv_environment
 
-LAYOUT_VERSION = 1
+LAYOUT_VERSION = 2
+_ON_TOP_OF = "image.pth"  # read at every start: folders that are searched last
 _PROBE_S = 30.0
 
 
@@ -59,6 +62,10 @@ class ImageEnvironment:
 
     def _plain(self, folder: Path) -> Path:
         """The image's interpreter under the name that commands use."""
+        if sys.prefix != sys.base_prefix:
+            # A virtual environment: only in its own folder it is one, with its packages.
+            self._report("the image's Python")
+            return Path(sys.prefix)
         shutil.rmtree(folder, ignore_errors=True)
         (folder / "bin").mkdir(parents=True)
         (folder / "bin" / "python").symlink_to(sys.executable)
@@ -77,29 +84,34 @@ class ImageEnvironment:
         environment = uv_environment(self._root / "uv-of-containers")
         self._report("installing", 0, requirements.count, "packages")
         try:
-            for command in self._commands(requirements, pins, building):
-                run_uv(command, environment, cwd=code_dir, report=self._report, check=self._check)
+            make, install = self._commands(requirements, pins, building)
+            run_uv(make, environment, cwd=code_dir, report=self._report, check=self._check)
+            _put_on_top(building)
+            run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
+            _move_scripts(building, target)
             building.rename(target)
         finally:
             shutil.rmtree(building, ignore_errors=True)
 
     def _commands(
         self, requirements: Requirements, pins: Path, building: Path
-    ) -> list[list[str | Path]]:
+    ) -> tuple[list[str | Path], list[str | Path]]:
         python = building / "bin" / "python"
         what: list[str | Path] = ["-r", requirements.path, "-c", pins]
         if uv := self._uv():
             options = ["--relocatable", "--no-project", "--system-site-packages"]
-            return [
+            return (
                 [uv, "venv", *options, "--python", sys.executable, building],
                 [uv, "pip", "install", "--python", python, *what],
-            ]
-        # The scripts of such an environment name the folder it was built in; `python -m` works.
+            )
         quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
-        return [
-            [sys.executable, "-m", "venv", "--system-site-packages", building],
+        # The image's pip is seen from the new environment; to unpack another takes seconds, and
+        # Debian's Python cannot without the package python3-venv.
+        options = ["--system-site-packages", *(["--without-pip"] if find_spec("pip") else [])]
+        return (
+            [sys.executable, "-m", "venv", *options, building],
             [python, "-m", "pip", "install", *quiet, *what],
-        ]
+        )
 
     def _uv(self) -> Path | None:
         """uv of the image or of the node, if it runs here: it may be for another C library."""
@@ -123,3 +135,26 @@ class ImageEnvironment:
             "python": [sys.executable, sys.version],
         }
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _put_on_top(building: Path) -> None:
+    """Where the image's Python is a virtual environment, the new one sees its packages too.
+
+    Both are made from the same interpreter: `--system-site-packages` means that one's alone.
+    """
+    if sys.prefix == sys.base_prefix:
+        return
+    below = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
+    for packages in building.glob("lib/python*/site-packages"):
+        (packages / _ON_TOP_OF).write_text("\n".join(below), encoding="utf-8")
+
+
+def _move_scripts(building: Path, target: Path) -> None:
+    """Scripts that pip wrote begin with the interpreter in the folder they were built in."""
+    was, now = (str(folder / "bin" / "python").encode() for folder in (building, target))
+    for script in (building / "bin").iterdir():
+        if script.is_symlink() or not script.is_file():
+            continue
+        text = script.read_bytes()
+        if text.startswith(b"#!") and was in text:
+            script.write_bytes(text.replace(was, now))

@@ -70,8 +70,8 @@ def run_uv(
         cwd=cwd,
         env=dict(environment),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,  # pip, and what `venv` complains of
+        stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
         start_new_session=True,
@@ -103,7 +103,7 @@ def _wait(process: subprocess.Popen[str], check: Callable[[], None]) -> None:
 def _follow(process: subprocess.Popen[str], tail: deque[str], report: Report) -> None:
     total: int | None = None
     downloaded = 0
-    for raw in process.stderr or ():
+    for raw in process.stdout or ():
         line = raw.rstrip()
         tail.append(line)
         if match := RESOLVED.match(line):
