@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from runner.contract import PoolOutput, StackOutputs
@@ -22,6 +23,30 @@ def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> S
     if outputs.pools and not fitting:
         raise _unsuitable("every pool of this stack", image, fitting)
     return replace(outputs, pools=fitting)
+
+
+def pools_for_all(
+    images: Mapping[str, str | None], wanted: str | None, outputs: StackOutputs
+) -> StackOutputs:
+    """The stack with the pools that take every task, by whose name `images` are.
+
+    Raises RunnerError where a pool takes only some of them, as for a single run otherwise.
+    """
+    inside = next((name for name, image in images.items() if image is not None), None)
+    outside = next((name for name, image in images.items() if image is None), None)
+    if inside is None or outside is None:
+        return pools_for(next(iter(images.values())), wanted, outputs)
+    fitting = tuple(pool for pool in outputs.pools if pool.containers is None)
+    if wanted is not None or fitting:  # one that does not fit, its tasks say
+        return outputs if wanted is not None else replace(outputs, pools=fitting)
+    raise RunnerError(
+        "R-POOL-CONTAINERS",
+        "no pool of this stack takes every task",
+        why=f"{inside} has an image and {outside} has none: tasks of one file share a pool, "
+        "and a pool runs containers only, or none",
+        fix=f"give {outside} an image, or submit the tasks in files of their own",
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def _fits(pool: PoolOutput, image: str | None) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
+from runner.core.container_pools import pools_for_all
 from runner.core.dag import in_order
 from runner.core.document import near
 from runner.core.errors import RunnerError
@@ -23,6 +24,7 @@ from runner.core.run_ids import MAX_ID, SUFFIX_ALPHABET, make_run_id, slug
 from runner.core.settings import Settings
 from runner.core.spec_inputs import to_inputs
 from runner.core.submit_file import SubmitFile, TaskFile, edges, must_succeed
+from runner.flows.local_containers import with_container_pool
 from runner.flows.prepare import PreparedRun, TrainOptions, prepare_run
 
 _STAMP = len("-20261121-143005-k3f9")
@@ -67,9 +69,10 @@ def prepare_group(
     """Pack the code, find the data and plan every task. Raises RunnerError."""
     recipes = load_tasks(file, path.parent)
     overrides = _by_task(request.overrides, recipes)
-    pool = choose_common_pool(
-        settings.pool or file.pool, outputs, {name: r.resources for name, r in recipes.items()}
-    )
+    settings = replace(settings, pool=settings.pool or file.pool)
+    outputs = _with_pools(recipes, settings, outputs, on_progress, make=fetch_data)
+    asked = {name: recipe.resources for name, recipe in recipes.items()}
+    pool = choose_common_pool(settings.pool, outputs, asked)
     group = _group(file, path, pool)
     experiment = request.experiment or file.experiment or group.name
     pending = frozenset(group.runs.values())
@@ -85,6 +88,21 @@ def prepare_group(
         prepared[name] = replace(ready, plan=plan, pending_runs=pending)
     warnings = dict.fromkeys(w for run in prepared.values() for w in _warnings(run))
     return PreparedGroup(group, priority, file.job.max_parallel, prepared, tuple(warnings))
+
+
+def _with_pools(
+    recipes: Mapping[str, Recipe],
+    settings: Settings,
+    outputs: StackOutputs,
+    on_progress: OnProgress,
+    *,
+    make: bool,
+) -> StackOutputs:
+    """The stack with the pools that take all of them, with a container or without."""
+    images = {name: recipe.image for name, recipe in recipes.items()}
+    image = next(filter(None, images.values()), None)
+    outputs = with_container_pool(image, settings, outputs, on_progress, make=make)
+    return pools_for_all(images, settings.pool, outputs)
 
 
 def task_options(

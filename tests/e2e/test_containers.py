@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contract.container_engines import IMAGE, Machine, fake
-from tests.e2e.conftest import Cli, new_home
+from tests.e2e.conftest import Cli, new_home, until
 from tests.unit.node.test_gang import SUM
 
 Write = Callable[..., Path]
@@ -111,3 +111,25 @@ def test_pool_without_containers_is_refused_before_anything_is_sent(
     done = boxes.run("train", recipe(script, IMAGE), "--pool", "local")
     assert done.returncode == 3
     assert "error[R-POOL-CONTAINERS]: pool local runs no containers" in done.stderr
+
+
+@pytest.mark.parametrize("tasks", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_schedule_of_images_runs_them_and_what_adds_them_in_containers(
+    boxes: Cli, script: Write, tasks: int
+) -> None:
+    folder = recipe(script, IMAGE)
+    names = ["a", "b"][:tasks]
+    file = folder.parent / f"boxed{tasks}.yaml"
+    lines = "".join(f"  {name}: {{recipe: ./project}}\n" for name in names)
+    file.write_text(f"schedule: {{every: 1d}}\ntasks:\n{lines}")
+    made = boxes.json("submit", file)
+    assert made["pool"] == "local-containers"
+
+    def ended() -> list[str]:
+        runs = boxes.json("schedule", "show", made["schedule"])["runs"]
+        over = [run for run in runs if boxes.json("show", run)["state"] == "succeeded"]
+        return over if len(over) == tasks else []
+
+    for run in until(ended):
+        assert boxes.ok("logs", run).splitlines()[0] == "image: yes"
+    boxes.ok("schedule", "rm", made["schedule"])

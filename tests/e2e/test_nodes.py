@@ -110,3 +110,20 @@ def test_pool_that_has_too_few_nodes_is_refused_with_what_helps(
         assert refused.returncode == 3
         assert "runner local up --nodes 4 --slots 1" in refused.stderr
     assert [path.name for path in three.cwd.iterdir()] == ["project"]
+
+
+@pytest.mark.slow
+def test_schedule_of_a_file_begins_runs_over_several_nodes(
+    three: Cli, script: Callable[..., Path]
+) -> None:
+    folder = script(SUM)
+    script(THREE, "train.yaml")
+    refused = three.run("schedule", "create", folder, "--every", "1d")
+    assert "error[R-SCHEDULE-NODES]" in refused.stderr
+    file = folder.parent / "sums.yaml"
+    file.write_text("schedule: {every: 1d}\ntasks:\n  sum: {recipe: ./project}\n")
+    three.ok("submit", file)
+    [run_id] = until(lambda: three.json("schedule", "show", "sums")["runs"])
+    until(lambda: three.json("show", run_id)["state"] == "succeeded")
+    assert "rank 0 sum 111" in three.ok("logs", run_id)
+    three.ok("schedule", "rm", "sums")

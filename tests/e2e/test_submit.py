@@ -166,7 +166,9 @@ def killed_while_submitting(
     return prepared
 
 
-@pytest.mark.parametrize("point", ["add_tasks", "close_when_done"])
+@pytest.mark.parametrize(
+    "point", ["add_tasks", pytest.param("close_when_done", marks=pytest.mark.slow)]
+)
 def test_what_a_killed_submit_left_is_seen_and_its_job_closes_with_a_cancel(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.core.container_pools import pools_for
+from runner.core.container_pools import pools_for, pools_for_all
 from runner.core.errors import RunnerError
 from runner.core.recipe_loading import load_recipe
 from runner.core.spec_image import image_digest
@@ -31,6 +31,18 @@ def test_pool_that_does_not_take_it_is_refused(image, wanted, pools, said) -> No
         pools_for(image, wanted, outputs(*pools))
     assert caught.value.code == "R-POOL-CONTAINERS"
     assert caught.value.fix
+
+
+def test_tasks_of_one_file_go_to_a_pool_that_takes_all_of_them() -> None:
+    stack = outputs(PLAIN, BOXES, UNKNOWN)
+    inside, outside = {"a": "x:1", "b": "y:1"}, {"a": None, "b": None}
+    assert [one.id for one in pools_for_all(inside, None, stack).pools] == ["b", "c"]
+    assert [one.id for one in pools_for_all(outside, None, stack).pools] == ["a", "c"]
+    mixed = {"fetch": None, "train": "x:1"}
+    assert [one.id for one in pools_for_all(mixed, None, stack).pools] == ["c"]
+    with pytest.raises(RunnerError) as caught:
+        pools_for_all(mixed, None, outputs(PLAIN, BOXES))
+    assert caught.value.why.startswith("train has an image and fetch has none")
 
 
 def test_run_with_an_image_goes_to_the_pool_for_it() -> None:
