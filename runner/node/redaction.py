@@ -16,6 +16,7 @@ MARK = b"***"
 # Shorter values occur in any text.
 SHORTEST = 6
 LINE_SHORTEST = 8
+BASE64_WIDTHS = (76, 64)  # of a line: MIME, as `base64` writes it, and PEM
 _PLAIN = re.compile(rb"[A-Za-z0-9]+")
 
 
@@ -158,6 +159,10 @@ def _forms_of(value: str) -> Iterator[bytes]:
     yield repr(value)[1:-1].encode("utf-8", errors="surrogateescape")
     for start in range(3):
         yield from _base64_inside(raw, start)
+    whole = next(_base64_inside(raw, 0))
+    for width in BASE64_WIDTHS:
+        lines = [whole[first : first + width] for first in range(0, len(whole), width)]
+        yield from (line for line in lines if len(line) >= LINE_SHORTEST)
 
 
 def _words_of(forms: tuple[bytes, ...]) -> tuple[bytes, ...]:

@@ -4,6 +4,7 @@ import base64
 import json
 import logging
 import random
+import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import quote, quote_plus
@@ -57,6 +58,18 @@ def test_every_line_of_a_key_is_hidden() -> None:
     key = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7\nc2VjcmV0IGtleSBsaW5l\n-----END KEY-----\n"
     shown = knowing(key).text("\n".join(f"  {line}" for line in key.splitlines()))
     assert shown.split() == ["***"] * 4
+
+
+@pytest.mark.parametrize("end", ["", "\n"])
+@pytest.mark.parametrize("width", [64, 76])
+def test_base64_in_lines_is_hidden(width: int, end: str) -> None:
+    redactor = Redactor()
+    value = "".join(f"{number:x}." for number in range(1000, 1100))
+    redactor.add(value)
+    text = base64.b64encode((value + end).encode()).decode()
+    shown = redactor.text("\n".join(textwrap.wrap(text, width)))
+    assert len(shown.replace("***", "").strip()) <= 6
+    assert shown.count("***") >= 5
 
 
 def test_short_values_are_left() -> None:
