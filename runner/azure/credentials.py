@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
 from runner.azure.stack import load_outputs
-from runner.azure.transport import batch_options, blob_options
+from runner.azure.transport import batch_options, blob_options, blob_transport
 from runner.contract import StackOutputs
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import HomePaths
@@ -157,8 +157,8 @@ class Connection:
         return BlobServiceClient(
             self.outputs.blob_endpoint,
             self._storage_credential,
+            transport=blob_transport(**self._direct),
             **blob_options(),
-            **self._direct,
         )
 
     @cached_property
