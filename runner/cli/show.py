@@ -13,6 +13,7 @@ from runner.core.errors import RunnerError
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
     from runner.cli.show_text import Shown
+    from runner.core.run_record import RunRecord
     from runner.flows.model_registration import RunModel
     from runner.flows.run_view import RunView
     from runner.node.checkpoint import Checkpoint
@@ -27,14 +28,10 @@ def show(
     """Show a run: state, parameters, metrics, attempts, outputs; or a group."""
     from runner.azure.credentials import connect
     from runner.cli.group_view import show_group
-    from runner.cli.show_text import ATTEMPT_COLUMNS, Shown, attempt_rows, lines
-    from runner.flows.attempts import list_attempts
+    from runner.cli.show_text import ATTEMPT_COLUMNS, attempt_rows, lines
     from runner.flows.broken_off import finish_broken_off
-    from runner.flows.checkpoints import list_checkpoints
     from runner.flows.groups import group_instead, load_group_view
-    from runner.flows.reproduce import load_environment
-    from runner.flows.run_documents import find_run, load_metrics, runs_container
-    from runner.flows.run_view import load_view
+    from runner.flows.run_documents import find_run
 
     out = Output(output)
     settings = open_settings(target, stack)
@@ -46,16 +43,7 @@ def show(
         finish_broken_off(connection)
         show_group(out, load_group_view(connection, settings.home, group))
         return
-    view = load_view(connection, record)
-    shown = Shown(
-        connection,
-        view,
-        load_metrics(connection, record),
-        list_attempts(connection, view),
-        load_environment(connection, record),
-        list_checkpoints(runs_container(connection), record.run_id),
-        _models(connection, view),
-    )
+    shown = _load(connection, record)
     if output is not OutputFormat.TABLE:
         out.record(_document(shown))
         return
@@ -65,6 +53,26 @@ def show(
         resumed = any(row.resumed for row in shown.attempts)
         columns = ATTEMPT_COLUMNS + (("resumed_from",) if resumed else ())
         out.rows(attempt_rows(shown), columns, spare=("spot", "node"))
+
+
+def _load(connection: Connection, record: RunRecord) -> Shown:
+    from runner.cli.show_text import Shown
+    from runner.flows.attempts import list_attempts
+    from runner.flows.checkpoints import list_checkpoints
+    from runner.flows.reproduce import load_environment
+    from runner.flows.run_documents import load_metrics, runs_container
+    from runner.flows.run_view import load_view
+
+    view = load_view(connection, record)
+    return Shown(
+        connection,
+        view,
+        load_metrics(connection, record),
+        list_attempts(connection, view),
+        load_environment(connection, record),
+        list_checkpoints(runs_container(connection), record.run_id),
+        _models(connection, view),
+    )
 
 
 def _document(shown: Shown) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from runner.node.attempt import Attempt, AttemptDirs, make_dirs
 from runner.node.attempt_checkpoints import AttemptCheckpoints
-from runner.node.attempts import RunBlobs, claim_attempt
+from runner.node.attempts import RunBlobs, claim_attempt, find_log_offsets
 from runner.node.clock import now_text
 from runner.node.conclusion import Conclusion
 from runner.node.environment_report import write_environment
@@ -122,7 +122,8 @@ def _attempt(agent: Agent, inherited: Mapping[str, str]) -> int | None:
         commit_blocked(agent.runs, agent.node.run_id, why)
         return FAILED_EXIT_CODE
     started = now_text()
-    number = claim_attempt(agent.runs, agent.blobs, agent.node, _log_offsets(agent))
+    offsets = find_log_offsets(agent.runs, agent.blobs)
+    number = claim_attempt(agent.runs, agent.blobs, agent.node, offsets)
     logger.info("run %s, attempt %d", agent.node.run_id, number)
     try:
         spec = parse_run_spec(body)
@@ -253,14 +254,6 @@ def _secrets(agent: Agent, events: EventLog) -> dict[str, str]:
         return agent.secrets.resolve(agent.patience)
     with events.stage("secrets", "asking the key vault"):
         return agent.secrets.resolve(agent.patience)
-
-
-def _log_offsets(agent: Agent) -> dict[str, int]:
-    offsets: dict[str, int] = {}
-    for stream, blob in (("stdout", agent.blobs.stdout), ("stderr", agent.blobs.stderr)):
-        found = agent.runs.head(blob)
-        offsets[stream] = found.size_bytes if found else 0
-    return offsets
 
 
 def _log_failure(failure: StageFailedError, dirs: AttemptDirs) -> None:

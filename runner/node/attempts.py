@@ -36,22 +36,36 @@ class RunBlobs:
         return f"{self.root}output/" if number == 1 else self.attempt(number, "output/")
 
 
+def start_document(node: NodeSettings, number: int, log_offsets: dict[str, int]) -> dict[str, Any]:
+    """Who runs an attempt, and where its lines begin in the logs."""
+    return {
+        "attempt": number,
+        "node": node.node,
+        "pool": node.pool,
+        "dedicated": node.dedicated,
+        "started": now_text(),
+        "host": node.host,
+        "work_dir": str(node.work_dir),
+        "log_offsets": log_offsets,
+    }
+
+
+def find_log_offsets(runs: Container, blobs: RunBlobs) -> dict[str, int]:
+    """Where the logs end that earlier attempts wrote."""
+    offsets: dict[str, int] = {}
+    for stream, blob in (("stdout", blobs.stdout), ("stderr", blobs.stderr)):
+        found = runs.head(blob)
+        offsets[stream] = found.size_bytes if found else 0
+    return offsets
+
+
 def claim_attempt(
     runs: Container, blobs: RunBlobs, node: NodeSettings, log_offsets: dict[str, int]
 ) -> int:
     """Take the next free attempt number, counted from 1."""
     number = 1
     while True:
-        start = {
-            "attempt": number,
-            "node": node.node,
-            "pool": node.pool,
-            "dedicated": node.dedicated,
-            "started": now_text(),
-            "host": node.host,
-            "work_dir": str(node.work_dir),
-            "log_offsets": log_offsets,
-        }
+        start = start_document(node, number, log_offsets)
         if runs.create(blobs.attempt(number, "start.json"), json.dumps(start).encode()):
             return number
         number = max([number, *_taken_numbers(runs, blobs)]) + 1

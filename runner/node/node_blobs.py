@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 
-from runner.node.attempts import RunBlobs
+from runner.node.attempts import RunBlobs, find_log_offsets, start_document
 from runner.node.blobs import Container
-from runner.node.clock import now_text
 from runner.node.settings import NodeSettings
 
 
@@ -28,19 +27,5 @@ class NodeBlobs(RunBlobs):
 
 def write_node_start(runs: Container, blobs: NodeBlobs, node: NodeSettings, number: int) -> None:
     """Who has this rank in the attempt, and where its lines begin in the logs."""
-    offsets: dict[str, int] = {}
-    for stream, blob in (("stdout", blobs.stdout), ("stderr", blobs.stderr)):
-        found = runs.head(blob)
-        offsets[stream] = found.size_bytes if found else 0
-    start = {
-        "attempt": number,
-        "rank": blobs.rank,
-        "node": node.node,
-        "pool": node.pool,
-        "dedicated": node.dedicated,
-        "started": now_text(),
-        "host": node.host,
-        "work_dir": str(node.work_dir),
-        "log_offsets": offsets,
-    }
+    start = start_document(node, number, find_log_offsets(runs, blobs)) | {"rank": blobs.rank}
     runs.put(blobs.attempt(number, "start.json"), json.dumps(start).encode())
