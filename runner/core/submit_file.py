@@ -19,6 +19,7 @@ from runner.core.recipe_file import (
     RelativePath,
     Scalar,
 )
+from runner.core.run_ids import is_run_id
 from runner.core.spec_env import EnvFile
 from runner.core.spec_form import Form
 from runner.core.spec_inputs import Inputs
@@ -170,6 +171,10 @@ def _check_after(document: Document, name: str, task: TaskFile, known: tuple[str
         elif before not in known:
             problem = f"there is no task {before!r}"
             fix = near(before, known) or f"tasks are: {', '.join(known)}"
+            if is_run_id(before) or before == "@last":
+                problem = f"{before!r} is a run, and tasks wait for tasks of the same file"
+                file = document.path.name
+                fix = f"wait for it here: runner attach {before} && runner submit {file}"
         elif before in task.after[:number]:
             problem, fix = f"{before!r} is named twice", "remove one of them"
         else:

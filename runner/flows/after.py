@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from runner.azure.batch import get_task, takes_dependent_tasks
 from runner.azure.credentials import Connection
+from runner.core.container_pools import pools_for
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.plan import RunPlan
 from runner.core.run_record import RunRecord, RunResult
@@ -116,21 +117,39 @@ def _never(record: RunRecord, result: RunResult | None) -> RunnerError:
 
 def _common_job(connection: Connection, plan: RunPlan, waiting: Sequence[RunRecord]) -> str:
     first = waiting[0]
-    why = ""
     if other := next((r for r in waiting if r.job_id != first.job_id), None):
         why = f"{first.run_id} is in job {first.job_id}, {other.run_id} in job {other.job_id}"
-    elif first.pool.lower() != plan.pool.id.lower():
+        raise _cannot_wait(plan, first, why)
+    if first.pool.lower() != plan.pool.id.lower():
         why = f"{first.run_id} is on pool {first.pool}, this run on pool {plan.pool.id}"
-    elif plan.recipe.priority not in (0, first.priority):
+        raise _cannot_wait(plan, first, why, _there(connection, plan, first.pool))
+    if plan.recipe.priority not in (0, first.priority):
         why = f"{first.run_id} has priority {first.priority}, this run {plan.recipe.priority}"
-    elif not takes_dependent_tasks(connection, first.job_id):
+        raise _cannot_wait(plan, first, why, f"--priority {first.priority}")
+    if not takes_dependent_tasks(connection, first.job_id):
         why = f"job {first.job_id} of {first.run_id} takes no task that depends on others"
-    else:
-        return first.job_id
-    raise RunnerError(
+        raise _cannot_wait(plan, first, why)
+    return first.job_id
+
+
+def _there(connection: Connection, plan: RunPlan, pool_id: str) -> str:
+    """`--pool`, where the run could go to that pool: those for containers take nothing else."""
+    try:
+        pools_for(plan.recipe.image, pool_id, connection.outputs)
+    except RunnerError:
+        return ""
+    known = (pool.id.lower() for pool in connection.outputs.pools)
+    return f"--pool {pool_id}" if pool_id.lower() in known else ""
+
+
+def _cannot_wait(plan: RunPlan, first: RunRecord, why: str, option: str = "") -> RunnerError:
+    again = "train ..."
+    if plan.origin is not None:
+        again = f"{plan.origin['kind']} {plan.origin['run_id']}"
+    here = f"wait here: runner attach {first.run_id} && runner {again}"
+    return RunnerError(
         "R-AFTER-JOB",
         "Batch cannot make this run wait: dependencies are between tasks of one job",
         why=f"{why}; a job has one pool and one priority",
-        fix=f"--pool {first.pool}, or put all of them into one file: runner submit FILE; "
-        f"or wait here: runner attach {first.run_id} && runner train ...",
+        fix=f"{option}, or {here}" if option else here,
     )

@@ -120,6 +120,12 @@ def test_waiting_for_runs_of_two_jobs_is_refused_with_the_reason(
     assert f"{first} is in job one_local, {second} in job two_local" in refused.stderr
     refused = cli.run("train", folder, "--after", first, "--priority", "9", "--", gate)
     assert "R-AFTER-JOB" in refused.stderr
+    wait = f"wait here: runner attach {first} && runner train ..."
+    assert f"fix: --priority 0, or {wait}" in refused.stderr
+    (folder / "train.yaml").write_text("image: python:3.12")
+    refused = cli.run("train", folder, "--after", first, "--dry-run")
+    assert f"{first} is on pool local, this run on pool local-containers" in refused.stderr
+    assert f"fix: {wait}" in refused.stderr, "that pool takes no containers"
     for place in (gate, other):
         place.write_text("0")
     for run in (first, second):

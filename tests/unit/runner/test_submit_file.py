@@ -151,6 +151,11 @@ def test_reading_a_tasks_outputs_needs_its_success_whatever_it_says(write: Write
         ("tasks:\n  a: {command: x}\npriority: 2000", "3: priority"),
         ("tasks:\n  a: {recipe: x, folder: y}", "folder goes with command"),
         ("tasks:\n  a: {command: 'x | y'}", "is not run by a shell"),
+        (
+            "tasks:\n  a: {command: x, after: [mnist-20261121-143005-k3f9]}",
+            "is a run, and tasks wait for tasks of the same file",
+        ),
+        ("tasks:\n  a: {command: x, after: ['@last']}", "'@last' is a run, and tasks wait"),
         ("tasks:\n  a: {command: x, on_failure: ignore}", "tasks.a.on_failure: got 'ignore'"),
         ("tasks:\n  a: {command: x}\njob: {max_parallel: 0}", "job.max_parallel"),
         ("tasks:\n  a: {command: x}\nschedule: {}", "schedule: a schedule has cron or every"),
