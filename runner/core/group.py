@@ -63,7 +63,7 @@ def parse_group(content: bytes, group_id: str) -> Group:
             runs={name: str(task["run_id"]) for name, task in tasks.items()},
             after={name: tuple(task["after"]) for name, task in tasks.items()},
         )
-    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as err:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as err:
         raise RunnerError(
             "R-GROUP-BROKEN",
             f"group {group_id} cannot be read",

@@ -147,7 +147,7 @@ def parse_run(content: bytes, run_id: str) -> RunRecord:
             group=raw.get("group"),
             nodes=int(_part(raw, "resources").get("nodes") or 1),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as err:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
         raise _broken(run_id, "run.json", err) from err
 
 
@@ -174,7 +174,7 @@ def parse_result(data: bytes, run_id: str) -> RunResult:
             rank=int(raw.get("rank") or 0),
             evicted=None if raw.get("evicted") is None else int(raw["evicted"]),
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as err:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
         raise _broken(run_id, "result.json", err) from err
 
 
@@ -193,7 +193,7 @@ def parse_attempt_start(data: bytes) -> AttemptStart | None:
             work_dir=str(raw.get("work_dir") or ""),
             dedicated=raw.get("dedicated"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -208,7 +208,7 @@ def parse_attempt_end(data: bytes) -> AttemptEnd | None:
             exit_code=raw.get("exit_code"),
             step=raw.get("step"),
         )
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
         return None
 
 
@@ -229,7 +229,7 @@ def parse_event_line(line: str, attempt: int) -> StageEvent | None:
             total=raw.get("total"),
             unit=raw.get("unit"),
         )
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, OverflowError, KeyError, TypeError, RecursionError):
         return None
 
 

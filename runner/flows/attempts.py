@@ -69,6 +69,6 @@ def _why_without_end(view: RunView, attempt: int, last: int) -> str:
 def _took_s(started: str, ended: str | None) -> float | None:
     try:
         took = datetime.fromisoformat(ended or "") - datetime.fromisoformat(started)
-    except (ValueError, TypeError):
+    except (ValueError, OverflowError, TypeError):
         return None
     return round(took.total_seconds(), 3)

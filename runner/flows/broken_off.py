@@ -57,7 +57,7 @@ def finish_broken_off(connection: Connection, now: datetime | None = None) -> No
         try:
             raw = parse_json(content or b"")
             group_id, begun = str(raw["group_id"]), datetime.fromisoformat(raw["begun"])
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, OverflowError, KeyError, TypeError):
             continue  # of another runner, or gone meanwhile
         if begun < before:
             _finish(connection, container, group_id)

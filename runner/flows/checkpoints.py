@@ -9,16 +9,30 @@ from runner.node.checkpoint import BadManifestError, Checkpoint, CheckpointBlobs
 
 def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[Checkpoint, ...]:
     """The complete ones, the one to go on from first. Hashes are compared where it is restored."""
+    return _sorted_out(container, run_id)[0]
+
+
+def incomplete_checkpoints(container: BlobContainer, run_id: str) -> tuple[str, ...]:
+    """Those that nothing can go on from, each with the reason."""
+    return _sorted_out(container, run_id)[1]
+
+
+def _sorted_out(
+    container: BlobContainer, run_id: str
+) -> tuple[tuple[Checkpoint, ...], tuple[str, ...]]:
     blobs = CheckpointBlobs(run_id)
     sizes = {blob.name: blob.size_bytes for blob in container.list(blobs.root)}
     manifests = {name: k for name in sizes if (k := blobs.number_of(name)) is not None}
     contents = in_parallel(container.read, manifests)
-    found = [
-        _complete(content, blobs, number, sizes)
-        for content, number in zip(contents, manifests.values(), strict=True)
-    ]
-    whole = [checkpoint for checkpoint in found if checkpoint is not None]
-    return tuple(sorted(whole, key=lambda checkpoint: checkpoint.order, reverse=True))
+    whole: list[Checkpoint] = []
+    problems: list[str] = []
+    for content, number in zip(contents, manifests.values(), strict=True):
+        try:
+            whole.append(_complete(content, blobs, number, sizes))
+        except BadManifestError as err:
+            problems.append(f"checkpoint {number}: {err}")
+    whole.sort(key=lambda checkpoint: checkpoint.order, reverse=True)
+    return tuple(whole), tuple(problems)
 
 
 def find_checkpoint(
@@ -43,11 +57,10 @@ def find_checkpoint(
 
 def _complete(
     manifest: bytes | None, blobs: CheckpointBlobs, number: int, sizes: dict[str, int]
-) -> Checkpoint | None:
-    """A checkpoint with all files it names, or None."""
-    try:
-        checkpoint = parse_checkpoint(manifest or b"", blobs, number)
-    except BadManifestError:
-        return None
-    whole = all(sizes.get(file.blob) == file.size_bytes for file in checkpoint.files)
-    return checkpoint if whole else None
+) -> Checkpoint:
+    """A checkpoint with all files it names. Raises BadManifestError."""
+    checkpoint = parse_checkpoint(manifest or b"", blobs, number)
+    for file in checkpoint.files:
+        if sizes.get(file.blob) != file.size_bytes:
+            raise BadManifestError(f"{file.path} is not whole")
+    return checkpoint

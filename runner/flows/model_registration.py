@@ -196,7 +196,7 @@ def _load_record(container: BlobContainer, blob: str) -> RunModel | None:
         return RunModel(
             str(raw["name"]), int(version) if version else None, str(raw.get("problem") or "")
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return None
 
 

@@ -85,7 +85,7 @@ class ModelVersion:
         try:
             metrics: Document = (self.document or {}).get("metrics") or {}
             return float(metrics[name or ""])
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def __str__(self) -> str:

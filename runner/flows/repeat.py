@@ -22,7 +22,11 @@ from runner.core.run_record import RunRecord
 from runner.core.secrets import read_secrets, refuse_in_the_open
 from runner.core.states import RunState
 from runner.flows.after import after_again
-from runner.flows.checkpoints import find_checkpoint, list_checkpoints
+from runner.flows.checkpoints import (
+    find_checkpoint,
+    incomplete_checkpoints,
+    list_checkpoints,
+)
 from runner.flows.history import RunFilter, RunRow, list_runs
 from runner.flows.prepare import PreparedRun, run_id_suffix
 from runner.flows.run_documents import find_run, runs_container
@@ -93,10 +97,12 @@ def resume_run(
     if found is None and number is not None:
         raise _no_such_checkpoint(record, number, list_checkpoints(container, record.run_id))
     if found is None:
+        problems = incomplete_checkpoints(container, record.run_id)
+        wrote_none = "its script wrote none to $RUNNER_CHECKPOINT_DIR, or it ended before the first"
         raise RunnerError(
             "R-RESUME-NOTHING",
             f"{record.run_id} has no complete checkpoint",
-            why="its script wrote none to $RUNNER_CHECKPOINT_DIR, or it ended before the first",
+            why="; ".join(problems) or wrote_none,
             fix=f"runner retry {record.run_id} starts it from the beginning",
         )
     run_id, checkpoint = found
@@ -148,7 +154,7 @@ def whole_record(record: RunRecord) -> Generator[None]:
     """`run.json` can be read, and yet lack what running it again needs."""
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError) as err:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
         raise RunnerError(
             "R-RUN-BROKEN",
             f"run.json of {record.run_id} does not say all that running it again needs",

@@ -50,5 +50,5 @@ def parse_resumed(content: bytes) -> Resumed | None:
             int(raw["attempt"]),
             None if step is None else int(step),
         )
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
         return None

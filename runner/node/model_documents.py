@@ -89,7 +89,7 @@ def parse_request(raw: object) -> ModelRequest | None:
             path=wanted.get("path"),
             description=str(wanted.get("description") or ""),
         )
-    except (KeyError, TypeError, ValueError) as err:
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise RegistryError(
             "R-MODEL-REQUEST", "run.json names no model", str(err), "submit the run again"
         ) from err
@@ -226,7 +226,7 @@ def parse_version(body: bytes, blob: str) -> Document:
                 raise TypeError("a file without path")
         if not isinstance(raw["version"], int) or not isinstance(raw["run_id"], str):
             raise TypeError("no version, or no run")
-    except (KeyError, TypeError, ValueError) as err:
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise _damaged(blob, err) from err
     return raw
 
@@ -238,7 +238,7 @@ def parse_aliases(body: bytes | None, blob: str) -> Document:
     raw = _checked(body, blob)
     try:
         return {str(alias): dict(entry) for alias, entry in dict(raw["aliases"]).items()}
-    except (KeyError, TypeError, ValueError) as err:
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise _damaged(blob, err) from err
 
 
@@ -246,7 +246,7 @@ def _checked(body: bytes, blob: str) -> Document:
     try:
         raw = parse_json(body)
         version = int(raw["format"])
-    except (ValueError, KeyError, TypeError) as err:
+    except (ValueError, OverflowError, KeyError, TypeError) as err:
         raise _damaged(blob, err) from err
     if version > FORMAT:
         raise RegistryError(
@@ -297,7 +297,7 @@ def parse_summary(text: str) -> Document | None:
         raw: Document = parse_json(text)
         known = int(raw["format"]) <= FORMAT and isinstance(raw["run_id"], str)
         return raw if known and isinstance(raw["size_bytes"], int) else None
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, OverflowError, KeyError, TypeError):
         return None
 
 

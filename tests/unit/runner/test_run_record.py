@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -38,6 +39,17 @@ RESULT: dict[str, Any] = {
 }
 
 
+RUN: dict[str, Any] = {
+    "format": 1,
+    "run_id": "r",
+    "experiment": "e",
+    "created": "2026-11-21T14:30:05+00:00",
+    "recipe": {"name": "e"},
+    "batch": {"pool": "local", "spot": True, "job_id": "e_local", "task_id": "r"},
+    "params": {},
+}
+
+
 def result(**changes: Any) -> bytes:
     return json.dumps({**RESULT, **changes}).encode()
 
@@ -68,7 +80,11 @@ def test_newer_format_is_refused_with_the_way_out() -> None:
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"{", b"[]", b"null", b'{"format": 1}', result(status="won"), result(outputs=[{}])],
+    [
+        *(b"", b"{", b"[]", b"null", b'{"format": 1}', result(status="won"), result(outputs=[{}])),
+        *(result(**{field: math.inf}) for field in ("attempt", "evicted", "rank")),
+        result(outputs=[{"path": "model", "size_bytes": math.inf, "sha256": "x"}]),
+    ],
 )
 def test_damaged_result_is_named_not_traced(content: bytes) -> None:
     with pytest.raises(RunnerError) as caught:
@@ -76,8 +92,16 @@ def test_damaged_result_is_named_not_traced(content: bytes) -> None:
     assert caught.value.code in {"R-RUN-BROKEN", "R-RUN-FORMAT"}
 
 
-@pytest.mark.parametrize("content", [b"{}", b'{"format": 1, "run_id": "r", "batch": 3}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{}",
+        b'{"format": 1, "run_id": "r", "batch": 3}',
+        json.dumps({**RUN, "priority": math.inf}).encode(),
+    ],
+)
 def test_damaged_run_json_is_named(content: bytes) -> None:
+    assert parse_run(json.dumps(RUN).encode(), "r").priority == 0
     with pytest.raises(RunnerError):
         parse_run(content, "r")
 
