@@ -163,7 +163,9 @@ def choose_common_pool(
 ) -> PoolOutput:
     """The pool of tasks that share one Batch job, which has one pool: it fits all of them."""
     if wanted is not None or not outputs.pools:
-        return choose_pool(wanted, outputs).pool
+        pool = choose_pool(wanted, outputs).pool
+        check_nodes(pool, max((one.nodes for one in asked.values()), default=1))
+        return pool
     misfits = {pool.id: _first_misfit(pool, asked) for pool in outputs.pools}
     fitting = [pool for pool in outputs.pools if not misfits[pool.id]]
     if not fitting:

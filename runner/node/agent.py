@@ -29,7 +29,7 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
-from runner.node.gang import Gang, dismiss, open_gang, wait_for_requeue
+from runner.node.gang import Gang, dismiss, name_node, open_gang, wait_for_requeue
 from runner.node.hosts import TOKEN_VARIABLE, load_hosts
 from runner.node.notice import watch_notices
 from runner.node.patience import Patience
@@ -170,6 +170,7 @@ def _run_attempt(
         dismiss(others)
         if isinstance(err, NodeLostError) and wait_for_requeue(agent.termination, events):
             return conclusion.terminated(events.current)
+        name_node(others, agent.node.node, err)
         _log_failure(err, dirs)
         return conclusion.failed(err, spec.retries)
     dismiss(others)

@@ -137,13 +137,13 @@ class Gang:
             if self._closed:
                 return
             self._closed = True
+        if self._door is not None:  # who comes again comes to the next attempt's
+            self._door.close()
         self._tell(order="stop", again=again)
         linked = [member for member in self.members.values() if member.link]
         with suppress(TerminatedError):  # Batch is in a hurry
             limit_s = self.pace.hurried_flush_s if hurry else self.pace.flush_s
             self._wait(lambda: all(m.flushed or m.lost for m in linked), limit_s, checked=not hurry)
-        if self._door is not None:
-            self._door.close()
         for member in linked:
             if member.link is not None:
                 member.link.close()
@@ -159,7 +159,7 @@ class Gang:
         return [m for m in self.members.values() if m.ended_at is None and not m.lost]
 
     def _lost(self) -> Member | None:
-        return next((m for m in self.members.values() if m.lost and not m.failure), None)
+        return next((m for m in self.members.values() if m.lost), None)
 
     def _first_failed(self) -> Member | None:
         failed = [member for member in self.members.values() if member.failure]
@@ -211,7 +211,7 @@ class Gang:
         hello = link.receive() or {}
         member, why = self._seat(link, hello, peer)
         if member is None:
-            link.send(order="leave", why=why)
+            link.send(order="leave", why=why, again=self._closed)
             link.close()
             return
         link.send(order="welcome", attempt=self.attempt, rank=member.rank)
@@ -280,6 +280,12 @@ def dismiss(gang: Gang | None, *, again: bool = False, hurry: bool = False) -> N
     """Close it, if there is one."""
     if gang is not None:
         gang.close(again=again, hurry=hurry)
+
+
+def name_node(gang: Gang | None, node: str, err: StageFailedError) -> None:
+    """Say in the message that it was the primary's own script that failed."""
+    if gang is not None and not err.rank and err.step == STEP and err.code != "NodeLost":
+        err.message = f"rank 0 on node {node}: {err.message}"
 
 
 def wait_for_requeue(

@@ -11,6 +11,7 @@ import pytest
 
 from tests.unit.node.agent_task import RUN
 from tests.unit.node.fake_blob import FakeBlobs
+from tests.unit.node.fake_imds import FakeImds, serve_fake_imds
 from tests.unit.node.gang_task import GangTask, lines_of
 
 SUM = """
@@ -48,6 +49,22 @@ ALL_THERE = """
 while len([path for path in shared.glob("pid-*") if path.read_text()]) < 3:
     time.sleep(0.02)
 """
+SAVES = (
+    PID
+    + """
+import signal
+path = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"]) / "counter"
+number = int(path.read_text()) if path.exists() else 0
+def save(*_):
+    path.write_text(str(number))
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+print("from", number, flush=True)
+while not (shared / "go").exists():
+    number += 1
+    time.sleep(0.02)
+"""
+)
 SLEEP = PID + "time.sleep(300)\n"
 RESOURCES = {"nodes": 3}
 Until = Callable[[Callable[[], object]], None]
@@ -60,6 +77,12 @@ def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
     for process in made.processes:
         process.kill()
         process.communicate()
+
+
+@pytest.fixture
+def imds() -> Iterator[FakeImds]:
+    with serve_fake_imds() as service:
+        yield service
 
 
 def test_every_node_runs_the_script_and_knows_the_others(gang: GangTask) -> None:
@@ -127,6 +150,62 @@ def test_who_failed_first_is_named_when_others_fail_of_it(gang: GangTask) -> Non
     gang.submit(script, resources=RESOURCES)
     assert gang.run_gang(3) == 5, gang.output
     assert gang.json("result.json")["message"].startswith("rank 2 on node tvm-2: ")
+
+
+def test_failure_of_the_first_rank_is_named_too(gang: GangTask) -> None:
+    gang.submit(
+        PID + ALL_THERE + "if rank == 0: sys.exit(4)\ntime.sleep(300)\n", resources=RESOURCES
+    )
+    assert gang.run_gang(3) == 4, gang.output
+    assert gang.json("result.json")["message"].startswith("rank 0 on node tvm-0: ")
+    assert gang.all_gone(gang.pids(3) or {})
+
+
+def test_retry_after_a_failure_begins_on_every_node_again(gang: GangTask) -> None:
+    script = PID + (
+        "print('attempt', os.environ['RUNNER_ATTEMPT'])\n"
+        "sys.exit(7 if rank == 1 and os.environ['RUNNER_ATTEMPT'] == '1' else 0)\n"
+    )
+    gang.submit(script, resources={"nodes": 2}, retries=1)
+    assert gang.run_gang(2) == 7, gang.output
+    assert not gang.has("result.json")
+    assert gang.run_gang(2) == 0, gang.output
+    assert gang.text("nodes/1/stdout.txt") == "attempt 1\nattempt 2\n"
+
+
+def test_notice_of_another_node_saves_a_checkpoint_and_ends_the_attempt(
+    gang: GangTask, imds: FakeImds, until: Until
+) -> None:
+    _begin_saving(gang, imds, until)
+    imds.preempt(9, "tvm-1")
+    until(lambda: gang.has("attempts/1/end.json"))
+    end = gang.json("attempts/1/end.json")
+    assert (end["why"], end["checkpoint"]["last"]) == ("terminated", 1)
+    assert gang.processes[0].poll() is None, "Batch runs the task again when the node is gone"
+
+
+def test_every_node_begins_again_when_the_eviction_is_called_off(
+    gang: GangTask, imds: FakeImds, until: Until
+) -> None:
+    _begin_saving(gang, imds, until)
+    imds.preempt(5, "tvm-0")
+    until(lambda: gang.has("attempts/1/end.json"))
+    imds.events = []
+    until(lambda: gang.has("nodes/1/attempts/2/start.json"))
+    (gang.shared / "go").touch()
+    assert gang.processes[0].wait(60) == 0
+    assert gang.json("result.json")["attempt"] == 2
+    saved = gang.text("logs/stdout.txt").split()[-1]
+    assert saved != "0"
+    assert gang.text("nodes/1/stdout.txt").splitlines()[-1] == f"from {saved}"
+
+
+def _begin_saving(gang: GangTask, imds: FakeImds, until: Until) -> None:
+    gang.settings |= {"BATCH_EMULATOR_IMDS": imds.url, "AZ_BATCH_NODE_IS_DEDICATED": "false"}
+    gang.submit(SAVES, resources={"nodes": 2}, checkpoints={"interval_s": 3600})
+    gang.start_gang(2)
+    until(lambda: "from 0" in gang.text("nodes/1/stdout.txt"))
+    until(lambda: "from 0" in gang.text("logs/stdout.txt"))
 
 
 def test_failed_preparation_of_a_node_fails_the_run_with_its_reason(gang: GangTask) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from runner.core.errors import ExitCode, RunnerError
-from runner.core.pool_choice import choose_pool, lacks
+from runner.core.pool_choice import choose_common_pool, choose_pool, lacks
 from runner.core.resources import Resources
 from tests.unit.runner.recipe_maker import outputs, plan, pool, recipe
 
@@ -87,3 +87,37 @@ def test_plan_goes_to_the_pool_that_fits_and_priority_makes_a_job_of_its_own() -
     made = plan(recipe(resources=Resources(gpus=1), priority=-20), stack=STACK)
     assert (made.pool.id, made.job_id) == ("t4", "digits_t4_m20")
     assert plan(recipe(priority=1000), stack=STACK).job_id == "digits_cpu_p1000"
+
+
+ALONE = pool("alone", max_nodes=8, task_nodes=1)
+TWO = pool("two", max_nodes=2, task_nodes=2)
+FOUR = pool("four", max_nodes=4, task_nodes=4)
+
+
+def test_run_over_several_nodes_goes_to_a_pool_that_can_give_them() -> None:
+    stack = outputs(ALONE, TWO, FOUR)
+    found = [choose_pool(None, stack, Resources(nodes=nodes)).pool.id for nodes in (1, 2, 3)]
+    assert found == ["alone", "two", "four"]
+    with pytest.raises(RunnerError) as caught:
+        choose_pool(None, stack, Resources(nodes=5))
+    assert caught.value.why == (
+        "alone has no tasks over several nodes, 5 wanted; two has 2 nodes of 5; "
+        "four has 4 nodes of 5"
+    )
+    assert "runner local up --nodes 5 --slots 1" in caught.value.fix
+
+
+def test_pool_without_nodes_enough_is_refused_also_when_it_is_named() -> None:
+    """Batch would let the task wait for ever."""
+    stack = outputs(ALONE, TWO)
+    for name in ("alone", "two"):
+        with pytest.raises(RunnerError) as caught:
+            choose_pool(name, stack, Resources(nodes=3))
+        assert (caught.value.code, caught.value.exit_code) == ("R-POOL-NODES", ExitCode.PREFLIGHT)
+        with pytest.raises(RunnerError) as caught:
+            choose_common_pool(name, stack, {"a": Resources(), "b": Resources(nodes=3)})
+        assert caught.value.code == "R-POOL-NODES"
+
+
+def test_pool_of_an_older_stack_does_not_say_and_is_taken() -> None:
+    assert choose_pool(None, outputs(pool("old")), Resources(nodes=3)).pool.id == "old"

@@ -1,0 +1,202 @@
+"""What the primary makes of what the other nodes say, or do not say."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from runner.node.command import Ended
+from runner.node.events import EventLog
+from runner.node.failures import NodeLostError, StageFailedError, TerminatedError
+from runner.node.gang import Gang, Pace, wait_for_requeue
+from runner.node.hosts import Hosts
+from runner.node.lines import LineQueue
+from runner.node.link import Link
+from runner.node.rendezvous import find_primary
+from runner.node.termination import Termination
+
+QUICK = Pace(join_s=0.3, cause_s=0.3, finish_s=0.3, flush_s=0.3)
+HOSTS = Hosts(("127.0.0.1", "127.0.0.2", "127.0.0.3"), "127.0.0.1", is_primary=True)
+Until = Callable[[Callable[[], object]], None]
+
+
+class Party:
+    """A primary, and the links of those that came to it, by rank."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_hex(16)
+        self.queue = LineQueue()
+        self.stopped = False
+        self.gang = Gang(HOSTS, self.token, 1, EventLog(self.queue), check=self._check, pace=QUICK)
+        self.gang.open()
+        self.links: dict[int, Link] = {}
+
+    def come(self, *ranks: int, **said: object) -> None:
+        """Nodes arrive, and each says these words."""
+        for rank in ranks:
+            link = find_primary("127.0.0.1", self.token, within_s=30)
+            assert link is not None
+            link.send(**{"is": "hello"}, node=f"tvm-{rank}", address=HOSTS.addresses[rank])
+            assert (link.receive() or {})["rank"] == rank
+            self.links[rank] = link
+            if said:
+                link.send(**said)
+
+    def assemble(self) -> dict[str, str]:
+        """With nodes that are ready as soon as they are asked."""
+        self.come(1, 2, **{"is": "prepared", "port": 4000})
+        answers = [
+            threading.Thread(target=self._answer, args=(one,)) for one in self.links.values()
+        ]
+        for answer in answers:
+            answer.start()
+        environment = self.gang.assemble(None)
+        for answer in answers:
+            answer.join()
+        return environment
+
+    def said(self) -> list[str]:
+        lines = (self.queue.peek() or b"").splitlines()
+        return [json.loads(line)["message"] for line in lines]
+
+    def _answer(self, link: Link) -> None:
+        assert (link.receive() or {})["order"] == "restore"
+        link.send(**{"is": "ready"})
+        assert (link.receive() or {})["order"] == "go"
+
+    def _check(self) -> None:
+        if self.stopped:
+            raise TerminatedError
+
+
+@pytest.fixture
+def party() -> Iterator[Party]:
+    made = Party()
+    yield made
+    made.gang.close()
+
+
+def test_all_start_together_and_the_first_waits_for_the_others_to_end(party: Party) -> None:
+    environment = party.assemble()
+    assert environment["RUNNER_NODE_IPS"] == "127.0.0.1,127.0.0.2,127.0.0.3"
+    for link in party.links.values():
+        link.send(**{"is": "ended"})
+    party.gang.settle(Ended(0, timed_out=False))
+    assert not party.gang.failed
+
+
+def test_rank_that_serves_for_ever_is_stopped_and_no_failure(party: Party) -> None:
+    party.assemble()
+    party.links[1].send(**{"is": "ended"})
+    party.gang.settle(Ended(0, timed_out=False))
+    party.gang.close()
+    assert (party.links[2].receive() or {})["order"] == "stop"
+    assert party.said()[-1] == "rank 2 on node tvm-2 still ran 0.3 s after rank 0: stopped"
+
+
+def test_node_that_does_not_come_is_named(party: Party) -> None:
+    party.come(1, **{"is": "prepared", "port": 4000})
+    with pytest.raises(StageFailedError) as caught:
+        party.gang.assemble(None)
+    assert caught.value.code == "NodesMissing"
+    assert "rank 2 on node 127.0.0.3" in caught.value.message
+
+
+def test_node_that_vanishes_before_the_start_is_lost(party: Party) -> None:
+    party.come(1, 2)
+    party.links[2].close()
+    with pytest.raises(NodeLostError, match="rank 2 on node tvm-2"):
+        party.gang.assemble(None)
+
+
+def test_cancel_is_heard_while_nodes_prepare(party: Party) -> None:
+    party.come(1, 2)
+    party.stopped = True
+    with pytest.raises(TerminatedError):
+        party.gang.assemble(None)
+
+
+def test_second_node_of_one_rank_and_one_of_no_rank_are_sent_away(party: Party) -> None:
+    party.come(1)
+    for address, why in (("127.0.0.2", "rank 1 is there already"), ("10.0.0.9", "none of this")):
+        link = find_primary("127.0.0.1", party.token, within_s=30)
+        assert link is not None
+        link.send(**{"is": "hello"}, node="x", address=address)
+        if address == "10.0.0.9":
+            link.send(**{"is": "hello"})
+        answer = link.receive() or {}
+        assert answer["order"] == "leave"
+        assert why in answer["why"]
+
+
+def test_node_that_comes_again_too_early_is_told_to_try_once_more(party: Party) -> None:
+    """It met the end of the attempt that had sent it away."""
+    party.come(1)
+    late = find_primary("127.0.0.1", party.token, within_s=30)
+    assert late is not None
+    party.gang.close(again=True)
+    late.send(**{"is": "hello"}, node="tvm-2", address="127.0.0.3")
+    answer = late.receive() or {}
+    assert (answer["order"], answer["again"]) == ("leave", True)
+    assert (party.links[1].receive() or {})["again"] is True
+
+
+@pytest.mark.parametrize("exit_code", [0, 1])
+def test_script_that_dies_of_a_lost_node_is_no_failure_of_its_own(
+    party: Party, exit_code: int
+) -> None:
+    """A success stands: what the first rank has written is whole."""
+    party.assemble()
+    party.links[1].send(**{"is": "ended"})
+    party.links[2].close()
+    ended = Ended(exit_code, timed_out=False)
+    if exit_code:
+        with pytest.raises(NodeLostError):
+            party.gang.settle(ended)
+    else:
+        party.gang.settle(ended)
+        assert party.gang.failed
+
+
+def test_script_killed_with_its_node_is_not_what_failed(party: Party, until: Until) -> None:
+    party.assemble()
+    killed = {"step": "command", "code": "CommandFailed", "message": "signal 9", "exit_code": 137}
+    party.links[1].send(**{"is": "failed"}, **killed)
+    until(lambda: party.gang.failed)
+    party.links[1].close()
+    with pytest.raises(NodeLostError):
+        party.gang.settle(Ended(143, timed_out=False, stopped=True))
+
+
+def test_first_to_fail_is_named_by_when_it_failed(party: Party, until: Until) -> None:
+    party.assemble()
+    before = Ended(1, timed_out=False)
+    time.sleep(0.05)
+    for rank in (2, 1):
+        words = {"step": "command", "code": "CommandFailed", "message": "x", "exit_code": rank}
+        party.links[rank].send(**{"is": "failed"}, **words)
+        until(lambda rank=rank: party.gang.members[rank].failure)
+    party.gang.settle(before)  # the primary's own script came first: the attempt says so
+    with pytest.raises(StageFailedError, match="rank 2 on node tvm-2: x") as caught:
+        party.gang.settle(Ended(1, timed_out=False))
+    assert (caught.value.rank, caught.value.exit_code) == (2, 2)
+
+
+def test_nonsense_from_a_node_loses_that_node_only(party: Party, until: Until) -> None:
+    party.assemble()
+    party.links[1].send(**{"is": "prepared", "port": "no number"})
+    until(lambda: party.gang.failed)
+    assert "rank 1 on node tvm-1 says what it should not" in party.said()[-1]
+
+
+def test_task_waits_for_batch_and_then_for_nothing() -> None:
+    events = EventLog(LineQueue())
+    termination = Termination(on_first=lambda: None)
+    assert not wait_for_requeue(termination, events, within_s=0.2)
+    termination.request()
+    assert wait_for_requeue(termination, events, within_s=30)
