@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from bench.packages import write_wheel
 from bench.report import Ratio
 from bench.services import RUNNER, local_services
 
@@ -65,13 +66,16 @@ def measure() -> list[Ratio]:
     """The cost of a commit in every ten seconds, and the seconds after an eviction."""
     with tempfile.TemporaryDirectory() as folder, local_services() as env:
         lost_s = _lost_by_commit(Path(folder, "cost"), env)
-        resumed_s = _resumed_after(Path(folder, "evicted"), env)
+        bare_s = _resumed_after(Path(folder, "evicted"), env)
+        packed_s = _resumed_after(Path(folder, "packages"), env, packages=True)
     share = lost_s / EVERY_S
     return [
         Ratio(f"training time with {SIZE_MB} MB checkpoints every 10 s", "s", EVERY_S + lost_s,
               "without", EVERY_S, "<= 1.03x", share <= 0.03),
-        Ratio("training goes on after the evicted node is idle, warm", "s", resumed_s,
-              "bound", 5.0, "<= 5 s", resumed_s <= 5.0),
+        Ratio("training goes on after the evicted node is idle, no requirements", "s", bare_s,
+              "bound", 5.0, "<= 5 s", bare_s <= 5.0),
+        Ratio("the same, warm environment of 8,700 files", "s", packed_s,
+              "bound", 5.0, "<= 5 s", packed_s <= 5.0),
     ]  # fmt: skip
 
 
@@ -87,9 +91,13 @@ def _lost_by_commit(folder: Path, env: dict[str, str]) -> float:
     return statistics.median(1 - with_ / without for with_, without in pairs) * PERIOD_S
 
 
-def _resumed_after(folder: Path, env: dict[str, str]) -> float:
+def _resumed_after(folder: Path, env: dict[str, str], *, packages: bool = False) -> float:
     """Seconds from the node being idle to the script going on, in an environment built before."""
-    _write(folder, COUNTING)
+    _write(folder, f"import bench_many.part1.module1\n{COUNTING}" if packages else COUNTING)
+    if packages:
+        (folder / "requirements.txt").write_text(f"./{write_wheel(folder)}\n")
+        with (folder / "train.yaml").open("a") as recipe:
+            recipe.write("requirements: requirements.txt\n")
     training = subprocess.Popen(
         [RUNNER, "train", str(folder), "--no-download"],
         env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
