@@ -52,7 +52,7 @@ def plan_recurrence(spec: ScheduleSpec, now: datetime) -> Recurrence:
             "R-SCHEDULE-NEVER",
             "the schedule would never fire",
             why=f"it ends {until.isoformat()}, and its first run is {begins.isoformat()}",
-            fix="a later --until, or none",
+            fix="a later `until`, or none",
         )
     if spec.max_runs is not None:
         # Batch counts no jobs: half an interval after the last one there is none left to come.
