@@ -10,6 +10,17 @@ from typing import Any
 from runner.core.errors import RunnerError
 
 _DEBUG = "--debug"
+# Commands that take words of other programs: why an option is not known, and how to go on.
+_OTHERS_OPTIONS = {
+    "runner train": (
+        "parameters of a recipe are set with --set; a script's own arguments follow --",
+        "--set {name}=VALUE, or runner train --help",
+    ),
+    "runner exec": (
+        "words that begin with - are the command's own only after --",
+        "runner exec RUN -- COMMAND -{name}",
+    ),
+}
 _SAID = {"--version": ["version"], "-V": ["version"]}
 
 
@@ -51,11 +62,12 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
     context = getattr(err, "ctx", None)
     command = context.command_path if context else " ".join(["runner", *words[:1]])
     option = str(getattr(err, "option_name", "") or "")
-    if command == "runner train" and type(err).__name__ == "NoSuchOption":
-        return RunnerError(
-            "R-USAGE",
-            f"No such option: {option}",
-            why="parameters of a recipe are set with --set; a script's own arguments follow --",
-            fix=f"--set {option.lstrip('-')}=VALUE, or runner train --help",
-        )
+    if type(err).__name__ == "NoSuchOption" and command in _OTHERS_OPTIONS:
+        import difflib
+
+        # Typer's own guesses are far: a parameter would be taken for an option.
+        near = difflib.get_close_matches(option, err.possibilities or (), n=1, cutoff=0.8)
+        why, fix = _OTHERS_OPTIONS[command]
+        fix = f"did you mean {near[0]}?" if near else fix.format(name=option.lstrip("-"))
+        return RunnerError("R-USAGE", f"No such option: {option}", why=why, fix=fix)
     return RunnerError("R-USAGE", message.rstrip("."), fix=f"{command} --help")

@@ -55,7 +55,8 @@ def lacks(pool: PoolOutput, asked: Resources) -> str:
     """What of `asked` a pool does not have, in words; empty where it fits."""
     missing: list[str] = []
     if asked.gpus is not None and pool.gpus < asked.gpus:
-        missing.append(f"{pool.gpus or 'no'} GPUs of {asked.gpus}")
+        plural = "" if pool.gpus == 1 else "s"
+        missing.append(f"{pool.gpus or 'no'} GPU{plural}, {asked.gpus} wanted")
     if asked.memory_bytes is not None:
         missing += _memory(pool, asked.memory_bytes)
     if asked.vm_sizes and pool.vm_size.lower() not in {size.lower() for size in asked.vm_sizes}:

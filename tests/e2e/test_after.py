@@ -139,7 +139,7 @@ def test_pool_that_does_not_fit_is_refused_and_a_named_one_is_taken(
     (folder / "train.yaml").write_text("resources: {gpus: 1}\npriority: 3\n")
     refused = cli.run("train", folder)
     assert refused.returncode == 3
-    assert "local has no GPUs of 1" in refused.stderr
+    assert "local has no GPUs, 1 wanted" in refused.stderr
     done = cli.run("train", folder, "--pool", "local", "-o", "json")
     assert done.returncode == 0, done.stderr
     assert "warning: pool local is not what" in done.stderr

@@ -45,6 +45,22 @@ def test_parameter_typed_as_an_option_is_told_apart(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (("train", "mnist", "--detatch"), "did you mean --detach?"),
+        (("train", "mnist", "--sett", "a=1"), "did you mean --set?"),
+        (("exec", "@last", "ls", "-l"), "runner exec RUN -- COMMAND -l"),
+        (("exec", "@last", "--nod", "1", "ls"), "did you mean --node?"),
+    ],
+)
+def test_mistyped_option_has_a_near_one_and_a_commands_own_goes_after_the_dashes(
+    words: tuple[str, ...], fix: str, capsys: Capture
+) -> None:
+    assert main(list(words)) == ExitCode.USAGE
+    assert f"fix: {fix}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
     ("words", "code"),
     [
         (["train", "nosuch", "-o", "json"], "R-RECIPE-UNKNOWN"),

@@ -51,7 +51,7 @@ def test_when_none_fits_each_pool_and_its_lack_is_named() -> None:
         chosen(gpus=8, memory_bytes=900 * GIB)
     error = caught.value
     assert (error.code, error.exit_code) == ("R-POOL-FIT", ExitCode.PREFLIGHT)
-    for name in ("cpu has no GPUs of 8", "a100 has 4 GPUs of 8", "t4 has 1 GPUs", "880 GiB"):
+    for name in ("cpu has no GPUs, 8 wanted", "4 GPUs, 8 wanted", "t4 has 1 GPU,", "880 GiB"):
         assert name in error.why
     with pytest.raises(RunnerError) as caught:
         choose_pool(None, outputs(T4), Resources(capacity="spot-then-dedicated"))
@@ -63,12 +63,12 @@ def test_named_pool_is_taken_with_a_warning_but_what_was_typed_beside_it_must_fi
     choice = choose_pool("CPU", STACK, asked)
     assert choice.pool.id == "cpu"
     [warning] = choice.warnings
-    assert warning.endswith("it has no GPUs of 1, VM size Standard_D4s_v5")
+    assert warning.endswith("it has no GPUs, 1 wanted, VM size Standard_D4s_v5")
     assert choose_pool("t4", STACK, asked).warnings == ()
     with pytest.raises(RunnerError) as caught:
         choose_pool("cpu", STACK, asked, Resources(gpus=1))
     assert caught.value.code == "R-POOL-FIT"
-    assert "no GPUs of 1" in caught.value.why
+    assert "no GPUs, 1 wanted" in caught.value.why
 
 
 def test_pool_of_both_kinds_is_neither_spot_nor_dedicated() -> None:

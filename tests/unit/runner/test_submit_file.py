@@ -230,7 +230,7 @@ def test_pool_must_fit_every_task() -> None:
     assert choose_common_pool("cpu", outputs(cpu, gpu), asked).id == "cpu"
     with pytest.raises(RunnerError) as caught:
         choose_common_pool(None, outputs(cpu), asked)
-    assert "cpu has no GPUs of 1 for train" in caught.value.why
+    assert "cpu has no GPUs, 1 wanted for train" in caught.value.why
 
 
 def test_long_names_are_cut_and_run_ids_stay_apart(write: Write) -> None:
