@@ -170,8 +170,20 @@ def model_names(connection: Connection) -> list[str]:
 
 
 def list_models(connection: Connection) -> list[Model]:
-    """All models with all their versions, by name."""
-    return in_parallel(lambda name: load_model(connection, name), model_names(connection))
+    """All models with all their versions, by name.
+
+    One that cannot be read hides no other: a version 0 says what is wrong with it.
+    """
+    return in_parallel(lambda name: _load_listed(connection, name), model_names(connection))
+
+
+def _load_listed(connection: Connection, name: str) -> Model:
+    try:
+        return load_model(connection, name)
+    except RunnerError as err:
+        if err.code not in ("R-MODEL-BROKEN", "R-MODEL-FORMAT"):
+            raise
+        return Model(name, (ModelVersion(name, 0, None, problem=f"{err.what}: {err.why}"),))
 
 
 def load_model(connection: Connection, name: str) -> Model:

@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any, cast
 
 from runner.node.documents import parse_json
@@ -226,6 +227,7 @@ def parse_version(body: bytes, blob: str) -> Document:
                 raise TypeError("a file without path")
         if not isinstance(raw["version"], int) or not isinstance(raw["run_id"], str):
             raise TypeError("no version, or no run")
+        _check_shown(raw)
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise _damaged(blob, err) from err
     return raw
@@ -237,9 +239,24 @@ def parse_aliases(body: bytes | None, blob: str) -> Document:
         return {}
     raw = _checked(body, blob)
     try:
-        return {str(alias): dict(entry) for alias, entry in dict(raw["aliases"]).items()}
+        entries = {str(alias): dict(entry) for alias, entry in dict(raw["aliases"]).items()}
+        for entry in entries.values():
+            for number in (entry.get("version"), entry.get("applied")):
+                if not isinstance(number, int | None):
+                    raise TypeError(f"a version {number!r}")
     except (KeyError, TypeError, ValueError, OverflowError) as err:
         raise _damaged(blob, err) from err
+    return entries
+
+
+def _check_shown(raw: Mapping[str, Any]) -> None:
+    """What lists and pictures take as it is. Raises ValueError, TypeError."""
+    if (created := raw.get("created")) is not None:
+        datetime.fromisoformat(created)
+    if not isinstance(raw.get("primary_metric"), str | None):
+        raise TypeError("the primary metric is no name")
+    if not isinstance(raw.get("metrics"), dict | None):
+        raise TypeError("the metrics are not by name")
 
 
 def _checked(body: bytes, blob: str) -> Document:
@@ -296,7 +313,9 @@ def parse_summary(text: str) -> Document | None:
     try:
         raw: Document = parse_json(text)
         known = int(raw["format"]) <= FORMAT and isinstance(raw["run_id"], str)
-        return raw if known and isinstance(raw["size_bytes"], int) else None
+        _check_shown(raw)
+        sizes = (raw["size_bytes"], raw["file_count"])
+        return raw if known and all(isinstance(size, int) for size in sizes) else None
     except (ValueError, OverflowError, KeyError, TypeError):
         return None
 

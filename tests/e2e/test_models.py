@@ -147,6 +147,23 @@ def test_registered_version_comes_back_with_the_same_bytes_and_says_where_it_is_
     assert again.downloaded == 0
 
 
+def test_model_whose_aliases_are_damaged_hides_no_other(
+    connection: Connection, make: Make, name: str
+) -> None:
+    register(connection, make({"model": b"x"}), name)
+    store, broken = AzureModels(connection), f"{name}-broken"
+    store.create(f"{broken}/aliases.json", b"{")
+    try:
+        listed = {model.name: model for model in list_models(connection)}
+    finally:
+        store.delete(
+            f"{broken}/aliases.json", (store.read(f"{broken}/aliases.json") or ("", ""))[1]
+        )
+    assert [version.problem for version in listed[name].versions] == [""]
+    [problem] = listed[broken].versions
+    assert problem.problem.startswith(f"{broken}/aliases.json cannot be read")
+
+
 def test_registering_again_finds_the_version_and_other_files_are_refused(
     connection: Connection, make: Make, name: str
 ) -> None:

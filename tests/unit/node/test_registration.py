@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 
 import pytest
 
@@ -15,7 +16,9 @@ from runner.node.model_documents import (
     check_alias,
     check_name,
     draft_version,
+    parse_aliases,
     parse_request,
+    parse_summary,
     parse_version,
     select_outputs,
     to_body,
@@ -125,6 +128,11 @@ def test_outputs_are_chosen_by_path_glob_or_folder() -> None:
         {"run_id": None},
         {"format": 2},
         {"format": None},
+        {"format": math.inf},
+        {"created": "yesterday"},
+        {"created": 7},
+        {"metrics": [1]},
+        {"primary_metric": ["loss"]},
     ],
 )
 def test_damaged_or_newer_version_is_refused(change: dict[str, object]) -> None:
@@ -148,3 +156,17 @@ def test_secret_in_a_problem_of_the_registration_is_hidden(
     events = service.text(f"{RUN}/attempts/1/events.jsonl")
     assert "registering the model ***" in events
     assert "hunter2" not in events
+
+
+@pytest.mark.parametrize("entry", [[1], 3, {"version": "2"}, {"version": 1, "applied": math.inf}])
+def test_damaged_alias_is_told_by_the_name_of_its_document(entry: object) -> None:
+    body = to_body({"format": 1, "aliases": {"prod": entry}})
+    with pytest.raises(RegistryError, match=r"cats/aliases\.json cannot be read"):
+        parse_aliases(body, "cats/aliases.json")
+
+
+@pytest.mark.parametrize("change", [{"created": 7}, {"metrics": [1]}, {"file_count": None}])
+def test_summary_that_is_no_summary_gives_way_to_the_document(change: dict[str, object]) -> None:
+    good = {"format": 1, "run_id": "r", "size_bytes": 5, "file_count": 1, "metrics": {"loss": 1}}
+    assert parse_summary(json.dumps(good)) == good
+    assert parse_summary(json.dumps({**good, **change})) is None
