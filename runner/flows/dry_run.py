@@ -6,7 +6,7 @@ same error; what nobody could be asked is said.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from runner.flows.inputs import resolve_in_service
 from runner.flows.local import expected_outputs, is_there
 from runner.flows.local_containers import is_made_on_demand
 from runner.flows.prepare import PreparedRun, TrainOptions, prepare_run
+from runner.flows.run_documents import load_result, runs_container
 
 T = TypeVar("T")
 _AWAY = frozenset({SERVICES_DOWN, SIGN_IN})
@@ -98,6 +99,7 @@ class _Asking:
         if plan.recipe.after:
             what = f"after {', '.join(plan.recipe.after)}{whose}"
             plan = self._ask(what, lambda connection: resolve_after(connection, plan), plan)
+        self._note_unfinished(plan, {*plan.after, *prepared.pending_runs}, whose)
         plan = self._job(plan, prepared)
         self._left_to_the_node(plan, whose)
         return replace(prepared, plan=plan)
@@ -124,6 +126,17 @@ class _Asking:
             if store.find(place) or next(iter(store.list(place)), None):
                 return
         self.found.notes.append(f"{what}: there is no {path} on the file share now")
+
+    def _note_unfinished(self, plan: RunPlan, awaited: Collection[str], whose: str) -> None:
+        """Only noted: what writes an input may be done when this one starts."""
+        for name, document in plan.inputs.named.items():
+            run_id = str(document.get("run_id") or "")
+            if document["kind"] != "run" or not run_id or run_id in awaited:
+                continue
+            what = f"input {name}{whose}"
+            if self._ask(what, lambda connection, run=run_id: _goes_on(connection, run), False):
+                fix = "" if plan.group else f": --after {run_id}"
+                self.found.notes.append(f"{what}: run {run_id} has not ended{fix}")
 
     def _job(self, plan: RunPlan, prepared: PreparedRun) -> RunPlan:
         """In the open job it would go to; a task that Batch could not be given is refused too."""
@@ -166,3 +179,7 @@ class _Asking:
                 self._connection, self._why = None, err.what
         self.found.unknown.append((what, self._why))
         return otherwise
+
+
+def _goes_on(connection: Connection, run_id: str) -> bool:
+    return load_result(runs_container(connection), run_id) is None
