@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from azure.batch import models
 
-from runner.core.plan import RunPlan
 from runner.node.hosts import ROLE, TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from runner.core.plan import RunPlan
 
 # In a container both commands may be run by `docker exec`, which knows no entry point; without one
 # it is the same to them.

@@ -11,13 +11,13 @@ from azure.batch import models
 
 from runner.azure.gangs import NO_ENTRY_POINT, gang_settings, is_gang, to_gang, with_shell
 from runner.core.failure_advice import AGENT_PYTHON, NO_PYTHON, OLD_PYTHON
-from runner.core.plan import RunPlan
 from runner.core.run_paths import code_blob
-from runner.core.secrets import SecretValues
 from runner.core.states import TaskPhase, TaskView
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
+    from runner.core.plan import RunPlan
+    from runner.core.secrets import SecretValues
 
 AGENT_FILE = "runner-agent.pyz"
 CODE_FILE = "code.tar.gz"

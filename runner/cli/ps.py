@@ -15,6 +15,7 @@ from runner.cli.run_options import StackOption, TargetOption, open_settings
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
     from runner.flows.history import History, RunFilter, RunRow
 
 _TEXT_COLUMNS = (
@@ -61,7 +62,6 @@ def ps(
 ) -> None:
     """List runs, newest first."""
     from runner.azure.credentials import connect
-    from runner.flows.groups import find_group
     from runner.flows.history import RunFilter, list_runs
 
     out = Output(output)
@@ -76,7 +76,7 @@ def ps(
     settings = open_settings(target, stack)
     connection = connect(settings)
 
-    ids = None if group is None else list(find_group(connection, group).runs.values())
+    ids = None if group is None else _of_group(connection, group)
 
     def read() -> History:
         most = None if all_ or ids else limit
@@ -85,6 +85,12 @@ def ps(
     if watch:
         _watch(out, read, only)
     _show(out, read(), only)
+
+
+def _of_group(connection: Connection, group: str) -> list[str]:
+    from runner.flows.groups import find_group  # brings the SDK of Batch, which a listing may spare
+
+    return list(find_group(connection, group).runs.values())
 
 
 def parse_states(words: list[str] | None) -> frozenset[Any]:
