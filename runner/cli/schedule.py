@@ -175,12 +175,12 @@ def rm(
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
-    """Delete a schedule; its finished runs stay, one that runs is cancelled."""
+    """Delete a schedule; its finished runs stay, those that go on are cancelled."""
     from runner.flows.schedules import find_schedule, remove_schedule
 
     connection = open_connection(target, stack)
     cancelled = remove_schedule(connection, find_schedule(connection, schedule))
-    also = f"; cancelled: {', '.join(cancelled)}" if cancelled else ""
+    also = f"; cancelled {_some(cancelled)}" if cancelled else ""
     Output().note(f"{schedule} is gone{also}")
 
 
@@ -213,7 +213,8 @@ def _some(ids: list[str]) -> str:
 
 
 def _texts(row: dict[str, Any]) -> dict[str, str]:
-    shown = {**row, "tasks": ", ".join(row["tasks"])}
+    tasks = row["tasks"]
+    shown = {**row, "tasks": ", ".join(tasks) if len(tasks) < 10 else len(tasks)}
     return {name: str(value) for name, value in shown.items() if value}
 
 

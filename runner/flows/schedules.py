@@ -114,11 +114,12 @@ def remove_schedule(connection: Connection, schedule: Schedule) -> list[str]:
     if service_knows:
         _let_none_begin(connection, schedule)
     made = [run_id for one in firings(connection, schedule) for run_id in reversed(one.runs)]
-    cancelled = [
-        run_id
-        for run_id in made
-        if load_result(container, run_id) is None and _cancel(connection, container, run_id)
-    ]
+
+    def cancel(run_id: str) -> bool:
+        return load_result(container, run_id) is None and _cancel(connection, container, run_id)
+
+    changed = in_parallel(cancel, made)
+    cancelled = [run_id for run_id, one in zip(made, changed, strict=True) if one]
     if service_knows:
         service.delete_schedule(connection, schedule.schedule_id)
     forget(container, schedule)
