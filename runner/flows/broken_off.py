@@ -7,6 +7,7 @@ between leaves it open, and an open job counts in the account's quota.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -21,6 +22,8 @@ from runner.core.run_record import FORMAT
 from runner.flows.groups import cancel_group
 from runner.flows.run_documents import runs_container
 from runner.node.documents import parse_json
+
+logger = logging.getLogger(__name__)
 
 FOLDER = "submitting/"
 _SURELY_OVER = timedelta(minutes=15)  # nobody adds tasks for so long
@@ -59,9 +62,14 @@ def finish_broken_off(connection: Connection, now: datetime | None = None) -> No
             group_id, begun = str(raw["group_id"]), datetime.fromisoformat(raw["begun"])
         except (ValueError, OverflowError, KeyError, TypeError):
             continue  # of another runner, or gone meanwhile
-        if begun < before:
+        if begun >= before:
+            continue
+        try:
             _finish(connection, container, group_id)
-            _forget(container, note.name)
+        except RunnerError as err:  # the old group's trouble, and not that of who came by
+            logger.warning("the submission of %s stays unfinished: %s", group_id, err.what)
+            continue
+        _forget(container, note.name)
 
 
 def _finish(connection: Connection, container: BlobContainer, group_id: str) -> None:

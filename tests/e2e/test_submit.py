@@ -267,6 +267,20 @@ def test_job_of_a_killed_submission_without_a_group_is_deleted(
     assert notes(connection) == []
 
 
+def test_group_that_cannot_be_finished_is_in_nobodys_way(connection: Connection) -> None:
+    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    group_id = "newer-20261121-143005-k3f9"
+    begun = {"format": 1, "group_id": group_id, "begun": "2026-11-21T14:30:05+00:00"}
+    runs.create(f"submitting/{group_id}.json", begun)
+    runs.create(f"groups/{group_id}.json", {"format": 99})
+    try:
+        finish_broken_off(connection, datetime.now(UTC) + LATER)
+        assert f"submitting/{group_id}.json" in notes(connection)
+    finally:
+        runs.delete(f"submitting/{group_id}.json")
+        runs.delete(f"groups/{group_id}.json")
+
+
 def list_jobs(connection: Connection, job_id: str) -> list[str]:
     return [str(job.id) for job in connection.batch_client().list_jobs() if job.id == job_id]
 
