@@ -73,6 +73,14 @@ def _image(shown: Shown) -> str:
     return str(image.get("name") or "")
 
 
+def nodes(shown: Shown) -> dict[str, str]:
+    """Where each rank of the newest attempt is, or was."""
+    if not shown.attempts or not shown.attempts[-1].others:
+        return {}
+    names = (shown.attempts[-1].node, *shown.attempts[-1].others)
+    return {"nodes": ", ".join(f"{rank}: {name or '-'}" for rank, name in enumerate(names))}
+
+
 def origin(shown: Shown) -> dict[str, str]:
     """The run that it repeats or goes on from."""
     found, before = shown.raw.get("origin"), shown.raw.get("resume_from")
@@ -184,7 +192,7 @@ def attempt_rows(shown: Shown) -> list[dict[str, Any]]:
     return [
         {
             "attempt": row.attempt,
-            "node": row.node,
+            "node": row.node + (f" and {len(row.others)} more" if row.others else ""),
             "spot": row.spot,
             "started": local_time(datetime.fromisoformat(row.started)) if row.started else None,
             "took": None if row.took_s is None else duration(row.took_s),
@@ -200,6 +208,7 @@ ATTEMPT_COLUMNS = ("attempt", "node", "spot", "started", "took", "ended", "exit_
 
 SUBJECTS: tuple[Callable[[Shown], dict[str, str]], ...] = (
     state,
+    nodes,
     origin,
     command,
     code,

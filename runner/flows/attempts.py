@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
 
+from runner.azure.blobs import in_parallel
 from runner.azure.credentials import Connection
-from runner.core.run_record import AttemptEnd, AttemptStart
+from runner.core.run_record import AttemptEnd, AttemptStart, RunRecord
 from runner.flows.resumes import Resumed, load_resumes
-from runner.flows.run_documents import load_attempt_ends, runs_container
+from runner.flows.run_documents import load_attempt_ends, load_attempts, runs_container
 from runner.flows.run_view import RunView
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptRow:
-    """One attempt. `why` is succeeded, failed, terminated, lost, cancelled or running."""
+    """One attempt. `why` is succeeded, failed, terminated, lost, cancelled or running.
+
+    `others` are the nodes of rank 1 and up, of a run over several; empty where one has not begun.
+    """
 
     attempt: int
     node: str
@@ -26,6 +31,7 @@ class AttemptRow:
     step: str | None
     took_s: float | None
     resumed: Resumed | None = None
+    others: tuple[str, ...] = ()
 
 
 def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ...]:
@@ -37,7 +43,19 @@ def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ..
     resumes = load_resumes(runs_container(connection), view.record.run_id)
     last = view.attempts[-1].attempt
     rows = (_row(view, start, ends.get(start.attempt), last) for start in view.attempts)
-    return tuple(replace(row, resumed=resumes.get(row.attempt)) for row in rows)
+    others = _others(connection, view.record)
+    return tuple(
+        replace(row, resumed=resumes.get(row.attempt), others=others(row.attempt)) for row in rows
+    )
+
+
+def _others(connection: Connection, record: RunRecord) -> Callable[[int], tuple[str, ...]]:
+    container, ranks = runs_container(connection), range(1, record.nodes)
+    found = in_parallel(lambda rank: load_attempts(container, record.run_id, rank), ranks)
+    by_rank = [{start.attempt: start.node for start in starts} for starts in found]
+    if not by_rank:
+        return lambda _: ()
+    return lambda attempt: tuple(nodes.get(attempt, "") for nodes in by_rank)
 
 
 def _row(view: RunView, start: AttemptStart, end: AttemptEnd | None, last: int) -> AttemptRow:

@@ -14,8 +14,11 @@ def explain_waiting(
     container: BlobContainer, record: RunRecord, status: RunStatus, attempts: int
 ) -> RunStatus:
     """The status with the runs named that stand before it, if any do."""
-    if status.state is not RunState.QUEUED or attempts or not record.after:
+    if status.state is not RunState.QUEUED or attempts:
         return status
+    if not record.after:
+        together = f"waiting for {record.nodes} nodes at once"
+        return status if record.nodes == 1 else replace(status, reason=together)
     results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
     for run_id, result in zip(record.after, results, strict=True):
         if result is not None and result.status != "succeeded":

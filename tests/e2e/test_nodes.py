@@ -60,6 +60,9 @@ def test_three_nodes_sum_up_what_each_has_over_the_addresses_they_are_given(
     assert "rank 0 sum 111" in done.stdout
     assert "3 nodes: 127." in done.stderr
     [run] = three.json("ps", "-a")
+    [attempt] = three.json("show", run["run_id"])["attempts"]
+    assert len({attempt["node"], *attempt["others"]}) == 3
+    assert f"2: {attempt['others'][1]}" in three.ok("show", run["run_id"])
     logs = [three.ok("logs", run["run_id"], "--node", rank) for rank in range(3)]
     assert logs == [f"rank {rank} sum 111\n" for rank in range(3)]
     [written] = (three.cwd / "outputs").rglob("sum-*")
