@@ -89,7 +89,9 @@ def _text(path: Path, code: str) -> str:
             f"{code}-READ",
             f"cannot read {path}",
             why=str(err.strerror),
-            fix=f"make {path.name} a file that you may read",
+            fix="correct the path"
+            if isinstance(err, FileNotFoundError)
+            else f"make {path.name} a file that you may read",
         ) from err
     if len(raw) > _MAX_BYTES:
         raise _syntax(code, str(path), "larger than 1 MiB")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 
 from runner.core.builtin_recipes import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
@@ -18,6 +19,7 @@ from runner.core.spec_model import to_model
 from runner.core.spec_outputs import output_variable
 from runner.core.spec_secrets import to_secrets
 
+_PYTHONS = ("python", "python3")
 _CODE = "R-RECIPE"
 _BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
 
@@ -98,12 +100,27 @@ def _from_folder(folder: Path, source: RecipeSource) -> Recipe:
     document = read_document(file, code=_CODE)
     parsed = check_document(document, RecipeFile, code=_CODE)
     _check_requirements(document, folder, parsed)
+    if missing := missing_script(parsed.command or (), folder):
+        problem = f"no file {missing!r} in {folder}"
+        fix = near(missing, (path.name for path in folder.glob("*.py"))) or "create it"
+        raise field_error(document, ("command",), problem, code=_CODE, fix=fix)
     if parsed.image is not None and parsed.python is not None:
         problem = "an image brings its own Python: no other one can be had in it"
         fix = f"drop this key, or choose an image with Python {parsed.python}"
         raise field_error(document, ("python",), problem, code=_CODE, fix=fix)
     script = None if parsed.command else _only_script(folder)
     return _build(folder, source, parsed, script=script)
+
+
+def missing_script(command: Sequence[str], folder: Path) -> str | None:
+    """The script that `python SCRIPT.py` names and the folder lacks; a node would find none.
+
+    Other commands are not looked into: a shell or a launcher may make its files itself.
+    """
+    if len(command) < 2 or command[0] not in _PYTHONS or not command[1].endswith(".py"):
+        return None
+    script = Path(command[1])  # an absolute one is of an image, or of the node
+    return None if script.is_absolute() or (folder / script).is_file() else command[1]
 
 
 def _check_requirements(document: Document, folder: Path, parsed: RecipeFile) -> None:

@@ -19,6 +19,7 @@ from runner.core.plan import RunPlan
 from runner.core.pool_choice import choose_common_pool
 from runner.core.progress import OnProgress
 from runner.core.recipe import Param, ParamType, ParamValue, Recipe, load_recipe
+from runner.core.recipe_loading import missing_script
 from runner.core.resources import NO_RESOURCES
 from runner.core.run_ids import MAX_ID, SUFFIX_ALPHABET, make_run_id, slug
 from runner.core.settings import Settings
@@ -218,6 +219,10 @@ def _loaded(name: str, task: TaskFile, base: Path) -> Recipe:
     if requirements is not None and not (folder / requirements).is_file():
         raise RunnerError(
             "R-SUBMIT-FOLDER", f"there is no {requirements} in {folder}", fix="correct it"
+        )
+    if missing := missing_script(task.command or (), folder):
+        raise RunnerError(
+            "R-SUBMIT-FOLDER", f"there is no {missing} in {folder}", fix="correct `command`"
         )
     return Recipe(
         name=name,

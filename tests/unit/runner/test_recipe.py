@@ -132,6 +132,19 @@ def test_text_that_is_not_a_yaml_mapping_is_refused(load: Load, text: str, where
     assert where in caught.value.what
 
 
+def test_script_that_the_folder_lacks_is_refused_before_a_node_looks_for_it(
+    load: Load, tmp_path: Path
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load("name: demo\ncommand: python trian.py\n")
+    assert caught.value.what.endswith(
+        f"train.yaml:2: command: no file 'trian.py' in {tmp_path / 'demo'}"
+    )
+    assert caught.value.fix == "did you mean 'train.py'?"
+    for other in ("python /opt/x.py", "python -m x", "torchrun x.py", "python3 train.py"):
+        load(f"command: {other}\n")
+
+
 def test_several_mistakes_are_counted_and_the_first_is_shown(load: Load) -> None:
     with pytest.raises(RunnerError) as caught:
         load("retries: x\nzz: 1\nyy: 2\n")
