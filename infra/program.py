@@ -38,6 +38,8 @@ _KINDS = {
 # What azure-native signs in with when it is not a person.
 _MACHINE_SIGN_IN = ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC")
 
+_FALLBACK = "spot_first_with_dedicated_fallback"
+
 
 def program(folder: Path) -> None:
     """Declare the stack that is selected; what Pulumi runs. An error is text, without a trace.
@@ -182,14 +184,16 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
 
 def _task_nodes(plan: PoolPlan) -> int:
     """A multi-instance task needs nodes that reach one another, each for itself alone."""
-    if plan.pool.inter_node_communication and plan.pool.slots == 1:
-        return plan.caps.spot + plan.caps.dedicated
-    return 1
+    if not plan.pool.inter_node_communication or plan.pool.slots > 1:
+        return 1
+    spot, dedicated = plan.caps.spot, plan.caps.dedicated
+    # One kind takes over from the other: they are not surely there together.
+    return max(spot, dedicated) if plan.pool.scenario == _FALLBACK else spot + dedicated
 
 
 def _capacity(plan: PoolPlan) -> str:
     """`mixed` has nodes of both kinds, and nothing says on which a task comes to run."""
-    if plan.pool.scenario == "spot_first_with_dedicated_fallback" and plan.caps.dedicated:
+    if plan.pool.scenario == _FALLBACK and plan.caps.dedicated:
         return "spot-then-dedicated"
     if plan.caps.spot and plan.caps.dedicated:
         return "mixed"

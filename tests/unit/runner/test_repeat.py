@@ -164,3 +164,16 @@ def test_pool_that_is_gone_is_named_with_those_there_are() -> None:
     assert "t4" in caught.value.what
     assert "local" in (caught.value.fix or "")
     assert choose_same_pool("local", found, OUTPUTS).id == "local"
+
+
+def test_repetition_is_on_as_many_nodes_and_on_a_pool_that_can_give_them() -> None:
+    found = record(resources={"nodes": 2})
+    small, large = (local_outputs(LocalState(20001, 20002, nodes, 1)) for nodes in (1, 2))
+    with pytest.raises(RunnerError) as caught:
+        choose_same_pool(None, found, small)
+    assert caught.value.code == "R-POOL-NODES"
+    pool = choose_same_pool(None, found, large)
+    plan = plan_again(
+        found, Repetition("retry"), large, pool, run_id="r-1", created=NOW, agent_sha256="e" * 64
+    )
+    assert plan.recipe.resources.nodes == 2
