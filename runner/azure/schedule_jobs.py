@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from azure.batch import models
 
@@ -31,6 +31,9 @@ from runner.node.start import STARTS_GROUP
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
+
+# Who plans schedules names it without the SDK.
+JobSpecification: TypeAlias = models.BatchJobSpecification
 
 TASK_ID = "run"
 GROUP_TASK_ID = "group"
@@ -54,7 +57,7 @@ def run_job(
     place: str,
     task: ScheduledTask,
     lifetime: timedelta,
-) -> models.BatchJobSpecification:
+) -> JobSpecification:
     """The job of one run: it ends with it, and the next one waits for its end."""
     plan = task.plan
     manager = models.BatchJobManagerTask(
@@ -87,7 +90,7 @@ def group_job(
     tasks: Mapping[str, ScheduledTask],
     max_parallel: int | None,
     lifetime: timedelta,
-) -> models.BatchJobSpecification:
+) -> JobSpecification:
     """The job of several: its manager adds them and ends; the job ends with the last of them.
 
     A job manager is what may complete with the job open (REST docs, onAllTasksComplete).

@@ -6,13 +6,19 @@ import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from runner.azure import schedules as service
 from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
-from runner.azure.schedule_jobs import ScheduledTask, group_job, run_job, task_template
+from runner.azure.schedule_jobs import (
+    JobSpecification,
+    ScheduledTask,
+    group_job,
+    run_job,
+    task_template,
+)
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.plan import RunPlan
 from runner.core.progress import OnProgress, Progress
@@ -27,9 +33,6 @@ from runner.flows.schedules import Schedule, forget, schedule_blob
 from runner.flows.submit import upload_run, with_inputs
 from runner.node.scheduled import template_blob
 from runner.node.scheduled_group import group_template_blob
-
-if TYPE_CHECKING:
-    from azure.batch.models import BatchJobSpecification
 
 # Nodes of Azure sign in with their identity. The local services give them a signature, which ends.
 _LOCAL_LIFETIME = timedelta(days=3 * 366)
@@ -79,7 +82,7 @@ def create_schedule(
     made = _new(request, plan, plan.recipe.name, {})
     template = run_document(plan, "") | {"schedule": request.schedule_id}
 
-    def job() -> BatchJobSpecification:
+    def job() -> JobSpecification:
         name = f"{plan.recipe.name}: schedule {request.schedule_id}"
         task = ScheduledTask(plan, prepared.secrets)
         return run_job(connection, name, made.place, task, _LOCAL_LIFETIME)
@@ -122,7 +125,7 @@ def create_group_schedule(
         },
     }
 
-    def job() -> BatchJobSpecification:
+    def job() -> JobSpecification:
         name = f"{group.name}: schedule {request.schedule_id}"
         tasks = {task: ScheduledTask(run.plan, run.secrets) for task, run in ready.items()}
         return group_job(connection, name, made.place, tasks, prepared.max_parallel,
@@ -137,7 +140,7 @@ def _create(
     made: Schedule,
     request: ScheduleRequest,
     templates: Mapping[str, Mapping[str, Any]],
-    job: Callable[[], BatchJobSpecification],
+    job: Callable[[], JobSpecification],
     on_progress: OnProgress,
 ) -> Schedule:
     on_progress(Progress("submit", "start"))
