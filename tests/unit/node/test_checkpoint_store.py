@@ -57,12 +57,14 @@ class Attempt:
         self.snapshots.forget_but(taken)
         return made
 
-    def restore(self, resume_from: ResumeFrom | None = None) -> Restored | None:
+    def restore(
+        self, resume_from: ResumeFrom | None = None, local: Path | None = None
+    ) -> Restored | None:
         resume = Resume(
             self.container,
             RunBlobs(RUN),
             folder=self.folder,
-            local=self.folder.with_name("nothing"),
+            local=local or self.folder.with_name("nothing"),
             events=EventLog(LineQueue()),
             patience=self.patience,
             check=lambda: None,
@@ -333,6 +335,38 @@ def test_checkpoint_taken_away_during_a_restore_gives_way_to_its_successor(
         "checkpoint 1 of attempt 1",
         "checkpoint 2 of attempt 1",
     ]
+
+
+def test_what_the_node_still_has_counts_only_with_the_right_content(
+    make: Make, service: FakeBlobs
+) -> None:
+    commits(make(1), 1)
+    held = sorted(make(1).folder.with_name("snapshots").iterdir())
+    held[0].write_bytes(b"written in place since".ljust(held[0].stat().st_size, b"."))
+    before = len(service.requests)
+    second = make(2)
+    assert second.restore(local=held[0].parent) is not None
+    assert second.version() == "1"
+    fetched = [p for m, p, _ in service.requests[before:] if m == "GET" and "/files/1/" in p]
+    assert len(fetched) == 1
+
+
+def test_stale_attempt_deletes_nothing_of_a_newer_one(make: Make, service: FakeBlobs) -> None:
+    stale = make(1)
+    commits(stale, 1)
+    service.put(f"{RUN}/checkpoints/files/2/{'0' * 64}", b"the newer one has no manifest yet")
+    commits(stale, 3, first=2)
+    assert f"{RUN}/checkpoints/files/2/{'0' * 64}" in service.blobs
+
+
+def test_file_that_storage_has_in_half_is_uploaded_again(make: Make, service: FakeBlobs) -> None:
+    first = make(1)
+    first.write(1)
+    half = first.commit().files[0]
+    service.put(half.blob, b"half")
+    (first.folder / "w1").write_text("other")
+    first.commit()
+    assert len(service.data(half.blob)) == half.size_bytes
 
 
 def test_delete_that_is_refused_costs_no_checkpoint(make: Make, service: FakeBlobs) -> None:

@@ -174,3 +174,18 @@ def test_name_that_is_no_utf8_is_a_name(folder: Path, snapshots: Snapshots) -> N
     name = os.fsdecode(b"w\xff")
     (folder / name).write_text("x")
     assert texts(snapshots.take(list_folder(folder), strict=False)) == {name: "x"}
+
+
+def test_file_written_again_within_the_clocks_tick_is_read_again(
+    folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_module, "SETTLED_NS", 1 << 60)
+    file = folder / "model"
+    file.write_text("one")
+    before = file.stat()
+    first = snapshots.take(list_folder(folder), strict=False)
+    file.write_text("two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    second = snapshots.take(list_folder(folder), strict=False)
+    assert first.listing == second.listing
+    assert first.files[0].sha256 != second.files[0].sha256
