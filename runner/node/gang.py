@@ -89,7 +89,8 @@ class Gang:
     def open(self) -> None:
         """Let the others come. Raises StageFailedError."""
         try:
-            self._door = Door(self.hosts.primary, self.token, self._welcome)
+            known = self.hosts.addresses[1:]
+            self._door = Door(self.hosts.primary, self.token, self._welcome, known)
         except OSError as err:
             raise StageFailedError(STAGE, "NodesMissing", f"cannot listen: {err}") from err
         self._door.start()
@@ -150,8 +151,9 @@ class Gang:
 
     def _finish(self) -> None:
         """The others may take a little longer; what serves for ever is stopped, and no failure."""
-        self._wait(lambda: not self._running() or self.failed, self.pace.finish_s)
-        for member in self._running():
+        self._wait(lambda: not self._running() or self._first_failed() is not None,
+                   self.pace.finish_s)  # fmt: skip
+        for member in [] if self._first_failed() else self._running():
             text = f"{member.name} still ran {self.pace.finish_s:g} s after rank 0: stopped"
             self.events.aside("notice", "progress", text)
 

@@ -12,7 +12,7 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 
 from runner.node.hosts import listen
@@ -39,17 +39,29 @@ def ports_of(token: str) -> list[int]:
 class Door(threading.Thread):
     """Listens at `address` and hands over whoever proves to belong to the run.
 
-    `on_link` is called in a thread of its own, with the other side's address. Raises OSError where
-    every port is taken.
+    `on_link` is called in a thread of its own, with the other side's address. Only so many others
+    than those from `known` addresses are heard at a time. Raises OSError where every port is taken.
     """
 
-    def __init__(self, address: str, token: str, on_link: Callable[[Link, str], None]) -> None:
+    def __init__(
+        self,
+        address: str,
+        token: str,
+        on_link: Callable[[Link, str], None],
+        known: Collection[str] = (),
+    ) -> None:
         super().__init__(name="door", daemon=True)
         self._token = token
         self._on_link = on_link
+        self._known = known
         self._strangers = threading.Semaphore(MOST_STRANGERS)
         self._socket = _listen_somewhere(address, token)
         self._closed = False
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._socket.getsockname()[1])
 
     def run(self) -> None:
         """Thread body: until `close`."""
@@ -60,7 +72,7 @@ class Door(threading.Thread):
                 if not self._closed:
                     time.sleep(RETRY_S)  # no descriptor is free, or the like
                 continue
-            if self._closed or not self._strangers.acquire(blocking=False):
+            if self._closed or not self._may_speak(peer[0]):
                 sock.close()
                 continue
             threading.Thread(
@@ -74,6 +86,9 @@ class Door(threading.Thread):
             self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._socket.close()
 
+    def _may_speak(self, peer: str) -> bool:
+        return peer in self._known or self._strangers.acquire(blocking=False)
+
     def _admit(self, sock: socket.socket, peer: str) -> None:
         try:
             link = admit(sock, self._token)
@@ -83,7 +98,8 @@ class Door(threading.Thread):
                 sock.close()
             return
         finally:
-            self._strangers.release()
+            if peer not in self._known:
+                self._strangers.release()
         self._on_link(link, peer)
 
 

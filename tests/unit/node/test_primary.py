@@ -99,6 +99,15 @@ def test_rank_that_serves_for_ever_is_stopped_and_no_failure(party: Party) -> No
     assert party.said()[-1] == "rank 2 on node tvm-2 still ran 0.3 s after rank 0: stopped"
 
 
+def test_rank_that_fails_after_the_first_has_ended_fails_the_run(party: Party) -> None:
+    party.assemble()
+    words = {"step": "command", "code": "CommandFailed", "message": "x", "exit_code": 6}
+    party.links[1].send(**{"is": "failed"}, **words)
+    with pytest.raises(StageFailedError, match="rank 1 on node tvm-1: x"):
+        party.gang.settle(Ended(0, timed_out=False))
+    assert not [text for text in party.said() if "still ran" in text]
+
+
 def test_node_that_does_not_come_is_named(party: Party) -> None:
     party.come(1, **{"is": "prepared", "port": 4000})
     with pytest.raises(StageFailedError) as caught:

@@ -12,8 +12,8 @@ import pytest
 
 from runner.node.failures import TerminatedError
 from runner.node.hosts import load_hosts
-from runner.node.link import LONGEST_LINE, Link
-from runner.node.rendezvous import Door, find_primary, ports_of
+from runner.node.link import LONGEST_LINE, Link, introduce
+from runner.node.rendezvous import MOST_STRANGERS, Door, find_primary, ports_of
 
 HERE = "127.0.0.1"
 Until = Callable[[Callable[[], object]], None]
@@ -129,6 +129,20 @@ def test_silent_strangers_keep_nobody_out(host: Host, token: str) -> None:
     assert worker.receive() == {"order": "welcome"}
     for each in silent:
         each.close()
+
+
+def test_crowd_of_strangers_keeps_out_nobody_from_an_address_that_belongs(token: str) -> None:
+    links: queue.Queue[Link] = queue.Queue()
+    door = Door(HERE, token, lambda link, _: links.put(link), known=["127.0.0.9"])
+    door.start()
+    crowd = [strangers(token) for _ in range(MOST_STRANGERS + 4)]
+    sock = socket.create_connection((HERE, door.port), 30, source_address=("127.0.0.9", 0))
+    worker = introduce(sock, token)
+    assert links.get(timeout=30).send(order="welcome")
+    assert worker.receive() == {"order": "welcome"}
+    for each in crowd:
+        each.close()
+    door.close()
 
 
 def test_worker_does_not_take_something_else_for_the_primary(token: str) -> None:
