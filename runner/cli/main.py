@@ -212,7 +212,3 @@ def _bug(err: Exception) -> RunnerError:
         fix="run the command again with --debug and report what it prints",
         exit_code=ExitCode.BUG,
     )
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from runner.cli.completing import complete_run
+from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
@@ -53,7 +54,15 @@ def open_settings(
     from runner.core.settings import load_settings
 
     flags = {"target": target, "stack": stack, "pool": pool, "output_dir": output_dir}
-    return load_settings(flags, cwd=Path.cwd(), env=os.environ)
+    settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
+    if stack is not None and settings.target == "local":
+        raise RunnerError(
+            "R-SETTING-VALUE",
+            f"--stack {stack}: the target local has no stacks",
+            why=f"target is local ({settings.origins['target']})",
+            fix=f"--target azure --stack {stack}, or leave --stack out",
+        )
+    return settings
 
 
 def open_connection(target: str | None, stack: str | None) -> Connection:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -79,6 +79,8 @@ def ls(
 
     out = Output(output)
     rows = [_row(schedule) for schedule in list_schedules(open_connection(target, stack))]
+    if out.format is OutputFormat.TABLE:
+        rows = [{**row, "next": _local(row["next"]), "until": _local(row["until"])} for row in rows]
     columns = ("schedule", "state", "when", "next", "recipe", "pool", "until")
     out.rows(rows, columns, empty='no schedules: runner schedule create RECIPE --cron "0 3 * * *"')
 
@@ -215,7 +217,14 @@ def _some(ids: list[str]) -> str:
 def _texts(row: dict[str, Any]) -> dict[str, str]:
     tasks = row["tasks"]
     shown = {**row, "tasks": ", ".join(tasks) if len(tasks) < 10 else len(tasks)}
+    shown |= {"next": _local(row["next"]), "until": _local(row["until"])}
     return {name: str(value) for name, value in shown.items() if value}
+
+
+def _local(moment: str | None) -> str:
+    from runner.cli.run_text import local_time
+
+    return local_time(datetime.fromisoformat(moment)) if moment else ""
 
 
 def _row(schedule: Schedule) -> dict[str, Any]:

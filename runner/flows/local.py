@@ -109,7 +109,8 @@ def up(
             on_event(Progress(_STAGE, "failed", "the local services did not start"))
             local_start.undo(paths, before)
             raise
-        on_event(Progress(_STAGE, "end", f"local services ready, pool {pool}"))
+        again = ": what ran on it begins again" if pool == "recreated" else ""
+        on_event(Progress(_STAGE, "end", f"local services ready, pool {pool}{again}"))
     return status(settings)
 
 

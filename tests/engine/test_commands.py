@@ -49,7 +49,7 @@ def azure() -> Generator[ArmServer]:
 def runner(stage: Stage, project: Path) -> _Runner:
     def run(*words: str, **env: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "runner.cli.main", *words],
+            [sys.executable, "-m", "runner", *words],
             cwd=project,
             env={**stage.environment, "RUNNER_HOME": str(stage.folder / "runner"), **env},
             capture_output=True,
@@ -134,7 +134,7 @@ def test_up_looks_first_for_what_would_stop_it(
 ) -> None:
     def up() -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            [sys.executable, "-m", "runner.cli.main", "up", "-y", "-o", "json"],
+            [sys.executable, "-m", "runner", "up", "-y", "-o", "json"],
             cwd=project,
             env={
                 **stage.environment,
@@ -241,7 +241,7 @@ def test_an_engine_that_was_killed_does_not_lock_the_next_one_out(
     own = {**stage.environment, "RUNNER_HOME": str(home)}
     for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE"):
         del own[name]
-    command = [sys.executable, "-m", "runner.cli.main", "up", "-y", "--no-check"]
+    command = [sys.executable, "-m", "runner", "up", "-y", "--no-check"]
     first = subprocess.Popen(command, cwd=project, env=own, stderr=subprocess.DEVNULL)
     lock = _wait_for(lambda: _files(home / "pulumi/.pulumi/locks"))[0]
     _wait_for(stage.azure.ids)  # it deploys, so the stack is there

@@ -30,7 +30,7 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _runner(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "runner.cli.main", *words],
+        [sys.executable, "-m", "runner", *words],
         env={**os.environ, **(env or {})},
         capture_output=True,
         text=True,
@@ -173,17 +173,37 @@ def test_debug_after_the_double_dash_belongs_to_the_script(
 
 def test_closed_pipe_is_quiet() -> None:
     # `exec` first: the reader is gone before the help is written, on a slow machine, too.
-    command = f"{sys.executable} -m runner.cli.main --help | exec 0<&-; echo ${{PIPESTATUS[0]}}"
+    command = f"{sys.executable} -m runner --help | exec 0<&-; echo ${{PIPESTATUS[0]}}"
     done = _bash(command)
     assert done.stderr == ""
     assert done.stdout.strip() == "141"
+
+
+def test_ctrl_c_while_modules_load_is_no_traceback() -> None:
+    code = (
+        "import sys, types\n"
+        "class Slow(types.ModuleType):\n"
+        "    def __getattr__(self, name):\n"
+        "        raise KeyboardInterrupt\n"
+        "sys.modules['runner.cli.main'] = Slow('slow')\n"
+        "import runner.__main__\n"
+        "sys.exit(runner.__main__.main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
+def test_stack_of_the_local_target_is_refused() -> None:
+    done = _runner("ps", "--stack", "prod")
+    assert done.returncode == 2
+    assert "--target azure --stack prod" in done.stderr
 
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("output", ["table", "json"])
 def test_full_disk_behind_stdout_is_no_bug(output: str, unbuffered: str) -> None:
     done = _bash(
-        f"{sys.executable} -m runner.cli.main version -o {output} > /dev/full; echo $?",
+        f"{sys.executable} -m runner version -o {output} > /dev/full; echo $?",
         PYTHONUNBUFFERED=unbuffered,
     )
     assert done.stdout.strip() == "3"
@@ -193,7 +213,7 @@ def test_full_disk_behind_stdout_is_no_bug(output: str, unbuffered: str) -> None
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
 def test_streams_that_the_shell_closed_are_nowhere(closed: str) -> None:
-    done = _bash(f"({sys.executable} -m runner.cli.main version {closed}); echo $?")
+    done = _bash(f"({sys.executable} -m runner version {closed}); echo $?")
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
 

@@ -123,7 +123,7 @@ def test_stream_that_cannot_show_a_character_is_no_bug(tmp_path: Path) -> None:
     folder.mkdir()
     (folder / "train.py").write_text("print(1)\n", encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "runner.cli.main", "recipe", "check", str(folder)],
+        [sys.executable, "-m", "runner", "recipe", "check", str(folder)],
         env={**os.environ, "PYTHONIOENCODING": "ascii"},
         capture_output=True,
         text=True,

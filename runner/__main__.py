@@ -1,0 +1,22 @@
+"""The command `runner`, and `python -m runner`: Ctrl-C is no traceback even while modules load."""
+
+from __future__ import annotations
+
+import sys
+
+_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+
+
+def main() -> int:
+    """Run the command line and return its exit code."""
+    try:
+        from runner.cli.main import main as command  # noqa: PLC0415  loading takes a while
+
+        return command()
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)  # noqa: T201  nothing of ours is loaded yet
+        return _INTERRUPTED
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
