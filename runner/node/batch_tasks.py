@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
 from urllib.parse import quote
 
+from runner.node.documents import parse_json
 from runner.node.identity import Credential
 from runner.node.patience import Patience
 from runner.node.transport import Transport
@@ -73,7 +74,7 @@ class JobTasks:
                 yield from self._send(chunk[half:])
                 return
             raise RefusedError(code, _message(error))
-        for result in json.loads(answer.body)["value"]:
+        for result in parse_json(answer.body)["value"]:
             status = str(result["status"]).lower()
             error: dict[str, Any] = result.get("error") or {}
             if status == "servererror":
@@ -85,7 +86,7 @@ class JobTasks:
 
 def _error(body: bytes) -> dict[str, Any]:
     try:
-        raw: Any = json.loads(body)
+        raw: Any = parse_json(body)
     except ValueError:
         return {}
     return cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}

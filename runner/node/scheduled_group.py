@@ -128,13 +128,13 @@ def _give_up(runs: Container, documents: list[Json], err: RefusedError) -> None:
 
 def _access(environment: Mapping[str, str], redactor: Redactor) -> GroupAccess:
     try:
-        secrets: dict[str, dict[str, dict[str, str]]] = json.loads(
+        secrets: dict[str, dict[str, dict[str, str]]] = parse_json(
             environment.get(GROUP_SECRETS_VARIABLE) or "{}"
         )
         for one in secrets.values():
             for value in one["values"].values():
                 redactor.add(value)
-        return GroupAccess(json.loads(environment[STORAGE_VARIABLE]), secrets)
+        return GroupAccess(parse_json(environment[STORAGE_VARIABLE]), secrets)
     except (ValueError, KeyError, TypeError, AttributeError):
         # What is wrong with it may be a secret.
         raise SettingsError(f"{GROUP_SECRETS_VARIABLE} is not as expected") from None
