@@ -8,8 +8,11 @@ import secrets
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from runner.node.pack import build_agent
 from tests.processes import alive
@@ -21,6 +24,14 @@ class GangTask(Task):
 
     addresses: list[str]
     token: str
+
+    def end(self) -> None:
+        """A worker that waits for the primary's next attempt is nobody's child."""
+        super().end()
+        for process in psutil.process_iter(["cmdline"]):
+            if any(str(self.folder) in word for word in process.info["cmdline"] or ()):
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
 
     def start_gang(self, nodes: int) -> subprocess.Popen[str]:
         """Every coordination command, then the application command."""

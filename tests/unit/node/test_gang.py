@@ -74,9 +74,7 @@ Until = Callable[[Callable[[], object]], None]
 def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
     made = GangTask(tmp_path, service)
     yield made
-    for process in made.processes:
-        process.kill()
-        process.communicate()
+    made.end()
 
 
 @pytest.fixture
