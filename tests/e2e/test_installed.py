@@ -91,7 +91,7 @@ def test_preview_declares_everything_with_the_packed_files(installed: Path, stra
     assert {"batch:Pool", "virtualmachineimages:VirtualMachineImageTemplate"} <= kinds
 
 
-@pytest.mark.parametrize("words", [("check",), ("up",), ("up", "--no-check"), ("down",)])
+@pytest.mark.parametrize("words", [("check",), ("up",), ("up", "--no-check")])
 def test_what_is_missing_is_one_error_with_its_fix(
     installed: Path, stranger: Path, words: tuple[str, ...]
 ) -> None:
@@ -99,5 +99,13 @@ def test_what_is_missing_is_one_error_with_its_fix(
     assert done.returncode in (3, 4), done.stderr
     assert "Traceback" not in done.stderr
     assert "fix" in done.stderr + done.stdout
-    wanted = "CLI" if words[-1] in ("--no-check", "down") else "sign"
+    wanted = "CLI" if words[-1] == "--no-check" else "sign"
     assert wanted in done.stderr + done.stdout
+
+
+def test_down_needs_nothing_to_say_that_nothing_is_deployed(
+    installed: Path, stranger: Path
+) -> None:
+    done = run(installed, stranger, "down")
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == "stack 'dev' is not deployed\n"
