@@ -37,15 +37,13 @@ def plan_get(
     """
     on_progress(Progress("compare", "start"))
     files, single = find_files(store, place)
+    placed = [(file, _target(file, place, local, single=single)) for file in files]
+    there = [(file, target) for file, target in placed if target.exists()]
     stop = Event()
-    total = sum(file.size_bytes for file in files)
-    done = BytesMoved("compare", total, on_progress, stop)
+    done = BytesMoved("compare", sum(file.size_bytes for file, _ in there), on_progress, stop)
 
-    def compare(file: StoredFile) -> Download:
-        target = _target(file, place, local, single=single)
-        if not target.exists():
-            done.add(file.size_bytes)
-            return Download(file, target, "new")
+    def compare(pair: tuple[StoredFile, Path]) -> Download:
+        file, target = pair
         if not target.is_file():
             raise _in_the_way(target)
         if file.md5 is None:
@@ -53,7 +51,8 @@ def plan_get(
         same = target.stat().st_size == file.size_bytes and md5_of(target, done) == file.md5
         return Download(file, target, "same" if same else "different")
 
-    downloads = side_by_side(compare, files, stop)
+    known = {found.target: found for found in side_by_side(compare, there, stop)}
+    downloads = [known.get(target) or Download(file, target, "new") for file, target in placed]
     on_progress(Progress("compare", "end", count_text(len(downloads))))
     return downloads
 
