@@ -64,7 +64,11 @@ def make_file_schedule(
 ) -> Schedule:
     """A schedule of all tasks of a file; one task alone is a run, and no group."""
     from runner.flows.group_plan import load_tasks, prepare_group
-    from runner.flows.schedule_creation import create_group_schedule, create_schedule
+    from runner.flows.schedule_creation import (
+        create_group_schedule,
+        create_schedule,
+        makes_group,
+    )
 
     asked = _asked(file.schedule, flags, file.name or path.stem)
     request = replace(request, overrides=_named(request.overrides, file))
@@ -76,9 +80,9 @@ def make_file_schedule(
         )
         for text in prepared.warnings:
             view.log(f"warning: {text}", error=True)
-        run, *others = prepared.runs.values()
-        if others or run.plan.recipe.resources.nodes > 1:
+        if makes_group(prepared):
             return create_group_schedule(connection, prepared, asked, view.on_progress)
+        [run] = prepared.runs.values()
         alone = replace(run, plan=replace(run.plan, group=None))
         return create_schedule(connection, alone, asked, view.on_progress)
 

@@ -93,7 +93,8 @@ def _dry_run(
     from runner.flows.dry_run import plan_submit
 
     asked = plan_schedule(parsed, path) if parsed.schedule else None
-    prepared, found = plan_submit(parsed, path, settings, request)
+    schedule_id = asked.schedule_id if asked else None
+    prepared, found = plan_submit(parsed, path, settings, request, schedule_id)
     group = prepared.group
     for text in (*prepared.warnings, *found.notes):
         out.warning(text)

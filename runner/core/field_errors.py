@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import date
 from typing import Any, NamedTuple, cast
 
 from pydantic import BaseModel
@@ -109,10 +110,11 @@ def _read_as(value: object) -> str:
         (str, "text"),
         (list, "a list"),
         (dict, "`key: value` lines"),
+        (date, "a date or time"),
     ):
         if isinstance(value, kinds):
             return name
-    return "a date or time"
+    return "something else"  # such as what !!binary makes
 
 
 def shown(value: object) -> str:
@@ -120,6 +122,8 @@ def shown(value: object) -> str:
     if value is None:
         return "nothing"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
+    if isinstance(value, date):  # of which a datetime is one
+        text = value.isoformat()
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 

@@ -66,14 +66,20 @@ def plan_train(
 
 
 def plan_submit(
-    file: SubmitFile, path: Path, settings: Settings, request: GroupRequest
+    file: SubmitFile,
+    path: Path,
+    settings: Settings,
+    request: GroupRequest,
+    schedule_id: str | None = None,
 ) -> tuple[PreparedGroup, LookUp]:
-    """What `runner submit` would submit. Raises RunnerError where it would."""
+    """What `runner submit` would submit, or make a schedule of. Raises where that would."""
     outputs = expected_outputs(settings)
     prepared = prepare_group(
         file, path, settings, outputs, request, ignore_progress, fetch_data=False
     )
     asking = _Asking(settings)
+    if schedule_id is not None:
+        asking.schedule(schedule_id, prepared)
     runs = {name: asking.look_up(run, f" of {name}") for name, run in prepared.runs.items()}
     return replace(prepared, runs=runs), asking.found
 
@@ -103,6 +109,20 @@ class _Asking:
         plan = self._job(plan, prepared)
         self._left_to_the_node(plan, whose)
         return replace(prepared, plan=plan)
+
+    def schedule(self, schedule_id: str, prepared: PreparedGroup) -> None:
+        """Whether a schedule of that name could be made."""
+        from runner.flows.schedule_creation import (  # noqa: PLC0415  other dry runs go without
+            makes_group,
+            refuse_taken,
+        )
+
+        def ask(connection: Connection) -> None:
+            if makes_group(prepared):
+                connection.job_access()
+            refuse_taken(connection, schedule_id)
+
+        self._ask(f"schedule {schedule_id}", ask, None)
 
     def _input(
         self, what: str, name: str, document: Mapping[str, Any], prepared: PreparedRun

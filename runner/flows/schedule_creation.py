@@ -75,7 +75,7 @@ def create_schedule(
 ) -> Schedule:
     """Make a schedule of one run; refused, nothing stays."""
     _check_one_node(prepared.plan)
-    container = _refuse_taken(connection, request.schedule_id)
+    container = refuse_taken(connection, request.schedule_id)
     prepared = with_inputs(connection, prepared)
     upload_run(connection, prepared, container, on_progress)
     plan = prepared.plan
@@ -99,7 +99,7 @@ def create_group_schedule(
 ) -> Schedule:
     """Make a schedule of several tasks; refused, nothing stays."""
     connection.job_access()  # refused before anything is sent
-    container = _refuse_taken(connection, request.schedule_id)
+    container = refuse_taken(connection, request.schedule_id)
     ready = {name: with_inputs(connection, run) for name, run in prepared.runs.items()}
     for run in ready.values():
         upload_run(connection, run, container, on_progress)
@@ -165,7 +165,14 @@ def _create(
     return replace(made, view=service.get_schedule(connection, schedule_id))
 
 
-def _refuse_taken(connection: Connection, schedule_id: str) -> BlobContainer:
+def makes_group(prepared: PreparedGroup) -> bool:
+    """Whether each firing is a group: one task on one node is a run that needs no others."""
+    run, *others = prepared.runs.values()
+    return bool(others) or run.plan.recipe.resources.nodes > 1
+
+
+def refuse_taken(connection: Connection, schedule_id: str) -> BlobContainer:
+    """Where a new schedule's documents go. Raises R-SCHEDULE-EXISTS."""
     if service.get_schedule(connection, schedule_id) is not None:
         raise service.schedule_exists(schedule_id)
     return runs_container(connection)

@@ -201,6 +201,25 @@ def test_dry_run_of_a_file_looks_up_what_its_tasks_name(
     assert all_there(connection, settings) <= before
 
 
+def test_dry_run_of_a_schedule_that_is_there_already_is_refused_as_its_submission_is(
+    cli: Cli, script: Write
+) -> None:
+    path = script("print(1)") / "twice.yaml"
+    path.write_text(
+        "schedule: {every: 6h, start: 2099-01-01}\n"
+        "tasks: {a: {command: python train.py}, b: {command: python train.py, after: [a]}}\n"
+    )
+    cli.ok("submit", path, "--dry-run")
+    cli.ok("submit", path)
+    try:
+        refused = [cli.run("submit", path, *more) for more in ((), ("--dry-run",))]
+    finally:
+        cli.ok("schedule", "rm", "twice")
+    assert "R-SCHEDULE-EXISTS" in refused[0].stderr
+    assert [one.returncode for one in refused] == [refused[0].returncode] * 2
+    assert refused[1].stderr == refused[0].stderr[-len(refused[1].stderr) :]
+
+
 def test_dry_run_without_services_says_what_it_could_not_look_up(
     tmp_path: Path, script: Write
 ) -> None:

@@ -129,6 +129,25 @@ def test_value_that_could_be_of_several_kinds_is_one_problem(tmp_path: Path) -> 
     assert err.why == "YAML reads it as a list; 1 more in this file"
 
 
+@pytest.mark.parametrize(
+    ("written", "shown", "kind"),
+    [
+        ("2026-11-21", "2026-11-21", "a date or time"),
+        ("2026-11-21 06:00:00", "2026-11-21T06:00:00", "a date or time"),
+        ("!!binary aGVsbG8=", "b'hello'", "something else"),
+    ],
+)
+def test_value_is_told_as_it_is_written_and_not_as_python_has_it(
+    tmp_path: Path, written: str, shown: str, kind: str
+) -> None:
+    path = tmp_path / "f.yaml"
+    path.write_text(f"name: {written}\ntasks: {{a: {{command: x}}}}\n")
+    with pytest.raises(RunnerError) as caught:
+        check_document(read_document(path, code="R-X"), SubmitFile, code="R-X")
+    assert caught.value.what.endswith(f"f.yaml:1: name: expected text, got {shown}")
+    assert caught.value.why == f"YAML reads it as {kind}"
+
+
 @pytest.mark.parametrize("value", [123456789, ["hunter2-hunter2"], {"a": "hunter2-hunter2"}])
 def test_value_written_in_place_of_a_secrets_name_is_not_repeated(
     tmp_path: Path, value: object
