@@ -13,8 +13,8 @@ import secrets
 import socket
 import sys
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 from runner.node.documents import parse_json
@@ -72,27 +72,50 @@ class Link:
 def admit(sock: socket.socket, token: str) -> Link:
     """The primary's side. Raises ImpostorError."""
     link = Link(sock)
-    link.set_timeout(HANDSHAKE_S)
-    mine = secrets.token_hex(16)
-    link.send(nonce=mine)
-    answer = link.receive() or {}
-    theirs = str(answer.get("nonce", ""))
-    _check(answer, _proof(token, "worker", mine, theirs))
-    link.send(proof=_proof(token, "primary", mine, theirs))
-    link.set_timeout(None)
+    with _in_time(link):
+        mine = secrets.token_hex(16)
+        link.send(nonce=mine)
+        answer = link.receive() or {}
+        theirs = str(answer.get("nonce", ""))
+        _check(answer, _proof(token, "worker", mine, theirs))
+        link.send(proof=_proof(token, "primary", mine, theirs))
     return link
 
 
 def introduce(sock: socket.socket, token: str) -> Link:
     """The other nodes' side. Raises ImpostorError."""
     link = Link(sock)
-    link.set_timeout(HANDSHAKE_S)
-    theirs = str((link.receive() or {}).get("nonce", ""))
-    mine = secrets.token_hex(16)
-    link.send(nonce=mine, proof=_proof(token, "worker", theirs, mine))
-    _check(link.receive() or {}, _proof(token, "primary", theirs, mine))
-    link.set_timeout(None)
+    with _in_time(link):
+        theirs = str((link.receive() or {}).get("nonce", ""))
+        mine = secrets.token_hex(16)
+        link.send(nonce=mine, proof=_proof(token, "worker", theirs, mine))
+        _check(link.receive() or {}, _proof(token, "primary", theirs, mine))
     return link
+
+
+@contextmanager
+def _in_time(link: Link) -> Generator[None]:
+    """For all of a handshake: a socket's own timeout begins anew with every byte.
+
+    Raises ImpostorError.
+    """
+    late = threading.Event()
+
+    def end() -> None:
+        late.set()
+        link.close()
+
+    timer = threading.Timer(HANDSHAKE_S, end)
+    timer.daemon = True
+    timer.start()
+    try:
+        link.set_timeout(HANDSHAKE_S)
+        yield
+        link.set_timeout(None)
+    finally:
+        timer.cancel()
+    if late.is_set():
+        raise ImpostorError
 
 
 def _check(message: Mapping[str, Any], expected: str) -> None:

@@ -7,12 +7,13 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 
 import pytest
 
 from runner.node.failures import TerminatedError
 from runner.node.hosts import load_hosts
-from runner.node.link import LONGEST_LINE, Link, introduce
+from runner.node.link import LONGEST_LINE, ImpostorError, Link, introduce
 from runner.node.rendezvous import MOST_STRANGERS, Door, find_primary, ports_of
 
 HERE = "127.0.0.1"
@@ -99,14 +100,31 @@ def test_wrong_token_is_refused_and_gives_nothing_away(host: Host, token: str) -
 
 
 def test_a_proof_that_was_overheard_is_worth_nothing(host: Host, token: str) -> None:
-    """Replayed on a connection of its own, against another nonce."""
-    heard: list[bytes] = []
-    relay, door = strangers(token), strangers(token)
-    heard.append(door.recv(LONGEST_LINE))
-    relay.recv(LONGEST_LINE)
-    relay.sendall(b'{"nonce": "aa", "proof": "%s"}\n' % heard[0].split(b'"')[3])
-    assert relay.recv(LONGEST_LINE) == b""
+    """A worker's own words, said again on a connection that has another nonce."""
+    with socket.create_server((HERE, 0)) as between:
+        workers = socket.create_connection(between.getsockname(), timeout=30)
+        ours, _ = between.accept()
+    ours.settimeout(30)
+    worker = threading.Thread(target=_introduce_in_vain, args=(workers, token), daemon=True)
+    worker.start()
+    first = strangers(token)
+    ours.sendall(first.recv(LONGEST_LINE))
+    said = ours.recv(LONGEST_LINE)
+    second = strangers(token)
+    second.recv(LONGEST_LINE)
+    second.sendall(said)
+    assert second.recv(LONGEST_LINE) == b""
     assert host.links.empty()
+    first.sendall(said)  # what it was said for
+    assert b"proof" in first.recv(LONGEST_LINE)
+    host.guest()
+    ours.close()
+    worker.join(30)
+
+
+def _introduce_in_vain(sock: socket.socket, token: str) -> None:
+    with suppress(ImpostorError, OSError):
+        introduce(sock, token)
 
 
 @pytest.mark.parametrize(
@@ -129,6 +147,30 @@ def test_silent_strangers_keep_nobody_out(host: Host, token: str) -> None:
     assert worker.receive() == {"order": "welcome"}
     for each in silent:
         each.close()
+
+
+def test_strangers_that_say_a_little_now_and_then_keep_nobody_out(
+    host: Host, token: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("runner.node.link.HANDSHAKE_S", 1.0)
+    crowd = [strangers(token) for _ in range(MOST_STRANGERS)]
+    enough = threading.Event()
+    threading.Thread(target=_drip, args=(crowd, enough), daemon=True).start()
+    try:
+        worker = found(token)
+        assert host.guest().send(order="welcome")
+        assert worker.receive() == {"order": "welcome"}
+    finally:
+        enough.set()
+        for each in crowd:
+            each.close()
+
+
+def _drip(crowd: list[socket.socket], enough: threading.Event) -> None:
+    while not enough.wait(0.2):
+        for each in crowd:
+            with suppress(OSError):
+                each.sendall(b" ")
 
 
 def test_crowd_of_strangers_keeps_out_nobody_from_an_address_that_belongs(token: str) -> None:
