@@ -120,7 +120,8 @@ def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackCon
     """Read `Pulumi.<stack>.yaml` without Pulumi; what it lacks comes from the ARM_ variables."""
     raw: object = read_mapping(file, code=_CODE).get("config", {})
     config = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
-    values = {k.split(":", 1)[1]: v for k, v in config.items() if k.startswith("runner:")}
+    named = ((str(key).partition(":"), value) for key, value in config.items())
+    values = {name: value for (whose, _, name), value in named if whose == "runner"}
     values["location"] = config.get("azure-native:location") or environment.get("ARM_LOCATION")
     values["subscription_id"] = config.get("azure-native:subscriptionId") or environment.get(
         "ARM_SUBSCRIPTION_ID"

@@ -46,6 +46,8 @@ def read_document(path: Path, *, code: str) -> Document:
         raise _marked(code, path, err) from err
     except (YAMLError, ValueError) as err:
         raise _syntax(code, str(path), str(err).splitlines()[0]) from err
+    except RecursionError as err:
+        raise _syntax(code, str(path), "nested too deeply") from err
     if tree is None:
         tree = CommentedMap()
     if not isinstance(tree, CommentedMap):

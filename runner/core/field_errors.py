@@ -20,6 +20,7 @@ _EXPECTED: Mapping[str, str] = {
     "float_type": "a number",
     "bool_type": "true or false",
     "list_type": "a list",
+    "tuple_type": "a list",
     "dict_type": "`key: value` lines",
     "model_type": "`key: value` lines",
     "datetime_type": "a date or time",

@@ -224,3 +224,16 @@ def test_a_script_is_found_beside_the_stacks_file(load: _Load, tmp_path: Path) -
     (tmp_path / "setup.sh").write_text("#!/bin/sh\n")
     config = load(pools=[pool(start_script="setup.sh"), pool(id="plain")])
     assert [each.start_script for each in config.pools] == [str(tmp_path / "setup.sh"), None]
+
+
+def test_a_key_that_is_no_text_and_an_empty_list_are_errors_in_our_words(tmp_path: Path) -> None:
+    file = tmp_path / "Pulumi.odd.yaml"
+    file.write_text("config:\n  1: 2\n  runner:pools:\n")
+    environment = {
+        "ARM_LOCATION": "eastus",
+        "ARM_SUBSCRIPTION_ID": f"{'0' * 8}{'-0000' * 3}-{'0' * 12}",
+    }
+    with pytest.raises(
+        RunnerError, match=r"Pulumi\.odd\.yaml:3: pools: expected a list, got nothi"
+    ):
+        load_stack_config(file, environment=environment)

@@ -156,3 +156,10 @@ def test_value_written_in_place_of_a_secrets_name_is_not_repeated(
     assert err is not None
     assert "hunter2" not in f"{err}"
     assert "123456789" not in f"{err}"
+
+
+def test_file_that_is_nested_too_deeply_is_no_bug_of_ours(tmp_path: Path) -> None:
+    path = tmp_path / "deep.yaml"
+    path.write_text(f"tasks: {'[' * 3000}{']' * 3000}\n")
+    with pytest.raises(RunnerError, match=r"deep\.yaml: nested too deeply"):
+        read_document(path, code="R-X")
