@@ -165,7 +165,7 @@ def _runner_tree(file: Path) -> Any:
     tree = CommentedMap()
     lines = cast("dict[str, Any]", cast("Any", found).lc.data)
     for key, value in cast("Mapping[str, Any]", found).items():
-        if key.startswith("runner:"):
+        if str(key).startswith("runner:"):
             name = key.split(":", 1)[1]
             tree[name] = value
             cast("Any", tree).lc.add_kv_line_col(name, lines[key])

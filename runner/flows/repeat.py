@@ -14,6 +14,7 @@ from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
 from runner.core.code_archive import CodeArchive
+from runner.core.dag import in_order
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress
 from runner.core.repeat import Repetition, choose_same_pool, plan_again
@@ -51,14 +52,20 @@ def retry_run(
 
 
 def list_to_retry(connection: Connection, home: Path, experiment: str | None) -> list[RunRow]:
-    """Failed and lost runs that no later run repeats, newest first."""
+    """Failed and lost runs that no later run repeats: newest first, behind those they wait for."""
     rows = list_runs(connection, home, limit=None, only=RunFilter(experiment)).rows
     repeated = {row.record.origin.run_id for row in rows if row.record and row.record.origin}
-    return [
-        row
+    found = {
+        row.run_id: row
         for row in rows
         if row.status and row.status.state in _FAILED and row.run_id not in repeated
-    ]
+    }
+    # Whoever waits is repeated after what it waits for: it waits for that one's repetition.
+    after = {
+        run_id: [before for before in row.record.after if before in found] if row.record else []
+        for run_id, row in found.items()
+    }
+    return [found[run_id] for run_id in in_order(after)]
 
 
 def retry_each(

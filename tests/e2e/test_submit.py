@@ -17,6 +17,7 @@ from runner.core.settings import load_settings
 from runner.core.submit_file import load_submit_file
 from runner.flows.broken_off import finish_broken_off
 from runner.flows.group_plan import GroupRequest, PreparedGroup, prepare_group
+from runner.flows.repeat import list_to_retry
 from runner.flows.submit_group import submit_group
 from tests.e2e.conftest import Cli, until
 
@@ -256,6 +257,11 @@ def test_job_of_a_submission_killed_before_its_tasks_ends(
     assert {one["state"] for one in found.values()} == {"lost"}, "no task was ever added"
     until(lambda: job_state(connection, prepared.group.job_id) == "completed")
     assert notes(connection) == []
+    ids = prepared.group.runs
+    lost = [row.run_id for row in list_to_retry(connection, cli.home, None)]
+    assert [run_id for run_id in lost if run_id in ids.values()] == [ids["a"], ids["b"]], (
+        "what waits is repeated behind what it waits for, or it would be refused"
+    )
 
 
 def test_job_of_a_killed_submission_without_a_group_is_deleted(
