@@ -104,10 +104,11 @@ class Killer:
 
     def _kill(self, process: subprocess.Popen[str], moment: Moment) -> None:
         if moment.victim == "script" and (pid := self.pid()) is not None:
+            # The script of an agent that was killed may have left its number after this start.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 self.done.script_kills.append(int(self.journal()[-1][0]))
-            return
+                return
         if moment.also_terminate:
             process.send_signal(signal.SIGTERM)
             time.sleep(self.chance.uniform(0, 1.5))
