@@ -37,8 +37,12 @@ _OF_RESULTS = {
 }
 _ENDS = {
     NO_ACCESS: (
-        "storage refused the task: its access has expired or was withdrawn",
-        f"{_RETRY}; access lasts for seven days of waiting and the time limit of each attempt",
+        "storage refused the task: its access has expired, was withdrawn, or lacks a role",
+        (
+            f"{_RETRY}; the task's stdout.txt ends with why. A signature lasts for seven days of "
+            "waiting and each attempt's time limit; an identity needs the role Storage Blob Data "
+            "Contributor"
+        ),
     ),
     NO_PYTHON: (
         "the image has no python3, which the node agent needs",

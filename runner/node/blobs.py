@@ -118,8 +118,8 @@ class Container:
         _expect(answer, "PUT", name)
 
     def delete(self, name: str) -> None:
-        """Delete a blob; nothing happens where there is none."""
-        answer = self.transport.send("DELETE", name)
+        """Delete a blob; nothing happens where there is none. A refusal is not waited for."""
+        answer = self.transport.send("DELETE", name, insist=False)
         if answer.status != 404:
             _expect(answer, "DELETE", name)
 
@@ -184,5 +184,6 @@ def _block_blob(name: str) -> Mapping[str, str]:
 
 def _expect(answer: Answer, verb: str, name: str) -> Answer:
     if answer.status >= 300:
-        raise StorageError(answer.status, answer.code, f"{verb} {name}")
+        what = f"{verb} {name}"
+        raise StorageError(answer.status, answer.code, what, answer.why, may_pass=answer.may_pass)
     return answer

@@ -15,6 +15,8 @@ IMDS_TOKEN_URL = "http://169.254.169.254/metadata/identity/oauth2/token"  # noqa
 IMDS_API_VERSION = "2018-02-01"
 STORAGE_RESOURCE = "https://storage.azure.com/"
 REFRESH_BEFORE_EXPIRY_S = 300.0
+# A token that was refused is asked for anew, no more often than this.
+RENEW_AFTER_REFUSAL_S = 30.0
 
 
 class TokenUnavailableError(OSError):
@@ -74,6 +76,7 @@ class ManagedIdentityCredential:
         self._url = token_url or os.environ.get("RUNNER_IMDS_TOKEN_URL", IMDS_TOKEN_URL)
         self._token = ""
         self._renew_at = 0.0
+        self._renewed = 0.0
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
@@ -89,6 +92,12 @@ class ManagedIdentityCredential:
             if time.monotonic() >= self._renew_at:
                 self._renew()
             return {"Authorization": f"Bearer {self._token}"}
+
+    def refused(self) -> None:
+        """The token is not taken: another one may be (a role came, a key was rolled)."""
+        with self._lock:
+            soon = max(self._renewed + RENEW_AFTER_REFUSAL_S, time.monotonic())
+            self._renew_at = min(self._renew_at, soon)
 
     def _renew(self) -> None:
         query = {"api-version": IMDS_API_VERSION, "resource": self._resource}
@@ -106,6 +115,7 @@ class ManagedIdentityCredential:
         except (OSError, ValueError, KeyError, TypeError) as err:
             raise TokenUnavailableError(f"no token from the metadata service: {err}") from err
         self._token = token
+        self._renewed = time.monotonic()
         self._renew_at = time.monotonic() + max(lifetime_s - REFRESH_BEFORE_EXPIRY_S, 30.0)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any
 
 from runner.node.attempts import RunBlobs
@@ -75,7 +75,7 @@ def _ensure_run(runs: Container, place: str, job_id: str, task_id: str) -> str:
 
 
 def _firing(template: dict[str, Any], place: str, job_id: str) -> dict[str, Any]:
-    now = datetime.now(UTC)
+    now = datetime.now(timezone.utc)  # noqa: UP017 - the agent runs on 3.10
     suffix = suffix_of(f"{place} {job_id}")
     short = str(template["schedule"])[: MAX_ID - STAMP].rstrip("-_")
     return {

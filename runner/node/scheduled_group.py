@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
 from typing import Any
 
@@ -106,7 +106,8 @@ def _ensure_firing(runs: Container, template: Json, place: str, job_id: str) -> 
     name = firing_blob(place, job_id)
     body = runs.get(name)
     if body is None:
-        firing = make_firing(template, f"{place} {job_id}", job_id, datetime.now(UTC))
+        now = datetime.now(timezone.utc)  # noqa: UP017 - the agent runs on 3.10
+        firing = make_firing(template, f"{place} {job_id}", job_id, now)
         body = _bytes(firing)
         if not runs.create(name, body):
             body = runs.get(name) or body

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import logging
 import threading
 import time
@@ -14,26 +13,22 @@ from runner.node.append_blob import (
     append_interval_s,
 )
 from runner.node.lines import Source
-from runner.node.transport import StorageError, StorageUnreachableError
+from runner.node.transport import StorageError
 
 logger = logging.getLogger(__name__)
 
 # How often a source is looked at; with QUICK_S it bounds how late a line can be.
 POLL_S = 0.05
-# After storage was away for minutes: how long until the next series of tries.
+# After storage was away, or refused, for minutes: how long until the next series of tries.
 AFTER_OUTAGE_S = 5.0
-# A refusal may pass too: a network rule that is being changed, a role that is given once more.
-AFTER_REFUSAL_S = 10.0
-REFUSED_FOR_S = 600.0
-REFUSALS = (http.client.UNAUTHORIZED, http.client.FORBIDDEN)
 
 
 class Shipper(threading.Thread):
     """Moves one source to one append blob; `finish` drains it.
 
-    `before_poll` may feed the source; it is told whether this is the end. A refusal by storage (not
-    an outage) that lasts ends the shipping and is raised by `finish`: the script is never disturbed
-    by it.
+    `before_poll` may feed the source; it is told whether this is the end. While the script runs,
+    trouble that may pass is waited for, however long. A refusal that will not ends the shipping and
+    is raised by `finish`: the script is never disturbed by it.
     """
 
     def __init__(
@@ -46,7 +41,6 @@ class Shipper(threading.Thread):
         self._ending = threading.Event()
         self._error: Exception | None = None
         self._said = False
-        self._refused_since: float | None = None
 
     def run(self) -> None:
         """Thread body: ship until stopped, then whatever is left."""
@@ -93,25 +87,16 @@ class Shipper(threading.Thread):
         except StorageError as err:
             self._wait_after(err)
             return
-        self._refused_since = None
         if not self._source.is_behind:
             # A backlog goes on at once. Otherwise collect for a while.
             self._ending.wait(append_interval_s(self._blob.blocks))
 
     def _wait_after(self, err: StorageError) -> None:
         """Until the next try; raises what no try will change."""
-        if isinstance(err, StorageUnreachableError):
-            logger.warning("%s", err)
-            self._ending.wait(AFTER_OUTAGE_S)
-            return
-        now = time.monotonic()
-        since = self._refused_since or now
-        if err.status not in REFUSALS or now - since > REFUSED_FOR_S:
+        if not err.may_pass:
             raise err
-        if self._refused_since is None:
-            logger.warning("%s, trying on", err)
-        self._refused_since = since
-        self._ending.wait(AFTER_REFUSAL_S)
+        logger.warning("%s", err)
+        self._ending.wait(AFTER_OUTAGE_S)
 
     def _drain(self) -> None:
         while True:

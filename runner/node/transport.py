@@ -8,11 +8,13 @@ import threading
 import time
 import urllib.parse
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from xml.etree import ElementTree
 
+from runner.node.documents import parse_json
 from runner.node.identity import Credential
 from runner.node.patience import Patience
+from runner.node.refusals import STATUSES, Access
 
 logger = logging.getLogger(__name__)
 
@@ -30,26 +32,41 @@ TRIES_BEFORE_NOTICE = 4
 
 
 class StorageError(Exception):
-    """Storage refused; `status` is the HTTP status and `code` the service's error code."""
+    """Storage refused; `status` is the HTTP status and `code` the service's error code.
 
-    def __init__(self, status: int, code: str, what: str) -> None:
-        super().__init__(f"{what}: {status} {code}".rstrip())
+    `why` is what it most likely means, `may_pass` whether it may be otherwise later.
+    """
+
+    def __init__(
+        self, status: int, code: str, what: str, why: str = "", *, may_pass: bool = False
+    ) -> None:
+        text = f"{what}: {status} {code}".rstrip()
+        super().__init__(f"{text} ({why})" if why else text)
         self.status = status
         self.code = code
+        self.may_pass = may_pass
 
 
 class StorageUnreachableError(StorageError):
     """Storage did not answer properly for as long as we were patient."""
 
+    def __init__(self, status: int, code: str, what: str) -> None:
+        super().__init__(status, code, what, may_pass=True)
+
 
 @dataclass(frozen=True)
 class Answer:
-    """A response read to its end. `tries` says how often the request was sent."""
+    """A response read to its end. `tries` says how often the request was sent.
+
+    Of a refusal, `why` is what it most likely means, `may_pass` whether it may be tried again.
+    """
 
     status: int
     headers: Mapping[str, str]
     body: bytes
     tries: int
+    why: str = ""
+    may_pass: bool = False
 
     @property
     def code(self) -> str:
@@ -58,9 +75,12 @@ class Answer:
 
 
 def _code_in_body(body: bytes) -> str:
+    """Storage writes XML, Batch JSON."""
     try:
+        if body.startswith(b"{"):
+            return str(parse_json(body).get("code") or "")
         return ElementTree.fromstring(body).findtext("Code") or ""  # noqa: S314 - our own storage
-    except ElementTree.ParseError:
+    except (ElementTree.ParseError, ValueError):
         return ""
 
 
@@ -81,6 +101,7 @@ class Transport:
         self._host, self._port = parts.hostname, parts.port
         self._path = parts.path.rstrip("/")
         self._credential = credential
+        self._access = Access(credential)
         self._patience = patience
         self._timeout_s = timeout_s
         self._local = threading.local()
@@ -93,13 +114,15 @@ class Transport:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
+        insist: bool = True,
     ) -> Answer:
-        """Send until the answer is not a passing failure.
+        """Send until the answer is not a passing failure; without `insist` a refusal is none.
 
-        Raises StorageUnreachableError when patience ends.
+        Raises StorageUnreachableError when patience ends; a refusal that lasts is returned.
         """
         what = f"{method} {name or 'container'}"
         last: Exception | str = ""
+        refused: Answer | None = None
         tries = 0
         for _ in self._patience.delays():
             tries += 1
@@ -109,12 +132,21 @@ class Transport:
                 response = self._start(method, name, query or {}, headers or {}, body)
                 answer = Answer(response.status, _lowered(response), response.read(), tries)
             except (OSError, http.client.HTTPException) as err:
-                last = err
+                last, refused = err, None
                 self.close()
                 continue
-            if answer.status not in PASSING_STATUS:
+            if answer.status in STATUSES:
+                refused = self._explained(answer)
+                if not insist or not refused.may_pass:
+                    return refused
+            elif answer.status not in PASSING_STATUS:
+                self._access.works()
                 return answer
+            else:
+                refused = None
             last = f"{answer.status} {answer.code}"
+        if refused is not None:
+            return refused
         raise StorageUnreachableError(0, "", f"{what}: no proper answer ({last})") from (
             last if isinstance(last, Exception) else None
         )
@@ -133,12 +165,21 @@ class Transport:
             headers["If-Match"] = etag
         response = self._start("GET", name, {}, headers)
         if response.status in (200, 206):
+            self._access.works()
             return response
-        body = response.read()
-        if response.status in PASSING_STATUS:
-            raise ConnectionError(f"GET {name}: {response.status}")
-        answer = Answer(response.status, _lowered(response), body, 1)
-        raise StorageError(answer.status, answer.code, f"GET {name}")
+        answer = Answer(response.status, _lowered(response), response.read(), 1)
+        if answer.status in PASSING_STATUS:
+            raise ConnectionError(f"GET {name}: {answer.status}")
+        if answer.status in STATUSES:
+            answer = self._explained(answer)
+            if answer.may_pass:
+                raise ConnectionError(f"GET {name}: {answer.status} {answer.code} ({answer.why})")
+        raise StorageError(answer.status, answer.code, f"GET {name}", answer.why)
+
+    def _explained(self, answer: Answer) -> Answer:
+        refusal = (answer.code, answer.body, answer.headers)
+        may_pass = self._access.may_pass(*refusal)
+        return replace(answer, why=self._access.why(*refusal), may_pass=may_pass)
 
     def copy_source(self, name: str) -> dict[str, str]:
         """Headers that name a blob as the source of a copy inside of the service.

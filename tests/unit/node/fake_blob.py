@@ -43,6 +43,8 @@ class FakeBlobs:
     staged: dict[tuple[str, str], bytes] = field(default_factory=dict)
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     faults: deque[int | str] = field(default_factory=deque)
+    fault_code: str = "ServerBusy"  # of the statuses among the faults
+    fault_detail: bytes = b""
     away: threading.Event = field(default_factory=threading.Event)
     refuse_append: str = ""  # the name of a blob that is no append blob
     refuse_put: str = ""  # the name of a blob that nobody may write
@@ -66,6 +68,15 @@ class FakeBlobs:
 
     def put(self, name: str, data: bytes) -> None:
         self.blobs[name] = Blob(bytearray(data), "BlockBlob")
+
+    def refuse_for_good(self) -> None:
+        """As the service does once the account's key was changed."""
+        self.fault_code = "AuthenticationFailed"
+        self.fault_detail = (
+            b"<Error><Code>AuthenticationFailed</Code><AuthenticationErrorDetail>Signature did not "
+            b"match. String to sign used was r</AuthenticationErrorDetail></Error>"
+        )
+        self.faults.extend([403] * 10_000)
 
 
 def etag(data: bytes | bytearray) -> str:
@@ -103,7 +114,7 @@ class _Handler(BaseHTTPRequestHandler):
         if self.service.away.is_set() or fault == "drop" or self._is_away(1):
             self._cut()
         elif isinstance(fault, int):
-            self._answer(fault, code="ServerBusy")
+            self._answer(fault, self.service.fault_detail, code=self.service.fault_code)
         else:
             every = self.service.lose_every
             unlucky = bool(every) and len(self.service.requests) % every == 0
@@ -148,7 +159,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _put(self, name: str, query: dict[str, str], body: bytes) -> None:
         blobs = self.service.blobs
         if name == self.service.refuse_put:
-            self._answer(403, code="AuthorizationFailure")
+            self._answer(403, code="AuthorizationPermissionMismatch")
             return
         if self.service.forget_at and name == self.service.forget_at[0]:
             del blobs[self.service.forget_at[1]]

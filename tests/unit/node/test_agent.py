@@ -280,9 +280,9 @@ def test_folder_that_cannot_be_made_gives_the_run_an_outcome(task: Task) -> None
 
 def test_refused_storage_is_told_and_fails_the_task(task: Task) -> None:
     task.submit("")
-    task.service.faults.append(403)
+    task.service.refuse_for_good()
     assert task.run() == 122
-    assert "storage: GET mnist-1/result.json: 403" in task.output
+    assert "storage: GET mnist-1/result.json: 403 AuthenticationFailed (the sign" in task.output
 
 
 def test_missing_run_description_is_told(task: Task) -> None:

@@ -215,8 +215,29 @@ def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(
     )
     process = task.start()
     until(lambda: "up" in task.text("logs/stdout.txt"))
-    task.service.faults.extend([403] * 10_000)
+    task.service.refuse_for_good()
     go(task)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 122, output
     assert "storage:" in output
+
+
+@pytest.mark.parametrize("status", [401, 403])
+def test_refusal_that_passes_during_export_and_commit_costs_nothing(
+    task: Task, until: Until, status: int
+) -> None:
+    task.submit(
+        "import os, time; print('up', flush=True)\n"
+        "for n in range(3): open(os.environ['RUNNER_OUTPUT_DIR'] + f'/{n}', 'w').write(str(n))\n"
+        + WAIT
+    )
+    process = task.start()
+    until(lambda: "up" in task.text("logs/stdout.txt"))
+    task.service.fault_code = "AuthorizationFailure"
+    task.service.faults.extend([status] * 12)
+    go(task)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 0, output
+    assert not task.service.faults
+    assert_outputs_are_as_promised(task)
+    assert task.json("result.json")["status"] == "succeeded"

@@ -9,7 +9,7 @@ from runner.node import blobs as blobs_module
 from runner.node.blobs import Container, content_type
 from runner.node.identity import ManagedIdentityCredential
 from runner.node.patience import Patience
-from runner.node.transport import StorageError, StorageUnreachableError, Transport
+from runner.node.transport import StorageUnreachableError, Transport
 from tests.unit.node.fake_blob import FakeBlobs
 
 
@@ -41,14 +41,6 @@ def test_passing_trouble_is_tried_again(
     service.faults.extend([fault, fault])
     container.put("r/a", b"content")
     assert service.data("r/a") == b"content"
-
-
-def test_refusal_is_not_tried_again(container: Container, service: FakeBlobs) -> None:
-    service.faults.append(403)
-    with pytest.raises(StorageError) as caught:
-        container.put("r/a", b"x")
-    assert caught.value.status == 403
-    assert len(service.requests) == 1
 
 
 def test_patience_ends(service: FakeBlobs, container: Container, patience: Patience) -> None:

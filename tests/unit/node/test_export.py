@@ -78,8 +78,8 @@ def test_broken_promise_is_named(output: Path, promised: str) -> None:
 
 
 def test_refused_upload_is_an_error(output: Path, container: Container, service: FakeBlobs) -> None:
-    service.faults.append(403)
-    with pytest.raises(StorageError):
+    service.refuse_for_good()
+    with pytest.raises(StorageError, match="the account's key was changed"):
         export_outputs(container, "r/output/", output, lambda *_: None, lambda: None)
 
 

@@ -43,6 +43,23 @@ def test_agent_and_hooks_are_written_for_python_3_10() -> None:
     assert len(parsed) == len(SOURCES) + len(HOOKS) > 9
 
 
+def test_agent_and_hooks_import_nothing_that_python_3_10_lacks() -> None:
+    newer = {"datetime.UTC", "enum.StrEnum", "enum.verify", "contextlib.chdir", "http.HTTPMethod"}
+    newer |= {f"typing.{name}" for name in ("Self", "Never", "assert_never", "override")}
+    newer |= {"tomllib", "hashlib.file_digest", "itertools.batched", "asyncio.TaskGroup"}
+    found: set[str] = set()
+    for source in SOURCES + HOOKS:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                found.add(f"{node.value.id}.{node.attr}")
+    assert "datetime.timezone" in found
+    assert not found & newer
+
+
 def test_agent_starts_alone_and_says_what_is_missing(tmp_path: Path) -> None:
     path = tmp_path / "runner-agent.pyz"
     path.write_bytes(build_agent())

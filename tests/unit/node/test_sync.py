@@ -72,13 +72,8 @@ def test_line_is_in_blob_while_the_script_runs(
 
 
 def test_refusal_that_passes_costs_nothing(
-    shipper: Shipper,
-    service: FakeBlobs,
-    log: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    until: Until,
+    shipper: Shipper, service: FakeBlobs, log: Path, until: Until
 ) -> None:
-    monkeypatch.setattr(sync_module, "AFTER_REFUSAL_S", 0.01)
     until(lambda: NAME in service.blobs)
     service.faults.extend([403, 401, 403])
     append(log, b"a line\n")
@@ -87,18 +82,34 @@ def test_refusal_that_passes_costs_nothing(
     assert (service.data(NAME), len(service.faults)) == (b"a line\n", 0)
 
 
-def test_refusal_that_lasts_ends_the_shipping(
-    log: Path, container: Container, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
+def test_refusal_that_lasts_is_waited_for_while_the_script_runs(
+    shipper: Shipper,
+    service: FakeBlobs,
+    log: Path,
+    until: Until,
+    patience: Patience,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(sync_module, "AFTER_REFUSAL_S", 0.01)
-    monkeypatch.setattr(sync_module, "REFUSED_FOR_S", 0.05)
-    service.faults.extend([403] * 10_000)
+    monkeypatch.setattr(sync_module, "AFTER_OUTAGE_S", 0.01)
+    monkeypatch.setattr(patience, "_normal_s", 0.03)
+    until(lambda: NAME in service.blobs)
+    service.faults.extend([403] * 40)  # several series of tries give up
+    append(log, b"a line\n")
+    until(lambda: service.data(NAME))
+    shipper.finish()
+    assert service.data(NAME) == b"a line\n"
+
+
+def test_refusal_for_good_ends_the_shipping(
+    log: Path, container: Container, service: FakeBlobs
+) -> None:
+    service.refuse_for_good()
     append(log, b"a line\n")
     shipper = Shipper(FileSource(log), AppendBlob(container, NAME))
     shipper.start()
     shipper.join(30)
     assert not shipper.is_alive()
-    with pytest.raises(StorageError, match="403"):
+    with pytest.raises(StorageError, match="403 AuthenticationFailed"):
         shipper.finish()
 
 
