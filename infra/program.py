@@ -12,6 +12,7 @@ from typing import Any
 import pulumi
 from pulumi_azure_native import authorization, resources
 
+from infra.aliases import forget_versions
 from infra.batch_account import BatchAccount
 from infra.budget import MonthlyBudget
 from infra.context import StackContext
@@ -65,6 +66,7 @@ def declare(
     Without `prices` the shipped ones count.
     """
     plans = plan_pools(config, prices or load_price_table(None), now.date())
+    forget_versions()
     return _Stack(config, deployer, now).declare(plans)
 
 
