@@ -32,9 +32,11 @@ def ls(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List what a run exported."""
+    """List what a run exported; as JSON with the address of each file."""
+    from urllib.parse import quote
+
     from runner.cli.run_text import size
-    from runner.flows.fetch import list_outputs
+    from runner.flows.fetch import find_outputs
     from runner.flows.run_documents import find_run
 
     out = Output(output)
@@ -46,13 +48,16 @@ def ls(
         names = ("checkpoint", "attempt", "step", "path", *shown)
         out.rows(found, names, empty="the run has no complete checkpoint")
         return
-    files = list_outputs(connection, record)
+    prefix, files = find_outputs(connection, record)
+    stack = connection.outputs
+    folder = f"{stack.blob_endpoint}/{stack.container_runs}/{prefix}"
     rows: list[dict[str, Any]] = [
         {
             "path": file.path,
             "size": size(file.size_bytes),
             "size_bytes": file.size_bytes,
             "sha256": file.sha256,
+            "url": folder + quote(file.path),
         }
         for file in files
     ]

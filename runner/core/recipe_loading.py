@@ -79,11 +79,12 @@ def _from_file(path: Path) -> Recipe:
     if path.name == RECIPE_FILE:
         return _from_folder(path.parent, "folder")
     if path.suffix != ".py":
+        hint = "papermill runs a notebook" if path.suffix == ".ipynb" else "runner recipe new NAME"
         raise RunnerError(
             f"{_CODE}-PATH",
             f"{path} is not a Python script",
             why=f"a recipe is a folder, a {RECIPE_FILE} or a .py file",
-            fix=f"write a {RECIPE_FILE} with a command next to it: runner recipe new NAME",
+            fix=f"write a {RECIPE_FILE} with a command next to it: {hint}",
         )
     files = [path.name]
     if (path.parent / "requirements.txt").is_file():

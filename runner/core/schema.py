@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import cast
 
 from pydantic import BaseModel
 
@@ -27,8 +28,22 @@ def submit_schema() -> str:
 
 def _text(model: type[BaseModel]) -> str:
     schema = model.model_json_schema(mode="validation")
+    _close(schema)
     schema["$schema"] = "https://json-schema.org/draft/2020-12/schema"
     return json.dumps(schema, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def _close(node: object) -> None:
+    """Let an editor mark a name that the loader refuses: pydantic leaves such maps open."""
+    if isinstance(node, list):
+        for each in cast("list[object]", node):
+            _close(each)
+    elif isinstance(node, dict):
+        fields = cast("dict[str, object]", node)
+        if "patternProperties" in fields:
+            fields.setdefault("additionalProperties", False)
+        for each in tuple(fields.values()):
+            _close(each)
 
 
 def main() -> int:

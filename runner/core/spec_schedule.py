@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import date, datetime
-from typing import Annotated
+from typing import Annotated, Any, cast
 
 from pydantic import (
     AfterValidator,
@@ -47,7 +47,10 @@ Every = Annotated[
 class ScheduleFile(BaseModel):
     """When a run begins again and again."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True,
+        json_schema_extra={"oneOf": cast("Any", [{"required": ["cron"]}, {"required": ["every"]}])},
+    )  # fmt: skip
 
     cron: str | None = Field(None, description="Five fields that make an even interval: 0 3 * * *")
     every: Every | None = Field(None, description="Instead of cron: 6h, 1d12h, 90m.")

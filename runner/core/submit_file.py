@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
@@ -54,7 +54,12 @@ class DefaultsFile(BaseModel):
 class TaskFile(BaseModel):
     """One task: a recipe, folder or script, or a command in a folder."""
 
-    model_config = _STRICT
+    model_config = ConfigDict(
+        **_STRICT,
+        json_schema_extra={
+            "oneOf": cast("Any", [{"required": ["recipe"]}, {"required": ["command"]}])
+        },
+    )
 
     recipe: str | None = Field(
         None, min_length=1, description="A built-in recipe, a folder or a script, as for train."

@@ -30,10 +30,10 @@ class Fetched:
 
 def list_outputs(connection: Connection, record: RunRecord) -> tuple[OutputFile, ...]:
     """What a run exported; before its result, what has been uploaded so far (without hashes)."""
-    return _find_outputs(connection, record)[1]
+    return find_outputs(connection, record)[1]
 
 
-def _find_outputs(connection: Connection, record: RunRecord) -> tuple[str, tuple[OutputFile, ...]]:
+def find_outputs(connection: Connection, record: RunRecord) -> tuple[str, tuple[OutputFile, ...]]:
     """The prefix of a run's outputs, and what lies there."""
     container = runs_container(connection)
     paths = RunPaths(record.run_id)
@@ -59,7 +59,7 @@ def fetch_outputs(
 
     Raises RunnerError for a pattern that matches nothing, a wrong hash, or an unwritable folder.
     """
-    prefix, found = _find_outputs(connection, record)
+    prefix, found = find_outputs(connection, record)
     files = _matching(found, tuple(patterns), record.run_id)
     folder = output_dir / record.run_id
     try:

@@ -257,10 +257,11 @@ def _pick(model: Model, wanted: str) -> ModelVersion:
     for version in model.versions:
         if version.version == number:
             return version
+    newest = model.latest or model.versions[-1]
     raise RunnerError(
         "R-MODEL-VERSION",
         f"there is no {model.name}@{number}",
-        why=f"the newest is {model.name}@{model.versions[-1].version}",
+        why=f"the newest is {newest}",
         fix=f"runner models ls {model.name}",
     )
 

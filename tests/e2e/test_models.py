@@ -227,6 +227,9 @@ def test_alias_moves_and_is_in_the_way_of_a_removal(
     with pytest.raises(RunnerError) as caught:
         find_version(connection, f"{name}@2")
     assert caught.value.code == "R-MODEL-DELETED"
+    with pytest.raises(RunnerError, match="there is no") as caught:
+        find_version(connection, f"{name}@7")
+    assert caught.value.why == f"the newest is {name}@1", "not the one that was removed"
     with pytest.raises(RunnerError):
         drop_alias(connection, name, "production")
     assert register(connection, make({"own": b"3"}), name) == 3, "numbers are not given again"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -59,3 +60,32 @@ def test_notebook_shows_a_run_live_and_what_came_of_it(
     assert "<table>" in table[0]["data"]["text/html"]
     assert "did you mean epochs?" in "\n".join(wrong[0]["traceback"])
     assert "Traceback" not in "\n".join(wrong[0]["traceback"])
+
+
+def cell(source: str, *tags: str) -> dict[str, Any]:
+    return {
+        "cell_type": "code", "metadata": {"tags": list(tags)}, "source": source,
+        "outputs": [], "execution_count": None,
+    }  # fmt: skip
+
+
+@pytest.mark.feature(50)
+def test_notebook_runs_on_a_node_with_its_parameters_and_comes_back_executed(
+    cli: Cli, tmp_path: Path
+) -> None:
+    page = (ROOT / "docs" / "guides" / "recipes.md").read_text(encoding="utf-8")
+    (recipe,) = re.findall(r"```yaml\n(command: \[sh, -c, 'papermill.*?)```", page, re.DOTALL)
+    (folder := tmp_path / "book").mkdir()
+    (folder / "train.yaml").write_text(recipe)
+    (folder / "requirements.txt").write_text("papermill\nipykernel\n")
+    kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
+    cells = [cell("epochs = 1", "parameters"), cell("print('trained', epochs, 'epochs')")]
+    document = {"nbformat": 4, "nbformat_minor": 4, "metadata": {"kernelspec": kernel}}
+    (folder / "train.ipynb").write_text(json.dumps({**document, "cells": cells}))
+    refused = cli.run("train", folder / "train.ipynb")
+    assert "papermill" in refused.stderr
+    run_id = cli.json("train", folder, "--set", "epochs=4")["run_id"]
+    assert "trained 4 epochs" in cli.ok("logs", run_id) + cli.ok("logs", run_id, "--stderr")
+    [executed] = (cli.cwd / "outputs").rglob("train.ipynb")
+    last = json.loads(executed.read_text())["cells"][-1]
+    assert last["outputs"][0]["text"] == ["trained 4 epochs\n"]

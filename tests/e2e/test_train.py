@@ -84,6 +84,8 @@ def test_detached_run_is_found_and_attached(cli: Cli, script: Write) -> None:
 def test_files_are_listed_and_brought(cli: Cli, script: Write, tmp_path: Path) -> None:
     run_id = cli.json("train", script(PLAIN), "--no-download")["run_id"]
     assert "sub/model.txt" in cli.ok("files", "ls", run_id)
+    [listed] = [f for f in cli.json("files", "ls", run_id) if f["path"] == "sub/model.txt"]
+    assert listed["url"] == cli.json("show", run_id)["output_url"] + "sub/model.txt"
     cli.ok("files", "get", run_id, "--output-dir", tmp_path / "here")
     assert [p.read_text() for p in (tmp_path / "here").rglob("model.txt")] == ["weights"]
 

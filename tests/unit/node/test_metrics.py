@@ -115,6 +115,7 @@ def test_crowded_queue_holds_the_metrics_file_back(
     assert log.last() == {"loss": 1.0}
 
 
+@pytest.mark.feature(46)
 def test_patterns_find_metrics_in_stdout(queue: LineQueue, log: MetricLog) -> None:
     patterns = MetricPatterns(
         {"loss": r"loss=([0-9.eE+-]+)", "acc": r"epoch (?P<step>\d+) .*acc (?P<value>[\d.]+)"}, log

@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from runner.core.builtin_recipes import BUILTIN_FOLDER
 from runner.core.errors import RunnerError
 from runner.core.recipe import Recipe, list_recipes, load_recipe
-from runner.core.schema import SCHEMA_FILE, train_schema
+from runner.core.schema import SCHEMA_FILE, submit_schema, train_schema
 from tests.unit.runner.recipe_maker import load_text
 
 Load = Callable[[str], Recipe]
@@ -234,6 +235,20 @@ def test_generated_schema_is_current() -> None:
     assert SCHEMA_FILE.read_text(encoding="utf-8") == train_schema(), (
         "run: python -m runner.core.schema"
     )
+
+
+@pytest.mark.parametrize("text", [train_schema(), submit_schema()], ids=["train", "submit"])
+def test_schema_marks_a_name_that_the_loader_refuses(text: str) -> None:
+    maps: list[dict[str, Any]] = []
+
+    def collect(node: dict[str, Any]) -> dict[str, Any]:
+        if "patternProperties" in node:
+            maps.append(node)
+        return node
+
+    json.loads(text, object_hook=collect)
+    assert len(maps) >= 4
+    assert all(each["additionalProperties"] is False for each in maps)
 
 
 def test_schema_knows_the_short_forms() -> None:
