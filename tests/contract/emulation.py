@@ -19,6 +19,7 @@ import httpx
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 
+from tests import plain_http
 from tests.contract.recording import Judge
 
 POOL = "pool"
@@ -120,7 +121,7 @@ def emulate(data_dir: Path) -> Generator[Emulation]:
 def _wait_until_ready(url: str) -> None:
     def ready() -> bool:
         try:
-            return httpx.get(f"{url}/_emulator/health", trust_env=False).status_code == 200
+            return plain_http.get(f"{url}/_emulator/health").status_code == 200
         except httpx.TransportError:
             return False
 

@@ -20,6 +20,7 @@ import pytest
 
 from batch_emulator.files_share.shares import Shares, StorageAccount
 from batch_emulator.server import Server
+from tests import plain_http
 
 sdk: Any = pytest.importorskip("azure.storage.fileshare")
 
@@ -97,8 +98,7 @@ def plain(
     method: str, url: str, headers: Mapping[str, str] | None = None, body: bytes = b""
 ) -> httpx.Response:
     """A request as it is."""
-    with httpx.Client(trust_env=False, timeout=30) as client:
-        return client.request(method, url, content=body or None, headers=dict(headers or {}))
+    return plain_http.request(method, url, content=body or None, headers=dict(headers or {}))
 
 
 def code_of(answer: httpx.Response) -> tuple[int, str]:

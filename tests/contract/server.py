@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
-import httpx
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
@@ -22,6 +21,7 @@ from batch_emulator.app import App
 from batch_emulator.clock import Clock
 from batch_emulator.emulator import Emulator
 from batch_emulator.server import Server
+from tests import plain_http
 from tests.contract.recording import Recorder
 
 ACCOUNT = "contract"
@@ -41,11 +41,10 @@ class Running:
 
     def push(self, seconds: float) -> None:
         """Let time pass for the emulator."""
-        answer = httpx.post(
+        answer = plain_http.post(
             f"{self.url}/_emulator/clock",
             json={"push": f"PT{seconds:g}S"},
             headers={"Authorization": f"Bearer {KEY}"},
-            trust_env=False,
         )
         answer.raise_for_status()
 

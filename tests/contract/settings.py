@@ -7,8 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from uuid import uuid4
 
-import httpx
-
+from tests import plain_http
 from tests.contract.description import Example
 from tests.contract.server import KEY, eventually
 from tests.contract.stage import POOL, Body, NotYet, Parameters, Stage, writable
@@ -233,9 +232,9 @@ def _application(stage: Stage, example: Example, given: Parameters) -> Parameter
     name = f"{shown['id'][:40]}-{uuid4().hex[:12]}"
     url = f"{stage.url}/_emulator/applications/{name}"
     bearer = {"Authorization": f"Bearer {KEY}"}
-    made = httpx.put(f"{url}/versions/v1.0", content=_EMPTY_ZIP, headers=bearer)
+    made = plain_http.put(f"{url}/versions/v1.0", content=_EMPTY_ZIP, headers=bearer)
     assert made.is_success, made.text
-    named = httpx.put(url, json={"displayName": shown["displayName"]}, headers=bearer)
+    named = plain_http.put(url, json={"displayName": shown["displayName"]}, headers=bearer)
     assert named.is_success, named.text
     return {"applicationId": name}
 

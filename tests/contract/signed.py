@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 
 import httpx
 
+from tests import plain_http
 from tests.contract.server import ACCOUNT, KEY
 
 VERSION = "api-version=2024-02-01.19.0"
@@ -44,6 +45,5 @@ def send(
     )
     digest = hmac.digest(base64.b64decode(KEY), text.encode(), hashlib.sha256)
     given["authorization"] = f"SharedKey {ACCOUNT}:{base64.b64encode(digest).decode()}"
-    with httpx.Client(trust_env=False, timeout=30) as client:
-        target = f"{url}{path}?{query}{added}"
-        return client.request(method, target, content=body or None, headers=given)
+    target = f"{url}{path}?{query}{added}"
+    return plain_http.request(method, target, content=body or None, headers=given)

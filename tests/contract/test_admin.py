@@ -5,11 +5,12 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from tests import plain_http
 from tests.contract.server import KEY, Running, Things
 
 
 def _admin(running: Running, path: str, **headers: str) -> httpx.Response:
-    return httpx.get(f"{running.url}/_emulator{path}", headers=headers)
+    return plain_http.get(f"{running.url}/_emulator{path}", headers=headers)
 
 
 def test_health_needs_no_key(running: Running) -> None:

@@ -15,6 +15,7 @@ from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
 from batch_emulator import applications
+from tests import plain_http
 from tests.contract.server import (
     KEY,
     Running,
@@ -51,14 +52,14 @@ class Store:
     ) -> httpx.Response:
         suffix = "?default=true" if default else ""
         url = f"{self._url}/{application}/versions/{version}{suffix}"
-        return httpx.put(url, content=content, headers=BEARER)
+        return plain_http.put(url, content=content, headers=BEARER)
 
     def change(self, application: str, **settings: Any) -> httpx.Response:
-        return httpx.put(f"{self._url}/{application}", json=settings, headers=BEARER)
+        return plain_http.put(f"{self._url}/{application}", json=settings, headers=BEARER)
 
     def delete(self, application: str, version: str | None = None) -> httpx.Response:
         suffix = f"/versions/{version}" if version else ""
-        return httpx.delete(f"{self._url}/{application}{suffix}", headers=BEARER)
+        return plain_http.delete(f"{self._url}/{application}{suffix}", headers=BEARER)
 
 
 @pytest.fixture
@@ -302,7 +303,7 @@ def test_package_that_is_too_large_is_refused_and_leaves_nothing(
 
 def test_upload_without_the_key_is_refused_whatever_its_size(running: Running) -> None:
     url = f"{running.url}/_emulator/applications/a/versions/1"
-    answer = httpx.put(url, content=bytes(8_000_000))
+    answer = plain_http.put(url, content=bytes(8_000_000))
     assert answer.status_code == 403
     assert "a" not in [one.id for one in running.client.list_applications()]
 

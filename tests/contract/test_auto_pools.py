@@ -6,12 +6,12 @@ import datetime
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
 from batch_emulator.clock import ManualClock
+from tests import plain_http
 from tests.contract.server import (
     KEY,
     POLL_S,
@@ -305,10 +305,9 @@ def test_reset_forgets_schedules_and_what_they_would_make(tmp_path: Path) -> Non
         every = {"recurrenceInterval": "PT1M"}
         client.create_job_schedule(wire(id="s", schedule=every, jobSpecification=specification))
         eventually(lambda: list(client.list_jobs()))
-        answer = httpx.post(
+        answer = plain_http.post(
             f"{running.url}/_emulator/reset",
             headers={"Authorization": f"Bearer {KEY}"},
-            trust_env=False,
         )
         assert answer.status_code == 204
         running.push(3600)

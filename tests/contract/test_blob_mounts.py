@@ -7,11 +7,11 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError
 
+from tests import plain_http
 from tests.contract.server import KEY, Running, Things, code_of, eventually, serving
 from tests.unit.emulator.blob_store import SAS, BlobStore, serve
 
@@ -172,7 +172,7 @@ def test_node_that_is_lost_does_not_wait_for_a_blob_service_that_hangs(
         assert eventually(lambda: (folder / "new").exists() and busy), "the task is at its end"
         since = time.monotonic()
         url = f"{running.url}/_emulator/pools/{pool}/nodes/{node.id}/evict?notice=0&away=3600"
-        httpx.post(url, headers={"authorization": f"Bearer {KEY}"}).raise_for_status()
+        plain_http.post(url, headers={"authorization": f"Bearer {KEY}"}).raise_for_status()
         things.wait_nodes(pool, 1, "preempted")
         assert things.wait_task(job, task, "active").state == "active"
         assert eventually(lambda: not folder.exists())

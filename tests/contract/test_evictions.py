@@ -12,6 +12,7 @@ import pytest
 from azure.batch import BatchClient
 
 from batch_emulator.clock import ManualClock
+from tests import plain_http
 from tests.contract.server import KEY, Running, Things, eventually, serving
 
 VERSION = "2020-07-01"
@@ -28,7 +29,7 @@ def admin(running: Running) -> Callable[..., httpx.Response]:
     def send(method: str, path: str, **query: Any) -> httpx.Response:
         headers = {"authorization": f"Bearer {KEY}"}
         url = f"{running.url}/_emulator{path}"
-        return httpx.request(method, url, headers=headers, params=query)
+        return plain_http.request(method, url, headers=headers, params=query)
 
     return send
 
@@ -52,7 +53,7 @@ def imds(things: Things, pool_id: str) -> tuple[str, str, str]:
 
 def ask(url: str, *, version: str = VERSION, **headers: str) -> httpx.Response:
     headers = headers or {"Metadata": "true"}
-    return httpx.get(
+    return plain_http.get(
         f"{url}/metadata/scheduledevents", params={"api-version": version}, headers=headers
     )
 
@@ -73,8 +74,8 @@ def test_task_sees_the_notice_acknowledges_it_and_is_gone(
     )
     body = {"StartRequests": [{"EventId": event["EventId"]}]}
     address = f"{url}/metadata/scheduledevents?api-version={VERSION}"
-    assert httpx.post(address, json=body).status_code == 400  # without the header
-    assert httpx.post(address, json=body, headers={"Metadata": "true"}).status_code == 200
+    assert plain_http.post(address, json=body).status_code == 400  # without the header
+    assert plain_http.post(address, json=body, headers={"Metadata": "true"}).status_code == 200
     things.wait_nodes(node[0], 1, "preempted")
     [counts] = client.list_pool_node_counts(filter=f"poolId eq '{node[0]}'")
     assert counts.low_priority is not None
@@ -128,7 +129,7 @@ def test_metadata_service_refuses_what_the_real_one_refuses(
     assert ask(f"{url[:-4]}0000").status_code == 403
     for body in (b"", b"[]", b"{}", b'{"StartRequests": [1]}', b'{"StartRequests": [{}]}'):
         address = f"{url}/metadata/scheduledevents?api-version={VERSION}"
-        answer = httpx.post(address, content=body, headers={"Metadata": "true"})
+        answer = plain_http.post(address, content=body, headers={"Metadata": "true"})
         assert (answer.status_code, "error" in answer.json()) == (400, True)
 
 
@@ -197,8 +198,8 @@ def test_notice_and_absence_survive_a_restart(tmp_path: Path) -> None:
         pool_id = things.pool(target_low_priority_nodes=2)
         first, second = things.wait_nodes(pool_id, 2)
         url = f"{running.url}/_emulator/pools/{pool_id}/nodes"
-        noticed = httpx.post(f"{url}/{first.id}/evict?notice=2", headers=headers).json()
-        httpx.post(f"{url}/{second.id}/evict?notice=0&away=3600", headers=headers)
+        noticed = plain_http.post(f"{url}/{first.id}/evict?notice=2", headers=headers).json()
+        plain_http.post(f"{url}/{second.id}/evict?notice=0&away=3600", headers=headers)
         eventually(lambda: running.client.get_node(pool_id, second.id).state == "preempted")
     with serving(tmp_path) as running:
         node = running.emulator.account.pools[pool_id.lower()].nodes[str(first.id).lower()]
@@ -229,7 +230,7 @@ def spot_hours(data_dir: Path, seed: int) -> list[Any]:
             running.push(60)
             # a pushed clock does not wait for the end of what was killed
             eventually(lambda: all(e.stop is None for e in list(processes.values())))
-        answer = httpx.get(f"{running.url}/_emulator/events", headers=headers)
+        answer = plain_http.get(f"{running.url}/_emulator/events", headers=headers)
         return answer.json()["value"]
 
 
@@ -249,7 +250,7 @@ def test_disk_that_was_about_to_be_emptied_is_empty_after_a_crash(tmp_path: Path
         [node] = things.wait_nodes(pool_id, 1)
         headers = {"authorization": f"Bearer {KEY}"}
         url = f"{running.url}/_emulator/pools/{pool_id}/nodes/{node.id}/evict"
-        httpx.post(f"{url}?notice=0&away=3600", headers=headers).raise_for_status()
+        plain_http.post(f"{url}?notice=0&away=3600", headers=headers).raise_for_status()
         folder = running.emulator.launches.node_dir(pool_id, str(node.id))
         eventually(lambda: not folder.exists())
     folder.mkdir()

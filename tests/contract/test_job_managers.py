@@ -7,11 +7,11 @@ import shlex
 import sys
 from typing import Any
 
-import httpx
 import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
+from tests import plain_http
 from tests.contract.server import Running, Things, code_of, eventually
 
 ADD_A_TASK = """
@@ -93,7 +93,7 @@ def test_token_opens_one_job_while_its_task_runs(
     def status(path: str, given: str = token) -> tuple[int, str]:
         url = f"{running.url}{path}?api-version=2024-02-01.19.0"
         headers = {"Authorization": f"Bearer {given}"}
-        answer = httpx.get(url, headers=headers, trust_env=False)
+        answer = plain_http.get(url, headers=headers)
         return answer.status_code, json.loads(answer.text).get("code", "")
 
     assert status(f"/jobs/{job_id.upper()}/tasks/t") == (200, "")

@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Generator
 from pathlib import Path
 
-import httpx
 import pytest
 from azure.batch import models
 from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 
+from tests import plain_http
 from tests.contract.container_engines import (
     ENTRY,
     Machine,
@@ -292,7 +292,7 @@ def test_eviction_ends_the_containers_of_all_and_the_task_runs_again(
     assert subtask.node_info.node_id is not None
     url = f"{running.url}/_emulator/pools/{pool}/nodes/{subtask.node_info.node_id}/evict"
     headers = {"authorization": f"Bearer {KEY}"}
-    httpx.post(f"{url}?notice=0&away=0.5", headers=headers).raise_for_status()
+    plain_http.post(f"{url}?notice=0&away=0.5", headers=headers).raise_for_status()
     eventually(lambda: len(set(left(machine, running)) - before) == 2)
     assert before.isdisjoint(left(machine, running))
     things.client.terminate_task(job, task)

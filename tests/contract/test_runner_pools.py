@@ -10,7 +10,6 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from azure.batch import models
 
@@ -21,6 +20,7 @@ from runner.core.machines import find_machine
 from runner.core.settings import load_settings
 from runner.flows.check_agents import check_agents
 from runner.flows.check_config import Image, PoolFacts
+from tests import plain_http
 from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, serving
 from tests.unit.runner.recipe_maker import outputs
 from tests.unit.runner.recipe_maker import pool as pool_output
@@ -124,11 +124,10 @@ def test_a_cost_with_an_unknown_part_is_unknown_and_none_for_no_nodes_is_zero(
 def test_preempted_nodes_cost_nothing(command: Command) -> None:
     pool = command.things.pool(vm_size=PAID, target_low_priority_nodes=2)
     command.things.wait_nodes(pool, 2)
-    answer = httpx.post(
+    answer = plain_http.post(
         f"{command.running.url}/_emulator/pools/{pool}/evict",
         params={"notice": "0", "away": "3600", "count": "1"},
         headers={"Authorization": f"Bearer {KEY}"},
-        trust_env=False,
     )
     answer.raise_for_status()
     eventually(lambda: command.row(pool)["nodes"]["spot"].get("preempted") == 1)

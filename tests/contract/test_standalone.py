@@ -9,11 +9,11 @@ import sys
 import tomllib
 from pathlib import Path
 
-import httpx
 import pytest
 
 from batch_emulator.account import Limits
 from batch_emulator.server import Server
+from tests import plain_http
 from tests.contract.server import Things, client_for, eventually
 
 ROOT = Path(__file__).parents[2]
@@ -80,7 +80,7 @@ def test_time_can_be_pushed() -> None:
         things = Things(client_for(server.url, server.key, server.account))
         pool = things.pool(target_dedicated_nodes=1)
         assert [node.state for node in things.client.list_nodes(pool)] == ["creating"]
-        answer = httpx.post(
+        answer = plain_http.post(
             f"{server.url}/_emulator/clock", json={"push": "PT11M"}, headers=_bearer(server)
         )
         assert answer.status_code == 200
@@ -90,7 +90,7 @@ def test_time_can_be_pushed() -> None:
 @pytest.mark.parametrize("push", [None, 5, "soon", "-PT5M", ""])
 def test_time_is_not_pushed_backwards(push: object) -> None:
     with Server() as server:
-        answer = httpx.post(
+        answer = plain_http.post(
             f"{server.url}/_emulator/clock", json={"push": push}, headers=_bearer(server)
         )
         assert (answer.status_code, answer.json()["code"]) == (400, "InvalidPropertyValue")
@@ -100,11 +100,11 @@ def test_time_goes_on_after_a_restart(tmp_path: Path) -> None:
     with Server(tmp_path) as server:
         things = Things(client_for(server.url, server.key, server.account))
         headers = _bearer(server)
-        httpx.post(f"{server.url}/_emulator/clock", json={"push": "P30D"}, headers=headers)
+        plain_http.post(f"{server.url}/_emulator/clock", json={"push": "P30D"}, headers=headers)
         things.pool()
     with Server(tmp_path) as server:
         [pool] = client_for(server.url, server.key, server.account).list_pools()
-        now = httpx.get(f"{server.url}/_emulator/clock", headers=_bearer(server)).json()["now"]
+        now = plain_http.get(f"{server.url}/_emulator/clock", headers=_bearer(server)).json()["now"]
         assert pool.creation_time is not None
         assert now >= pool.creation_time.isoformat().replace("+00:00", "Z")
 
@@ -116,7 +116,9 @@ def test_reset_leaves_nothing() -> None:
         job = things.job(pool)
         task = things.task(job, "sleep 600")
         things.wait_task(job, task, "running")
-        answer = httpx.post(f"{server.url}/_emulator/reset", headers=_bearer(server), timeout=30)
+        answer = plain_http.post(
+            f"{server.url}/_emulator/reset", headers=_bearer(server), timeout=30
+        )
         assert answer.status_code == 204
         assert list(things.client.list_pools()) == []
         assert list(things.client.list_jobs()) == []

@@ -10,7 +10,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
@@ -25,6 +24,7 @@ from runner.contract import PoolOutput, StackOutputs, parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.machines import find_machine
 from runner.core.prices import load_price_table
+from tests import plain_http
 from tests.e2e.conftest import Cli, new_home, until
 
 # An id as Resource Manager has it; the emulator lets every identity read the account it serves.
@@ -79,11 +79,10 @@ class Lab:
         self.blobs = BlobServiceClient(self.outputs.blob_endpoint, storage)
 
     def push(self, seconds: float) -> None:
-        httpx.post(
+        plain_http.post(
             f"{self.outputs.batch_endpoint}/_emulator/clock",
             json={"push": f"PT{seconds:g}S"},
             headers={"Authorization": f"Bearer {self.keys['batch']}"},
-            trust_env=False,
         ).raise_for_status()
 
     def deploy(self, *pools: PoolConfig) -> None:

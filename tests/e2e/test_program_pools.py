@@ -44,6 +44,7 @@ from runner.flows.recipes import new_recipe
 from runner.flows.submit import submit_run
 from runner.flows.watch import watch_run
 from runner.flows.watch_events import RunEnded
+from tests import plain_http
 from tests.e2e.arm_pools import data_plane
 from tests.e2e.conftest import new_home, until
 
@@ -112,11 +113,10 @@ class Stack:
         self._admin(f"pools/{pool_id}/evict?count=100&notice=0&away=7200", None)
 
     def _admin(self, path: str, body: object) -> None:
-        httpx.post(
+        plain_http.post(
             f"{self.url}/_emulator/{path}",
             json=body,
             headers={"Authorization": f"Bearer {self.key}"},
-            trust_env=False,
             timeout=60,
         ).raise_for_status()
 
@@ -187,7 +187,7 @@ def _azurite(home: Path, account: str, key: str) -> Generator[str]:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, params={"comp": "list"}, trust_env=False).status_code == 403
+        return plain_http.get(url, params={"comp": "list"}).status_code == 403
     except httpx.TransportError:
         return False
 
