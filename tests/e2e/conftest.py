@@ -1,4 +1,4 @@
-"""The installed command in a subprocess, against local services of its own."""
+"""The command in a process of its own, against local services of its own."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import pytest
 
 from tests.e2e.extras import Extras, ensure_extras
+from tests.e2e.warm import warm
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -48,15 +49,8 @@ class Cli:
     def run(
         self, *args: object, timeout_s: float = 240, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(RUNNER), *map(str, args)],
-            env={**self.env, **(env or {})},
-            cwd=self.cwd,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        given = {**self.env, **(env or {})}
+        return warm(RUNNER).run([*map(str, args)], given, self.cwd, timeout_s)
 
     def ok(self, *args: object, **kwargs: Any) -> str:
         done = self.run(*args, **kwargs)

@@ -1,0 +1,172 @@
+"""`runner` in a process of its own which does not load its modules anew: a warm process forks.
+
+Four fifths of the processor time of a short command are imports. Here one process per worker
+imports them once and then forks for every command. The fork gets the arguments, the environment,
+the folder and the pipes that a process of `.venv/bin/runner` would get, runs the same `main`, and
+ends as Python ends but for taking its modules apart. The warm process executes no command itself,
+so none sees what another left. `Cli.start` and `test_installed.py` start the program itself.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import gc
+import importlib
+import json
+import os
+import pkgutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+_PACKAGES = ("runner.core", "runner.azure", "runner.flows", "runner.cli")
+# What commands import within functions; the others come with the packages above.
+_LATE = (
+    "azure.batch.models",
+    "azure.core.pipeline.transport",
+    "azure.storage.blob",
+    "rich.live",
+    "rich.table",
+    "typer.rich_utils",
+)
+_MESSAGE_BYTES = 200_000
+
+
+class Warm:
+    """Runs commands in forks of one process, from any thread."""
+
+    def __init__(self, program: Path) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, __file__, str(program), str(theirs.fileno())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,  # what the streams of a fork are, too
+                stderr=subprocess.PIPE,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C is for the tests, which then end this
+            )
+        atexit.register(self.close)
+
+    def close(self) -> None:
+        """End the process, which ends when nobody can ask it any more."""
+        self._requests.close()
+        self._process.communicate()
+
+    def run(
+        self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """What `subprocess.run` of the command returns and raises."""
+        command = ["runner", *arguments]
+        out, err, (ours, theirs) = os.pipe(), os.pipe(), socket.socketpair()
+        request = json.dumps([list(arguments), dict(env), str(cwd)]).encode()
+        given = [out[1], err[1], theirs.fileno()]
+        socket.send_fds(self._requests, [request], given)
+        theirs.close()
+        os.close(out[1])
+        os.close(err[1])
+        texts = ["", ""]
+        readers = [
+            threading.Thread(target=_read, args=(fd, texts, n), daemon=True)
+            for n, fd in enumerate((out[0], err[0]))
+        ]
+        with ours, ours.makefile("r") as answers:
+            pid = int(answers.readline())
+            timer = threading.Timer(timeout_s, os.kill, (pid, signal.SIGKILL))
+            timer.start()
+            for reader in readers:
+                reader.start()
+            for reader in readers:
+                reader.join(timeout_s)
+            code = int(answers.readline())
+            late = not timer.is_alive()
+            timer.cancel()
+        if late or any(reader.is_alive() for reader in readers):
+            raise subprocess.TimeoutExpired(command, timeout_s, *texts)
+        return subprocess.CompletedProcess(command, code, *texts)
+
+
+@functools.cache
+def warm(program: Path) -> Warm:
+    """The warm process of this worker."""
+    return Warm(program)
+
+
+def _read(fd: int, texts: list[str], number: int) -> None:
+    with open(fd, encoding="utf-8") as pipe:
+        texts[number] = pipe.read()
+
+
+def _serve(program: str, requests: socket.socket) -> None:
+    """Fork for each request; returns in the fork that is to run the command, and at the end."""
+    while True:
+        text, fds, _, _ = socket.recv_fds(requests, _MESSAGE_BYTES, 3)
+        if not text:
+            raise SystemExit
+        if os.fork() == 0:
+            requests.close()
+            return _become(program, fds, *json.loads(text))
+        for fd in fds:
+            os.close(fd)
+
+
+def _become(
+    program: str, fds: Sequence[int], arguments: list[str], env: dict[str, str], cwd: str
+) -> None:
+    """Be the process of a command; another waits for it and tells how it ended."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    out, err, answers = fds
+    pid = os.fork()
+    if pid:
+        os.close(out)
+        os.close(err)
+        os.write(answers, f"{pid}\n".encode())
+        _, status = os.waitpid(pid, 0)
+        os.write(answers, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        os._exit(0)
+    os.close(answers)
+    for fd, standard in ((out, 1), (err, 2)):
+        os.dup2(fd, standard)
+        os.close(fd)
+    os.chdir(cwd)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv[:] = [program, *arguments]
+
+
+def _end(code: int) -> None:
+    threading._shutdown()  # pyright: ignore
+    atexit._run_exitfuncs()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _import_all() -> None:
+    for name in _PACKAGES:
+        package = importlib.import_module(name)
+        for module in pkgutil.iter_modules(package.__path__, f"{name}."):
+            if not module.ispkg:
+                importlib.import_module(module.name)
+    for name in _LATE:
+        importlib.import_module(name)
+
+
+if __name__ == "__main__":
+    _program, _fd = sys.argv[1:]
+    sys.path[0] = str(Path(_program).parent)  # as a script has it
+    _import_all()
+    gc.collect()
+    gc.freeze()
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nobody asks how those that wait have ended
+    with contextlib.closing(socket.socket(fileno=int(_fd))) as _socket:
+        _serve(_program, _socket)
+    from runner.__main__ import main
+
+    _end(main())
