@@ -33,6 +33,7 @@ _OF_RESULTS = {
     "DiskFull": "write less, or choose a VM size with a larger disk",
     "StorageFailed": _RETRY,
     "NodesMissing": "let the pool's nodes reach one another on ports 21000 to 28999",
+    "NodesLate": "have that node do less, as fetch less data; packages are kept on a node",
     "NodeLost": "look at the node: its memory may have run out; or allow retries",
 }
 _ENDS = {

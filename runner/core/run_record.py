@@ -99,7 +99,7 @@ class AttemptStart:
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """`attempts/<n>/end.json`: why an attempt ended; a lost one has none."""
+    """`attempts/<n>/end.json`: why an attempt ended; one whose node was lost has none."""
 
     attempt: int
     ended: str

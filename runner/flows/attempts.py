@@ -18,7 +18,7 @@ from runner.flows.run_view import RunView
 class AttemptRow:
     """One attempt. `why` is succeeded, failed, terminated, lost, cancelled or running.
 
-    `others` are the nodes of rank 1 and up, of a run over several; empty where one has not begun.
+    `others` are the nodes of rank 1 and up, of a run over several; None where one has not begun.
     """
 
     attempt: int
@@ -31,7 +31,7 @@ class AttemptRow:
     step: str | None
     took_s: float | None
     resumed: Resumed | None = None
-    others: tuple[str, ...] = ()
+    others: tuple[str | None, ...] = ()
 
 
 def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ...]:
@@ -49,13 +49,13 @@ def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ..
     )
 
 
-def _others(connection: Connection, record: RunRecord) -> Callable[[int], tuple[str, ...]]:
+def _others(connection: Connection, record: RunRecord) -> Callable[[int], tuple[str | None, ...]]:
     container, ranks = runs_container(connection), range(1, record.nodes)
     found = in_parallel(lambda rank: load_attempts(container, record.run_id, rank), ranks)
     by_rank = [{start.attempt: start.node for start in starts} for starts in found]
     if not by_rank:
         return lambda _: ()
-    return lambda attempt: tuple(nodes.get(attempt, "") for nodes in by_rank)
+    return lambda attempt: tuple(nodes.get(attempt) for nodes in by_rank)
 
 
 def _row(view: RunView, start: AttemptStart, end: AttemptEnd | None, last: int) -> AttemptRow:

@@ -29,14 +29,16 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
-from runner.node.gang import Gang, dismiss, name_node, open_gang, wait_for_requeue
+from runner.node.gang import Gang, dismiss, name_node, open_gang
 from runner.node.hosts import TOKEN_VARIABLE, load_hosts
 from runner.node.notice import watch_notices
 from runner.node.patience import Patience
 from runner.node.predecessors import blocked_by, commit_blocked
+from runner.node.pulse import load_rhythm
 from runner.node.redaction import Redactor, log_to_stdout
 from runner.node.registration import settle_model
 from runner.node.result import recorded_exit_code
+from runner.node.reunion import Outcome, outlive
 from runner.node.run_spec import RunSpec, RunSpecError, parse_run_spec
 from runner.node.scheduled import with_run_id
 from runner.node.settings import (
@@ -79,6 +81,7 @@ def main() -> int:
             node, access.runs, access, RunBlobs(node.run_id), patience, termination,
             load_task_secrets(environment, redactor), redactor, watch_notices(environment, node),
             load_hosts(environment), environment.get(TOKEN_VARIABLE, ""),
+            load_rhythm(environment),
         )  # fmt: skip
         redactor.add(agent.nodes_token)
         code = run_task(agent, script_environment(environment))
@@ -103,7 +106,7 @@ def main() -> int:
 def run_task(agent: Agent, inherited: Mapping[str, str]) -> int:
     """One task execution; the exit code that Batch shall see. Raises StorageError."""
     while (code := _attempt(agent, inherited)) is None:
-        logger.info("the node was not evicted after all: the next attempt runs here")
+        logger.info("the nodes are there after all: the next attempt runs here")
     return code
 
 
@@ -166,10 +169,11 @@ def _run_attempt(
         dismiss(others, again=True)
         conclusion.terminated(events.current)
         return _wait_for_eviction(agent)
+    except NodeLostError as err:
+        dismiss(others, again=True)
+        return _after_loss(agent, conclusion, events, err, spec.retries)
     except StageFailedError as err:
         dismiss(others)
-        if isinstance(err, NodeLostError) and wait_for_requeue(agent.termination, events):
-            return conclusion.terminated(events.current)
         name_node(others, agent.node.node, err)
         _log_failure(err, dirs)
         return conclusion.failed(err, spec.retries)
@@ -197,6 +201,18 @@ def _checkpoints(
         step=streams.metrics.last_step,
         notices=agent.notices,
     )
+
+
+def _after_loss(
+    agent: Agent, conclusion: Conclusion, events: EventLog, err: NodeLostError, retries: int
+) -> int | None:
+    """No failure of the run, if the task is run again or the node's agent comes back."""
+    conclusion.lost(err)
+    came = outlive(agent, events)
+    if came is Outcome.NOTHING:
+        return conclusion.failed(err, retries)
+    code = conclusion.left()
+    return code if came is Outcome.TERMINATED else None
 
 
 def _wait_for_eviction(agent: Agent) -> int | None:

@@ -87,7 +87,7 @@ def write_end(
     step: str | None,
     **more: Any,
 ) -> None:
-    """Say why the attempt ended: succeeded, failed or terminated."""
+    """Say why the attempt ended: succeeded, failed, terminated or, by another node, lost."""
     end = {
         "attempt": number,
         "ended": now_text(),

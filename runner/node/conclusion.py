@@ -70,6 +70,18 @@ class Conclusion:
         self._flush(timeout_s=1.0)
         return TERMINATED_EXIT_CODE
 
+    def lost(self, err: StageFailedError) -> None:
+        """Another node of the run was: what comes of that is not known yet."""
+        message = self._agent.redactor.text(err.message)
+        logger.error("%s", message)
+        self._agent.losses.append(self._number)
+        self._end("lost", None, err.step, message=message)
+
+    def left(self) -> int:
+        """It was lost, and the run goes on, here or elsewhere."""
+        self._flush(timeout_s=1.0)
+        return TERMINATED_EXIT_CODE
+
     def _flush(self, timeout_s: float | None = None) -> None:
         if self._streams is None:
             return
@@ -80,7 +92,7 @@ class Conclusion:
                 # The outcome counts more than a log that could not be written to its end.
                 logger.warning("not everything was written: %s", err)
 
-    def _end(self, why: str, exit_code: int | None, step: str | None) -> None:
+    def _end(self, why: str, exit_code: int | None, step: str | None, **more: str) -> None:
         agent = self._agent
         try:
             write_end(
@@ -91,6 +103,7 @@ class Conclusion:
                 exit_code,
                 step,
                 checkpoint=self._checkpoint_summary(),
+                **more,
             )
         except StorageError as err:
             # The run's outcome counts more than this attempt's.

@@ -16,54 +16,19 @@ from typing import Any
 from runner.node.command import STEP, Ended
 from runner.node.distributed import Company, node_environment
 from runner.node.events import EventLog, Report
-from runner.node.failures import NodeLostError, StageFailedError, TerminatedError
+from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.hosts import Hosts, free_port
 from runner.node.link import Link
+from runner.node.members import Member, Pace
 from runner.node.notice import Notice
+from runner.node.pulse import Pulse, Rhythm
 from runner.node.rendezvous import Door
 from runner.node.resume import Restored
 from runner.node.run_spec import RunSpec
 from runner.node.task import Agent
-from runner.node.termination import Termination
 
 STAGE = "nodes"
 POLL_S = 0.1
-# How long Batch may take to notice that a node is gone.
-REQUEUE_S = 300.0
-
-
-@dataclass(frozen=True)
-class Pace:
-    """How long the primary waits: for nodes to come, for the cause of a failure to show itself,
-    for scripts to end after its own, and for the rest of the others' logs."""
-
-    join_s: float = 600.0
-    cause_s: float = 3.0
-    finish_s: float = 60.0
-    flush_s: float = 15.0
-    hurried_flush_s: float = 1.0
-
-
-@dataclass
-class Member:
-    """Another node of the run."""
-
-    rank: int
-    address: str
-    node: str = ""
-    link: Link | None = None
-    port: int | None = None  # said when it has prepared itself
-    ready: bool = False
-    failure: StageFailedError | None = None
-    ended_at: float | None = None
-    flushed: bool = False
-    stage: str = ""
-    lost: bool = False
-
-    @property
-    def name(self) -> str:
-        """For messages."""
-        return f"rank {self.rank} on node {self.node or self.address}"
 
 
 @dataclass
@@ -76,7 +41,8 @@ class Gang:
     events: EventLog
     check: Callable[[], None]
     on_notice: Callable[[Notice], None] = lambda _: None
-    pace: Pace = Pace()
+    pace: Pace = field(default_factory=Pace)
+    rhythm: Rhythm = field(default_factory=Rhythm)
     members: dict[int, Member] = field(default_factory=dict[int, Member])
 
     def __post_init__(self) -> None:
@@ -84,6 +50,8 @@ class Gang:
         self.members = {rank: Member(rank, address) for rank, address in others}
         self._news = threading.Condition()
         self._closed = False
+        self._started = False
+        self._opened = time.monotonic()
         self._door: Door | None = None
 
     def open(self) -> None:
@@ -100,16 +68,33 @@ class Gang:
 
         Raises StageFailedError for a node that failed or does not come, NodeLostError.
         """
-        count = len(self.members)
+        count, began = len(self.members), time.monotonic()
         with self.events.stage(STAGE, f"waiting for {count} other node{'s'[: count > 1]}") as say:
-            self._await(lambda member: member.port is not None, say, "prepared")
+            self._await(lambda member: member.port is not None, say, "prepared", began)
             where = None if restored is None else (restored.run_id, restored.checkpoint.number)
             self._tell(order="restore", where=where)
-            self._await(lambda member: member.ready, say, "ready")
+            self._await(lambda member: member.ready, say, "ready", began)
             company = self._company()
             self._tell(order="go", company=company.to_json())
+            self._started = True
             self.events.summarise(f"{count + 1} nodes: {', '.join(company.addresses)}")
         return node_environment(company, 0)
+
+    def check_preparing(self) -> None:
+        """Raise what ends the attempt before the scripts run: nobody need prepare on for it.
+
+        StageFailedError, NodeLostError.
+        """
+        if self._started or self._closed:
+            return
+        for member in self.members.values():
+            if member.failure is not None:
+                raise member.failure
+            if member.lost:
+                raise member.loss(STAGE)
+        if time.monotonic() - self._opened > self.pace.prepare_s:
+            text = f"not all nodes were prepared within {self.pace.prepare_s:g} s"
+            raise StageFailedError(STAGE, "NodesLate", text)
 
     @property
     def failed(self) -> bool:
@@ -126,7 +111,7 @@ class Gang:
             # A node that goes takes its script down first, and other scripts with it.
             self._wait(lambda: self._lost() is not None, self.pace.cause_s)
         if (lost := self._lost()) is not None and (ended.exit_code or ended.stopped):
-            raise NodeLostError(STEP, "NodeLost", f"contact with {lost.name} was lost")
+            raise lost.loss(STEP)
         if (first := self._first_failed()) is None or first.failure is None:
             return
         if ended.stopped or not ended.exit_code or (first.ended_at or 0.0) < ended.at:
@@ -172,28 +157,27 @@ class Gang:
         own = self.hosts.own
         return Company(self.hosts.addresses, tuple(ports), free_port(own), free_port(own))
 
-    def _await(self, done: Callable[[Member], bool], say: Report, word: str) -> None:
-        """Until it is `done` for all of them."""
-        began = time.monotonic()
+    def _await(self, done: Callable[[Member], bool], say: Report, word: str, began: float) -> None:
+        """Until it is `done` for all of them; the primary itself was at `began`."""
         with self._news:
             while waiting := [m for m in self.members.values() if not done(m)]:
-                self._raise_trouble(waiting, time.monotonic() - began)
                 self.check()
-                names = ", ".join(_doing(member) for member in waiting)
+                self.check_preparing()
+                self._raise_late(waiting, word, time.monotonic() - began)
+                names = ", ".join(member.doing for member in waiting)
                 count = len(self.members)
                 say(f"not {word} yet: {names}", count - len(waiting), count, "nodes")
                 self._news.wait(POLL_S)
 
-    def _raise_trouble(self, waiting: list[Member], waited_s: float) -> None:
-        for member in self.members.values():
-            if member.failure is not None:
-                raise member.failure
-            if member.lost:
-                raise NodeLostError(STAGE, "NodeLost", f"contact with {member.name} was lost")
+    def _raise_late(self, waiting: list[Member], word: str, waited_s: float) -> None:
         missing = ", ".join(member.name for member in waiting if member.link is None)
         if missing and waited_s > self.pace.join_s:
             text = f"no word from {missing} within {self.pace.join_s:g} s"
             raise StageFailedError(STAGE, "NodesMissing", text)
+        if waited_s > self.pace.behind_s:
+            names = ", ".join(member.doing for member in waiting)
+            text = f"not {word} {self.pace.behind_s:g} s after rank 0 was: {names}"
+            raise StageFailedError(STAGE, "NodesLate", text)
 
     def _wait(self, done: Callable[[], bool], limit_s: float, *, checked: bool = True) -> None:
         until = time.monotonic() + limit_s
@@ -209,35 +193,51 @@ class Gang:
                 member.link.send(**message)
 
     def _welcome(self, link: Link, peer: str) -> None:
-        """One node's thread: who it is, and what it says until it goes."""
+        """One node's thread: who it is, and what it says until it goes, or says nothing."""
+        pulse = Pulse(link, self.rhythm, {"order": "here"})
         hello = link.receive() or {}
-        member, why = self._seat(link, hello, peer)
+        member, refusal = self._seat(link, hello, peer)
         if member is None:
-            link.send(order="leave", why=why, again=self._closed)
+            link.send(order="leave", **refusal)
             link.close()
             return
         link.send(order="welcome", attempt=self.attempt, rank=member.rank)
+        pulse.start()
+        why = "the connection to its agent ended"
         try:
             while (message := link.receive()) is not None:
                 self._hear(member, message)
         except (ValueError, TypeError, KeyError) as err:
-            self.events.aside("notice", "failed", f"{member.name} says what it should not: {err}")
+            why = f"its agent said what it should not: {err}"
+        if link.is_silent:
+            why = f"nothing was heard of its agent for {self.rhythm.silence_s:g} s"
         with self._news:
-            member.lost = not self._closed
-            self._news.notify_all()
+            self._lose(member, why)
+        if member.lost:
+            link.close()  # should it come to life, it shall know
 
-    def _seat(self, link: Link, hello: dict[str, Any], peer: str) -> tuple[Member | None, str]:
+    def _lose(self, member: Member, why: str) -> None:
+        if not self._closed and not member.lost:
+            member.lost = why
+            self.events.aside("notice", "failed", f"{member.name} was lost: {why}")
+        self._news.notify_all()
+
+    def _seat(
+        self, link: Link, hello: dict[str, Any], peer: str
+    ) -> tuple[Member | None, dict[str, Any]]:
         """Its place among the nodes, by the address that it says it has, else is seen to have."""
         known = {member.address: member for member in self.members.values()}
         member = known.get(str(hello.get("address"))) or known.get(peer)
         with self._news:
             if member is None or self._closed:
-                return None, f"{peer} is none of this attempt's nodes"
+                why = f"{peer} is none of this attempt's nodes"
+                return None, {"why": why, "again": self._closed}
             if member.link is not None:
-                return None, f"rank {member.rank} is there already"
+                # One that comes back may be here before its old connection is known to have ended.
+                return None, {"why": f"rank {member.rank} is there already", "again": True}
             member.link, member.node = link, str(hello.get("node") or "")
             self._news.notify_all()
-        return member, ""
+        return member, {}
 
     def _hear(self, member: Member, message: dict[str, Any]) -> None:
         said = message["is"]
@@ -256,9 +256,9 @@ class Gang:
                 member.ended_at = time.monotonic()
             elif said == "failed":
                 member.ended_at = time.monotonic()
-                member.failure = _failure(member, message)
+                member.failure = member.fails(message)
             elif said == "leaving":
-                member.lost = True
+                self._lose(member, "its agent was told to end")
             elif said == "flushed":
                 member.flushed = True
             self._news.notify_all()
@@ -271,7 +271,11 @@ def open_gang(agent: Agent, spec: RunSpec, number: int, events: EventLog) -> Gan
             text = f"the run is for {spec.nodes} nodes, and its task is on one"
             raise StageFailedError(STAGE, "RunSpecInvalid", text)
         return None
-    gang = Gang(agent.hosts, agent.nodes_token, number, events, agent.termination.check)
+    gang = Gang(
+        agent.hosts, agent.nodes_token, number, events, agent.termination.check,
+        rhythm=agent.rhythm,
+    )  # fmt: skip
+    agent.termination.also(gang.check_preparing)
     if agent.notices is not None:
         gang.on_notice = agent.notices.tell
     gang.open()
@@ -288,34 +292,3 @@ def name_node(gang: Gang | None, node: str, err: StageFailedError) -> None:
     """Say in the message that it was the primary's own script that failed."""
     if gang is not None and not err.rank and err.step == STEP and err.code != "NodeLost":
         err.message = f"rank 0 on node {node}: {err.message}"
-
-
-def wait_for_requeue(
-    termination: Termination, events: EventLog, within_s: float = REQUEUE_S
-) -> bool:
-    """Outlive the loss of a node: a task that ended by itself would not be run again.
-
-    Batch ends it and runs it on other nodes. False when nothing comes of that: the node is there,
-    and only our part on it is not.
-    """
-    events.aside("notice", "progress", "a node was lost: waiting for Batch to run the task again")
-    until = time.monotonic() + within_s
-    while not termination.requested and time.monotonic() < until:
-        time.sleep(POLL_S)
-    return termination.requested
-
-
-def _failure(member: Member, message: dict[str, Any]) -> StageFailedError:
-    code = message.get("exit_code")
-    failure = StageFailedError(
-        str(message["step"]),
-        str(message["code"]),
-        f"{member.name}: {message['message']}",
-        None if code is None else int(code),
-    )
-    failure.rank = member.rank
-    return failure
-
-
-def _doing(member: Member) -> str:
-    return f"{member.name} ({member.stage})" if member.stage else member.name

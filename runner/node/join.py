@@ -10,16 +10,20 @@ import logging
 import os
 import shutil
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from runner.node.attempt import CODE_ARCHIVE
 from runner.node.failures import TerminatedError
 from runner.node.hosts import TOKEN_VARIABLE, Hosts, load_hosts
+from runner.node.keeper import keep
 from runner.node.link import Link
 from runner.node.notice import Notice, NoticeWatch, watch_notices
 from runner.node.patience import Patience
 from runner.node.primary import Primary
+from runner.node.pulse import load_rhythm
 from runner.node.redaction import Redactor, log_to_stdout
 from runner.node.rendezvous import find_primary
 from runner.node.settings import (
@@ -39,6 +43,9 @@ logger = logging.getLogger(__name__)
 
 LOG_FILE = "runner-worker.txt"  # beside the script's folders, in the task's working directory
 FIND_S = 900.0  # other nodes may still be fetching the run's files
+# One that was frozen or cut off may come to life, as long as it waits itself (reunion.py).
+FIND_AGAIN_S = 300.0
+KNOCK_S = 1.0
 LAST_WORDS_S = 10.0
 
 
@@ -50,6 +57,7 @@ def join() -> int:
         return 0
     try:
         work_dir = load_node_settings(environment).work_dir
+        rhythm = load_rhythm(environment)
         _take_code(environment, work_dir)
     except (SettingsError, OSError) as err:
         sys.stderr.write(f"this node cannot take part: {err}\n")
@@ -60,7 +68,7 @@ def join() -> int:
     _detach_output(work_dir / LOG_FILE)
     redactor = Redactor()
     log_to_stdout(redactor)
-    return _work(environment, hosts, redactor)
+    return keep(lambda: _work(environment, hosts, redactor), stopped_s=rhythm.silence_s)
 
 
 def _take_code(environment: Mapping[str, str], work_dir: Path) -> None:
@@ -82,8 +90,9 @@ def _detach_output(log: Path) -> None:
 def _work(environment: Mapping[str, str], hosts: Hosts, redactor: Redactor) -> int:
     """Attempt after attempt, until the primary wants no other one."""
     try:
-        while _take_part(environment, hosts, redactor):
-            logger.info("the next attempt runs here too")
+        within_s = FIND_S
+        while within_s:
+            within_s = _take_part(environment, hosts, redactor, within_s)
     except TerminatedError:
         logger.info("terminated by Batch")
     except (SettingsError, StorageError) as err:
@@ -95,8 +104,13 @@ def _work(environment: Mapping[str, str], hosts: Hosts, redactor: Redactor) -> i
     return 0
 
 
-def _take_part(environment: Mapping[str, str], hosts: Hosts, redactor: Redactor) -> bool:
-    """One attempt; whether another one follows. Raises TerminatedError."""
+def _take_part(
+    environment: Mapping[str, str], hosts: Hosts, redactor: Redactor, within_s: float
+) -> float:
+    """One attempt, if the primary is found; how long to look for it again.
+
+    Raises TerminatedError.
+    """
     patience = Patience()
     termination = Termination(on_first=lambda: patience.hurry(LAST_WORDS_S))
     termination.install()
@@ -106,26 +120,48 @@ def _take_part(environment: Mapping[str, str], hosts: Hosts, redactor: Redactor)
         load_task_secrets(environment, redactor), patience, termination, redactor,
     )  # fmt: skip
     redactor.add(token)
-    link = find_primary(hosts.primary, token, within_s=FIND_S, check=termination.check)
+    link = find_primary(hosts.primary, token, within_s=within_s, check=termination.check)
     if link is None:
-        logger.error("%s did not answer within %g s", hosts.primary, FIND_S)
-        return False
+        logger.error("%s did not answer within %g s", hosts.primary, within_s)
+        return 0.0
     try:
-        return _serve(means, link, environment)
+        return _serve(means, link, environment, within_s)
     finally:
         link.close()
 
 
-def _serve(means: Means, link: Link, environment: Mapping[str, str]) -> bool:
-    primary = Primary(link, means.termination)
+def _serve(means: Means, link: Link, environment: Mapping[str, str], within_s: float) -> float:
+    primary = Primary(link, means.termination, load_rhythm(environment))
     primary.start()
     primary.tell("hello", node=means.node.node, address=means.hosts.own)
-    welcome = primary.next_order("welcome")
+    if (welcome := _welcome(primary)) is None:
+        time.sleep(KNOCK_S)
+        return min(_next(primary, means.termination), max(within_s - KNOCK_S, 0.0))
     _pass_on_notices(watch_notices(environment, means.node), primary)
     worker = Worker(means, primary, int(welcome["rank"]), int(welcome["attempt"]))
     worker.run(script_environment(environment))
     primary.wait()
-    return primary.again
+    return _next(primary, means.termination)
+
+
+def _welcome(primary: Primary) -> dict[str, Any] | None:
+    """None from a primary that sends this node away, or is gone at once."""
+    try:
+        return primary.next_order("welcome")
+    except TerminatedError:
+        if not primary.is_over:
+            raise
+        return None
+
+
+def _next(primary: Primary, termination: Termination) -> float:
+    """How long to look for the primary's next attempt."""
+    if termination.is_from_batch:
+        raise TerminatedError
+    if not primary.again:
+        return FIND_AGAIN_S if primary.is_gone else 0.0
+    logger.info("the next attempt runs here too")
+    return FIND_S
 
 
 def _pass_on_notices(notices: NoticeWatch | None, primary: Primary) -> None:

@@ -21,8 +21,9 @@ from runner.node.documents import parse_json
 
 HANDSHAKE_S = 10.0
 LONGEST_LINE = 64 * 1024
-# A node that vanished says nothing: the kernel asks after 15 s of silence, and gives up 20 s later.
-IDLE_S, EVERY_S, PROBES = 15, 5, 4
+# A node that vanished says nothing: the kernel asks after 15 s of silence, and gives up after 90 s,
+# as we do (pulse.py).
+IDLE_S, EVERY_S, PROBES = 15, 15, 5
 
 
 class ImpostorError(Exception):
@@ -36,10 +37,11 @@ class Link:
         self._sock = sock
         self._reader = sock.makefile("rb")
         self._sending = threading.Lock()
+        self.is_silent = False  # whether `receive` gave up
         _notice_when_gone(sock)
 
     def set_timeout(self, seconds: float | None) -> None:
-        """How long anything here may take."""
+        """How long anything here may take: a message to come, too."""
         self._sock.settimeout(seconds)
 
     def send(self, **message: Any) -> bool:
@@ -53,10 +55,13 @@ class Link:
         return True
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None when there will be none."""
+        """The next message; None when there will be none, or none came in time."""
         try:
             line = self._reader.readline(LONGEST_LINE)
             message: Any = parse_json(line) if line.endswith(b"\n") else None
+        except TimeoutError:
+            self.is_silent = True
+            return None
         except (OSError, ValueError):
             return None
         return cast("dict[str, Any]", message) if isinstance(message, dict) else None

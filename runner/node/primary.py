@@ -8,6 +8,7 @@ import threading
 from typing import Any
 
 from runner.node.link import Link
+from runner.node.pulse import Pulse, Rhythm
 from runner.node.termination import Termination
 
 logger = logging.getLogger(__name__)
@@ -18,24 +19,32 @@ POLL_S = 0.1
 class Primary(threading.Thread):
     """Listens until the primary says stop, or says nothing any more: then `termination` begins."""
 
-    def __init__(self, link: Link, termination: Termination) -> None:
+    def __init__(self, link: Link, termination: Termination, rhythm: Rhythm | None = None) -> None:
         super().__init__(name="primary", daemon=True)
         self._link = link
+        self._rhythm = rhythm or Rhythm()
+        self._pulse = Pulse(link, self._rhythm, {"is": "here"})
         self._termination = termination
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
         self._over = threading.Event()
         self.again = False
+        self.is_gone = False  # without having sent this node home
 
     def run(self) -> None:
         """Thread body."""
+        self._pulse.start()
         while (message := self._link.receive()) is not None:
             if message.get("order") in ("stop", "leave"):
                 self.again = bool(message.get("again"))
                 logger.info("the primary says %s", message.get("why") or "that it is over")
                 break
-            self._orders.put(message)
+            if message.get("order") != "here":
+                self._orders.put(message)
         else:
-            logger.warning("the primary is gone")
+            self.is_gone = True
+            silence = f": no word from it for {self._rhythm.silence_s:g} s"
+            logger.warning("the primary is gone%s", silence if self._link.is_silent else "")
+        self._pulse.stop()
         self._over.set()
         self._termination.request()
 

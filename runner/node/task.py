@@ -10,6 +10,7 @@ from runner.node.hosts import Hosts
 from runner.node.inputs import InputAccess
 from runner.node.notice import NoticeWatch
 from runner.node.patience import Patience
+from runner.node.pulse import Rhythm
 from runner.node.redaction import Redactor
 from runner.node.secrets import Secrets
 from runner.node.settings import NodeSettings
@@ -34,3 +35,5 @@ class Agent:
     notices: NoticeWatch | None = None
     hosts: Hosts | None = None  # of a run over several nodes
     nodes_token: str = field(default="", repr=False)
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    losses: list[int] = field(default_factory=list[int])  # attempts that ended by a lost node

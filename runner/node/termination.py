@@ -16,6 +16,8 @@ class Termination:
     def __init__(self, on_first: Callable[[], None]) -> None:
         self._requested = threading.Event()
         self._on_first = on_first
+        self._also: Callable[[], None] = lambda: None
+        self.is_from_batch = False  # and not from ourselves
 
     def install(self) -> None:
         """Listen to SIGTERM and SIGINT; call it in the main thread."""
@@ -28,9 +30,14 @@ class Termination:
         return self._requested.is_set()
 
     def check(self) -> None:
-        """Raise TerminatedError when the task shall end."""
+        """Raise TerminatedError when the task shall end, or what `also` was given raises."""
         if self.requested:
             raise TerminatedError
+        self._also()
+
+    def also(self, check: Callable[[], None]) -> None:
+        """Something else that may end what is going on; it replaces what was given before."""
+        self._also = check
 
     def request(self) -> None:
         """As the signal does; from any thread."""
@@ -40,4 +47,5 @@ class Termination:
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         del signum, frame
+        self.is_from_batch = True
         self.request()

@@ -75,10 +75,15 @@ class GangTask(Task):
     def worker_log(self, rank: int) -> str:
         return (self.work_dir(rank) / "runner-worker.txt").read_text()
 
-    def kill_worker(self, script_pid: int) -> None:
-        """The agent of a node, and with it its script; `script_pid` is the script's."""
-        stat = Path(f"/proc/{script_pid}/stat").read_text()
-        os.kill(int(stat.rpartition(")")[2].split()[1]), signal.SIGKILL)
+    def worker_of(self, script_pid: int) -> int:
+        """The agent of a node, by its script."""
+        return psutil.Process(script_pid).ppid()
+
+    def lose_node(self, script_pid: int) -> None:
+        """All of it, as when it is evicted; what keeps its worker is there no more, either."""
+        worker = self.worker_of(script_pid)
+        for pid in (psutil.Process(worker).ppid(), worker):
+            os.kill(pid, signal.SIGKILL)
 
     def folder_of(self, rank: int) -> Path:
         """`AZ_BATCH_TASK_SHARED_DIR` of one node, with the files for every node."""

@@ -245,13 +245,16 @@ def test_lost_node_fails_nothing_while_batch_may_run_the_task_again(
     primary = gang.start_gang(3)
     until(lambda: gang.pids(3))
     pids = gang.pids(3) or {}
-    gang.kill_worker(pids[1])
+    gang.lose_node(pids[1])
     until(lambda: gang.all_gone(pids))
     until(lambda: "waiting for Batch" in gang.text("attempts/1/events.jsonl"))
     assert primary.poll() is None
     primary.send_signal(signal.SIGTERM)  # as Batch does when it requeues
     assert primary.wait(60) == 143
     assert not gang.has("result.json")
+    end = gang.json("attempts/1/end.json")
+    lost = "rank 1 on node tvm-1 was lost: the connection to its agent ended"
+    assert (end["why"], end["message"]) == ("lost", lost)
 
 
 def test_every_node_goes_on_from_the_same_checkpoint(gang: GangTask, until: Until) -> None:

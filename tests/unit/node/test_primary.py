@@ -7,18 +7,20 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from runner.node.command import Ended
 from runner.node.events import EventLog
 from runner.node.failures import NodeLostError, StageFailedError, TerminatedError
-from runner.node.gang import Gang, Pace, wait_for_requeue
+from runner.node.gang import Gang
 from runner.node.hosts import Hosts
 from runner.node.lines import LineQueue
 from runner.node.link import Link
+from runner.node.members import Pace
+from runner.node.pulse import Rhythm
 from runner.node.rendezvous import find_primary
-from runner.node.termination import Termination
 
 QUICK = Pace(join_s=0.3, cause_s=0.3, finish_s=0.3, flush_s=0.3)
 HOSTS = Hosts(("127.0.0.1", "127.0.0.2", "127.0.0.3"), "127.0.0.1", is_primary=True)
@@ -28,11 +30,14 @@ Until = Callable[[Callable[[], object]], None]
 class Party:
     """A primary, and the links of those that came to it, by rank."""
 
-    def __init__(self) -> None:
+    def __init__(self, pace: Pace = QUICK, rhythm: Rhythm | None = None) -> None:
         self.token = secrets.token_hex(16)
         self.queue = LineQueue()
         self.stopped = False
-        self.gang = Gang(HOSTS, self.token, 1, EventLog(self.queue), check=self._check, pace=QUICK)
+        self.gang = Gang(
+            HOSTS, self.token, 1, EventLog(self.queue), self._check,
+            pace=pace, rhythm=rhythm or Rhythm(),
+        )  # fmt: skip
         self.gang.open()
         self.links: dict[int, Link] = {}
 
@@ -72,6 +77,14 @@ class Party:
     def _check(self) -> None:
         if self.stopped:
             raise TerminatedError
+
+
+def _trouble(gang: Gang) -> str:
+    try:
+        gang.check_preparing()
+    except StageFailedError as err:
+        return err.code
+    return ""
 
 
 @pytest.fixture
@@ -121,6 +134,63 @@ def test_node_that_vanishes_before_the_start_is_lost(party: Party) -> None:
     party.links[2].close()
     with pytest.raises(NodeLostError, match="rank 2 on node tvm-2"):
         party.gang.assemble(None)
+
+
+def test_node_that_says_nothing_is_lost_and_told_so_should_it_wake_up(until: Until) -> None:
+    party = Party(rhythm=Rhythm(0.3))
+    party.come(1)
+    until(lambda: party.gang.failed)
+    with pytest.raises(NodeLostError) as caught:
+        party.gang.check_preparing()
+    text = "rank 1 on node tvm-1 was lost: nothing was heard of its agent for 0.3 s"
+    assert (caught.value.message, caught.value.rank) == (text, 1)
+    assert party.said()[-1] == text
+    heard: list[object] = []
+    while (message := party.links[1].receive()) is not None:
+        heard.append(message["order"])
+    assert set(heard) <= {"here"}
+    party.gang.close()
+
+
+def test_primary_says_all_the_time_that_it_is_there() -> None:
+    party = Party(rhythm=Rhythm(6.0))
+    party.come(1)
+    assert [party.links[1].receive() for _ in range(2)] == [{"order": "here"}] * 2
+    party.gang.close()
+
+
+def test_nodes_that_do_not_get_ready_in_time_are_named_with_what_they_do() -> None:
+    party = Party(pace=replace(QUICK, join_s=60.0, behind_s=0.3))
+    party.come(1, **{"is": "prepared", "port": 4000})
+    party.come(2, **{"is": "stage", "text": "installing packages"})
+    with pytest.raises(StageFailedError) as caught:
+        party.gang.assemble(None)
+    assert caught.value.code == "NodesLate"
+    assert "rank 0 was: rank 2 on node tvm-2 (installing packages)" in caught.value.message
+    party.gang.close()
+
+
+def test_preparing_has_an_end_on_the_primary_too(until: Until) -> None:
+    party = Party(pace=replace(QUICK, prepare_s=0.05))
+    until(lambda: _trouble(party.gang) == "NodesLate")
+    party.gang.close()
+    assert not _trouble(party.gang), "what follows is not held up by it"
+
+
+def test_preparing_of_the_primary_ends_when_another_node_fails(party: Party, until: Until) -> None:
+    words = {"step": "environment", "code": "EnvironmentFailed", "message": "x", "exit_code": None}
+    party.come(1, **{"is": "failed"}, **words)
+    until(lambda: party.gang.failed)
+    assert _trouble(party.gang) == "EnvironmentFailed"
+
+
+def test_what_happens_while_scripts_run_does_not_end_them_by_raising(
+    party: Party, until: Until
+) -> None:
+    party.assemble()
+    party.links[1].close()
+    until(lambda: party.gang.failed)
+    assert not _trouble(party.gang)
 
 
 def test_cancel_is_heard_while_nodes_prepare(party: Party) -> None:
@@ -200,12 +270,4 @@ def test_nonsense_from_a_node_loses_that_node_only(party: Party, until: Until) -
     party.assemble()
     party.links[1].send(**{"is": "prepared", "port": "no number"})
     until(lambda: party.gang.failed)
-    assert "rank 1 on node tvm-1 says what it should not" in party.said()[-1]
-
-
-def test_task_waits_for_batch_and_then_for_nothing() -> None:
-    events = EventLog(LineQueue())
-    termination = Termination(on_first=lambda: None)
-    assert not wait_for_requeue(termination, events, within_s=0.2)
-    termination.request()
-    assert wait_for_requeue(termination, events, within_s=30)
+    assert "rank 1 on node tvm-1 was lost: its agent said what it should not" in party.said()[-1]

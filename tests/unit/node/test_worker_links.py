@@ -1,0 +1,156 @@
+"""How a worker takes what its primary says, or does not say; and who keeps the worker."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.node.failures import TerminatedError
+from runner.node.hosts import Hosts
+from runner.node.link import Link
+from runner.node.primary import Primary
+from runner.node.pulse import Rhythm, load_rhythm
+from runner.node.rendezvous import Door, find_primary
+from runner.node.reunion import Reunion
+from runner.node.settings import SettingsError
+from runner.node.termination import Termination
+from tests.processes import alive
+
+Until = Callable[[Callable[[], object]], None]
+HOSTS = Hosts(("127.0.0.1", "127.0.0.2", "127.0.0.3"), "127.0.0.1", is_primary=True)
+KEPT = """
+import os, pathlib, sys, time
+from runner.node.keeper import keep
+folder = pathlib.Path(sys.argv[1])
+def work():
+    (folder / str(os.getpid())).touch()
+    while not (folder / "go").exists():
+        time.sleep(0.01)
+    return 7
+sys.exit(keep(work, stopped_s=0.2))
+"""
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[Link, Link]]:
+    """A link's two ends: the primary's, the worker's."""
+    token, came = secrets.token_hex(16), list[Link]()
+    door = Door("127.0.0.1", token, lambda link, _: came.append(link))
+    door.start()
+    found = find_primary("127.0.0.1", token, within_s=30)
+    assert found is not None
+    while not came:
+        pass
+    yield came[0], found
+    door.close()
+    for link in (came[0], found):
+        link.close()
+
+
+def test_worker_of_a_frozen_primary_ends_its_script(ends: tuple[Link, Link], until: Until) -> None:
+    termination = Termination(on_first=lambda: None)
+    primary = Primary(ends[1], termination, Rhythm(0.3))
+    primary.start()
+    until(lambda: termination.requested)
+    assert primary.is_gone
+    assert not primary.again
+    with pytest.raises(TerminatedError):
+        primary.next_order("go")
+
+
+def test_worker_says_all_the_time_that_it_is_there(ends: tuple[Link, Link]) -> None:
+    primary = Primary(ends[1], Termination(on_first=lambda: None), Rhythm(6.0))
+    primary.start()
+    assert [ends[0].receive() for _ in range(2)] == [{"is": "here"}] * 2
+    ends[0].send(order="here")
+    ends[0].send(order="go", n=1)
+    assert primary.next_order("go")["n"] == 1
+
+
+def test_silence_that_is_no_number_of_seconds_is_refused() -> None:
+    assert load_rhythm({}).every_s == 15.0
+    assert load_rhythm({"RUNNER_NODES_SILENCE": "3"}).silence_s == 3.0
+    for told in ("soon", "0", "-1", "nan", "inf"):
+        with pytest.raises(SettingsError):
+            load_rhythm({"RUNNER_NODES_SILENCE": told})
+
+
+def test_reunion_is_complete_when_every_node_has_knocked(until: Until) -> None:
+    token = secrets.token_hex(16)
+    with Reunion(HOSTS, token) as reunion:
+        for address in HOSTS.addresses[1:]:
+            assert not reunion.complete
+            link = find_primary("127.0.0.1", token, within_s=30)
+            assert link is not None
+            link.send(**{"is": "hello"}, address=address)
+            answer = link.receive() or {}
+            assert (answer["order"], answer["again"]) == ("leave", True)
+        until(lambda: reunion.complete)
+
+
+@pytest.fixture
+def keeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KEPT), str(tmp_path)])
+    yield process
+    process.kill()
+    process.wait()
+
+
+def _workers(folder: Path, count: int) -> list[int]:
+    """In the order of their births."""
+    found = sorted((path for path in folder.iterdir() if path.name.isdigit()),
+                   key=lambda path: path.stat().st_mtime_ns)  # fmt: skip
+    return [int(path.name) for path in found] if len(found) == count else []
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_worker_that_is_killed_or_stopped_has_a_successor(
+    keeper: subprocess.Popen[bytes], tmp_path: Path, until: Until, number: signal.Signals
+) -> None:
+    until(lambda: _workers(tmp_path, 1))
+    first = _workers(tmp_path, 1)[0]
+    os.kill(first, number)
+    until(lambda: _workers(tmp_path, 2))
+    assert not alive(first)
+    (tmp_path / "go").touch()
+    assert keeper.wait(60) == 7
+
+
+def test_worker_that_is_stopped_for_a_moment_goes_on(tmp_path: Path, until: Until) -> None:
+    script = KEPT.replace("stopped_s=0.2", "stopped_s=600")
+    process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
+    until(lambda: _workers(tmp_path, 1))
+    [worker] = _workers(tmp_path, 1)
+    os.kill(worker, signal.SIGSTOP)
+    os.kill(worker, signal.SIGCONT)
+    (tmp_path / "go").touch()
+    assert process.wait(60) == 7
+    assert _workers(tmp_path, 1) == [worker]
+
+
+def test_worker_that_batch_ends_has_none_and_dies_with_its_keeper(
+    keeper: subprocess.Popen[bytes], tmp_path: Path, until: Until
+) -> None:
+    until(lambda: _workers(tmp_path, 1))
+    keeper.send_signal(signal.SIGTERM)
+    assert keeper.wait(60) == 137
+    assert not alive(_workers(tmp_path, 1)[0])
+
+
+def test_worker_dies_with_its_keeper(
+    keeper: subprocess.Popen[bytes], tmp_path: Path, until: Until
+) -> None:
+    until(lambda: _workers(tmp_path, 1))
+    keeper.kill()
+    keeper.wait(60)
+    [worker] = _workers(tmp_path, 1)
+    until(lambda: not alive(worker))
+    assert _workers(tmp_path, 1) == [worker]
