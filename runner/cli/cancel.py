@@ -44,7 +44,8 @@ def _cancel_group(out: Output, connection: Connection, reference: str, err: Runn
     from runner.flows.groups import cancel_group, group_instead
 
     group = group_instead(connection, reference, err)
-    done = cancel_group(connection, group)
+    with out.stages() as view:
+        done = cancel_group(connection, group, view.on_progress)
     rows = [
         {
             "task": name,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,16 +11,14 @@ from runner.cli.output import Output, OutputFormat, OutputOption, StageView
 from runner.cli.request_options import DryRunOption, PoolOption
 from runner.cli.run_options import DetachOption, StackOption, TargetOption, open_settings
 from runner.cli.where_options import PriorityOption
-from runner.core.errors import ExitCode, RunnerError
+from runner.core.errors import ExitCode
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
     from runner.core.settings import Settings
     from runner.core.submit_file import SubmitFile
     from runner.flows.group_plan import GroupRequest, PreparedGroup
-    from runner.flows.groups import GroupView
 
-_LOOK_S = 1.0
 _INTERRUPTED = 130
 
 
@@ -144,12 +141,13 @@ def _follow(
     out: Output, connection: Connection, settings: Settings, prepared: PreparedGroup
 ) -> None:
     from runner.cli.group_view import show_group
+    from runner.cli.group_watch import watch_group
     from runner.core.states import RunState
 
     group = prepared.group
     out.note(f"group {group.group_id}   (Ctrl-C leaves it running)")
     try:
-        view = _watch(out, connection, settings, prepared)
+        view = watch_group(out, connection, settings, group)
     except KeyboardInterrupt:
         out.note(f"detached; the runs go on. See them: runner show {group.group_id}")
         out.note(f"                         End them: runner cancel {group.group_id}")
@@ -158,34 +156,3 @@ def _follow(
     states = {row.status.state for row in view.rows.values() if row.status}
     if states != {RunState.SUCCEEDED}:
         raise typer.Exit(ExitCode.RUN_FAILED)
-
-
-def _watch(
-    out: Output, connection: Connection, settings: Settings, prepared: PreparedGroup
-) -> GroupView:
-    """Say each change of a task's state, until all have ended. Lost contact is waited out."""
-    from runner.azure.faults import SERVICES_DOWN
-    from runner.flows.groups import load_group_view
-    from runner.flows.watch import PATIENCE_S
-
-    seen: dict[str, str] = {}
-    last_contact = time.monotonic()
-    while True:
-        try:
-            view = load_group_view(connection, settings.home, prepared.group)
-            last_contact = time.monotonic()
-        except RunnerError as err:
-            if err.code != SERVICES_DOWN or time.monotonic() - last_contact > PATIENCE_S:
-                raise
-            time.sleep(_LOOK_S)
-            continue
-        for name, row in view.rows.items():
-            state = row.status.state.value if row.status else "unreadable"
-            reason = row.status.reason if row.status else row.problem
-            text = f"{state}: {reason}" if reason else state
-            if seen.get(name) != text:
-                out.note(f"{name}  {text}")
-                seen[name] = text
-        if all(row.status is None or row.status.state.final for row in view.rows.values()):
-            return view
-        time.sleep(_LOOK_S)

@@ -21,6 +21,11 @@ def in_order(after: Edges) -> tuple[str, ...]:
 
     Raises CyclicError. Names that are no task are the caller's to find.
     """
+    return tuple(name for level in levels(after) for name in level)
+
+
+def levels(after: Edges) -> tuple[tuple[str, ...], ...]:
+    """The same, those together that may run at the same time."""
     sorter = TopologicalSorter({name: tuple(after[name]) for name in after})
     try:
         sorter.prepare()
@@ -28,12 +33,15 @@ def in_order(after: Edges) -> tuple[str, ...]:
         # graphlib names each task before the one that depends on it: read it as the file does.
         raise CyclicError(list(reversed(err.args[1]))) from err
     place = {name: number for number, name in enumerate(after)}
-    order: list[str] = []
+    found: list[tuple[str, ...]] = []
     while sorter.is_active():
         ready = sorted(sorter.get_ready(), key=place.__getitem__)
-        order += ready
+        found.append(tuple(ready))
         sorter.done(*ready)
-    return tuple(order)
+    return tuple(found)
+
+
+_NAMED = 3  # predecessors that one line of the picture names; more say nothing
 
 
 def draw(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...]:
@@ -50,7 +58,7 @@ def draw(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...
     while stack:
         name, lead, mark, below = stack.pop()
         others = sorted(set(after[name]), key=place.__getitem__)[:-1]
-        also = f"  (also after {', '.join(others)})" if others else ""
+        also = f"  (also after {_few(others)})" if others else ""
         note = (notes or {}).get(name, "")
         lines.append(f"{lead}{mark}{name}{f'  {note}' if note else ''}{also}")
         inner = children.get(name, [])
@@ -58,3 +66,11 @@ def draw(after: Edges, notes: Mapping[str, str] | None = None) -> tuple[str, ...
             last = number == len(inner) - 1
             stack.append((child, lead + below, "└─ " if last else "├─ ", "   " if last else "│  "))
     return tuple(lines)
+
+
+def _few(names: Sequence[str]) -> str:
+    """`a, b and 97 more`: the last one is named where it alone would be left."""
+    if len(names) <= _NAMED:
+        return ", ".join(names)
+    shown = names[: _NAMED - 1]
+    return f"{', '.join(shown)} and {len(names) - len(shown)} more"

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from runner.core.dag import CyclicError, levels
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.run_record import FORMAT
 
 FOLDER = "groups/"
+SUBMITTING = "submitting/"  # notes of submissions whose tasks are not all there yet
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,10 @@ def parse_group(content: bytes, group_id: str) -> Group:
         if int(raw["format"]) > FORMAT:
             raise ValueError(f"it has format {raw['format']}, this runner reads {FORMAT}")
         tasks: dict[str, Any] = raw["tasks"]
+        after = {
+            name: tuple(str(before) for before in task["after"]) for name, task in tasks.items()
+        }
+        levels(after)  # or it could neither be drawn nor ended in its order
         return Group(
             group_id=raw["group_id"],
             name=raw["name"],
@@ -61,9 +67,17 @@ def parse_group(content: bytes, group_id: str) -> Group:
             job_id=raw["job_id"],
             pool=raw["pool"],
             runs={name: str(task["run_id"]) for name, task in tasks.items()},
-            after={name: tuple(task["after"]) for name, task in tasks.items()},
+            after=after,
         )
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError) as err:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        AttributeError,
+        RecursionError,
+        CyclicError,
+    ) as err:
         raise RunnerError(
             "R-GROUP-BROKEN",
             f"group {group_id} cannot be read",

@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.errors import RunnerError
+from runner.core.dag import CyclicError, Edges, in_order
+from runner.core.errors import ExitCode, RunnerError
 from runner.core.overrides import resolve_params
 from runner.core.plan import CodeRef, RunInputs, RunPlan, to_arguments
 from runner.core.pool_choice import check_nodes
@@ -97,6 +98,20 @@ def choose_same_pool(wanted: str | None, record: RunRecord, outputs: StackOutput
         + ("" if wanted else f"; {record.run_id} ran on one that is gone"),
         fix=f"--pool {outputs.pools[0].id}" if outputs.pools else "runner up",
     )
+
+
+def order_again(after: Edges) -> tuple[str, ...]:
+    """Runs behind those they wait for. Raises RunnerError where that goes in a circle."""
+    try:
+        return in_order(after)
+    except CyclicError as err:
+        raise RunnerError(
+            "R-RETRY-CYCLE",
+            f"these runs wait for one another: {' -> '.join(err.path)}",
+            why="no submission makes such a circle: a run.json of them was changed since",
+            fix="repeat the others one by one: runner ps --status failed, runner retry RUN",
+            exit_code=ExitCode.RUN_FAILED,
+        ) from err
 
 
 def _kept(raw: Mapping[str, Any], asked: Repetition) -> dict[str, Any]:

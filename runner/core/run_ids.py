@@ -13,6 +13,8 @@ MAX_ID = 64  # Batch ids: 1-64 of [A-Za-z0-9_-], case-insensitive
 SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no 0/o, 1/l
 _LOOKED_AT = 1000  # ids, for one that was meant
 _STAMP_LENGTH = len("-20261121-143005-k3f9")
+_NAME_END = re.compile(r"-\d{8}-")
+_NAMES_ALIKE = 0.75
 _RUN_ID = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9_-]*)-(?P<stamp>\d{8}-\d{6})-(?P<suffix>[a-z0-9]{4})$"
 )
@@ -85,4 +87,10 @@ def near_run(text: str, ids: Sequence[str]) -> str | None:
 
     beginnings = {run_id[: len(text)]: run_id for run_id in reversed(ids[:_LOOKED_AT])}
     found = difflib.get_close_matches(text, beginnings, n=1, cutoff=0.75)
-    return beginnings[found[0]] if found else None
+    if not found:
+        return None
+    near = beginnings[found[0]]
+    # Times of one day are alike: they must not make ids of other names look near.
+    names = (_NAME_END.split(text)[0], _NAME_END.split(near)[0])
+    alike = difflib.SequenceMatcher(None, *names).ratio() >= _NAMES_ALIKE
+    return near if alike or not _NAME_END.search(text) else None

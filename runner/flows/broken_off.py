@@ -17,7 +17,7 @@ from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
 from runner.core.errors import RunnerError
-from runner.core.group import group_blob, parse_group
+from runner.core.group import SUBMITTING, group_blob, parse_group
 from runner.core.run_record import FORMAT
 from runner.flows.groups import cancel_group
 from runner.flows.run_documents import runs_container
@@ -25,7 +25,6 @@ from runner.node.documents import parse_json
 
 logger = logging.getLogger(__name__)
 
-FOLDER = "submitting/"
 _SURELY_OVER = timedelta(minutes=15)  # nobody adds tasks for so long
 
 
@@ -36,7 +35,7 @@ def submitting(connection: Connection, group_id: str) -> Generator[None]:
     The note goes when that is done, or was refused and taken back; it stays when storage or Batch
     went away, or this process did.
     """
-    container, blob = runs_container(connection), f"{FOLDER}{group_id}.json"
+    container, blob = runs_container(connection), f"{SUBMITTING}{group_id}.json"
     begun = datetime.now(UTC).isoformat()
     container.create(blob, {"format": FORMAT, "group_id": group_id, "begun": begun})
     try:
@@ -55,7 +54,7 @@ def finish_broken_off(connection: Connection, now: datetime | None = None) -> No
     """
     container = runs_container(connection)
     before = (now or datetime.now(UTC)) - _SURELY_OVER
-    for note in container.list(FOLDER):
+    for note in container.list(SUBMITTING):
         content = container.read(note.name)
         try:
             raw = parse_json(content or b"")

@@ -26,6 +26,7 @@ from runner.core.settings import Settings
 from runner.core.spec_inputs import to_inputs
 from runner.core.submit_file import SubmitFile, TaskFile, edges, must_succeed
 from runner.flows.local_containers import with_container_pool
+from runner.flows.once import Once
 from runner.flows.prepare import PreparedRun, TrainOptions, prepare_run
 
 _STAMP = len("-20261121-143005-k3f9")
@@ -54,7 +55,8 @@ class PreparedGroup:
 
 def load_tasks(file: SubmitFile, base: Path) -> dict[str, Recipe]:
     """The recipe of every task, with what the file says of it. Raises RunnerError naming it."""
-    return {name: _recipe(name, task, file, base) for name, task in file.tasks.items()}
+    once = Once()
+    return {name: _recipe(name, task, file, base, once) for name, task in file.tasks.items()}
 
 
 def prepare_group(
@@ -79,11 +81,12 @@ def prepare_group(
     pending = frozenset(group.runs.values())
     priority = file.priority if request.priority is None else request.priority
     prepared: dict[str, PreparedRun] = {}
+    once = Once()
     for name in in_order(edges(file)):
         options = task_options(file.tasks[name], path.parent, overrides[name], experiment)
         where = replace(settings, pool=pool.id)
         ready = prepare_run(
-            recipes[name], where, outputs, options, on_progress, fetch_data=fetch_data
+            recipes[name], where, outputs, options, on_progress, fetch_data=fetch_data, once=once
         )
         plan = _placed(name, ready, file, group, priority)
         prepared[name] = replace(ready, plan=plan, pending_runs=pending)
@@ -179,9 +182,9 @@ def _suffix() -> str:
     return "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))
 
 
-def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path) -> Recipe:
+def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path, once: Once) -> Recipe:
     try:
-        recipe = _loaded(name, task, base)
+        recipe = _loaded(name, task, base, once)
     except RunnerError as err:
         raise RunnerError(
             err.code, f"task {name}: {err.what}", why=err.why, fix=err.fix, exit_code=err.exit_code
@@ -209,9 +212,10 @@ def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path) -> Recipe:
     )
 
 
-def _loaded(name: str, task: TaskFile, base: Path) -> Recipe:
-    if task.recipe is not None:
-        return load_recipe(task.recipe, cwd=base)
+def _loaded(name: str, task: TaskFile, base: Path, once: Once) -> Recipe:
+    ref = task.recipe
+    if ref is not None:
+        return once(ref, lambda: load_recipe(ref, cwd=base))
     folder = (base / Path(task.folder or ".").expanduser()).resolve()
     if not folder.is_dir():
         raise RunnerError("R-SUBMIT-FOLDER", f"there is no folder {folder}", fix="correct `folder`")

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from runner.azure.batch import close_when_done
+from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
-from runner.core.dag import in_order
+from runner.core.dag import levels
 from runner.core.errors import RunnerError
-from runner.core.group import FOLDER, Group, group_blob, parse_group
-from runner.core.run_ids import check_reference, is_run_id
+from runner.core.group import FOLDER, SUBMITTING, Group, group_blob, parse_group
+from runner.core.progress import OnProgress, Progress, ignore_progress
+from runner.core.run_ids import check_reference, is_run_id, near_run, newest_first
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import parse_run
 from runner.flows.cancel import Cancelled, cancel_run
@@ -41,23 +43,50 @@ def find_group(connection: Connection, reference: str) -> Group:
         names = sorted(names, key=lambda name: name[-len("20261121-143005-k3f9.json") :])[-1:]
     if len(names) == 1 and (content := container.read(names[0])) is not None:
         return parse_group(content, names[0])
-    what = f"{text!r} begins {len(names)} groups" if names else f"there is no group {text!r}"
-    shown = ", ".join(name.removeprefix(FOLDER).removesuffix(".json") for name in names[:5])
-    raise RunnerError(
-        "R-GROUP-UNKNOWN", what, why=shown, fix="type more of it" if names else "runner submit FILE"
-    )
+    raise _several(text, names) if names else _no_group(container, text)
+
+
+def _several(text: str, names: Sequence[str]) -> RunnerError:
+    shown = ", ".join(_group_id(name) for name in names[:5]) + (", ..." if len(names) > 5 else "")
+    fix = f"type more of it, for example {_group_id(names[-1])}"
+    return RunnerError("R-GROUP-AMBIGUOUS", f"{text!r} begins {len(names)} groups", why=shown,
+                       fix=fix)  # fmt: skip
+
+
+def _no_group(container: BlobContainer, text: str) -> RunnerError:
+    if begun := [note.name for note in container.list(f"{SUBMITTING}{text}")]:
+        group_id = begun[0].removeprefix(SUBMITTING).removesuffix(".json")
+        return RunnerError(
+            "R-GROUP-SUBMITTING",
+            f"the submission of {group_id} has not come to its tasks",
+            why="it is going on at this moment, or it was killed: then nothing of it runs",
+            fix="look again in a moment; if it was killed, runner submit FILE again",
+        )
+    near = near_run(text, newest_first([_group_id(blob.name) for blob in container.list(FOLDER)]))
+    fix = f"did you mean {near}?" if near else "runner submit FILE makes one"
+    return RunnerError("R-GROUP-UNKNOWN", f"there is no group {text!r}", fix=fix)
+
+
+def _group_id(blob: str) -> str:
+    return blob.removeprefix(FOLDER).removesuffix(".json")
 
 
 def group_instead(connection: Connection, reference: str, err: RunnerError) -> Group:
-    """The group that a reference means which is no run; raises `err` where it is none either."""
+    """The group that a reference means which is no run.
+
+    Raises what says most: `err` itself, or why it is no group either.
+    """
     if err.code not in _NOT_A_RUN:
         raise err
     try:
         return find_group(connection, reference)
     except RunnerError as other:
-        if other.code != "R-GROUP-UNKNOWN":
-            raise
-        raise err from None
+        no_group = other.code in ("R-GROUP-UNKNOWN", "R-GROUP-AMBIGUOUS")
+        if no_group and err.code == "R-RUN-AMBIGUOUS":
+            raise err from None
+        if other.code == "R-GROUP-UNKNOWN" and "did you mean" not in other.fix:
+            raise err from None
+        raise
 
 
 def load_group_view(connection: Connection, home: Path, group: Group) -> GroupView:
@@ -67,7 +96,9 @@ def load_group_view(connection: Connection, home: Path, group: Group) -> GroupVi
     return GroupView(group, {ids[row.run_id]: row for row in history.rows})
 
 
-def cancel_group(connection: Connection, group: Group) -> dict[str, Cancelled]:
+def cancel_group(
+    connection: Connection, group: Group, on_progress: OnProgress = ignore_progress
+) -> dict[str, Cancelled]:
     """End every run of a group that has not ended; the last first, so that none starts meanwhile.
 
     Its job closes, since all its tasks are complete then: also one that a `runner submit` which was
@@ -75,10 +106,17 @@ def cancel_group(connection: Connection, group: Group) -> dict[str, Cancelled]:
     """
     container = runs_container(connection)
     done: dict[str, Cancelled] = {}
-    for name in reversed(in_order(group.after)):
+    on_progress(Progress("cancel", "start"))
+
+    def cancel(name: str) -> None:
         run_id = group.runs[name]
         content = container.read(RunPaths(run_id).run)
         if content is not None:
             done[name] = cancel_run(connection, parse_run(content, run_id))
+        on_progress(Progress("cancel", "progress", "", len(done), len(group.runs), "tasks"))
+
+    for level in reversed(levels(group.after)):
+        in_parallel(cancel, level)
     close_when_done(connection, group.job_id)
-    return done
+    on_progress(Progress("cancel", "end", "", len(done), len(group.runs), "tasks"))
+    return {name: done[name] for name in group.runs if name in done}

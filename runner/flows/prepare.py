@@ -7,6 +7,7 @@ import os
 import secrets
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 from runner.contract import StackOutputs
@@ -24,6 +25,7 @@ from runner.core.settings import Settings
 from runner.flows.datasets import Dataset, check_dataset, resolve_dataset
 from runner.flows.inputs import NamedInput, local_paths, prepare_inputs
 from runner.flows.local_containers import with_container_pool
+from runner.flows.once import Once
 from runner.flows.provenance import git_revision
 from runner.node.pack import build_agent
 
@@ -83,25 +85,37 @@ def prepare_run(
     on_progress: OnProgress,
     *,
     fetch_data: bool = True,
+    once: Once | None = None,
 ) -> PreparedRun:
     """Pack the code, find the data, and plan.
 
     `fetch_data=False` leaves the network alone: data that does not lie here is only known by name.
+    `once` is shared by runs of one submission: the same folder is packed, and hashed, once.
     """
+    once = once or Once()
     request = request_run(recipe, options)
     recipe = replace(recipe, inputs=override_inputs(recipe.inputs, options.inputs, Path.cwd()))
     apart = local_paths(recipe.inputs, recipe.folder)
-    code = pack_code(recipe, excluded=(settings.output_dir, settings.home, *apart))
-    agent = build_agent()
+    excluded = (settings.output_dir, settings.home, *apart)
+    code = once(
+        ("code", recipe.folder, recipe.files, excluded), lambda: pack_code(recipe, excluded)
+    )
+    agent = once("agent", build_agent)
     dataset = None
     if fetch_data or options.data is not None:
-        dataset = _dataset(recipe, settings, options.data, on_progress)
+        dataset = once(
+            ("data", recipe.dataset, options.data),
+            lambda: _dataset(recipe, settings, options.data, on_progress),
+        )
     elif recipe.dataset is not None:
         check_dataset(recipe.dataset)
-    named = prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, fetch=fetch_data)
+    named: list[NamedInput] = []
+    for spec in recipe.inputs:
+        read = partial(prepare_inputs, [spec], outputs, settings.home, on_progress)
+        named += once(("input", spec), partial(read, fetch=fetch_data))
     run_id = make_run_id(recipe.name, request.created, run_id_suffix())
     inputs = RunInputs(
-        code=_code_ref(recipe, code),
+        code=_code_ref(recipe, code, once),
         agent_sha256=hashlib.sha256(agent).hexdigest(),
         requirements_sha256=_requirements_sha256(recipe),
         data=_data_ref(dataset),
@@ -111,7 +125,7 @@ def prepare_run(
     plan = plan_run(recipe, settings, outputs, run_id, request, inputs)
     values = read_secrets(recipe.secrets, os.environ)
     refuse_in_the_open(values, [*plan.command, *recipe.env.values()])
-    return PreparedRun(plan, code, agent, dataset, named, secrets=values)
+    return PreparedRun(plan, code, agent, dataset, tuple(named), secrets=values)
 
 
 def _dataset(
@@ -123,11 +137,11 @@ def _dataset(
     return resolve_dataset(name, given, settings.home, on_progress)
 
 
-def _code_ref(recipe: Recipe, code: CodeArchive) -> CodeRef:
+def _code_ref(recipe: Recipe, code: CodeArchive, once: Once) -> CodeRef:
     ref = CodeRef(sha256=code.sha256, size_bytes=len(code.data), files=code.files)
     if recipe.source == "builtin":
         return ref
-    git = git_revision(recipe.folder)
+    git = once(("git", recipe.folder), lambda: git_revision(recipe.folder))
     return replace(ref, git_revision=git.revision, git_dirty=git.dirty) if git else ref
 
 

@@ -14,10 +14,9 @@ from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
 from runner.core.code_archive import CodeArchive
-from runner.core.dag import in_order
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress
-from runner.core.repeat import Repetition, choose_same_pool, plan_again
+from runner.core.repeat import Repetition, choose_same_pool, order_again, plan_again
 from runner.core.run_ids import make_run_id
 from runner.core.run_record import RunRecord
 from runner.core.secrets import read_secrets, refuse_in_the_open
@@ -65,7 +64,7 @@ def list_to_retry(connection: Connection, home: Path, experiment: str | None) ->
         run_id: [before for before in row.record.after if before in found] if row.record else []
         for run_id, row in found.items()
     }
-    return [found[run_id] for run_id in in_order(after)]
+    return [found[run_id] for run_id in order_again(after)]
 
 
 def retry_each(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
-from runner.core.group import group_blob
+from runner.core.group import FOLDER as GROUPS
 from runner.core.metrics import MetricPoint, MetricSummary, parse_metric_line, summarise
 from runner.core.run_ids import check_reference, is_run_id, near_run, newest_first
 from runner.core.run_paths import RunPaths
@@ -69,12 +69,14 @@ def _resolve(container: BlobContainer, text: str) -> str:
 
 
 def _not_found(container: BlobContainer, text: str) -> RunnerError:
-    if is_run_id(text) and container.size(group_blob(text)) is not None:
+    if (group := next(iter(container.list(f"{GROUPS}{text}")), None)) is not None:
+        named = "is" if is_run_id(text) else "begins"
+        group_id = group.name.removeprefix(GROUPS).removesuffix(".json")
         return RunnerError(
             "R-RUN-UNKNOWN",
-            f"{text!r} is a group of runs, and no run",
+            f"{text!r} {named} a group of runs, and no run",
             why="this is done to one run at a time",
-            fix=f"runner ps --group {text} lists its runs",
+            fix=f"runner ps --group {group_id} lists its runs",
         )
     near = near_run(text, list_run_ids(container))
     return RunnerError(

@@ -27,10 +27,11 @@ from runner.core.run_document import run_document
 from runner.core.run_ids import SUFFIX_ALPHABET
 from runner.core.run_record import FORMAT
 from runner.flows.group_plan import PreparedGroup
+from runner.flows.once import Once
 from runner.flows.prepare import PreparedRun
 from runner.flows.run_documents import runs_container
 from runner.flows.schedules import Schedule, forget, schedule_blob
-from runner.flows.submit import upload_run, with_inputs
+from runner.flows.submit import upload_runs, with_inputs
 from runner.node.scheduled import template_blob
 from runner.node.scheduled_group import group_template_blob
 
@@ -77,7 +78,7 @@ def create_schedule(
     _check_one_node(prepared.plan)
     container = refuse_taken(connection, request.schedule_id)
     prepared = with_inputs(connection, prepared)
-    upload_run(connection, prepared, container, on_progress)
+    upload_runs(connection, [prepared], container, on_progress)
     plan = prepared.plan
     made = _new(request, plan, plan.recipe.name, {})
     template = run_document(plan, "") | {"schedule": request.schedule_id}
@@ -100,9 +101,9 @@ def create_group_schedule(
     """Make a schedule of several tasks; refused, nothing stays."""
     connection.job_access()  # refused before anything is sent
     container = refuse_taken(connection, request.schedule_id)
-    ready = {name: with_inputs(connection, run) for name, run in prepared.runs.items()}
-    for run in ready.values():
-        upload_run(connection, run, container, on_progress)
+    once = Once()
+    ready = {name: with_inputs(connection, run, once) for name, run in prepared.runs.items()}
+    upload_runs(connection, list(ready.values()), container, on_progress)
     group = prepared.group
     first = next(iter(ready.values())).plan
     after = {name: list(before) for name, before in group.after.items()}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from runner.flows.after import resolve_after
 from runner.flows.datasets import Dataset
 from runner.flows.inputs import resolve_in_service
 from runner.flows.local_files import count_text
+from runner.flows.once import Once
 from runner.flows.prepare import PreparedRun
 from runner.flows.run_index import index_run
 from runner.flows.transfer_progress import BytesMoved
@@ -53,7 +54,7 @@ def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnPro
     if existing is None:  # refused before anything is sent
         plan = resolve_after(connection, plan)
         prepared = replace(prepared, plan=plan)
-    upload_run(connection, prepared, runs, on_progress)
+    upload_runs(connection, [prepared], runs, on_progress)
     on_progress(Progress("submit", "start"))
     if existing is not None:
         record = _same_run(parse_run(existing, plan.run_id), plan)
@@ -64,12 +65,24 @@ def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnPro
     return record
 
 
-def with_inputs(connection: Connection, prepared: PreparedRun) -> PreparedRun:
-    """The plan with the inputs that only the service knows, before anything is sent."""
+def with_inputs(
+    connection: Connection, prepared: PreparedRun, once: Once | None = None
+) -> PreparedRun:
+    """The plan with the inputs that only the service knows, before anything is sent.
+
+    `once` is shared by runs of one submission: the same prefix is listed once.
+    """
     plan = prepared.plan
+    once = once or Once()
     if plan.repeats is not None:  # they stay what they were
         return prepared
-    named = resolve_in_service(connection, plan.inputs.named, prepared.pending_runs)
+    named = {
+        name: once(
+            (name, json.dumps(document)),
+            lambda one={name: document}: resolve_in_service(connection, one, prepared.pending_runs),
+        )[name]
+        for name, document in plan.inputs.named.items()
+    }
     return replace(prepared, plan=replace(plan, inputs=replace(plan.inputs, named=named)))
 
 
@@ -124,15 +137,15 @@ def _same_run(record: RunRecord, plan: RunPlan) -> RunRecord:
     )
 
 
-def upload_run(
-    connection: Connection, prepared: PreparedRun, runs: BlobContainer, on_progress: OnProgress
+def upload_runs(
+    connection: Connection,
+    prepared: Sequence[PreparedRun],
+    runs: BlobContainer,
+    on_progress: OnProgress,
 ) -> None:
-    """Send what of the code and the data is not there yet."""
+    """Send what of the code and the data of these runs is not there yet, each thing once."""
     on_progress(Progress("upload", "start"))
-    missing = [
-        *_missing_code(prepared, runs),
-        *_missing_data(connection, prepared),
-    ]
+    missing = [*_missing_code(prepared, runs), *_missing_data(connection, prepared)]
     if not missing:
         on_progress(Progress("upload", "end", "nothing changed"))
         return
@@ -160,25 +173,27 @@ def _send(upload: _Upload, on_bytes: Callable[[int], None]) -> None:
         on_bytes(upload.size_bytes)
 
 
-def _missing_code(prepared: PreparedRun, runs: BlobContainer) -> list[_Upload]:
-    inputs = prepared.plan.inputs
+def _missing_code(prepared: Sequence[PreparedRun], runs: BlobContainer) -> list[_Upload]:
+    contents: dict[str, bytes] = {}
+    for run in prepared:
+        inputs = run.plan.inputs
+        contents |= {inputs.code.sha256: run.code.data, inputs.agent_sha256: run.agent}
     uploads = [
         _Upload(runs, code_blob(sha256), content, len(content))
-        for sha256, content in (
-            (inputs.code.sha256, prepared.code.data),
-            (inputs.agent_sha256, prepared.agent),
-        )
+        for sha256, content in contents.items()
     ]
     sizes = in_parallel(lambda upload: runs.size(upload.blob), uploads)
     return [upload for upload, size in zip(uploads, sizes, strict=True) if size is None]
 
 
-def _missing_data(connection: Connection, prepared: PreparedRun) -> list[_Upload]:
-    """What is not there yet of the data set and of the inputs that lie on this machine."""
-    data = prepared.plan.inputs.data
-    local = {one.document["prefix"]: one.dataset for one in prepared.inputs if one.dataset}
-    if data is not None and prepared.dataset is not None:
-        local[data.prefix] = prepared.dataset
+def _missing_data(connection: Connection, prepared: Iterable[PreparedRun]) -> list[_Upload]:
+    """What is not there yet of the data sets and of the inputs that lie on this machine."""
+    local: dict[str, Dataset] = {}
+    for run in prepared:
+        local |= {one.document["prefix"]: one.dataset for one in run.inputs if one.dataset}
+        data = run.plan.inputs.data
+        if data is not None and run.dataset is not None:
+            local[data.prefix] = run.dataset
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
     return [
         upload

@@ -17,18 +17,19 @@ from runner.core.run_document import run_document
 from runner.core.run_paths import RunPaths
 from runner.flows.broken_off import finish_broken_off, submitting
 from runner.flows.group_plan import PreparedGroup
+from runner.flows.once import Once
 from runner.flows.run_documents import runs_container
 from runner.flows.run_index import index_run
-from runner.flows.submit import upload_run, with_inputs
+from runner.flows.submit import upload_runs, with_inputs
 
 
 def submit_group(connection: Connection, prepared: PreparedGroup, on_progress: OnProgress) -> None:
     """Bring all runs into being. Raises RunnerError after taking back what was there already."""
     finish_broken_off(connection)
     container = runs_container(connection)
-    ready = [with_inputs(connection, run) for run in prepared.runs.values()]
-    for run in ready:
-        upload_run(connection, run, container, on_progress)
+    once = Once()
+    ready = [with_inputs(connection, run, once) for run in prepared.runs.values()]
+    upload_runs(connection, ready, container, on_progress)
     on_progress(Progress("submit", "start"))
     plans = [run.plan for run in ready]
     group = prepared.group

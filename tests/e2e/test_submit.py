@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -191,7 +192,9 @@ def test_cancelling_a_group_ends_every_task_and_its_job(
         + task("slow", gate=tmp_path / "never", after="[quick]")
         + task("last", after="[slow]")
     )
-    group = cli.json("submit", write(text), "-d")["group"]
+    made = cli.run("submit", write(text), "-d", "-o", "json")
+    group = json.loads(made.stdout)["group"]
+    assert made.stderr.count(" upload ") == 1, "all tasks have the same code"
     until(lambda: tasks(cli, group)["slow"]["state"] == "running")
     waiting = tasks(cli, group)["last"]
     assert waiting["state"] == "queued"
@@ -268,6 +271,11 @@ def test_job_of_a_killed_submission_without_a_group_is_deleted(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = killed_while_submitting(cli, write(PAIR), connection, "place_group", monkeypatch)
+    group_id = prepared.group.group_id
+    for reference in (group_id, group_id[:-3]):
+        done = cli.run("show", reference)
+        assert done.returncode == 2
+        assert f"the submission of {group_id} has not come to its tasks" in done.stderr
     finish_broken_off(connection, datetime.now(UTC) + LATER)
     until(lambda: not list_jobs(connection, prepared.group.job_id))
     assert notes(connection) == []
@@ -328,4 +336,8 @@ def test_group_that_is_not_there_and_runs_are_told_apart(cli: Cli, write: Write)
     assert cli.run("show", "nothing-like-it").returncode == 2
     assert "R-RUN-UNKNOWN" in cli.run("cancel", "nothing-like-it").stderr
     assert "R-GROUP-UNKNOWN" in cli.run("ps", "--group", "nothing-like-it").stderr
+    assert cli.json("show", group[:-2])["group"] == group, "a unique beginning, as for runs"
+    mistyped = f"{group[:-1]}{'a' if group[-1] != 'a' else 'b'}"
+    assert f"did you mean {group}?" in cli.run("show", mistyped).stderr
+    assert f"runner ps --group {group}" in cli.run("logs", group[:-2]).stderr
     ended(cli, group)

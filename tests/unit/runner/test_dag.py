@@ -56,3 +56,10 @@ def test_picture_is_a_tree_that_names_further_predecessors() -> None:
 def test_long_chain_is_drawn_without_recursion() -> None:
     after = {f"t{n}": (f"t{n - 1}",) if n else () for n in range(3000)}
     assert len(draw(after)) == 3000
+
+
+def test_picture_names_a_few_of_many_predecessors() -> None:
+    after = {f"t{n}": () for n in range(99)} | {"merge": tuple(f"t{n}" for n in range(99))}
+    assert draw(after)[-1] == "└─ merge  (also after t0, t1 and 96 more)"
+    after = {"a": (), "b": (), "c": (), "d": (), "merge": ("a", "b", "c", "d")}
+    assert draw(after)[-1] == "└─ merge  (also after a, b, c)"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.core.errors import RunnerError
-from runner.core.repeat import Repetition, change_params, choose_same_pool, plan_again
+from runner.core.repeat import Repetition, change_params, choose_same_pool, order_again, plan_again
 from runner.core.run_document import run_document
 from runner.core.run_record import RunRecord, parse_run
 from runner.flows.local_pool import local_outputs
@@ -177,3 +177,11 @@ def test_repetition_is_on_as_many_nodes_and_on_a_pool_that_can_give_them() -> No
         found, Repetition("retry"), large, pool, run_id="r-1", created=NOW, agent_sha256="e" * 64
     )
     assert plan.recipe.resources.nodes == 2
+
+
+def test_runs_that_wait_for_one_another_are_told_and_not_a_bug() -> None:
+    assert order_again({"b": ("a",), "a": ()}) == ("a", "b")
+    with pytest.raises(RunnerError) as caught:
+        order_again({"a": ("b",), "b": ("a",), "c": ()})
+    assert caught.value.code == "R-RETRY-CYCLE"
+    assert "a -> b -> a" in caught.value.what.replace("b -> a -> b", "a -> b -> a")

@@ -76,4 +76,7 @@ def test_mistyped_run_or_beginning_of_one_is_near_the_newest_that_was_meant() ->
     assert near_run("mnist-20261121-000000-bbbx", ids) == ids[1]
     assert near_run("cast-2026", ids) == ids[2]
     assert near_run("zebra", ids) is None
+    one_day = ["mnist-20261121-143005-k3f9"]
+    assert near_run("s-20261121-143005-k3f8", one_day) is None, "only the time is alike"
+    assert near_run("mnist-20261121-143005-k3f8", one_day) == one_day[0]
     assert near_run("x", []) is None

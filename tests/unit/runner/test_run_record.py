@@ -145,3 +145,18 @@ def test_document_nested_too_deeply_is_broken_as_any_other() -> None:
     assert parse_attempt_end(DEEP) is None
     assert parse_event_line(DEEP.decode(), 1) is None
     assert parse_resumed(DEEP) is None
+
+
+@pytest.mark.parametrize("after", [{"a": ["b"], "b": ["a"]}, {"a": ["gone"], "b": []}])
+def test_group_whose_order_makes_no_sense_is_broken_as_any_other(after: dict[str, Any]) -> None:
+    document = {
+        "format": 1,
+        "group_id": "cats-20261121-143005-k3f9",
+        "name": "cats",
+        "created": "2026-11-21T14:30:05+00:00",
+        "job_id": "cats-20261121-143005-k3f9",
+        "pool": "local",
+        "tasks": {name: {"run_id": name, "after": before} for name, before in after.items()},
+    }
+    with pytest.raises(RunnerError, match="cannot be read"):
+        parse_group(json.dumps(document).encode(), "cats-20261121-143005-k3f9")

@@ -107,6 +107,26 @@ def test_tasks_become_runs_of_one_job_behind_one_another(write: Write) -> None:
     assert set(made.runs["merge"].pending_runs) == set(runs.values())
 
 
+def test_tasks_of_one_folder_share_one_archive_and_others_have_their_own(write: Write) -> None:
+    path = write(
+        "tasks:\n"
+        "  a: {command: python prepare.py}\n"
+        "  b: {command: python merge.py, args: [x]}\n"
+        "  c: {recipe: ./model}\n"
+        "  d: {recipe: ./model, params: {epochs: 2}}\n"
+        "  e: {recipe: ./model, inputs: {rows: ./model/rows}}\n"
+    )
+    rows = path.parent / "model" / "rows"
+    rows.mkdir()
+    (rows / "1.txt").write_text("1")
+    runs = prepared(path).runs
+    assert runs["a"].code is runs["b"].code, "packed and hashed once"
+    assert runs["c"].code is runs["d"].code
+    assert len({runs[name].code.sha256 for name in "ace"}) == 3, "an input is no code"
+    assert all(run.agent is runs["a"].agent for run in runs.values())
+    assert runs["d"].plan.recipe is not runs["c"].plan.recipe
+
+
 def test_set_reaches_one_parameter_of_one_task(write: Write) -> None:
     made = prepared(write(WHOLE), "train.epochs=9", "prepare.rows=1")
     assert made.runs["train"].plan.params == {"epochs": 9}
