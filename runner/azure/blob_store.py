@@ -27,6 +27,7 @@ from azure.storage.blob import (
     ContentSettings,
 )
 
+from runner.azure.blob_requests import BlobRequests
 from runner.azure.faults import error_code, service_errors
 from runner.azure.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
 
@@ -36,13 +37,22 @@ BLOCK_BYTES = 8 * MIB
 # which quotes "Scalability targets for Blob storage").
 _MOST_BLOCKS = 50_000
 _WINDOW = 8  # blocks of one file on their way at once
+_WRITTEN_BY_OTHERS = frozenset({"BlobAlreadyExists", "ConditionNotMet"})
+_NOT_THAT_FILE = frozenset({"BlobNotFound", "ConditionNotMet", "ContainerNotFound", "InvalidRange"})
 
 
 class BlobStore:
     """One container. `close` ends its threads."""
 
-    def __init__(self, service: BlobServiceClient, container: str, parallel: int = 16) -> None:
+    def __init__(
+        self,
+        service: BlobServiceClient,
+        container: str,
+        requests: BlobRequests,
+        parallel: int = 16,
+    ) -> None:
         self._client = service.get_container_client(container)
+        self._requests = requests
         self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="block")
 
     def close(self) -> None:
@@ -74,7 +84,7 @@ class BlobStore:
             if before.st_size <= BLOCK_BYTES:
                 data = content.read(BLOCK_BYTES + 1)
                 _check_still(content, before, len(data))
-                self._commit(path, over, hashlib.md5(data, usedforsecurity=False).digest(), data)
+                self._put_whole(path, over, data)
                 on_bytes(len(data))
                 return
             blocks, md5 = self._stage(path, content, before.st_size, on_bytes)
@@ -143,19 +153,24 @@ class BlobStore:
         self._blob(path).stage_block(block_id, data, len(data))
         on_bytes(len(data))
 
+    def _put_whole(self, path: str, over: StoredFile | None, data: bytes) -> None:
+        md5 = hashlib.md5(data, usedforsecurity=False).digest()
+        try:
+            self._requests.put(path, data, md5, over.etag if over else None)
+        except HttpResponseError as err:
+            if error_code(err) in _WRITTEN_BY_OTHERS:
+                raise ChangedError(path) from err
+            raise
+
     def _commit(
-        self, path: str, over: StoredFile | None, md5: bytes, content: bytes | list[BlobBlock]
+        self, path: str, over: StoredFile | None, md5: bytes, blocks: list[BlobBlock]
     ) -> None:
         condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
         if over is not None:
             condition = {"etag": over.etag, "match_condition": MatchConditions.IfNotModified}
         settings = ContentSettings(content_md5=bytearray(md5))
-        blob = self._blob(path)
         try:
-            if isinstance(content, bytes):
-                blob.upload_blob(content, overwrite=True, content_settings=settings, **condition)
-            else:
-                blob.commit_block_list(content, content_settings=settings, **condition)
+            self._blob(path).commit_block_list(blocks, content_settings=settings, **condition)
         except (ResourceExistsError, ResourceModifiedError) as err:
             raise ChangedError(path) from err
 
@@ -177,14 +192,9 @@ class BlobStore:
 
     def _range(self, file: StoredFile, first: int, length: int) -> bytes:
         try:
-            data = self._blob(file.path).download_blob(
-                first, length, etag=file.etag, match_condition=MatchConditions.IfNotModified
-            )
-            return data.readall()
-        except (ResourceModifiedError, ResourceNotFoundError) as err:
-            raise ChangedError(file.path) from err
+            return self._requests.get(file.path, file.etag, first, length)
         except HttpResponseError as err:
-            if error_code(err) in ("ConditionNotMet", "InvalidRange"):
+            if error_code(err) in _NOT_THAT_FILE:
                 raise ChangedError(file.path) from err
             raise
 

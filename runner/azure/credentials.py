@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
+from runner.azure.sign_in import STORAGE_SCOPE, default_credential
 from runner.azure.stack import load_outputs
 from runner.azure.transport import batch_options, blob_options, blob_transport
 from runner.contract import StackOutputs
@@ -25,10 +26,11 @@ if TYPE_CHECKING:
     from azure.storage.blob import BlobServiceClient
     from azure.storage.fileshare import ShareClient, ShareServiceClient
 
+    from runner.azure.blob_requests import BlobRequests
     from runner.azure.stores import Store
 
-STORAGE_SCOPE = "https://storage.azure.com/.default"
 COPY_LIFETIME = timedelta(hours=1)
+_STORE_LIFETIME = timedelta(days=7)  # of an opened store; local services only
 # What a task may do. It deletes checkpoints beyond the last few; nothing of a model, ever.
 _NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
 
@@ -57,7 +59,7 @@ class Connection:
         if name != SHARE:
             from runner.azure.blob_store import BlobStore
 
-            return BlobStore(self.blob_service(), name)
+            return BlobStore(self.blob_service(), name, self._blob_requests(name))
         from runner.azure.share_store import ShareStore
 
         return ShareStore(self.share_client())
@@ -157,9 +159,23 @@ class Connection:
         return BlobServiceClient(
             self.outputs.blob_endpoint,
             self._storage_credential,
-            transport=blob_transport(**self._direct),
+            transport=self._blob_transport,
             **blob_options(),
         )
+
+    @cached_property
+    def _blob_transport(self) -> Any:
+        return blob_transport(**self._direct)
+
+    def _blob_requests(self, container: str) -> BlobRequests:
+        from runner.azure.blob_requests import BlobRequests
+        from runner.azure.storage_sign_in import StorageSignIn
+
+        url = self._container_url(container)
+        if self._token is not None:
+            return BlobRequests(url, self._blob_transport, StorageSignIn(self._token))
+        sas = self._container_sas(container, _STORE_LIFETIME, "racw")
+        return BlobRequests(f"{url}?{sas}", self._blob_transport)
 
     @cached_property
     def _file(self) -> ShareServiceClient:
@@ -201,8 +217,6 @@ class Connection:
     def _token(self) -> TokenCredential | None:
         if self._keys is not None:
             return None
-        from runner.azure.sign_in import default_credential
-
         return default_credential()
 
     @property
