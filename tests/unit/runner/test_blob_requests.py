@@ -105,7 +105,7 @@ def test_what_storage_refuses_is_told_by_its_code(service: FakeBlobs) -> None:
     service.refuse_put = "mine"
     with pytest.raises(HttpResponseError) as caught:
         put(service, "mine", b"x")
-    assert error_code(caught.value) == "AuthorizationFailure"
+    assert error_code(caught.value) == "AuthorizationPermissionMismatch"
 
 
 def test_a_compressed_file_comes_back_as_it_is_stored() -> None:
