@@ -85,11 +85,14 @@ def _python_version(value: object) -> object:
 
 def _compiled(value: str) -> str:
     try:
-        groups = re.compile(value).groups
+        compiled = re.compile(value)
     except re.error as err:
         raise _refuse(f"{value!r} is not a regular expression: {err}") from err
-    if groups != 1:
-        raise _refuse(f"{value!r} has {groups} groups", "put ( ) around the number, once")
+    if compiled.groups != 1 and "value" not in compiled.groupindex:
+        raise _refuse(
+            f"{value!r} has {compiled.groups} groups",
+            "put ( ) around the number, once, or name its group: (?P<value>...)",
+        )
     return value
 
 

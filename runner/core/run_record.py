@@ -15,7 +15,7 @@ from runner.core.progress import StageState
 FORMAT = 1  # of run.json and result.json
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
 # Reported beside the stages: what is going on stays the same.
-ASIDES = frozenset({"checkpoint", "notice"})
+ASIDES = frozenset({"checkpoint", "metrics", "notice"})
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from runner.node.attempt import Attempt, AttemptDirs, make_dirs
@@ -144,8 +145,7 @@ def _run_attempt(
     except OSError as err:
         failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
         return Conclusion(agent, number, started).failed(failure, spec.retries)
-    streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns, agent.redactor)
-    events = EventLog(streams.events, agent.redactor)
+    streams, events = _streams(agent, spec, number, dirs)
     checkpoints = _checkpoints(agent, spec, number, dirs, streams, events)
     conclusion = Conclusion(agent, number, started, streams, events, checkpoints)
     attempt = Attempt(
@@ -179,6 +179,15 @@ def _run_attempt(
         return conclusion.failed(err, spec.retries)
     dismiss(others)
     return conclusion.succeeded(attempt, outputs)
+
+
+def _streams(
+    agent: Agent, spec: RunSpec, number: int, dirs: AttemptDirs
+) -> tuple[Streams, EventLog]:
+    streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns, agent.redactor)
+    events = EventLog(streams.events, agent.redactor)
+    streams.warn_by(partial(events.aside, "metrics", "failed"))
+    return streams, events
 
 
 def _checkpoints(

@@ -1,4 +1,4 @@
-"""Metrics: read from the script's file and from its stdout, brought to one form."""
+"""Metrics: read from the script's file, brought to one form; `patterns` finds those in stdout."""
 
 from __future__ import annotations
 
@@ -6,10 +6,9 @@ import json
 import logging
 import math
 import os
-import re
 import stat
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -22,11 +21,10 @@ logger = logging.getLogger(__name__)
 
 MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
 
-# A longer "line" is not text somebody printed; it is cut so that memory stays bounded.
-MAX_LINE_CHARS = 64 * 1024
-LINE_END = re.compile(r"[\r\n]+")
 READ_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 1000
+# Of the last values, which result.json holds and every list of runs reads.
+MAX_NAMES = 1000
 # Longer than this is no line of metrics; without an end it would eat the node's memory.
 MAX_JSON_BYTES = 8 * READ_BYTES
 
@@ -41,6 +39,8 @@ class MetricLog:
         self._last: dict[str, MetricValue] = {}
         self._step: int | None = None
         self._lock = threading.Lock()
+        self._complained = False
+        self.warn: Callable[[str], None] = logger.warning  # for the reader of the run
 
     @property
     def is_crowded(self) -> bool:
@@ -64,12 +64,19 @@ class MetricLog:
             "value": shown,
         }
         with self._lock:
-            self._last[name] = shown
+            if is_kept := name in self._last or len(self._last) < MAX_NAMES:
+                self._last[name] = shown
             self._step = self._step if step is None else step
         self._queue.put(json.dumps(line, allow_nan=False).encode(), wait=wait)
+        if not is_kept and not self._complained:
+            self._complained = True
+            self.warn(
+                f"there are more than {MAX_NAMES} names of metrics: those after the first "
+                f"{MAX_NAMES}, such as {name[:100]!r}, are in metrics.jsonl only"
+            )
 
     def last(self) -> dict[str, MetricValue]:
-        """The last value of every metric, in order of first appearance."""
+        """The last value of each of the first 1,000 metrics, in order of first appearance."""
         with self._lock:
             return dict(self._last)
 
@@ -157,50 +164,6 @@ class MetricsFile:
             return
         for name, value, step in found:
             self._log.add(name, value, step)
-
-
-class MetricPatterns:
-    """Finds metrics in stdout, one regular expression a name.
-
-    The value is the group `value`, else the first group. The step is the group `step`, else the
-    count of values of that name in this attempt.
-    """
-
-    def __init__(self, patterns: Mapping[str, str], log: MetricLog) -> None:
-        self._patterns = {name: re.compile(pattern) for name, pattern in patterns.items()}
-        self._log = log
-        self._counts = dict.fromkeys(patterns, 0)
-        self._rest = ""
-
-    def feed(self, data: bytes) -> None:
-        """Look at the next bytes of stdout."""
-        if not self._patterns:
-            return
-        # A character cut in two by the block's end is replaced: no number is lost by that.
-        text = self._rest + data.decode("utf-8", errors="replace")
-        *lines, rest = LINE_END.split(text)
-        self._rest = rest[-MAX_LINE_CHARS:]
-        for line in lines:
-            self._take(line[:MAX_LINE_CHARS])
-
-    def finish(self) -> None:
-        """Look at a last line without a newline."""
-        self._take(self._rest)
-        self._rest = ""
-
-    def _take(self, line: str) -> None:
-        for name, pattern in self._patterns.items():
-            match = pattern.search(line)
-            if match is None:
-                continue
-            try:
-                groups = match.groupdict()
-                value = float(groups.get("value") or match[1 if pattern.groups else 0])
-                step = int(groups["step"]) if groups.get("step") else self._counts[name] + 1
-            except (TypeError, ValueError):
-                continue  # the group matched something that is no number
-            self._counts[name] += 1
-            self._log.add(name, value, step, wait=True)
 
 
 def parse_metrics(raw: Any) -> list[tuple[str, float, int | None]]:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from runner.node.append_blob import AppendBlob
 from runner.node.attempt import AttemptDirs
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
 from runner.node.lines import FileSource, LineQueue
-from runner.node.metrics import MetricLog, MetricPatterns, MetricsFile
+from runner.node.metrics import MetricLog, MetricsFile
+from runner.node.patterns import MetricPatterns
 from runner.node.redaction import Redactor
 from runner.node.sync import Shipper, finish_all
 
@@ -46,6 +47,10 @@ class Streams:
         for shipper in (self._events, self._stdout, self._stderr, self._metrics):
             shipper.start()
 
+    def warn_by(self, warn: Callable[[str], None]) -> None:
+        """Whom to tell what the reader of the run must know of its metrics."""
+        self.metrics.warn = self._patterns.warn = warn
+
     def finish_script(self, timeout_s: float | None = None) -> None:
         """Ship the rest of logs and metrics. Raises what stopped a stream."""
         for log in self._logs:
@@ -54,7 +59,7 @@ class Streams:
             finish_all([self._stdout, self._stderr], timeout_s)
         finally:
             # The last line of stdout may hold a metric and no newline.
-            self._patterns.finish()
+            self._patterns.finish(timeout_s)
             finish_all([self._metrics], timeout_s)
             self._metrics_file.close()
 

@@ -9,7 +9,7 @@ import pytest
 from runner.core.metrics import parse_metric_line
 from runner.node import lines as lines_module
 from runner.node.lines import LineQueue
-from runner.node.metrics import MetricLog, MetricPatterns, MetricsFile, parse_metrics
+from runner.node.metrics import MAX_NAMES, MetricLog, MetricsFile, parse_metrics
 from runner.node.redaction import Redactor
 
 
@@ -115,30 +115,6 @@ def test_crowded_queue_holds_the_metrics_file_back(
     assert log.last() == {"loss": 1.0}
 
 
-@pytest.mark.feature(46)
-def test_patterns_find_metrics_in_stdout(queue: LineQueue, log: MetricLog) -> None:
-    patterns = MetricPatterns(
-        {"loss": r"loss=([0-9.eE+-]+)", "acc": r"epoch (?P<step>\d+) .*acc (?P<value>[\d.]+)"}, log
-    )
-    patterns.feed(b"epoch 3 loss=0.5 acc 0.75\nnothing\nepoch 4 lo")
-    patterns.feed(b"ss=1e-2 acc 0.9\rloss=bad-number-e\nloss=0.1")
-    patterns.finish()
-    assert triples(queue) == [
-        ("loss", 0.5, 1),
-        ("acc", 0.75, 3),
-        ("loss", 0.01, 2),
-        ("acc", 0.9, 4),
-        ("loss", 0.1, 3),
-    ]
-
-
-def test_endless_line_does_not_grow_memory(log: MetricLog) -> None:
-    patterns = MetricPatterns({"loss": "loss=(.*)"}, log)
-    for _ in range(100):
-        patterns.feed(b"x" * 10_000)
-    assert len(patterns._rest) <= 64 * 1024
-
-
 @pytest.mark.parametrize(
     "line",
     [
@@ -214,3 +190,18 @@ def test_number_out_of_range_does_not_end_the_metrics(
 def test_text_among_the_numbers_costs_no_number() -> None:
     raw = {"step": 1, "loss": 0.5, "optimizer": "adam", "val_loss": None}
     assert parse_metrics(raw) == [("loss", 0.5, 1)]
+
+
+def test_names_beyond_the_first_thousand_are_in_the_metrics_only(
+    queue: LineQueue, log: MetricLog
+) -> None:
+    said: list[str] = []
+    log.warn = said.append
+    for number in range(MAX_NAMES + 50):
+        log.add(f"m{number}", float("nan"), number)
+    log.add("m0", 2.0, None)
+    assert list(log.last()) == [f"m{number}" for number in range(MAX_NAMES)]
+    assert (log.last()["m0"], log.last()["m1"]) == (2.0, "NaN")
+    assert len(written(queue)) == MAX_NAMES + 51
+    assert len(said) == 1
+    assert "'m1000'" in said[0]

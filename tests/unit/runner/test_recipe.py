@@ -133,6 +133,12 @@ def test_text_that_is_not_a_yaml_mapping_is_refused(load: Load, text: str, where
     assert where in caught.value.what
 
 
+def test_pattern_may_name_its_groups(load: Load) -> None:
+    pattern = "epoch (?P<step>[0-9]+) acc (?P<value>[0-9.]+)"
+    loaded = load(f"metrics:\n  patterns:\n    acc: '{pattern}'\n")
+    assert loaded.metric_patterns == {"acc": pattern}
+
+
 def test_script_that_the_folder_lacks_is_refused_before_a_node_looks_for_it(
     load: Load, tmp_path: Path
 ) -> None:
