@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from pulumi.automation.events import EngineEvent, StepEventMetadata
 
 from infra.program import program
 from infra.state_folder import release_dead, state_backend
+from infra.unfinished import look_for_unfinished
 from runner.core.errors import ExitCode, RunnerError
 
 PROJECT = "runner"
@@ -24,6 +26,9 @@ _STACK_TYPE = "pulumi:pulumi:Stack"
 _NOT_IN_AZURE = ("pulumi:", "runner:")
 # A replacement is one change for people; the engine makes three steps of it.
 _PARTS_OF_REPLACE = ("create-replacement", "delete-replaced")
+# What the SDK puts before the text of a command that failed.
+_STREAM = re.compile(r"^(?:stdout|stderr):\s*")
+_PASSPHRASE = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +55,16 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One stack of the project in `folder`, with its state and CLI."""
+    """One stack of the project in `folder`, with its CLI and the settings of its state.
+
+    `backend` is where the state is, as far as that can be told without Pulumi.
+    """
 
     folder: Path
     stack: str
     cli: auto.PulumiCommand
     state: Mapping[str, str] = field(default_factory=dict[str, str])
+    backend: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,8 @@ def install_cli(root: Path) -> auto.PulumiCommand:
 def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
     """Where state is kept: wherever Pulumi is signed in, else in a folder of `home`.
 
-    The folder's secrets are encrypted with a passphrase made once, readable by its owner only.
+    The folder's secrets are encrypted with a passphrase made once, readable by its owner only,
+    unless the environment has one.
     """
     backend = state_backend(home, env)
     if backend is None or env.get("PULUMI_BACKEND_URL"):
@@ -117,6 +127,8 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
             pass
         finally:
             temporary.unlink()
+    if any(env.get(name) for name in _PASSPHRASE):
+        return {"PULUMI_BACKEND_URL": backend}
     return {
         "PULUMI_BACKEND_URL": backend,
         "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase),
@@ -134,18 +146,21 @@ def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
 def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
     """Create or change everything; returns the stack's outputs, secrets left out."""
     steps = _Steps(on_progress)
-    release_dead(environment.state.get("PULUMI_BACKEND_URL"), environment.stack)
+    release_dead(environment.backend, environment.stack)
     with _engine_errors("deploying", steps):
-        result = _select(environment, steps).up(on_event=steps.see, show_secrets=False)
+        stack = _select(environment, steps)
+        look_for_unfinished(stack)
+        result = stack.up(on_event=steps.see, show_secrets=False)
     return {key: found.value for key, found in result.outputs.items() if not found.secret}
 
 
 def down(environment: Environment, on_progress: OnProgress, *, everything: bool) -> None:
     """Destroy what is not protected; with `everything`, lift the protection first."""
     steps = _Steps(on_progress)
-    release_dead(environment.state.get("PULUMI_BACKEND_URL"), environment.stack)
+    release_dead(environment.backend, environment.stack)
     with _engine_errors("destroying", steps):
         stack = _select(environment, steps, create=False)
+        look_for_unfinished(stack)
         if everything:
             _unprotect(stack)
         stack.destroy(on_event=steps.see, exclude_protected=not everything)
@@ -295,6 +310,8 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
         if steps.own_error is not None:
             raise steps.own_error from err
         said = steps.errors or _error_lines(str(err))
+        if any("passphrase" in line for line in said):
+            raise _wrong_passphrase(doing, said) from err
         raise RunnerError(
             "R-PULUMI-FAILED",
             f"{doing} the stack failed",
@@ -304,9 +321,21 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
         ) from err
 
 
+def _wrong_passphrase(doing: str, said: Sequence[str]) -> RunnerError:
+    return RunnerError(
+        "R-PULUMI-PASSPHRASE",
+        f"{doing} the stack: its secrets are encrypted with another passphrase",
+        why=f"{said[0]}: the line encryptionsalt of the stack's file belongs to the passphrase of "
+        "who deployed it first, runner's own is in RUNNER_HOME/pulumi/passphrase",
+        fix="deploy from there, or copy that folder here, or set PULUMI_CONFIG_PASSPHRASE; "
+        "where nothing was deployed, remove the line",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
 def _error_lines(text: str) -> list[str]:
     """What the engine called an error; where it did not, the last thing that it said."""
-    lines = [line.strip() for line in text.splitlines() if line.strip()]
-    errors = [line.removeprefix("error: ") for line in lines if line.startswith("error:")]
-    said = [line for line in lines if not line.startswith(("code:", "stdout:", "stderr:"))]
-    return errors or [line.removeprefix("stderr: ") for line in said[-1:]]
+    lines = [_STREAM.sub("", line.strip()) for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith("code:")]
+    errors = [line.removeprefix("error: ") for line in said if line.startswith("error:")]
+    return errors or said[-1:]

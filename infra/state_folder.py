@@ -51,8 +51,13 @@ def state_backend(home: Path, env: Mapping[str, str]) -> str | None:
 
 
 def _folder(backend: str | None) -> Path | None:
+    """`file:///path`, or `file://~` (what `pulumi login --local` keeps): others are Pulumi's."""
     parts = urlsplit(backend or "")
-    return Path(url2pathname(parts.path)) / ".pulumi" if parts.scheme == "file" else None
+    if parts.scheme != "file" or parts.netloc not in {"", "~"}:
+        return None
+    path = url2pathname(parts.path)
+    start = Path.home() / path.lstrip("/") if parts.netloc else Path(path)
+    return start / ".pulumi"
 
 
 def _is_dead(path: Path) -> bool:

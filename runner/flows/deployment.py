@@ -38,7 +38,8 @@ def open_engine(
             )
         cli = engine.install_cli(root)
     state = engine.state_settings(settings.home, env)
-    return engine.Environment(folder, settings.stack, cli, state)
+    backend = engine.state_backend(settings.home, env)
+    return engine.Environment(folder, settings.stack, cli, state, backend)
 
 
 def preview(environment: engine.Environment, on_progress: OnProgress) -> list[engine.Change]:

@@ -71,7 +71,7 @@ class Azure:
         with self._operation("create", resource_id):
             if self._file(resource_id).exists():
                 raise AzureError(
-                    "Conflict", f"cannot create already existing resource {resource_id}"
+                    "Conflict", f"cannot create already existing resource '{resource_id}'"
                 )
             self._must_exist(resource_id, inputs)
             return resource_id, self._put(token, resource_id, inputs)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.state_folder import release_dead
+from infra.state_folder import has_stack, release_dead
 
 
 def lock(folder: Path, pid: int, *, host: str = "", stack: str = "dev") -> Path:
@@ -67,3 +67,18 @@ def test_locks_of_other_machines_stacks_and_backends_stay(tmp_path: Path) -> Non
     release_dead(None, "dev")
     assert elsewhere.exists()
     assert other.exists()
+
+
+def test_a_stack_in_the_home_folder_is_found_and_one_below_a_relative_path_is_pulumis_to_find(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    for folder in (tmp_path, tmp_path / "state"):
+        stacks = folder / ".pulumi/stacks/runner"
+        stacks.mkdir(parents=True)
+        (stacks / "dev.json").write_text("{}")
+    assert has_stack("file://~", "dev") is True
+    assert has_stack("file://~/state", "dev") is True
+    assert has_stack("file://~/state", "prod") is False
+    assert has_stack("file://./state", "dev") is None

@@ -1,0 +1,105 @@
+"""What an engine that was killed had begun to make: the next one looks whether Azure has it.
+
+Azure finishes what it was asked for, and the state says only that it was begun. azure-native makes
+nothing that exists ("cannot create already existing resource", `CanCreate` of
+github.com/pulumi/pulumi-azure-native, read 2026-11-21): every later deployment would fail.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pulumi import automation as auto
+
+_KEY = "azure-native:subscriptionId"
+_GROUP = "resources:ResourceGroup"
+# Paths of ARM ids; braces are names of inputs. Those without a provider in front are in a group.
+_SCOPED: Mapping[str, str] = {
+    "authorization:RoleAssignment": (
+        "{scope}/providers/Microsoft.Authorization/roleAssignments/{roleAssignmentName}"
+    ),
+    "consumption:Budget": "{scope}/providers/Microsoft.Consumption/budgets/{budgetName}",
+    "monitor:DiagnosticSetting": (
+        "{resourceUri}/providers/Microsoft.Insights/diagnosticSettings/{name}"
+    ),
+}
+_STORAGE = "Microsoft.Storage/storageAccounts/{accountName}"
+_IN_GROUP: Mapping[str, str] = {
+    "batch:BatchAccount": "Microsoft.Batch/batchAccounts/{accountName}",
+    "batch:Pool": "Microsoft.Batch/batchAccounts/{accountName}/pools/{poolName}",
+    "compute:Gallery": "Microsoft.Compute/galleries/{galleryName}",
+    "compute:GalleryImage": "Microsoft.Compute/galleries/{galleryName}/images/{galleryImageName}",
+    "containerregistry:Registry": "Microsoft.ContainerRegistry/registries/{registryName}",
+    "managedidentity:UserAssignedIdentity": (
+        "Microsoft.ManagedIdentity/userAssignedIdentities/{resourceName}"
+    ),
+    "monitor:ActionGroup": "Microsoft.Insights/actionGroups/{actionGroupName}",
+    "monitor:MetricAlert": "Microsoft.Insights/metricAlerts/{ruleName}",
+    "network:NatGateway": "Microsoft.Network/natGateways/{natGatewayName}",
+    "network:NetworkSecurityGroup": (
+        "Microsoft.Network/networkSecurityGroups/{networkSecurityGroupName}"
+    ),
+    "network:PublicIPAddress": "Microsoft.Network/publicIPAddresses/{publicIpAddressName}",
+    "network:Subnet": "Microsoft.Network/virtualNetworks/{virtualNetworkName}/subnets/{subnetName}",
+    "network:VirtualNetwork": "Microsoft.Network/virtualNetworks/{virtualNetworkName}",
+    "operationalinsights:Workspace": "Microsoft.OperationalInsights/workspaces/{workspaceName}",
+    "storage:BlobContainer": f"{_STORAGE}/blobServices/default/containers/{{containerName}}",
+    "storage:BlobServiceProperties": f"{_STORAGE}/blobServices/{{blobServicesName}}",
+    "storage:FileShare": f"{_STORAGE}/fileServices/default/shares/{{shareName}}",
+    "storage:ManagementPolicy": f"{_STORAGE}/managementPolicies/{{managementPolicyName}}",
+    "storage:StorageAccount": _STORAGE,
+    "virtualmachineimages:VirtualMachineImageTemplate": (
+        "Microsoft.VirtualMachineImages/imageTemplates/{imageTemplateName}"
+    ),
+}
+
+
+def arm_id(kind: str, inputs: Mapping[str, Any], subscription: str) -> str | None:
+    """The id of a resource such as `azure-native:batch:Pool`; None where that cannot be told."""
+    _, _, short = kind.partition(":")
+    group = f"/subscriptions/{subscription}/resourceGroups/{{resourceGroupName}}"
+    path = _SCOPED.get(short) or (group if short == _GROUP else None)
+    if path is None and short in _IN_GROUP:
+        path = f"{group}/providers/{_IN_GROUP[short]}"
+    try:
+        return None if path is None else path.format_map(inputs)
+    except KeyError:
+        return None
+
+
+def look_for_unfinished(stack: auto.Stack) -> None:
+    """Enter what was begun into the state as if it were made; what Azure lacks goes out again."""
+    state = stack.export_stack()
+    known: dict[str, Any] = dict(state.deployment or {})
+    begun = [each for each in known.get("pending_operations") or () if each["type"] == "creating"]
+    if not begun:
+        return
+    subscription = _subscription(stack, known.get("resources") or ())
+    found: dict[str, dict[str, Any]] = {}
+    for each in begun:
+        resource: dict[str, Any] = each["resource"]
+        where = arm_id(resource["type"], resource.get("inputs") or {}, subscription)
+        if where is not None:
+            found[resource["urn"]] = {**resource, "id": where}
+    if not found:
+        return
+    # A replacement that was killed between its halves has left the old one there, marked.
+    kept = [each for each in known.get("resources") or () if each["urn"] not in found]
+    known["resources"] = [*kept, *found.values()]
+    known["pending_operations"] = [
+        each for each in known["pending_operations"] if each["resource"]["urn"] not in found
+    ]
+    stack.import_stack(auto.Deployment(version=state.version, deployment=known))
+    stack.refresh(target=list(found), suppress_outputs=True)
+
+
+def _subscription(stack: auto.Stack, resources: Any) -> str:
+    """The one of the stack's other resources; where its group is the first, that of its file."""
+    for each in resources:
+        parts = str(each.get("id", "")).split("/")
+        if parts[:2] == ["", "subscriptions"]:
+            return parts[2]
+    configured = stack.get_all_config().get(_KEY)
+    return configured.value if configured else os.environ.get("ARM_SUBSCRIPTION_ID", "")

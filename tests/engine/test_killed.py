@@ -1,0 +1,65 @@
+"""What a deployment leaves that is killed while Azure is at work, and what comes of it then."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.engine.stage import Stage
+from tests.engine.test_commands import Runner, printed, project, runner
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
+__all__ = ["project", "runner"]  # fixtures
+
+
+def forget_the_end(stage: Stage, *names: str) -> None:
+    """Make the state what it is while these are being created: begun, without id and outputs."""
+    (file,) = (stage.folder / "state/.pulumi/stacks").rglob("dev.json")
+    whole: dict[str, Any] = json.loads(file.read_text("utf-8"))
+    state = whole["checkpoint"]["latest"]
+    going = [
+        each
+        for each in state["resources"]
+        if each["custom"] and each["urn"].rpartition("::")[2] in names
+    ]
+    assert len(going) == len(names)
+    state["resources"] = [each for each in state["resources"] if each not in going]
+    state["pending_operations"] = [
+        {
+            "resource": {k: v for k, v in each.items() if k not in ("id", "outputs")},
+            "type": "creating",
+        }
+        for each in going
+    ]
+    file.write_text(json.dumps(whole), "utf-8")
+
+
+def test_what_azure_made_after_the_engine_was_killed_is_taken_over(
+    stage: Stage, runner: Runner
+) -> None:
+    first = printed(runner("up", "-y", "--no-check", "-o", "json"))
+    made = stage.azure.ids()
+    forget_the_end(stage, "pool-t4", "budget", "alert-failed-tasks")
+    (alert,) = [found for found in made if found.endswith("/failed-tasks-runner-dev")]
+    stage.azure.delete(alert)  # Azure did not come to this one
+    assert len(stage.azure.ids() - stage.ids_in_state()) == 2
+
+    again = printed(runner("up", "-y", "--no-check", "-o", "json"))
+
+    assert again == first
+    assert stage.azure.ids() == stage.ids_in_state() == made
+    assert "pending_operations" not in json.loads(stage.state())["checkpoint"]["latest"]
+
+
+def test_down_takes_away_what_azure_made_after_the_engine_was_killed(
+    stage: Stage, runner: Runner
+) -> None:
+    printed(runner("up", "-y", "--no-check", "-o", "json"))
+    forget_the_end(stage, "pool-t4", "budget")
+
+    printed(runner("down", "-y", "--force", "-o", "json"))
+
+    assert not [found for found in stage.azure.ids() if "/batchAccounts/" in found]
+    assert stage.azure.ids() == stage.ids_in_state()

@@ -1,0 +1,69 @@
+"""What the engine refuses before it runs anything, as people read it; `pulumi` is a script here."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+
+from infra import engine
+from runner.core.errors import RunnerError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def engine_that_says(folder: Path, text: str) -> engine.Environment:
+    """An environment whose every command but `version` ends with `text` on stderr."""
+    cli = folder / "cli/bin/pulumi"
+    cli.parent.mkdir(parents=True)
+    cli.write_text(
+        '#!/bin/sh\n[ "$1" != version ] || { echo v3.250.0; exit; }\n'
+        f"echo {shlex.quote(text)} >&2\nexit 1\n"
+    )
+    cli.chmod(0o755)
+    (folder / "project").mkdir()
+    (folder / "project/Pulumi.yaml").write_text("name: runner\nruntime: python\n")
+    found = engine.auto.PulumiCommand(root=str(folder / "cli"))
+    return engine.Environment(folder / "project", "dev", found)
+
+
+def refused(folder: Path, text: str) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        engine.preview(engine_that_says(folder, text), lambda _: None)
+    return caught.value
+
+
+def test_a_single_line_of_the_engine_is_the_reason(home: Path) -> None:
+    err = refused(home, "error: the state is somewhere else")
+    assert err.code == "R-PULUMI-FAILED"
+    assert err.why == "the state is somewhere else"
+
+
+def test_a_line_that_is_not_called_an_error_is_the_reason_too(home: Path) -> None:
+    assert refused(home, "no space left on device").why == "no space left on device"
+
+
+def test_another_passphrase_is_told_with_what_to_do(home: Path) -> None:
+    err = refused(
+        home, "error: could not create secrets manager for new stack: incorrect passphrase"
+    )
+    assert err.code == "R-PULUMI-PASSPHRASE"
+    assert "encryptionsalt" in (err.why or "")
+    assert "PULUMI_CONFIG_PASSPHRASE" in (err.fix or "")
+
+
+def test_a_passphrase_of_the_environment_is_the_one_that_counts(home: Path) -> None:
+    own = engine.state_settings(home, {})
+    assert Path(own["PULUMI_CONFIG_PASSPHRASE_FILE"]).is_file()
+    given = engine.state_settings(home, {"PULUMI_CONFIG_PASSPHRASE": "mine"})
+    assert given == {"PULUMI_BACKEND_URL": own["PULUMI_BACKEND_URL"]}
