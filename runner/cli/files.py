@@ -49,8 +49,8 @@ def ls(
         out.rows(found, names, empty="the run has no complete checkpoint")
         return
     prefix, files = find_outputs(connection, record)
-    stack = connection.outputs
-    folder = f"{stack.blob_endpoint}/{stack.container_runs}/{prefix}"
+    store = connection.outputs
+    folder = f"{store.blob_endpoint}/{store.container_runs}/{prefix}"
     rows: list[dict[str, Any]] = [
         {
             "path": file.path,

@@ -55,11 +55,11 @@ class TaskFile(BaseModel):
     """One task: a recipe, folder or script, or a command in a folder."""
 
     model_config = ConfigDict(
-        **_STRICT,
+        extra="forbid", strict=True, frozen=True,
         json_schema_extra={
             "oneOf": cast("Any", [{"required": ["recipe"]}, {"required": ["command"]}])
         },
-    )
+    )  # fmt: skip
 
     recipe: str | None = Field(
         None, min_length=1, description="A built-in recipe, a folder or a script, as for train."
