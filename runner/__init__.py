@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from runner.api import (
         Command,
+        Group,
         Metric,
         OnUpdate,
         Run,
@@ -26,12 +27,14 @@ if TYPE_CHECKING:
         models,
         run,
         runs,
+        submit,
         tensorboard,
         train,
     )
 
 __all__ = [
     "Command",
+    "Group",
     "Metric",
     "OnUpdate",
     "Run",
@@ -44,6 +47,7 @@ __all__ = [
     "models",
     "run",
     "runs",
+    "submit",
     "tensorboard",
     "train",
 ]

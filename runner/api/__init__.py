@@ -15,18 +15,20 @@ The names that users see are listed in `runner`, which loads this package at the
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.api.commands import Command as Command
 from runner.api.connecting import connect
+from runner.api.group_object import Group as Group
+from runner.api.group_object import submit as submit
 from runner.api.measured import Metric as Metric
 from runner.api.models import get_model as get_model
 from runner.api.models import model as model
 from runner.api.models import models as models
-from runner.api.params import overrides_of
+from runner.api.params import overrides_of, where_flags
 from runner.api.progress import OnUpdate, live
 from runner.api.progress import Update as Update
 from runner.api.run_list import Runs
@@ -34,6 +36,7 @@ from runner.api.run_object import Run
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
+    from runner.core.resources import Capacity
     from runner.flows.metrics import MetricComparison
 
 
@@ -45,6 +48,13 @@ def train(
     data: str | Path | None = None,
     inputs: Mapping[str, str] | None = None,
     experiment: str | None = None,
+    gpus: int | None = None,
+    nodes: int | None = None,
+    capacity: Capacity | None = None,
+    priority: int | None = None,
+    after: Iterable[Run | str] = (),
+    timeout: str | int | None = None,
+    retries: int | None = None,
     pool: str | None = None,
     target: str | None = None,
     stack: str | None = None,
@@ -54,7 +64,8 @@ def train(
 ) -> Run:
     """Submit a built-in recipe, a folder or a script; `wait=True` returns when it has ended.
 
-    `set` are its parameters, `args` go to the script, `inputs` are NAME to SPEC as in train.yaml.
+    `set` are its parameters, `args` go to the script, `inputs` are NAME to SPEC as in train.yaml,
+    and what is said from `gpus` to `retries` counts instead of what stands there.
     Local services are started if need be. `check=True` waits too, and raises if the run fails.
     """
     from runner.flows.prepare import TrainOptions
@@ -68,10 +79,15 @@ def train(
         inputs=tuple(f"{name}={spec}" for name, spec in (inputs or {}).items()),
     )
     flags = {"target": target, "stack": stack, "pool": pool}
+    where = where_flags(
+        gpus=gpus, nodes=nodes, capacity=capacity, priority=priority, after=after,
+        timeout=timeout, retries=retries,
+    )  # fmt: skip
     with live(on_progress) as view:
         session, record = start_run(
-            str(recipe), options, flags, view.on_progress, cwd=Path.cwd(), env=os.environ
-        )
+            str(recipe), options, flags, view.on_progress, cwd=Path.cwd(), env=os.environ,
+            where=where,
+        )  # fmt: skip
         submitted = Run(session, record)
         view.submitted(submitted.id)
         if wait or check:

@@ -59,6 +59,18 @@ def runs_table(runs: Iterable[Run]) -> str:
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
+def group_table(group_id: str, runs: Mapping[str, str], states: Mapping[str, str]) -> str:
+    """The runs of a group, a line each."""
+    head = "".join(f"<th>{name}</th>" for name in ("task", "state", "run"))
+    body = "".join(
+        f"<tr><td>{escape(task)}</td><td>{_coloured(states[task])}</td>"
+        f"<td><code>{escape(run_id)}</code></td></tr>"
+        for task, run_id in runs.items()
+    )
+    table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<div><code>{escape(group_id)}</code>{table}</div>"
+
+
 def live_card(update: Update) -> str:
     """What a run does now: a bar where there is something to count, metrics, the last lines."""
     parts = [f"<div><code>{escape(update.run_id or 'a new run')}</code> {_coloured(update.state)}"]

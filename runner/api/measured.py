@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from runner.flows.session import Session
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Metric:
     """One metric: every value with its step, the last and the best of them."""
 
@@ -21,6 +21,10 @@ class Metric:
     last: float
     best: float | None
     best_step: int | None
+
+    def __repr__(self) -> str:
+        best = "" if self.best is None else f", best={self.best:g} at step {self.best_step}"
+        return f"<Metric {self.name}: last={self.last:g}{best}, {len(self.values)} points>"
 
 
 def metrics_of(session: Session, record: RunRecord) -> dict[str, Metric]:

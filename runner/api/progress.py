@@ -6,7 +6,7 @@ import importlib
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -60,7 +60,7 @@ class LiveView:
         self._state = "submitting" if run_id is None else ""
         self._progress: Progress | None = None
         self._metrics: dict[str, float] = {}
-        self._lines: deque[str] = deque(maxlen=_LINES)
+        self._lines = deque[str](maxlen=_LINES)
         self._rest: dict[str, str] = {}
         self._began = time.monotonic()
         self._shown = -_EVERY_S
@@ -73,6 +73,13 @@ class LiveView:
     def submitted(self, run_id: str) -> None:
         """The run has an id now."""
         self._run_id, self._state = run_id, "queued"
+        self._tell(at_once=True)
+
+    def counted(self, state: str, done: int, lines: Sequence[str]) -> None:
+        """How many of several runs have ended, and what each does."""
+        self._state = state
+        self._progress = Progress("tasks", "progress", "", done, len(lines), "runs")
+        self._lines = deque(lines)
         self._tell(at_once=True)
 
     def follow(self, events: Iterator[WatchEvent], timeout_s: float | None) -> RunStatus:

@@ -30,6 +30,9 @@ class RecipeFlags:
         return Resources(gpus=self.gpus, nodes=self.nodes or 1, capacity=self.capacity)
 
 
+NO_FLAGS = RecipeFlags()
+
+
 def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
     """The recipe with what was typed. Raises RunnerError naming the flag that is wrong."""
     asked = recipe.resources

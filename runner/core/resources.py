@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
+CAPACITIES: tuple[Capacity, ...] = get_args(Capacity)
 # Of a pool whose nodes reach one another (Batch quotas page).
 MOST_NODES = 100
 PRIORITIES = range(-1000, 1001)  # of a Batch job: Jobs - Create, Batch REST 2025-06-01

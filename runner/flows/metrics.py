@@ -25,7 +25,7 @@ class RunMetrics:
     curves: tuple[Curve, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MetricComparison:
     """Runs side by side; `params` are those that differ, a value for each run."""
 
@@ -43,6 +43,19 @@ class MetricComparison:
             next((c for c in run.curves if c.name == name), Curve(run.record.run_id, name, ()))
             for run in self.runs
         )
+
+    def __repr__(self) -> str:
+        ids = ", ".join(run.record.run_id for run in self.runs)
+        return f"<MetricComparison of {ids}: {', '.join(self.names)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table and the picture of `runner metrics --compare`."""
+        from runner.core.metric_page import comparison_html  # noqa: PLC0415  only in notebooks
+
+        ids = [run.record.run_id for run in self.runs]
+        summaries = [run.summaries for run in self.runs]
+        panels = {name: self.curves(name) for name in self.names}
+        return comparison_html(ids, summaries, self.params, panels)
 
 
 def load_run_metrics(

@@ -24,7 +24,7 @@ from runner.node.model_documents import (
 from runner.node.registry import Registry, is_deleted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class ModelVersion:
     """One version; `aliases` are all that name it, worked out ones too.
 
@@ -91,13 +91,25 @@ class ModelVersion:
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
 
+    def __repr__(self) -> str:
+        document = self.document or {}
+        aliases = f" ({', '.join(self.aliases)})" if self.aliases else ""
+        score = self.metric(self.primary_metric)
+        scored = "" if score is None else f", {self.primary_metric} {score:.4g}"
+        state = "deleted" if self.deleted else f"of run {document.get('run_id')}"
+        return f"<ModelVersion {self}{aliases}: {self.problem or state}{scored}>"
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(frozen=True, slots=True, repr=False)
 class Model:
     """One name and all its versions, ascending."""
 
     name: str
     versions: tuple[ModelVersion, ...]
+
+    def __repr__(self) -> str:
+        top = f"latest {self.latest}, best {self.best}"
+        return f"<Model {self.name}: {len(self.live)} versions, {top}>"
 
     @property
     def live(self) -> list[ModelVersion]:

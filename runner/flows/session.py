@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.azure.credentials import Connection, connect
+from runner.core.errors import RunnerError
+from runner.core.group import Group
 from runner.core.progress import OnProgress
 from runner.core.recipe import load_recipe
+from runner.core.recipe_flags import NO_FLAGS, RecipeFlags, with_flags
 from runner.core.run_record import RunRecord
 from runner.core.settings import Settings, load_settings
+from runner.core.submit_file import load_submit_file
+from runner.flows.group_plan import GroupRequest, load_tasks, prepare_group
 from runner.flows.local import ensure_running
 from runner.flows.prepare import TrainOptions, prepare_run, request_run
 from runner.flows.submit import submit_run
+from runner.flows.submit_group import submit_group
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +44,42 @@ def start_run(
     *,
     cwd: Path,
     env: Mapping[str, str],
+    where: RecipeFlags = NO_FLAGS,
 ) -> tuple[Session, RunRecord]:
     """Submit a recipe, a folder or a script; local services are started first if need be."""
     settings = load_settings(flags, cwd=cwd, env=env)
-    recipe = load_recipe(ref, cwd=cwd)
+    recipe = with_flags(load_recipe(ref, cwd=cwd), where)
+    options = replace(options, insisted=where.resources)
     request_run(recipe, options)  # what is wrong is said before anything starts
     if settings.target == "local":
         ensure_running(settings, on_progress)
     connection = connect(settings)
     prepared = prepare_run(recipe, settings, connection.outputs, options, on_progress)
     return Session(settings, connection), submit_run(connection, prepared, on_progress)
+
+
+def start_group(
+    path: Path,
+    request: GroupRequest,
+    flags: Mapping[str, object],
+    on_progress: OnProgress,
+    *,
+    cwd: Path,
+    env: Mapping[str, str],
+) -> tuple[Session, Group]:
+    """Submit the tasks of a file; local services are started first if need be."""
+    settings = load_settings(flags, cwd=cwd, env=env)
+    file, _ = load_submit_file(path)
+    if file.schedule is not None:
+        raise RunnerError(
+            "R-SUBMIT-SCHEDULE",
+            f"{path.name} has a schedule: it is not submitted at once",
+            fix=f"runner schedule create {path}",
+        )
+    load_tasks(file, path.parent)  # what is wrong is said before anything starts
+    if settings.target == "local":
+        ensure_running(settings, on_progress)
+    connection = connect(settings)
+    prepared = prepare_group(file, path, settings, connection.outputs, request, on_progress)
+    submit_group(connection, prepared, on_progress)
+    return Session(settings, connection), prepared.group

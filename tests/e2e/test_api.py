@@ -55,6 +55,10 @@ def test_the_guide_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> 
     assert (last.run_id, last.state) == (namespace["again"].id, "succeeded")
     assert last.metrics == {"loss": 0.2}
     assert namespace["seen"][0].state == "submitting"
+    shown = namespace["compared"]._repr_html_()
+    assert "epochs" in shown
+    assert "<svg" in shown, "the picture too"
+    assert len(repr(namespace["registered"])) < 200
 
 
 def test_run_that_fails_is_told_by_check_and_waiting_has_an_end(waiting: runner.Run) -> None:
@@ -160,3 +164,41 @@ def test_runs_are_repeated_as_new_runs(script: Write) -> None:
     retried = failed.retry()
     assert retried not in (failed, resumed)
     retried.cancel()
+
+
+def test_group_is_waited_for_told_and_cancelled_as_one(tmp_path: Path) -> None:
+    (tmp_path / "waiting").mkdir()
+    (tmp_path / "waiting" / "train.py").write_text(_WAITS)
+    path = tmp_path / "two.yaml"
+    path.write_text("tasks: {one: {recipe: ./waiting}, two: {recipe: ./waiting, after: [one]}}\n")
+    seen: list[runner.Update] = []
+    group = runner.submit(path)
+    assert list(group) == ["one", "two"]
+    with pytest.raises(runner.RunnerError) as late:
+        group.wait(timeout_s=0.1, on_progress=seen.append)
+    assert (late.value.code, seen[-1].done, seen[-1].total) == ("R-TIMEOUT", 0, 2)
+    with pytest.raises(runner.RunnerError) as failed:
+        group.cancel().wait(check=True)
+    assert (failed.value.code, group.states) == (
+        "R-RUN-FAILED",
+        {"one": "cancelled", "two": "cancelled"},
+    )
+    assert group["two"].id in group._repr_html_()
+    path.write_text("schedule: {every: 6h}\n" + path.read_text())
+    with pytest.raises(runner.RunnerError) as scheduled:
+        runner.submit(path)
+    assert "runner schedule create" in (scheduled.value.fix or "")
+
+
+def test_where_and_when_of_a_program_counts_instead_of_the_recipe(script: Write) -> None:
+    folder = script("print('done')")
+    (folder / "train.yaml").write_text("command: python train.py\npriority: 3\nretries: 1\n")
+    first = runner.train(folder)
+    second = runner.train(folder, priority=3, after=[first], timeout="1h", retries=2, gpus=0)
+    assert (second.record.raw["retries"], second.record.raw["timeout_s"]) == (2, 3600)
+    assert (second.record.raw["priority"], tuple(second.record.after)) == (3, (first.id,))
+    assert second.wait().state == "succeeded"
+    for asked in ({"gpus": 99}, {"priority": "high"}, {"timeout": "soon"}, {"after": first}):
+        with pytest.raises(runner.RunnerError) as refused:
+            runner.train(folder, **asked)  # pyright: ignore[reportArgumentType]
+        assert (refused.value.code, bool(refused.value.fix)) == ("R-FLAG-VALUE", True), asked

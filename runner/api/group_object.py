@@ -1,0 +1,169 @@
+"""The runs of one `submit` as an object: what each does, how to wait for them and end them."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.api import html
+from runner.api.params import overrides_of
+from runner.api.progress import LiveView, OnUpdate, live
+from runner.api.run_object import Run
+from runner.core.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.core.group import Group as Document
+    from runner.flows.groups import GroupView
+    from runner.flows.history import RunRow
+    from runner.flows.session import Session
+
+_MISSING = "missing"
+_WITHOUT_SUCCESS = ("failed", "cancelled", "lost", _MISSING)
+_OVER = ("succeeded", *_WITHOUT_SUCCESS)
+
+
+class Group(Mapping[str, Run]):
+    """The runs of one file by task, in its order: `group["train"].metrics()`."""
+
+    def __init__(self, session: Session, document: Document) -> None:
+        self.session = session
+        self._document = document
+
+    @property
+    def id(self) -> str:
+        """Its id, which `runner show`, `ps --group` and `cancel` take."""
+        return self._document.group_id
+
+    @property
+    def states(self) -> dict[str, str]:
+        """The state of each task's run as it is now; `missing` where it cannot be read."""
+        from runner.flows.groups import load_group_view
+
+        connection, home = self.session.connection, self.session.settings.home
+        return self._states(load_group_view(connection, home, self._document))
+
+    def __getitem__(self, task: str) -> Run:
+        from runner.flows.run_documents import find_run
+
+        return Run(self.session, find_run(self.session.connection, self._document.runs[task]))
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._document.runs)
+
+    def __len__(self) -> int:
+        return len(self._document.runs)
+
+    def wait(
+        self,
+        timeout_s: float | None = None,
+        *,
+        check: bool = False,
+        on_progress: OnUpdate | None = None,
+    ) -> Group:
+        """Wait until all have ended; with `check` raises unless all of them succeeded.
+
+        Interrupting leaves them running. Raises RunnerError (R-TIMEOUT) after `timeout_s`.
+        """
+        with live(on_progress, self.id) as view:
+            self.follow(view, timeout_s)
+        return self.check() if check else self
+
+    def follow(self, view: LiveView, timeout_s: float | None = None) -> None:
+        """Show them in a view until all have ended; `wait` makes one."""
+        from runner.flows.group_progress import group_views
+
+        connection, home = self.session.connection, self.session.settings.home
+        until = None if timeout_s is None else time.monotonic() + timeout_s
+        for found in group_views(connection, home, self._document):
+            over = found is not None and _show(view, self._states(found))
+            if not over and until is not None and time.monotonic() > until:
+                raise self._late(timeout_s)
+
+    def check(self) -> Group:
+        """The group itself. Raises RunnerError (R-RUN-FAILED) naming what ended without success."""
+        bad = {task: state for task, state in self.states.items() if state in _WITHOUT_SUCCESS}
+        if bad:
+            raise RunnerError(
+                "R-RUN-FAILED",
+                f"of {self.id} {len(bad)} of {len(self)} did not succeed",
+                why=", ".join(f"{task} {state}" for task, state in bad.items()),
+                fix=f"runner show {self.id}",
+                exit_code=ExitCode.RUN_FAILED,
+            )
+        return self
+
+    def cancel(self) -> Group:
+        """End every run that has not ended."""
+        from runner.flows.groups import cancel_group
+
+        cancel_group(self.session.connection, self._document)
+        return self
+
+    def _states(self, found: GroupView) -> dict[str, str]:
+        return {task: _state(found.rows.get(task)) for task in self}
+
+    def _late(self, timeout_s: float | None) -> RunnerError:
+        return RunnerError(
+            "R-TIMEOUT",
+            f"{self.id} has not ended within {timeout_s:g} s",
+            why="it goes on; only waiting for it has ended",
+            fix=f"runner show {self.id}",
+            exit_code=ExitCode.CAPACITY,
+        )
+
+    def __repr__(self) -> str:
+        return f"<Group {self.id}: {', '.join(self)}>"
+
+    def _repr_html_(self) -> str:
+        return html.group_table(self.id, self._document.runs, self.states)
+
+
+def submit(
+    file: str | Path,
+    *,
+    set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
+    experiment: str | None = None,
+    priority: int | None = None,
+    pool: str | None = None,
+    target: str | None = None,
+    stack: str | None = None,
+    wait: bool = False,
+    check: bool = False,
+    on_progress: OnUpdate | None = None,
+) -> Group:
+    """Submit the tasks of a file, each after those it waits for; `set` is by `"task.param"`.
+
+    `wait=True` returns when all have ended, `check=True` waits too, and raises unless all succeed.
+    """
+    from runner.flows.group_plan import GroupRequest
+    from runner.flows.session import start_group
+
+    request = GroupRequest(overrides_of(set), experiment, priority)
+    flags = {"target": target, "stack": stack, "pool": pool}
+    path = Path(file).expanduser().absolute()
+    with live(on_progress) as view:
+        session, document = start_group(
+            path, request, flags, view.on_progress, cwd=Path.cwd(), env=os.environ
+        )
+        group = Group(session, document)
+        view.submitted(group.id)
+        if wait or check:
+            group.follow(view)
+    return group.check() if check else group
+
+
+def _state(row: RunRow | None) -> str:
+    return _MISSING if row is None or row.status is None else row.status.state.value
+
+
+def _show(view: LiveView, states: Mapping[str, str]) -> bool:
+    """Whether all have ended."""
+    done = sum(state in _OVER for state in states.values())
+    over = done == len(states)
+    failed = any(state in _WITHOUT_SUCCESS for state in states.values())
+    state = ("failed" if failed else "succeeded") if over else "running"
+    view.counted(state, done, [f"{task}  {state}" for task, state in states.items()])
+    return over
