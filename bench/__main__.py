@@ -18,6 +18,7 @@ NAMES = (
     "autoscale",
     "log_latency",
     "train_warm",
+    "gang_start",
     "checkpoint",
     "infra_program",
     "history",

@@ -220,16 +220,20 @@ class Run:
         *,
         set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
         checkpoint: int | None = None,
+        nodes: int | None = None,
         pool: str | None = None,
         wait: bool = False,
     ) -> Run:
-        """Go on from its newest complete checkpoint, or `checkpoint`, as a new run."""
+        """Go on from its newest complete checkpoint, or `checkpoint`, as a new run.
+
+        On another number of `nodes`, where it is given.
+        """
         from runner.flows.repeat import resume_run
 
         connection, overrides = self.session.connection, overrides_of(set)
         return self._again(
             lambda view: resume_run(
-                connection, self.record, pool, overrides, view.on_progress, checkpoint
+                connection, self.record, pool, overrides, view.on_progress, checkpoint, nodes=nodes
             ),
             wait=wait,
         )

@@ -35,6 +35,12 @@ def resume(
             show_default=False,
         ),
     ] = None,
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            "--nodes", metavar="N", min=1, help="On N nodes at once.", show_default="as before"
+        ),
+    ] = None,
     pool: OtherPoolOption = None,
     detach: DetachOption = False,
     download: DownloadOption = True,
@@ -58,7 +64,7 @@ def resume(
         out,
         connection,
         lambda on_progress: resume_run(
-            connection, record, pool, overrides, on_progress, checkpoint
+            connection, record, pool, overrides, on_progress, checkpoint, nodes=nodes
         ),
         detach=detach,
         output_dir=settings.output_dir if download else None,

@@ -35,6 +35,7 @@ class Repetition:
     resume_from: Mapping[str, Any] | None = None
     after: Mapping[str, str] = field(default_factory=dict[str, str])
     constraints: tuple[str, ...] | None = None  # `name==version` of every package; None leaves them
+    nodes: int | None = None  # on so many; None leaves it
 
 
 def plan_again(
@@ -62,7 +63,11 @@ def plan_again(
         job_id=job_id_for(record.experiment, pool.id, record.priority),
         command=_command(raw["command"], record.params, params),
         params=params,
-        recipe=replace(_recipe(raw), after=tuple(dict.fromkeys(asked.after.values()))),
+        recipe=replace(
+            _recipe(raw),
+            after=tuple(dict.fromkeys(asked.after.values())),
+            resources=_resources(raw, asked.nodes),
+        ),
         inputs=RunInputs(
             code=CodeRef(sha256=code["sha256"], size_bytes=code["size_bytes"], files=0),
             agent_sha256=agent_sha256,
@@ -83,12 +88,17 @@ def change_params(
     return resolve_params(declared, overrides)
 
 
-def choose_same_pool(wanted: str | None, record: RunRecord, outputs: StackOutputs) -> PoolOutput:
-    """The pool that is named, else the run's own. Raises RunnerError where there is none."""
+def choose_same_pool(
+    wanted: str | None, record: RunRecord, outputs: StackOutputs, nodes: int | None = None
+) -> PoolOutput:
+    """The pool that is named, else the run's own. Raises RunnerError where there is none.
+
+    Or where it does not take a run on `nodes`, which are the run's own where it is None.
+    """
     name = (wanted or record.pool).lower()
     for pool in outputs.pools:
         if pool.id.lower() == name:
-            check_nodes(pool, _resources(record.raw).nodes)
+            check_nodes(pool, _resources(record.raw, nodes).nodes)
             return pool
     names = ", ".join(pool.id for pool in outputs.pools)
     raise RunnerError(
@@ -118,6 +128,8 @@ def _kept(raw: Mapping[str, Any], asked: Repetition) -> dict[str, Any]:
     kept = {**raw, "group": None}
     if kept.get("after"):
         kept["after"] = list(dict.fromkeys(asked.after.values()))
+    if asked.nodes is not None:
+        kept["resources"] = {**(raw.get("resources") or {}), "nodes": asked.nodes}
     if kept.get("inputs"):
         kept["inputs"] = _inputs(raw, asked.after)
     if asked.kind != "reproduce":  # a run that went on elsewhere is reproduced from there, too
@@ -166,14 +178,13 @@ def _recipe(raw: Mapping[str, Any]) -> Recipe:
         priority=int(raw.get("priority") or 0),
         secrets=recorded_secrets(raw),
         image=image.get("name"),
-        resources=_resources(raw),
     )
 
 
-def _resources(raw: Mapping[str, Any]) -> Resources:
+def _resources(raw: Mapping[str, Any], nodes: int | None) -> Resources:
     """What the task is made from; the pool is chosen already."""
     resources: Mapping[str, Any] = raw.get("resources") or {}
-    return Resources(nodes=int(resources.get("nodes") or 1))
+    return Resources(nodes=int(nodes or resources.get("nodes") or 1))
 
 
 def _command(

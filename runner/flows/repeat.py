@@ -90,10 +90,13 @@ def resume_run(
     overrides: tuple[str, ...],
     on_progress: OnProgress,
     number: int | None = None,
+    *,
+    nodes: int | None = None,
 ) -> RunRecord:
     """A run that ended, continued as a new run from its newest complete checkpoint.
 
     Or from checkpoint `number`: the newest may be whole, and still what the script fails on.
+    `nodes` is on how many, where it is another number than before.
     """
     state = load_view(connection, record).status.state
     if not state.final:
@@ -113,7 +116,7 @@ def resume_run(
         )
     run_id, checkpoint = found
     before = {"run_id": run_id, "checkpoint": checkpoint.number}
-    asked = Repetition("resume", overrides, resume_from=before)
+    asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
     return submit_again(connection, record, asked, pool, on_progress)
 
 
@@ -136,7 +139,7 @@ def submit_again(
 ) -> RunRecord:
     """Submit the repetition, with the code and data that lie in blob."""
     created, agent = datetime.now(UTC), build_agent()
-    place = choose_same_pool(pool, record, connection.outputs)
+    place = choose_same_pool(pool, record, connection.outputs, asked.nodes)
     with whole_record(record):
         check_parts(connection, record)
         plan = plan_again(

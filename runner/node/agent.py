@@ -260,7 +260,7 @@ def _stages(
         if others is not None:
             prepared |= others.assemble(attempt.restored)
         attempt.run(inherited, {**secrets, **prepared}, others)
-        return attempt.export(agent.runs, agent.blobs.output(number))
+        return attempt.export(agent.runs, agent.blobs.output(number), others)
     except (StageFailedError, TerminatedError, EvictedError):
         raise
     except StorageError as err:

@@ -24,7 +24,9 @@ from runner.node.failures import EvictedError, StageFailedError, full_disk_text
 from runner.node.gang import Gang
 from runner.node.image_environment import ImageEnvironment
 from runner.node.inputs import Fetch, InputAccess, fetch_inputs
+from runner.node.node_blobs import OUTPUTS, NodeBlobs
 from runner.node.patience import Patience
+from runner.node.rank_outputs import folder_of, read_list
 from runner.node.resume import Restored
 from runner.node.run_spec import RunSpec
 from runner.node.script_hooks import python_path
@@ -213,11 +215,20 @@ class Attempt:
             return True
         return others is not None and others.failed
 
-    def export(self, runs: Container, prefix: str) -> list[OutputFile]:
-        """Stage export."""
+    def export(self, runs: Container, prefix: str, others: Gang | None = None) -> list[OutputFile]:
+        """Stage export; `others` as for `run`."""
         with self._events.stage("export", "exporting the outputs") as report:
             check_promised(self._dirs.output, self._spec.outputs)
-            return export_outputs(runs, prefix, self._dirs.output, report, self._termination.check)
+            check = self._termination.check
+            outputs = export_outputs(runs, prefix, self._dirs.output, report, check)
+            if others is None:
+                return outputs
+            folders = {rank: folder_of(rank, outputs) for rank in others.members}
+            ranks = others.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
+            for rank in ranks:
+                name = NodeBlobs(self._spec.run_id, rank).attempt(self._number, OUTPUTS)
+                outputs += read_list(runs, name, folders[rank])
+            return sorted(outputs, key=lambda output: output.path)
 
     def restore(self, runs: Container, prefix: str, outputs: list[OutputFile]) -> list[OutputFile]:
         """What was exported, and is still there when the outcome is about to be written."""

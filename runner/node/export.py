@@ -74,7 +74,10 @@ def export_outputs(
 def restore_outputs(
     container: Container, prefix: str, output_dir: Path, outputs: Sequence[OutputFile]
 ) -> list[OutputFile]:
-    """Upload once more what storage lost since: one that was killed forgets its last seconds."""
+    """Upload once more what storage lost since: one that was killed forgets its last seconds.
+
+    Raises StageFailedError for what is not here: another node of the run had it.
+    """
     if not outputs:
         return []
     there = set(container.list_names(prefix))

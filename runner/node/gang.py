@@ -117,6 +117,28 @@ class Gang:
         if ended.stopped or not ended.exit_code or (first.ended_at or 0.0) < ended.at:
             raise first.failure
 
+    def gather(self, order: Callable[[int], dict[str, Any]], report: Report) -> list[int]:
+        """Have those whose scripts have ended send what these wrote; the ranks that did.
+
+        `order` says where to. Raises StageFailedError of a node that could not.
+        """
+        asked = [m for m in self.members.values() if m.ended_at is not None and not m.lost]
+        for member in asked:
+            if member.link is not None:
+                member.link.send(order="export", **order(member.rank))
+        with self._news:
+            while waiting := [m for m in asked if not (m.exported or m.failure or m.lost)]:
+                self.check()
+                names = ", ".join(member.doing for member in waiting)
+                report(f"outputs of other nodes: {names}", len(asked) - len(waiting), len(asked))
+                self._news.wait(POLL_S)
+        if (failed := next((m.failure for m in asked if m.failure), None)) is not None:
+            raise failed
+        for member in (m for m in self.members.values() if not m.exported):
+            text = f"outputs of {member.name}, if it has any, are not kept"
+            self.events.aside("notice", "progress", text)
+        return [member.rank for member in asked if member.exported]
+
     def close(self, *, again: bool = False, hurry: bool = False) -> None:
         """Send everybody home, with time for the rest of their logs; `again`: to come back."""
         with self._news:
@@ -257,6 +279,10 @@ class Gang:
             elif said == "failed":
                 member.ended_at = time.monotonic()
                 member.failure = member.fails(message)
+            elif said == "exported":
+                member.exported = True
+            elif said == "aside":
+                self.events.aside("notice", "progress", f"{member.name}: {message['text']}")
             elif said == "leaving":
                 self._lose(member, "its agent was told to end")
             elif said == "flushed":

@@ -36,6 +36,7 @@ class Member:
     ready: bool = False
     failure: StageFailedError | None = None
     ended_at: float | None = None
+    exported: bool = False  # what its script has written is in storage
     flushed: bool = False
     stage: str = ""
     lost: str = ""  # why

@@ -8,6 +8,8 @@ from runner.node.attempts import RunBlobs, find_log_offsets, start_document
 from runner.node.blobs import Container
 from runner.node.settings import NodeSettings
 
+OUTPUTS = "outputs.json"  # of an attempt: what was exported
+
 
 class NodeBlobs(RunBlobs):
     """Blob names of one node of a run (docs/run-format.md)."""

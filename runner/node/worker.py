@@ -6,13 +6,14 @@ Whatever goes wrong is told to the primary, which has the run's outcome to write
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from runner.node.attempt import Attempt, AttemptDirs, make_dirs
 from runner.node.attempt_checkpoints import AttemptCheckpoints
 from runner.node.distributed import node_environment, parse_company
 from runner.node.events import EventLog
+from runner.node.export import export_outputs
 from runner.node.failures import (
     EvictedError,
     StageFailedError,
@@ -22,9 +23,10 @@ from runner.node.failures import (
 )
 from runner.node.hosts import Hosts, free_port
 from runner.node.inputs import InputAccess
-from runner.node.node_blobs import NodeBlobs, write_node_start
+from runner.node.node_blobs import OUTPUTS, NodeBlobs, write_node_start
 from runner.node.patience import Patience
 from runner.node.primary import Primary
+from runner.node.rank_outputs import CheckpointWatch, left_text, write_list
 from runner.node.redaction import Redactor
 from runner.node.run_spec import ResumeFrom, RunSpec, RunSpecError, parse_run_spec
 from runner.node.secrets import Secrets
@@ -59,14 +61,17 @@ class Worker:
         self._number = number
         self._blobs = NodeBlobs(means.node.run_id, rank)
         self._streams: Streams | None = None
+        self._script: Streams | None = None  # until its logs are all written
         self._stage = "code"
 
     def run(self, inherited: Mapping[str, str]) -> None:
         """Prepare, wait for the others, run the script, and tell the primary."""
         logger.info("rank %d of %s, attempt %d", self._rank, self._blobs.run_id, self._number)
         try:
-            self._stages(inherited)
+            dirs, events = self._stages(inherited)
             self._primary.tell("ended")
+            self._flush_script()
+            self._export(dirs, events)
         except StageFailedError as err:
             self._fail(err)
         except (TerminatedError, EvictedError):
@@ -78,7 +83,7 @@ class Worker:
             self._flush()
             self._primary.tell("flushed")
 
-    def _stages(self, inherited: Mapping[str, str]) -> None:
+    def _stages(self, inherited: Mapping[str, str]) -> tuple[AttemptDirs, EventLog]:
         means = self._means
         spec = self._read_spec()
         write_node_start(means.access.runs, self._blobs, means.node, self._number)
@@ -86,6 +91,7 @@ class Worker:
         self._streams = Streams(
             means.access.runs, self._blobs, self._number, dirs, {}, means.redactor
         )
+        self._script = self._streams
         events = EventLog(self._streams.events, means.redactor, self._report_stage)
         checkpoints = self._checkpoints(spec, dirs, events)
         attempt = self._attempt(spec, dirs, events, checkpoints)
@@ -98,7 +104,30 @@ class Worker:
         self._primary.tell("ready")
         company = parse_company(self._primary.next_order("go")["company"])
         others = node_environment(company, self._rank)
-        attempt.run(inherited, {**secrets, **prepared, **others})
+        with CheckpointWatch(dirs.checkpoints, lambda text: self._aside(events, text)):
+            attempt.run(inherited, {**secrets, **prepared, **others})
+        return dirs, events
+
+    def _export(self, dirs: AttemptDirs, events: EventLog) -> None:
+        """Where the primary says, once its own script has succeeded. Raises TerminatedError."""
+        runs = self._means.access.runs
+        try:
+            order = self._primary.next_order("export")
+        except TerminatedError:
+            why = "the run has not succeeded, or had ended before this node"
+            if text := left_text(dirs.output, "RUNNER_OUTPUT_DIR", why):
+                events.aside("notice", "progress", text)
+            raise
+        with events.stage("export", "exporting the outputs") as report:
+            check = self._means.termination.check
+            outputs = export_outputs(runs, str(order["prefix"]), dirs.output, report, check)
+            write_list(runs, self._blobs.attempt(self._number, OUTPUTS), outputs)
+        self._primary.tell("exported")
+
+    def _aside(self, events: EventLog, text: str) -> None:
+        """What the run's reader shall see, too."""
+        events.aside("notice", "progress", text)
+        self._primary.tell("aside", text=text)
 
     def _read_spec(self) -> RunSpec:
         body = self._means.access.runs.get(self._blobs.run)
@@ -157,11 +186,19 @@ class Worker:
         logger.error("the worker failed", exc_info=err)
         return StageFailedError(self._stage, "AgentFailed", f"{type(err).__name__}: {err}")
 
+    def _flush_script(self) -> None:
+        streams, self._script = self._script, None
+        if streams is not None:
+            _try(streams.finish_script)
+
     def _flush(self) -> None:
-        if self._streams is None:
-            return
-        for finish in (self._streams.finish_script, self._streams.finish_events):
-            try:
-                finish()
-            except (StorageError, OSError, ValueError) as err:
-                logger.warning("not everything was written: %s", err)
+        self._flush_script()
+        if self._streams is not None:
+            _try(self._streams.finish_events)
+
+
+def _try(finish: Callable[[], None]) -> None:
+    try:
+        finish()
+    except (StorageError, OSError, ValueError) as err:
+        logger.warning("not everything was written: %s", err)

@@ -65,8 +65,9 @@ def test_three_nodes_sum_up_what_each_has_over_the_addresses_they_are_given(
     assert f"2: {attempt['others'][1]}" in three.ok("show", run["run_id"])
     logs = [three.ok("logs", run["run_id"], "--node", rank) for rank in range(3)]
     assert logs == [f"rank {rank} sum 111\n" for rank in range(3)]
-    [written] = (three.cwd / "outputs").rglob("sum-*")
-    assert written.read_text() == "111"
+    written = sorted((three.cwd / "outputs").rglob("sum-*"))
+    assert [path.parent.name for path in written[:2]] == ["rank-1", "rank-2"]
+    assert [path.read_text() for path in written] == ["111"] * 3
 
 
 @pytest.mark.feature(24)

@@ -92,10 +92,13 @@ def test_every_node_runs_the_script_and_knows_the_others(gang: GangTask) -> None
         "rank 2 sum 111\n",
     ]
     assert gang.text("nodes/1/stderr.txt") == "err 1\n"
-    assert [one["path"] for one in gang.json("result.json")["outputs"]] == ["sum-0"]
+    kept = ["rank-1/sum-1", "rank-2/sum-2", "sum-0"]
+    assert [one["path"] for one in gang.json("result.json")["outputs"]] == kept
+    assert gang.text("output/rank-2/sum-2") == "111"
     start = gang.json("nodes/2/attempts/1/start.json")
     assert (start["rank"], start["node"]) == (2, "tvm-2")
-    assert [e["stage"] for e in lines_of(gang, 2) if e["state"] == "end"][-1] == "command"
+    stages = [e["stage"] for e in lines_of(gang, 2) if e["state"] == "end"]
+    assert stages[-2:] == ["command", "export"]
     waited = [e["message"] for e in gang.lines("attempts/1/events.jsonl") if e["stage"] == "nodes"]
     assert waited[-1] == "3 nodes: " + ", ".join(gang.addresses)
 

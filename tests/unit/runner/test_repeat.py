@@ -72,7 +72,7 @@ def again(asked: Repetition, **changes: Any) -> dict[str, Any]:
         found,
         asked,
         OUTPUTS,
-        choose_same_pool(None, found, OUTPUTS),
+        choose_same_pool(None, found, OUTPUTS, asked.nodes),
         run_id="mnist-20261122-000000-aaaa",
         created=NOW,
         agent_sha256="e" * 64,
@@ -99,6 +99,15 @@ def test_retry_keeps_all_that_the_run_was_known_or_not() -> None:
         "group": None,
     }
     assert document == {**RAW, **decided}
+
+
+def test_resumed_run_may_have_another_number_of_nodes() -> None:
+    resources = {"gpus": 1, "nodes": 2}
+    asked = Repetition("resume", nodes=1)
+    assert again(asked, resources=resources)["resources"] == {"gpus": 1, "nodes": 1}
+    assert again(Repetition("resume"), resources={"nodes": 1})["resources"] == {"nodes": 1}
+    with pytest.raises(RunnerError, match="cannot take a run on 3 nodes"):
+        choose_same_pool(None, record(), OUTPUTS, 3)
 
 
 def test_reproduction_goes_on_from_where_the_original_did_with_its_packages() -> None:

@@ -1,0 +1,104 @@
+"""What scripts on other nodes than the primary's wrote: outputs are kept, checkpoints are not.
+
+A checkpoint is one state of one folder (docs/run-format.md): shards on several nodes are several
+folders, and whoever writes them is told so while the run can still be changed.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from runner.node.blobs import Container
+from runner.node.documents import parse_json
+from runner.node.export import OutputFile
+from runner.node.folder_listing import Listing, list_folder
+
+LOOK_S = 5.0
+
+
+def folder_of(rank: int, own: Sequence[OutputFile]) -> str:
+    """Where the outputs of a rank go, which rank 0 has not written to itself."""
+    taken = {output.path.partition("/")[0] for output in own}
+    folder = f"rank-{rank}"
+    while folder in taken:
+        folder += "_"
+    return f"{folder}/"
+
+
+def write_list(runs: Container, name: str, outputs: Sequence[OutputFile]) -> None:
+    """For the primary, which has the run's result to write."""
+    runs.put(name, json.dumps([output.to_json() for output in outputs]).encode())
+
+
+def read_list(runs: Container, name: str, folder: str) -> list[OutputFile]:
+    """What `write_list` wrote, as files of the run's outputs. Raises ValueError."""
+    listed: list[dict[str, Any]] = parse_json(runs.get(name) or b"null")
+    if not isinstance(listed, list):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"{name} is no list of files")
+    return [
+        OutputFile(folder + str(one["path"]), int(one["size_bytes"]), str(one["sha256"]))
+        for one in listed
+    ]
+
+
+def left_text(folder: Path, variable: str, why: str) -> str:
+    """What is in a folder and stays there, in a sentence; empty where there is nothing."""
+    with suppress(OSError):
+        found = list_folder(folder)
+        if found.files:
+            return f"{_amount(found)} in ${variable} are not kept: {why}"
+    return ""
+
+
+class CheckpointWatch(threading.Thread):
+    """Calls `tell` once, when the script has written to its checkpoint folder. A context manager.
+
+    The folder holds what was restored, when the watch begins.
+    """
+
+    def __init__(self, folder: Path, tell: Callable[[str], None], every_s: float = LOOK_S) -> None:
+        super().__init__(name="checkpoint folder", daemon=True)
+        self._folder = folder
+        self._tell = tell
+        self._every_s = every_s
+        self._before = list_folder(folder).files
+        self._over = threading.Event()
+
+    def __enter__(self) -> CheckpointWatch:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """After a last look."""
+        self._over.set()
+        self.join()
+
+    def run(self) -> None:
+        """Thread body."""
+        more = True
+        while more:
+            more = not self._over.wait(self._every_s)
+            with suppress(OSError):
+                now = list_folder(self._folder).files
+                new = {p: file for p, file in now.items() if self._before.get(p) != file}
+                if new:
+                    self._tell(
+                        f"{_amount(Listing(new))} in $RUNNER_CHECKPOINT_DIR of this node are in no "
+                        "checkpoint: only those of rank 0 are"
+                    )
+                    return
+
+
+def _amount(found: Listing) -> str:
+    count, size = len(found.files), float(found.size_bytes)
+    unit = "bytes"
+    for larger in ("kB", "MB", "GB"):
+        if size < 1000:
+            break
+        size, unit = size / 1000, larger
+    return f"{count} file{'s'[: count > 1]} ({size:.3g} {unit})"

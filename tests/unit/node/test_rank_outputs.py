@@ -1,0 +1,117 @@
+"""What scripts on other nodes leave behind: their outputs are kept, and nothing vanishes unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.node.export import OutputFile
+from runner.node.rank_outputs import CheckpointWatch, folder_of, left_text
+from tests.unit.node.fake_blob import FakeBlobs
+from tests.unit.node.gang_task import GangTask, lines_of
+
+WRITES = """
+import os, pathlib, sys
+rank = os.environ["RUNNER_NODE_RANK"]
+out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+out.joinpath("shard").write_text(f"of rank {rank}")
+"""
+Until = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
+    made = GangTask(tmp_path, service)
+    yield made
+    made.end()
+
+
+def notices(gang: GangTask) -> list[str]:
+    lines = gang.lines("attempts/1/events.jsonl")
+    return [line["message"] for line in lines if line["stage"] == "notice"]
+
+
+def test_outputs_of_every_rank_are_kept_and_none_takes_the_place_of_another(
+    gang: GangTask,
+) -> None:
+    script = (
+        WRITES
+        + """
+if rank == "0":
+    (out / "rank-1").mkdir()
+    (out / "rank-1" / "shard").write_text("what rank 0 calls so")
+"""
+    )
+    gang.submit(script, resources={"nodes": 3})
+    assert gang.run_gang(3) == 0, gang.output
+    paths = [one["path"] for one in gang.json("result.json")["outputs"]]
+    assert paths == ["rank-1/shard", "rank-1_/shard", "rank-2/shard", "shard"]
+    texts = [gang.text(f"output/{path}") for path in paths]
+    assert texts == ["what rank 0 calls so", "of rank 1", "of rank 2", "of rank 0"]
+    assert not notices(gang)
+
+
+def test_output_of_another_rank_that_cannot_be_read_fails_the_run(gang: GangTask) -> None:
+    script = WRITES + "if rank == '1': out.joinpath('\\udcff').write_text('x')\n"
+    gang.submit(script, resources={"nodes": 2})
+    assert gang.run_gang(2) != 0
+    result = gang.json("result.json")
+    assert (result["code"], result["rank"]) == ("OutputUnreadable", 1)
+    assert result["message"].startswith("rank 1 on node tvm-1: cannot export")
+
+
+def test_checkpoint_files_of_another_rank_are_told_of_while_the_script_runs(
+    gang: GangTask, until: Until
+) -> None:
+    script = (
+        WRITES
+        + """
+import time
+folder = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"])
+(folder / f"shard-{rank}").write_text("x" * 2000)
+while not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
+    time.sleep(0.02)
+"""
+    )
+    gang.submit(script, resources={"nodes": 2}, checkpoints={"interval_s": 3600})
+    primary = gang.start_gang(2)
+    until(lambda: notices(gang))
+    text = (
+        "rank 1 on node tvm-1: 1 file (2 kB) in $RUNNER_CHECKPOINT_DIR of this node are in no "
+        "checkpoint: only those of rank 0 are"
+    )
+    assert notices(gang)[0] == text
+    (gang.shared / "go").touch()
+    assert primary.wait(60) == 0
+    assert [e for e in lines_of(gang, 1) if e["stage"] == "notice"]
+
+
+def test_what_a_stopped_rank_leaves_behind_is_said_in_its_log(gang: GangTask) -> None:
+    gang.submit(WRITES + "sys.exit(3 if rank == '0' else 0)\n", resources={"nodes": 2})
+    assert gang.run_gang(2) == 3
+    [text] = [e["message"] for e in lines_of(gang, 1) if e["stage"] == "notice"]
+    assert text.startswith("1 file (9 bytes) in $RUNNER_OUTPUT_DIR are not kept: the run has not")
+
+
+def test_folder_as_it_was_restored_is_nothing_to_tell(tmp_path: Path) -> None:
+    (tmp_path / "restored").write_text("x")
+    told: list[str] = []
+    with CheckpointWatch(tmp_path, told.append):
+        pass
+    assert not told
+    with CheckpointWatch(tmp_path, told.append):
+        (tmp_path / "new").write_text("x")
+    [text] = told
+    assert text.startswith("1 file (1 bytes) in $RUNNER_CHECKPOINT_DIR of this node are in no")
+
+
+def test_folder_of_a_rank_is_free(tmp_path: Path) -> None:
+    own = [
+        OutputFile("rank-1", 1, ""),
+        OutputFile("rank-1_/x", 1, ""),
+        OutputFile("rank-22", 1, ""),
+    ]
+    assert [folder_of(rank, own) for rank in (1, 2)] == ["rank-1__/", "rank-2/"]
+    assert left_text(tmp_path, "X", "no reason") == ""
