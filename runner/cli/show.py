@@ -58,20 +58,25 @@ def show(
 def _load(connection: Connection, record: RunRecord) -> Shown:
     from runner.cli.show_text import Shown
     from runner.flows.attempts import list_attempts
-    from runner.flows.checkpoints import list_checkpoints
+    from runner.flows.checkpoints import checkpoint_problem, list_checkpoints
     from runner.flows.reproduce import load_environment
     from runner.flows.run_documents import load_metrics, runs_container
     from runner.flows.run_view import load_view
 
     view = load_view(connection, record)
+    container = runs_container(connection)
+    told: dict[str, Any] = (view.result.raw.get("checkpoint") or {}) if view.result else {}
+    attempt = view.attempts[-1].attempt if view.attempts and view.result is None else 0
+    problem = told.get("problem") or checkpoint_problem(container, record.run_id, attempt)
     return Shown(
         connection,
         view,
         load_metrics(connection, record),
         list_attempts(connection, view),
         load_environment(connection, record),
-        list_checkpoints(runs_container(connection), record.run_id),
+        list_checkpoints(container, record.run_id),
         _models(connection, view),
+        str(problem or ""),
     )
 
 
@@ -89,6 +94,7 @@ def _document(shown: Shown) -> dict[str, Any]:
         "attempts": [dataclasses.asdict(attempt) for attempt in shown.attempts],
         "environment": shown.environment,
         "checkpoints": [_checkpoint(checkpoint) for checkpoint in shown.checkpoints],
+        "checkpoint_problem": shown.checkpoint_problem or None,
         "output_url": output_url(shown.connection, view.record.run_id, view.result),
         "run": view.record.raw,
         "result": view.result.raw if view.result else None,

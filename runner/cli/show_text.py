@@ -36,6 +36,7 @@ class Shown:
     environment: Mapping[str, Any] | None
     checkpoints: Sequence[Checkpoint]
     models: Sequence[RunModel]
+    checkpoint_problem: str
 
     @property
     def raw(self) -> Mapping[str, Any]:
@@ -167,9 +168,7 @@ def outputs(shown: Shown) -> dict[str, str]:
 
 def checkpoints(shown: Shown) -> dict[str, str]:
     """Which one the run, or another one, would go on from."""
-    result = shown.view.result
-    told: Mapping[str, Any] = (result.raw.get("checkpoint") or {}) if result else {}
-    problem = {"checkpoint problem": str(told.get("problem") or "")}
+    problem = {"checkpoint problem": shown.checkpoint_problem}
     if not shown.checkpoints:
         return problem
     newest, older = shown.checkpoints[0], len(shown.checkpoints) - 1

@@ -2,14 +2,41 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from runner.azure.blobs import BlobContainer, in_parallel
+from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord
 from runner.node.checkpoint import BadManifestError, Checkpoint, CheckpointBlobs, parse_checkpoint
+from runner.node.documents import parse_json
 
 
 def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[Checkpoint, ...]:
     """The complete ones, the one to go on from first. Hashes are compared where it is restored."""
     return _sorted_out(container, run_id)[0]
+
+
+def checkpoint_problem(container: BlobContainer, run_id: str, attempt: int) -> str | None:
+    """What keeps an attempt that runs from saving, by its last word about checkpoints."""
+    name = RunPaths(run_id).attempt_events(attempt)
+    content = container.read(name) if attempt else None
+    for line in reversed((content or b"").splitlines()):
+        event = _event(line)
+        if event.get("stage") != "checkpoint":
+            continue
+        if event.get("state") == "failed":
+            return str(event.get("message") or "")
+        if "checkpoint" in event:  # one that was committed, not one on its way
+            return str(event["problem"]) if event.get("problem") else None
+    return None
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        event: Any = parse_json(line)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", event) if isinstance(event, dict) else {}
 
 
 def incomplete_checkpoints(container: BlobContainer, run_id: str) -> tuple[str, ...]:

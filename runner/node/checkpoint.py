@@ -25,6 +25,7 @@ from runner.node.documents import parse_json
 FORMAT = 1
 MANIFEST = "manifest.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
+_MODE = re.compile(r"[0-7]{3}")  # no more: what a forged one says sets no other bit
 _TIMES_NS = range(-(1 << 63), 1 << 63)
 # What JSON of any kind may raise; an infinite number overflows, a deep list recurs.
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
@@ -34,15 +35,24 @@ class BadManifestError(Exception):
     """A manifest that nothing can be restored from; the message says why."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """One file; `blob` is its name in the container, `mtime_ns` when it was written."""
+    """One file; `blob` is its name in the container, `mtime_ns` when it was written.
+
+    `mode` are its rights; None in manifests of before they were kept.
+    """
 
     path: str
     size_bytes: int
     sha256: str
     blob: str
     mtime_ns: int = 0
+    mode: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As the manifest lists it, rights as chmod writes them."""
+        mode = {} if self.mode is None else {"mode": f"{self.mode:03o}"}
+        return {**asdict(self), **mode}
 
 
 @dataclass(frozen=True)
@@ -81,7 +91,7 @@ class Checkpoint:
             "attempt": self.attempt,
             "time": self.time,
             "step": self.step,
-            "files": [asdict(file) for file in self.files],
+            "files": [file.to_json() for file in self.files],
             "links": [{"path": path, "target": to} for path, to in sorted(self.links.items())],
             "folders": list(self.folders),
         }
@@ -147,12 +157,21 @@ def _file(entry: dict[str, Any], blobs: CheckpointBlobs) -> CheckpointFile:
         sha256=str(entry["sha256"]),
         blob=str(entry["blob"]),
         mtime_ns=int(entry.get("mtime_ns") or 0),
+        mode=_mode(entry.get("mode")),
     )
     if not _SHA256.fullmatch(file.sha256) or file.mtime_ns not in _TIMES_NS:
         raise BadManifestError(f"what it says of {file.path!r} is damaged")
     if blobs.attempt_of(file.blob) is None:
         raise BadManifestError(f"{file.blob} is no file of this run's checkpoints")
     return file
+
+
+def _mode(text: Any) -> int | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or not _MODE.fullmatch(text):
+        raise BadManifestError(f"{text!r} are no rights of a file")
+    return int(text, 8)
 
 
 def _inside(path: str) -> str:

@@ -126,6 +126,8 @@ class Restorer:
             found = self._download(file, target, abandoned)
             if found != file.sha256:
                 raise DamagedError(f"{file.path} has the sha256 {found}, not {file.sha256}")
+        if file.mode is not None:
+            target.chmod(file.mode)
         if file.mtime_ns:
             os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
 

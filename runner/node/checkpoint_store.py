@@ -32,6 +32,13 @@ THREADS = 4
 NICENESS = 10  # training comes first
 
 
+Tell = Callable[[int, int], None]
+
+
+def nobody(done: int, total: int) -> None:
+    """Nobody wants to know."""
+
+
 class CheckpointStore:
     """The checkpoints of one run, as one attempt writes them. For one thread."""
 
@@ -48,17 +55,25 @@ class CheckpointStore:
         """Whether a later attempt has begun."""
         return self._runs.head(self._next_attempt) is not None
 
-    def commit(self, snapshot: Snapshot, step: int | None) -> Checkpoint:
-        """Upload what is missing and create the manifest. Raises StorageError, UnsettledError."""
+    def commit(self, snapshot: Snapshot, step: int | None, tell: Tell = nobody) -> Checkpoint:
+        """Upload what is missing and create the manifest. Raises StorageError, UnsettledError.
+
+        `tell` gets how many of the requests are done, and of how many.
+        """
         listed = self._runs.list_sizes(self._blobs.root)
         prefix = self._blobs.files(self._attempt)
         wanted = {prefix + file.sha256: file for file in snapshot.files}
         # Storage that crashed may have forgotten what it acknowledged: the listing decides.
         missing = {b: file for b, file in wanted.items() if listed.get(b) != file.size_bytes}
-        upload_all(self._runs, missing)
+        upload_all(self._runs, missing, tell)
         files = tuple(
             CheckpointFile(
-                file.path, file.size_bytes, file.sha256, prefix + file.sha256, file.mtime_ns
+                file.path,
+                file.size_bytes,
+                file.sha256,
+                prefix + file.sha256,
+                file.mtime_ns,
+                file.mode,
             )
             for file in snapshot.files
         )
@@ -121,11 +136,11 @@ class CheckpointStore:
         return [found for n in numbers if (found := self._manifests[n]) is not None]
 
 
-def upload_all(runs: Container, files: dict[str, HeldFile]) -> None:
+def upload_all(runs: Container, files: dict[str, HeldFile], tell: Tell = nobody) -> None:
     """Upload files by blob name, in parallel. Raises StorageError, UnsettledError, OSError."""
     uploads = [_Upload(runs, name, file) for name, file in files.items()]
     jobs = [(upload, number) for upload in uploads for number in range(upload.blocks)]
-    _in_parallel(lambda job: job[0].send(job[1]), jobs)
+    _in_parallel(lambda job: job[0].send(job[1]), jobs, tell)
 
 
 class _Upload:
@@ -161,15 +176,16 @@ def _read_block(path: Path, number: int) -> bytes:
         return source.read(BLOCK_BYTES)
 
 
-def _in_parallel(work: Callable[[Any], None], items: Iterable[Any]) -> None:
+def _in_parallel(work: Callable[[Any], None], items: Iterable[Any], tell: Tell = nobody) -> None:
     """Stops at the first failure, and raises it."""
     pool = concurrent.futures.ThreadPoolExecutor(
         THREADS, thread_name_prefix="checkpoint", initializer=be_nice
     )
     try:
         waiting = [pool.submit(work, item) for item in items]
-        for future in concurrent.futures.as_completed(waiting):
+        for done, future in enumerate(concurrent.futures.as_completed(waiting), 1):
             future.result()
+            tell(done, len(waiting))
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
 

@@ -15,7 +15,7 @@ from runner.node.checkpoint import Checkpoint
 from runner.node.checkpoint_store import CheckpointStore, be_nice
 from runner.node.events import EventLog
 from runner.node.failures import full_disk_text, is_disk_full
-from runner.node.folder_listing import Listing, list_folder
+from runner.node.folder_listing import MAX_FILES, Listing, TooManyFilesError, list_folder
 from runner.node.run_spec import CheckpointRule
 from runner.node.snapshot import Snapshot, Snapshots, UnsettledError, written_lately
 from runner.node.transport import StorageError
@@ -25,9 +25,13 @@ logger = logging.getLogger(__name__)
 STAGE = "checkpoint"
 RETRY_S = 0.1
 TRIES = 3
-PASSING = {"unsettled", "storage", "disk", "size"}  # said again when they come back
+PASSING = {"unsettled", "storage", "disk", "size", "count"}  # said again when they come back
+FEWER = "write fewer and larger ones, such as one archive, or keep some elsewhere"
 # How long a snapshot waits for a folder that keeps changing, before it takes any consistent state.
 SETTLE_S = 5.0
+# Each file is a request, and a line of every manifest: beyond this the user is told so, once.
+MANY_FILES = 10_000
+PROGRESS_EVERY_S = 10.0
 
 
 class Checkpointing(threading.Thread):
@@ -109,6 +113,8 @@ class Checkpointing(threading.Thread):
             self._say("unsettled", f"no checkpoint could be taken: {err}")
         except StorageError as err:
             self._say("storage", f"a checkpoint could not be committed: {err}")
+        except TooManyFilesError:
+            self._say("count", f"{_many('more than', MAX_FILES)}, nothing is committed: {FEWER}")
         except OSError as err:
             what = "the node's disk is full" if is_disk_full(err) else f"{err}"
             self._say("disk", f"no checkpoint could be taken: {what}")
@@ -131,7 +137,7 @@ class Checkpointing(threading.Thread):
                 self._seen = snapshot.listing  # written again, with the same content
                 return
             try:
-                checkpoint = self._store.commit(snapshot, step)
+                checkpoint = self._store.commit(snapshot, step, self._progress())
                 break
             except UnsettledError:
                 if tries == TRIES:
@@ -150,7 +156,21 @@ class Checkpointing(threading.Thread):
             "progress",
             f"{checkpoint.name}, {_size(checkpoint.size_bytes)}, after {took_s:.1f} s",
             checkpoint=checkpoint.number,
+            **({"problem": self.problem} if self.problem else {}),
         )
+
+    def _progress(self) -> Callable[[int, int], None]:
+        """For a commit that takes long."""
+        told = time.monotonic()
+
+        def tell(done: int, total: int) -> None:
+            nonlocal told
+            if time.monotonic() - told >= PROGRESS_EVERY_S:
+                told = time.monotonic()
+                message = f"sending a checkpoint: {done:,} of {total:,} requests"
+                self._events.aside(STAGE, "progress", message, done=done, total=total)
+
+        return tell
 
     def _settled(self) -> Snapshot | None:
         """A snapshot of the folder, when there is something new in it that is no half of a file."""
@@ -180,6 +200,9 @@ class Checkpointing(threading.Thread):
         for path, why in sorted(listing.left_out.items())[:1]:
             self._say("left out", f"checkpoints are without {path}: it {why}")
             self._left_out = self.problem
+        if len(listing.files) > MANY_FILES:
+            self._say("many", f"{_many('', len(listing.files))}, each a request: {FEWER}")
+            self._left_out = self._left_out or self.problem
         if listing.size_bytes > self._rule.max_bytes:
             self._say(
                 "size",
@@ -218,6 +241,10 @@ class Checkpointing(threading.Thread):
             "committed": self.committed,
             "problem": self.problem,
         }
+
+
+def _many(how: str, many: int) -> str:
+    return " ".join(f"the checkpoint folder holds {how} {many:,} files".split())
 
 
 def pause_s(interval_s: float, took_s: float, *, failed: bool) -> float:

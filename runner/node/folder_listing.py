@@ -9,16 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROC = Path("/proc")
+MODE_BITS = 0o777  # of a file's rights, what a checkpoint keeps
+# A listing, the hashes and the manifests of so many take about 300 MB of the node's memory.
+MAX_FILES = 100_000
 
 
-@dataclass(frozen=True)
+class TooManyFilesError(Exception):
+    """The folder holds more than MAX_FILES files."""
+
+
+@dataclass(frozen=True, slots=True)
 class FileState:
-    """What changes when a file is written to, or replaced by another one."""
+    """What changes when a file is written to, replaced by another one, or given other rights."""
 
     size_bytes: int
     mtime_ns: int
     inode: int
     device: int
+    mode: int = 0o644
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Listing:
 
 
 def list_folder(folder: Path) -> Listing:
-    """The folder as it is; one that is gone is empty. Raises OSError for what cannot be read."""
+    """The folder as it is; one that is gone is empty. Raises OSError, TooManyFilesError."""
     files: dict[str, FileState] = {}
     links: dict[str, str] = {}
     empty: list[str] = []
@@ -59,8 +67,11 @@ def list_folder(folder: Path) -> Listing:
             except FileNotFoundError:
                 continue  # it went while we looked: the next listing differs
             if stat.S_ISREG(found.st_mode):
+                if len(files) == MAX_FILES:
+                    raise TooManyFilesError
+                mode = found.st_mode & MODE_BITS
                 files[path] = FileState(
-                    found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev
+                    found.st_size, found.st_mtime_ns, found.st_ino, found.st_dev, mode
                 )
             elif stat.S_ISDIR(found.st_mode):
                 waiting.append(path)

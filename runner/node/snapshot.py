@@ -14,7 +14,7 @@ import shutil
 import time
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from runner.node.folder_listing import FileState, Listing, being_written, list_folder
@@ -30,7 +30,7 @@ class UnsettledError(Exception):
     """The folder changed while it was looked at; worth another try."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class HeldFile:
     """One file of a snapshot. `held` is its content under a name of ours, by its sha256."""
 
@@ -40,6 +40,7 @@ class HeldFile:
     sha256: str
     block_sha256: tuple[str, ...]
     held: Path
+    mode: int
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class Snapshot:
     @property
     def content(self) -> tuple[object, ...]:
         """Equal where two snapshots hold the same."""
-        files = tuple((file.path, file.sha256) for file in self.files)
+        files = tuple((file.path, file.sha256, file.mode) for file in self.files)
         return (files, tuple(sorted(self.listing.links.items())), self.listing.folders)
 
 
@@ -119,7 +120,8 @@ class Snapshots:
         _check_still(part, state, path)
         held = self._store / sha256
         part.replace(held)
-        file = HeldFile(path, state.size_bytes, state.mtime_ns, sha256, blocks, held)
+        size, mode = state.size_bytes, state.mode
+        file = HeldFile(path, size, state.mtime_ns, sha256, blocks, held, mode)
         if settled:
             self._known[state] = file
         return file
@@ -157,7 +159,7 @@ def hash_file(path: Path) -> tuple[str, tuple[str, ...]]:
 
 
 def _renamed(file: HeldFile, path: str) -> HeldFile:
-    return HeldFile(path, file.size_bytes, file.mtime_ns, file.sha256, file.block_sha256, file.held)
+    return replace(file, path=path)
 
 
 def _check_still(part: Path, state: FileState, path: str) -> None:

@@ -377,3 +377,39 @@ def test_delete_that_is_refused_costs_no_checkpoint(make: Make, service: FakeBlo
     second = make(2)
     assert second.restore() is not None
     assert second.version() == "3"
+
+
+def test_rights_of_files_come_back(make: Make) -> None:
+    first = make(1)
+    for name, mode in (("run.sh", 0o755), ("secret", 0o600), ("same", 0o644)):
+        (first.folder / name).write_text("content")  # one blob for all
+        (first.folder / name).chmod(mode)
+    made = first.commit()
+    assert {file.blob for file in made.files} == {made.files[0].blob}
+    second = make(2)
+    assert second.restore() is not None
+    modes = {path.name: path.stat().st_mode & 0o777 for path in second.folder.iterdir()}
+    assert modes == {"run.sh": 0o755, "secret": 0o600, "same": 0o644}
+
+
+def test_rights_that_change_alone_are_news(make: Make) -> None:
+    first = make(1)
+    first.write(1, files=1)
+    before = first.snapshots.take(list_folder(first.folder), strict=False)
+    (first.folder / "w0").chmod(0o755)
+    after = first.snapshots.take(list_folder(first.folder), strict=False)
+    assert before.content != after.content
+
+
+def test_manifest_of_before_rights_were_kept_is_restored(make: Make, service: FakeBlobs) -> None:
+    first = make(1)
+    first.write(1)
+    made = first.commit()
+    name = f"{RUN}/checkpoints/{made.number}/manifest.json"
+    manifest = json.loads(service.data(name))
+    for file in manifest["files"]:
+        assert file.pop("mode") == "644"
+    service.put(name, json.dumps(manifest).encode())
+    second = make(2)
+    assert second.restore() is not None
+    assert second.version() == "1"

@@ -7,11 +7,13 @@ import json
 import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from runner.flows.checkpoints import checkpoint_problem
 from runner.node import checkpointing as checkpointing_module
+from runner.node import folder_listing as folder_listing_module
 from runner.node import snapshot as snapshot_module
 from runner.node.attempts import RunBlobs
 from runner.node.blobs import Container
@@ -25,6 +27,9 @@ from runner.node.run_spec import CheckpointRule
 from runner.node.snapshot import Snapshots
 from runner.node.transport import Transport
 from tests.unit.node.fake_blob import FakeBlobs
+
+if TYPE_CHECKING:
+    from runner.azure.blobs import BlobContainer
 
 Until = Callable[[Callable[[], object]], None]
 
@@ -212,3 +217,51 @@ def test_later_attempt_ends_the_commits_of_this_one(
     until(script.said)
     assert script.said() == ["a later attempt has begun: this one commits no more checkpoints"]
     assert [name for name in service.blobs if "/checkpoints/" in name] == []
+
+
+def test_many_files_are_said_once_with_their_number_and_committed(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing_module, "MANY_FILES", 3)
+    monkeypatch.setattr(checkpointing_module, "PROGRESS_EVERY_S", 0.0)
+    for number in range(4):
+        (script.folder / str(number)).write_text(f"{number}")
+    script.thread.start()
+    until(lambda: script.thread.committed == 1)
+    (script.folder / "5").write_text("more")
+    until(lambda: script.thread.committed == 2)
+    script.thread.finish(final=True)
+    assert len(script.said()) == 1
+    assert script.said()[0].startswith("the checkpoint folder holds 4 files, each a request: ")
+    assert "5 files" in str(script.thread.summary()["problem"])
+    sent = [text for text in script.said("progress") if "sending" in text]
+    assert "sending a checkpoint: 4 of 4 requests" in sent
+    assert checkpoint_problem_of(script) == script.thread.problem
+
+
+def test_far_too_many_files_are_told_and_not_read(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_listing_module, "MAX_FILES", 3)
+    for number in range(4):
+        (script.folder / str(number)).write_text(f"{number}")
+    script.thread.start()
+    until(script.said)
+    assert "nothing is committed" in script.said()[0]
+    assert checkpoint_problem_of(script) == script.said()[0]
+    (script.folder / "0").unlink()
+    until(lambda: script.thread.committed == 1)
+    script.thread.finish(final=True)
+    assert script.thread.problem is None
+    assert checkpoint_problem_of(script) is None
+
+
+def checkpoint_problem_of(script: Script) -> str | None:
+    """As `runner show` finds it while the run runs."""
+
+    class Events:
+        def read(self, name: str) -> bytes:
+            assert name == "r-1/attempts/1/events.jsonl"
+            return script.lines.peek()
+
+    return checkpoint_problem(cast("BlobContainer", Events()), "r-1", 1)
