@@ -79,3 +79,26 @@ def test_noticed_eviction_loses_next_to_nothing(
     [stopped] = [int(line.split()[2]) for line in log if line.startswith("stopped at ")]
     [_, again] = [int(line.split()[1]) for line in log if line.startswith("from ")]
     assert again in (stopped - 1, stopped)
+
+
+def test_checkpoint_problem_is_shown_while_the_run_runs(
+    cli: Cli, script: Callable[[str], Path]
+) -> None:
+    folder = script(
+        "import os, pathlib, time\n"
+        "here = pathlib.Path(os.environ['RUNNER_CHECKPOINT_DIR'])\n"
+        "(here / 'large').write_bytes(bytes(1 << 20))\n"
+        "time.sleep(600)\n"
+    )
+    (folder / "train.yaml").write_text("checkpoints: {interval: 1s, max_size: 1KiB}\n")
+    run = cli.json("train", folder, "--detach")["run_id"]
+
+    def told() -> bool:
+        return bool(cli.json("show", run)["checkpoint_problem"])
+
+    until(told, timeout_s=180, every_s=0.5)
+    shown = cli.ok("show", run)
+    assert "running" in shown
+    assert "checkpoint problem" in shown
+    assert "checkpoints.max_size" in cli.json("show", run)["checkpoint_problem"]
+    cli.ok("cancel", run)
