@@ -7,11 +7,44 @@ from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from runner.core.spec_form import Form
+
 # Pool ids: up to 64 letters, digits, '-' and '_', compared without case.
 # https://learn.microsoft.com/rest/api/batchservice/pools/create-pool (2025-06-01)
-POOL_ID = r"^[A-Za-z0-9_-]{1,64}$"
+_PoolId = Annotated[
+    str,
+    Form(
+        r"^[A-Za-z0-9_-]{1,64}$", "the id of a pool", "letters, digits, _ and -, 64 at most", "t4"
+    ),
+]
 # Below $AZ_BATCH_NODE_MOUNTS_DIR; no part begins with a dot, so none leads out of it.
-_RELATIVE_PATH = r"^\w[\w.-]*(/\w[\w.-]*)*$"
+_MountPath = Annotated[
+    str,
+    Form(
+        r"^\w[\w.-]*(/\w[\w.-]*)*$",
+        "where a mount can be",
+        "a path below the node's mounts: no / at its ends, no part that begins with a dot",
+        "data/images",
+    ),
+]
+_ImageVersion = Annotated[
+    str,
+    Form(
+        r"^(latest|\d+\.\d+\.\d+)$",
+        "the version of an image",
+        "three numbers, or is latest",
+        "1.4.0",
+    ),
+]
+_NfsExport = Annotated[
+    str,
+    Form(
+        r"^[^\s:]+:/\S*$",
+        "an NFS export",
+        "a host, a colon and a path that begins with /",
+        "files.example:/export",
+    ),
+]
 Scenario = Literal[
     "scale_to_zero", "spot_first_with_dedicated_fallback", "office_hours", "fixed", "formula"
 ]
@@ -51,7 +84,7 @@ class ImageChoice(Section):
 
     source: Literal["marketplace", "gallery"] = "marketplace"
     sku: Literal["2204", "2404"] = "2204"
-    version: str = Field(default="latest", pattern=r"^(latest|\d+\.\d+\.\d+)$")
+    version: _ImageVersion = "latest"
 
 
 class BlobMount(Section):
@@ -65,7 +98,7 @@ class BlobMount(Section):
 
     kind: Literal["blob"]
     container: str
-    path: str = Field(pattern=_RELATIVE_PATH)
+    path: _MountPath
     read_only: bool = True
 
 
@@ -73,15 +106,15 @@ class FilesMount(Section):
     """The stack's Azure Files share, over SMB with the account's key."""
 
     kind: Literal["files"]
-    path: str = Field(default="shared", pattern=_RELATIVE_PATH)
+    path: _MountPath = "shared"
 
 
 class NfsMount(Section):
     """An NFS export, such as `host:/export`."""
 
     kind: Literal["nfs"]
-    source: str = Field(pattern=r"^[^\s:]+:/\S*$")
-    path: str = Field(pattern=_RELATIVE_PATH)
+    source: _NfsExport
+    path: _MountPath
     options: str = "-o vers=4,minorversion=1,sec=sys"
 
 
@@ -89,7 +122,16 @@ Mount = Annotated[BlobMount | FilesMount | NfsMount, Field(discriminator="kind")
 
 
 # What `docker pull` takes, without blanks: a host, a path, a tag or a digest.
-ImageName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$", max_length=255)]
+ImageName = Annotated[
+    str,
+    Field(max_length=255),
+    Form(
+        r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$",
+        "the name of a container image",
+        "a repository and a tag or digest, and no blanks",
+        "registry.example/images/torch:2.9",
+    ),
+]
 
 
 class PoolConfig(Section):
@@ -103,7 +145,7 @@ class PoolConfig(Section):
     `container_images` are on a node before it takes a task that names a container.
     """
 
-    id: str = Field(pattern=POOL_ID)
+    id: _PoolId
     vm_size: str
     max_spot: int = Field(default=4, ge=0, le=1000)
     max_dedicated: int = Field(default=0, ge=0, le=1000)

@@ -17,6 +17,7 @@ from infra.pool_config import BlobMount, FilesMount, OfficeHours, PoolConfig, Se
 from infra.start_scripts import script_problems, with_scripts
 from runner.core.document import Document, check_document, field_error, read_document
 from runner.core.errors import ExitCode, RunnerError
+from runner.core.spec_form import Form
 
 _CODE = "R-STACK-CONFIG"
 # 3 to 24 lower-case letters and digits.
@@ -31,8 +32,42 @@ _TAG_NAME = re.compile(r"(?!microsoft|azure|windows)[^<>%&\\?/]{1,128}", re.IGNO
 _MAX_TAGS = 40
 _OUR_TAGS = ("app", "stack")
 CONTAINERS = ("runs", "models", "data")
-_Email = Annotated[str, Field(pattern=r"^[^@\s]+@[^@\s]+\.[^@\s]+$")]
-_UUID = r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$"
+_Email = Annotated[
+    str,
+    Form(
+        r"^[^@\s]+@[^@\s]+\.[^@\s]+$",
+        "an e-mail address",
+        "one @ and a dot behind it",
+        "team@company.example",
+    ),
+]
+_Uuid = Annotated[
+    str,
+    Form(
+        r"^[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}$",
+        "an id of Azure",
+        "32 hexadecimal digits in five groups; az account show and az ad user show print some",
+        "00000000-1111-2222-3333-444444444444",
+    ),
+]
+_StackName = Annotated[
+    str,
+    Form(
+        r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$",
+        "the name of a stack",
+        "letters, digits, dots, _ and -, 100 at most, and begins with a letter or digit",
+        "dev",
+    ),
+]
+_Location = Annotated[
+    str,
+    Form(
+        r"^[a-z0-9]+$",
+        "the name of a region",
+        "small letters and digits; az account list-locations prints all",
+        "westeurope",
+    ),
+]
 
 
 class StorageConfig(Section):
@@ -83,7 +118,7 @@ class ObservabilityConfig(Section):
 class OperatorConfig(Section):
     """An Entra principal that may submit runs; `id` is its object id."""
 
-    id: str = Field(pattern=_UUID)
+    id: _Uuid
     kind: Literal["user", "group", "service_principal"] = "user"
 
 
@@ -93,9 +128,9 @@ class StackConfig(Section):
     `nodes_add_tasks` lets nodes add tasks to jobs, for schedules of several tasks.
     """
 
-    stack: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
-    subscription_id: str = Field(pattern=_UUID)
-    location: str = Field(pattern=r"^[a-z0-9]+$")
+    stack: _StackName
+    subscription_id: _Uuid
+    location: _Location
     tags: dict[str, str] = Field(default_factory=dict)
     operators: tuple[OperatorConfig, ...] = Field(default=(), strict=False)
     storage: StorageConfig = StorageConfig.model_construct()

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from runner.core.errors import RunnerError
 from runner.core.field_errors import explain_errors, near
+from runner.core.yaml_errors import cannot_parse, cannot_read, no_mapping, syntax_error, too_deep
 
 __all__ = ["Document", "check_document", "field_error", "near", "read_document"]
 
@@ -43,15 +44,15 @@ def read_document(path: Path, *, code: str) -> Document:
     try:
         tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
     except MarkedYAMLError as err:
-        raise _marked(code, path, err) from err
+        raise cannot_parse(code, path, err) from err
     except (YAMLError, ValueError) as err:
-        raise _syntax(code, str(path), str(err).splitlines()[0]) from err
+        raise cannot_read(code, path, err, text) from err
     except RecursionError as err:
-        raise _syntax(code, str(path), "nested too deeply") from err
+        raise too_deep(code, path, text) from err
     if tree is None:
         tree = CommentedMap()
     if not isinstance(tree, CommentedMap):
-        raise _syntax(code, str(path), "expected `key: value` lines at the top")
+        raise no_mapping(code, path, text)
     return Document(path, _plain(tree), lambda: tree)
 
 
@@ -96,28 +97,15 @@ def _text(path: Path, code: str) -> str:
             else f"make {path.name} a file that you may read",
         ) from err
     if len(raw) > _MAX_BYTES:
-        raise _syntax(code, str(path), "larger than 1 MiB")
+        fix = "name large things in it, and keep them in files of their own"
+        raise syntax_error(code, str(path), "larger than 1 MiB", fix)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as err:
-        raise _syntax(code, str(path), f"not UTF-8 text (byte {err.start})") from err
-
-
-def _marked(code: str, path: Path, err: Any) -> RunnerError:
-    mark = err.problem_mark or err.context_mark
-    where = f"{path}:{mark.line + 1}" if mark else str(path)
-    return _syntax(
-        code, where, str(err.problem or err.context or "cannot be parsed").split("\n")[0]
-    )
-
-
-def _syntax(code: str, where: str, problem: str) -> RunnerError:
-    return RunnerError(
-        f"{code}-SYNTAX",
-        f"{where}: {problem}",
-        why="the file is not valid YAML of this kind",
-        fix="correct the line and try again",
-    )
+        line = raw.count(b"\n", 0, err.start) + 1
+        problem = f"not UTF-8 text (byte {err.start})"
+        fix = "save it as UTF-8, or type that character anew"
+        raise syntax_error(code, f"{path}:{line}", problem, fix) from err
 
 
 def _plain(value: Any) -> Any:

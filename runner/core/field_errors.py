@@ -36,6 +36,9 @@ _WRITTEN: Mapping[str, str] = {
 }
 
 
+_SCHEMA = "docs/guides has an example of each key"
+
+
 class FieldProblem(NamedTuple):
     """One field; `fix` is empty where only the line can be named."""
 
@@ -90,7 +93,11 @@ def _explain(errors: Sequence[ErrorDetails], model: type[BaseModel]) -> tuple[st
     explain = _OTHERS.get(error["type"])
     if explain is not None:
         return explain(error["input"], error.get("ctx", {}))
-    return f"got {shown(error['input'])}", f"it is not what is allowed here ({error['type']})", ""
+    return (
+        f"got {shown(error['input'])}",
+        f"it is not what is allowed here ({error['type']})",
+        _SCHEMA,
+    )
 
 
 def _of_another_kind(value: object, kinds: Sequence[str]) -> tuple[str, str, str]:

@@ -36,7 +36,7 @@ _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 Scalar = bool | int | float | str
 
 
-def _refuse(problem: str, fix: str = "") -> PydanticCustomError:
+def _refuse(problem: str, fix: str) -> PydanticCustomError:
     # The text goes in as data: braces in it must not be read as a template.
     return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
 
@@ -58,7 +58,8 @@ def _argument_list(value: object) -> object:
     try:
         words = shlex.split(value)
     except ValueError as err:
-        raise _refuse(f"{value!r} cannot be split into words: {err}") from err
+        problem, fix = f"{value!r} cannot be split into words: {err}", "close it, or write a list"
+        raise _refuse(problem, fix) from err
     if operators := [word for word in words if word in _SHELL_WORDS]:
         raise _refuse(
             f"{operators[0]!r} means nothing here: the command is not run by a shell",
@@ -73,7 +74,7 @@ def relative_path(value: str) -> str:
     if not value.strip() or path.is_absolute() or ".." in path.parts or "\\" in value:
         raise _refuse(f"{value!r} leaves the folder", "write a path relative to it, without '..'")
     if any(ord(char) < 32 for char in value):
-        raise _refuse(f"{value!r} has a control character")
+        raise _refuse(f"{value!r} has a control character", "rename it")
     return str(path)
 
 
@@ -87,7 +88,9 @@ def _compiled(value: str) -> str:
     try:
         compiled = re.compile(value)
     except re.error as err:
-        raise _refuse(f"{value!r} is not a regular expression: {err}") from err
+        problem = f"{value!r} is not a regular expression: {err}"
+        fix = "put \\ before ( [ * + ? . | that are meant as they stand"
+        raise _refuse(problem, fix) from err
     if compiled.groups != 1 and "value" not in compiled.groupindex:
         raise _refuse(
             f"{value!r} has {compiled.groups} groups",
@@ -167,6 +170,14 @@ _Python = Annotated[
 ]
 
 
+_TYPED = {
+    "bool": "write true or false, without quotes",
+    "int": "write a whole number, or say type: float",
+    "float": "write a number, like 0.5, or say type: str",
+    "str": "put it in quotes, or leave `type` out",
+}
+
+
 class ParamFile(BaseModel):
     """One declared parameter."""
 
@@ -182,9 +193,11 @@ class ParamFile(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> ParamFile:
         if self.type in {"str", "bool"} and (self.min is not None or self.max is not None):
-            raise _refuse(f"min and max do not apply to a {self.type}")
+            raise _refuse(
+                f"min and max do not apply to a {self.type}", "remove them, or use choices"
+            )
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise _refuse(f"min {self.min:g} is above max {self.max:g}")
+            raise _refuse(f"min {self.min:g} is above max {self.max:g}", "exchange them")
         for value in [*(self.choices or []), *([] if self.default is None else [self.default])]:
             _check_value(self, value)
         return self
@@ -198,17 +211,18 @@ def _check_value(param: ParamFile, value: Scalar) -> None:
         "str": isinstance(value, str),
     }
     if not fits[param.type]:
-        raise _refuse(f"{value!r} is not of type {param.type}")
+        raise _refuse(f"{value!r} is not of type {param.type}", _TYPED[param.type])
     if isinstance(value, float) and not math.isfinite(value):
-        raise _refuse(f"{value!r} is not a finite number")
+        raise _refuse(f"{value!r} is not a finite number", "write a finite number, like 0.5")
     if param.choices is not None and value not in param.choices:
-        raise _refuse(f"{value!r} is not among the choices {param.choices}")
+        problem = f"{value!r} is not among the choices {param.choices}"
+        raise _refuse(problem, f"choose one of them, or add {value!r} to choices")
     if isinstance(value, str | bool):
         return
     if param.min is not None and value < param.min:
-        raise _refuse(f"{value!r} is below min {param.min:g}")
+        raise _refuse(f"{value!r} is below min {param.min:g}", "raise it, or lower min")
     if param.max is not None and value > param.max:
-        raise _refuse(f"{value!r} is above max {param.max:g}")
+        raise _refuse(f"{value!r} is above max {param.max:g}", "lower it, or raise max")
 
 
 class MetricsFile(BaseModel):

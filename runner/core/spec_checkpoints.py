@@ -69,6 +69,10 @@ class CheckpointsFile(BaseModel):
 def _switched(value: object) -> object:
     if value is None:
         raise _refused("nothing is said after `checkpoints:`", "write false, or interval: 60s")
+    if isinstance(value, str) and value.lower() in ("no", "off", "n", "none", "never"):
+        raise _refused(f"YAML 1.2 reads {value} as text", "write false")
+    if isinstance(value, str) and value.lower() in ("yes", "on", "y"):
+        raise _refused(f"YAML 1.2 reads {value} as text", "write true, or leave the key out")
     return {} if value is True else (None if value is False else value)
 
 

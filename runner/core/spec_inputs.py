@@ -17,7 +17,12 @@ _ONE_OF = [{"required": [kind]} for kind in _KINDS if kind != "path"] + [
 ]
 
 
-def _refuse(problem: str, fix: str = "") -> PydanticCustomError:
+_FORMS = (
+    "write ./folder, https://…, blob:container/prefix, share:path, dataset:mnist or run:RUN/path"
+)
+
+
+def _refuse(problem: str, fix: str) -> PydanticCustomError:
     return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
 
 
@@ -51,7 +56,7 @@ class InputFile(BaseModel):
         try:
             self.spec("x")
         except ValueError as err:
-            raise _refuse(str(err)) from err
+            raise _refuse(str(err), _FORMS) from err
         return self
 
     def spec(self, name: str) -> InputSpec:
@@ -68,7 +73,7 @@ def _expanded(value: object) -> object:
     try:
         spec = parse_input("x", value)
     except ValueError as err:
-        raise _refuse(str(err)) from err
+        raise _refuse(str(err), _FORMS) from err
     return {spec.kind: spec.source, **({"path": spec.part} if spec.part else {})}
 
 

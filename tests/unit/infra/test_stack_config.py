@@ -78,7 +78,7 @@ def test_missing_region_or_subscription_names_the_command(
     [
         ({"pools": [pool(), pool(id="T4")]}, "pools.1.id", "two pools are called 't4'"),
         ({"pools": []}, "pools", "no pool"),
-        ({"pools": [pool(id="t 4")]}, "pools.0.id", "got 't 4'"),
+        ({"pools": [pool(id="t 4")]}, "pools.0.id", "'t 4' is not"),
         ({"pools": [pool(max_spot=0)]}, "pools.0.max_spot", "never have a node"),
         ({"pools": [pool(max_spot=-1)]}, "pools.0.max_spot", "-1"),
         ({"pools": [pool(scenario="formula")]}, "pools.0.scenario", "go together"),
@@ -100,7 +100,7 @@ def test_missing_region_or_subscription_names_the_command(
         (
             {"pools": [pool(containers=True, container_images=["a b"])]},
             "pools.0.container_images.0",
-            "got 'a b'",
+            "'a b' is not",
         ),
         ({"pools": [pool(start_script="no.sh")]}, "pools.0.start_script", "cannot read"),
         ({"pools": [pool(start_script=".")]}, "pools.0.start_script", "cannot read"),
@@ -241,3 +241,36 @@ def test_a_key_that_is_no_text_and_an_empty_list_are_errors_in_our_words(tmp_pat
         RunnerError, match=r"Pulumi\.odd\.yaml:3: pools: expected a list, got nothi"
     ):
         load_stack_config(file, environment=environment)
+
+
+@pytest.mark.parametrize(
+    ("values", "says", "fix"),
+    [
+        ({"pools": [pool(id="t 4!")]}, "'t 4!' is not the id of a pool", "like t4"),
+        ({"pools": [pool(id="t4\n")]}, "is not the id of a pool", "like t4"),
+        ({"pools": [pool(container_images=["a b"])]}, "the name of a container image", "torch:2.9"),
+        (
+            {"pools": [pool(mounts=[{"kind": "nfs", "source": "host", "path": "a"}])]},
+            "'host' is not an NFS export",
+            "files.example:/export",
+        ),
+        (
+            {"pools": [pool(mounts=[{"kind": "blob", "container": "data", "path": "/x"}])]},
+            "'/x' is not where a mount can be",
+            "data/images",
+        ),
+        ({"pools": [pool(image={"version": "1"})]}, "'1' is not the version of", "1.4.0"),
+        ({"budget": {"emails": ["me"]}}, "'me' is not an e-mail address", "@company.example"),
+        ({"operators": [{"id": "me"}]}, "'me' is not an id of Azure", "00000000-1111"),
+        ({"environment": {**_AZURE, "ARM_LOCATION": "West Europe"}}, "a region", "westeurope"),
+        ({"environment": {**_AZURE, "ARM_SUBSCRIPTION_ID": "x"}}, "an id of Azure", "0000-"),
+    ],
+)
+def test_wrong_form_is_told_in_words_with_an_example_and_no_pattern(
+    load: _Load, values: dict[str, Any], says: str, fix: str
+) -> None:
+    err = failure(load, **values)
+    assert says in err.what
+    assert fix in err.fix
+    assert err.why.startswith("it has ")
+    assert "^" not in f"{err}"

@@ -90,6 +90,7 @@ def test_error_of_a_field_is_in_our_words_with_file_and_line(
         assert re.search(rf"{re.escape(str(tmp_path))}/file\.yaml:\d+: .+: ", err.what), err
         assert err.code == "R-X-FIELD"
         assert err.fix
+        assert "correct line" not in err.fix, "what to write instead, and not only where"
         assert len(err.what) < 500
 
 
@@ -104,6 +105,12 @@ def test_error_of_a_field_is_in_our_words_with_file_and_line(
         ("env: {A: on}\nretries: yes", "retries: expected a whole number", "as text", "like 3"),
         ("command: []", "command: it is empty", "it has 1 at least", "fill it"),
         ("env:", "env: expected `key: value` lines, got nothing", "nothing is written", "a line"),
+        ("checkpoints: no", "YAML 1.2 reads no as text", "", "write false"),
+        ("checkpoints: Off", "YAML 1.2 reads Off as text", "", "write false"),
+        ("checkpoints: on", "YAML 1.2 reads on as text", "", "write true"),
+        ("params: {a: {type: bool, default: no}}", "'no' is not of type bool", "", "write true or"),
+        ("params: {a: {type: int, default: 1, max: 0}}", "1 is above max 0", "", "lower it, or"),
+        ("inputs: {a: 'http://x'}", "only https:// is fetched", "", "write ./folder, https://"),
         ("model: Cats", "model: 'Cats' is not the name of a model", "small letters", "cats-v2"),
         ("metrics: {goal: maxx}", "metrics.goal: got 'maxx'", "allowed: 'max' or", "mean 'max'"),
         ("params: {a: [1]}", "params.a: [1] is no value of a parameter", "", "{type: int}"),
@@ -161,5 +168,39 @@ def test_value_written_in_place_of_a_secrets_name_is_not_repeated(
 def test_file_that_is_nested_too_deeply_is_no_bug_of_ours(tmp_path: Path) -> None:
     path = tmp_path / "deep.yaml"
     path.write_text(f"tasks: {'[' * 3000}{']' * 3000}\n")
-    with pytest.raises(RunnerError, match=r"deep\.yaml: nested too deeply"):
+    with pytest.raises(RunnerError, match=r"deep\.yaml:1: nested too deeply"):
+        read_document(path, code="R-X")
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem", "fix"),
+    [
+        ("name: a\n" + "\n".join(" " * n + "a:" for n in range(1000)), 52, "too deeply", "fewer"),
+        ("# cats\n\n- a\n- b", 3, "lines at the top, got a list", "begin with `key:`"),
+        ("\ncats\n", 2, "lines at the top, got text", "write `key: value`"),
+        ("name:a\nretries:1", 1, "lines at the top, got text", "a space after the colon"),
+        ("name: a\nwhy: b: c", 2, "mapping values are not allowed", "in quotes"),
+        ("env:\n\tA: b", 2, "cannot start any token", "indent with spaces"),
+        ("name: a\nname: b", 2, "duplicate key", "remove one"),
+        ("a: [1, 2", 1, "expected ','", "close the bracket"),
+        ("name: a\n---\nname: b", 2, "another document", "`---`"),
+        ("name: a\nwhy: b\x07", 2, "special characters", "remove the control character"),
+    ],
+)
+def test_file_that_is_no_yaml_of_ours_is_told_with_its_line_and_what_to_write(
+    tmp_path: Path, text: str, line: int, problem: str, fix: str
+) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(text)
+    with pytest.raises(RunnerError) as caught:
+        read_document(path, code="R-X")
+    assert caught.value.what.startswith(f"{path}:{line}: "), caught.value
+    assert problem in caught.value.what
+    assert fix in caught.value.fix
+
+
+def test_file_in_another_encoding_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_bytes(b"name: a\ndescription: caf\xe9\n")
+    with pytest.raises(RunnerError, match=r"train\.yaml:2: not UTF-8"):
         read_document(path, code="R-X")
