@@ -28,6 +28,7 @@ __all__ = [
     "ensure_job",
     "find_open_job",
     "get_task",
+    "is_disabled",
     "list_tasks",
     "read_task_file",
     "takes_dependent_tasks",
@@ -123,6 +124,16 @@ def _takes_tasks(job: models.BatchJob, pool_id: str) -> bool:
         )
     same_pool = str(job.pool_info.pool_id if job.pool_info else "").lower() == pool_id.lower()
     return state not in _CLOSED and same_pool and bool(job.uses_task_dependencies)
+
+
+def is_disabled(connection: Connection, job_id: str) -> bool:
+    """Whether somebody has disabled the job, so that none of its tasks starts."""
+    with service_errors(f"looking at job {job_id}"):
+        try:
+            job = connection.batch_client().get_job(job_id, select=["id", "state"])
+        except ResourceNotFoundError:
+            return False
+    return wire_text(job.state) in _PAUSED
 
 
 def close_when_done(connection: Connection, job_id: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from runner.azure.batch import list_tasks
+from runner.azure.batch import is_disabled, list_tasks
 from runner.azure.blobs import in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
@@ -39,10 +39,14 @@ def live_rows(connection: Connection, records: Sequence[RunRecord]) -> dict[str,
     counts = Counter(record.job_id for record in records)
     jobs = [job for job, count in counts.items() if count >= _TOGETHER_FROM]
     tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
+    held = [job for job in jobs if any(t.phase == "active" for t in tasks[job].values())]
+    looked = in_parallel(lambda job: is_disabled(connection, job), held)
+    disabled = {job for job, found in zip(held, looked, strict=True) if found}
 
     def row(record: RunRecord) -> RunRow:
         if record.job_id in tasks:
-            known = _without_attempts(connection, record, tasks[record.job_id])
+            paused = record.job_id in disabled
+            known = _without_attempts(connection, record, tasks[record.job_id], disabled=paused)
             if known is not None:
                 return known
         return live_row(connection, record)
@@ -52,13 +56,13 @@ def live_rows(connection: Connection, records: Sequence[RunRecord]) -> dict[str,
 
 
 def _without_attempts(
-    connection: Connection, record: RunRecord, tasks: dict[str, TaskView]
+    connection: Connection, record: RunRecord, tasks: dict[str, TaskView], *, disabled: bool
 ) -> RunRow | None:
     """A run that is known from its task alone; None for one that has begun, or is over."""
     task = tasks.get(record.task_id)
     if task is not None and task.phase == "active" and not task.requeues and not task.retries:
         status = decide_status(None, task, 0, None)
-        status = explain_waiting(runs_container(connection), record, status, 0)
+        status = explain_waiting(connection, record, status, 0, disabled=disabled)
         return RunRow(record.run_id, record, status, None)
     if task is None and load_result(runs_container(connection), record.run_id) is None:
         began = count_attempts(runs_container(connection), record.run_id)

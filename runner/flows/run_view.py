@@ -34,5 +34,5 @@ def load_view(connection: Connection, record: RunRecord) -> RunView:
     attempts = load_attempts(container, record.run_id)
     stage = None if result else last_stage(container, record.run_id, len(attempts))
     status = decide_status(result, task, len(attempts), stage)
-    status = explain_waiting(container, record, status, len(attempts))
+    status = explain_waiting(connection, record, status, len(attempts))
     return RunView(record, status, result, task, attempts)

@@ -295,7 +295,7 @@ class _Watcher:
         if result is None and (task is None or task.phase == "completed"):
             result = load_result(self._container, self._record.run_id)
         status = decide_status(result, task, self._attempt, self._stage)
-        status = explain_waiting(self._container, self._record, status, self._attempt)
+        status = explain_waiting(self._connection, self._record, status, self._attempt)
         if status.state.final:
             yield from self._end(status, result, task)
             return

@@ -8,7 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from azure.batch import models
 
+from runner.azure.credentials import connect
+from runner.core.settings import load_settings
 from tests.e2e.conftest import Cli, until
 
 Write = Callable[..., Path]
@@ -145,3 +148,23 @@ def test_pool_that_does_not_fit_is_refused_and_a_named_one_is_taken(
     assert "warning: pool local is not what" in done.stderr
     assert cli.ok("train", folder, "--gpu", "0")
     assert cli.json("show")["run"]["batch"]["job_id"] == "project_local_p3"
+
+
+def test_run_of_a_disabled_job_says_so_and_what_enables_it(
+    cli: Cli, script: Write, tmp_path: Path
+) -> None:
+    gate = tmp_path / "paused"
+    folder = script(GATED)
+    first = gated(cli, folder, gate)
+    waiting = [gated(cli, folder, gate, "--after", first) for _ in range(4)]  # ps lists their job
+    job_id = cli.json("show", first)["run"]["batch"]["job_id"]
+    batch = connect(load_settings({}, cwd=cli.cwd, env=cli.env)).batch_client()
+    paused = models.BatchJobDisableOptions(disable_tasks=models.DisableBatchJobOption.WAIT)
+    batch.begin_disable_job(job_id, paused)
+    told = f"its job {job_id} is disabled: az batch job enable --job-id {job_id}"
+    assert {row(cli, run_id)["reason"] for run_id in waiting} == {told}
+    assert cli.json("show", waiting[0])["reason"] == told
+    batch.begin_enable_job(job_id, polling_interval=0).result()
+    assert row(cli, waiting[0])["reason"] == f"after {first}"
+    gate.write_text("0")
+    assert {ended(cli, run_id)["state"] for run_id in waiting} == {"succeeded"}

@@ -106,6 +106,7 @@ class Store:
         monkeypatch.setattr(history, "list_run_ids", lambda _: self._ids())
         monkeypatch.setattr(run_view, "get_task", lambda _, job, task: self.tasks.get(task))
         monkeypatch.setattr(live_runs, "list_tasks", lambda _, job: self.tasks)
+        monkeypatch.setattr(live_runs, "is_disabled", lambda _, job: False)
 
     def add(self, number: int, *, indexed: bool, over: bool, **changes: Any) -> str:
         run_id = f"mnist-20261120-12{number:04d}-abcd"
