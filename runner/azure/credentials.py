@@ -12,7 +12,7 @@ from urllib.parse import quote
 
 from runner.azure.sign_in import STORAGE_SCOPE, default_credential
 from runner.azure.stack import load_outputs
-from runner.azure.transport import batch_options, blob_options, blob_transport
+from runner.azure.transport import batch_options, blob_options, storage_transport
 from runner.contract import StackOutputs
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import HomePaths
@@ -159,13 +159,13 @@ class Connection:
         return BlobServiceClient(
             self.outputs.blob_endpoint,
             self._storage_credential,
-            transport=self._blob_transport,
+            transport=self._storage_transport,
             **blob_options(),
         )
 
     @cached_property
-    def _blob_transport(self) -> Any:
-        return blob_transport(**self._direct)
+    def _storage_transport(self) -> Any:
+        return storage_transport(**self._direct)
 
     def _blob_requests(self, container: str) -> BlobRequests:
         from runner.azure.blob_requests import BlobRequests
@@ -173,9 +173,9 @@ class Connection:
 
         url = self._container_url(container)
         if self._token is not None:
-            return BlobRequests(url, self._blob_transport, StorageSignIn(self._token))
+            return BlobRequests(url, self._storage_transport, StorageSignIn(self._token))
         sas = self._container_sas(container, _STORE_LIFETIME, "racw")
-        return BlobRequests(f"{url}?{sas}", self._blob_transport)
+        return BlobRequests(f"{url}?{sas}", self._storage_transport)
 
     @cached_property
     def _file(self) -> ShareServiceClient:
@@ -187,9 +187,9 @@ class Connection:
         return ShareServiceClient(
             self.outputs.file_endpoint or "",
             self._storage_credential,
+            transport=self._storage_transport,
             **intent,
             **blob_options(),
-            **self._direct,
         )
 
     @property

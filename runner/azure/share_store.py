@@ -1,4 +1,4 @@
-"""The file share as a store: files are sent under another name and renamed when complete."""
+"""The file share as a store: files are sent to a place apart and renamed when complete."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
 
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
 from azure.storage.fileshare import (
@@ -18,6 +17,7 @@ from azure.storage.fileshare import (
 )
 
 from runner.azure.faults import error_code, service_errors
+from runner.azure.share_parts import ShareParts
 from runner.azure.stores import (
     ChangedError,
     CountingReader,
@@ -25,6 +25,7 @@ from runner.azure.stores import (
     SourceChangedError,
     StoredFile,
 )
+from runner.core.stored_paths import SHARE_PARTS
 
 _READ_BYTES = 1024 * 1024
 _PARALLEL = 4  # ranges of one file; files travel side by side too
@@ -36,6 +37,7 @@ class ShareStore:
 
     def __init__(self, client: ShareClient) -> None:
         self._client = client
+        self._parts = ShareParts(client)
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -61,10 +63,9 @@ class ShareStore:
 
     def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
         """See `Store.put`; without conditional writes there, `over` is looked at just before."""
-        folder, _, name = path.rpartition("/")
-        part = self._file(f"{folder}/.{name}.{uuid4().hex[:8]}.part".lstrip("/"))
         with service_errors(f"uploading {path}"):
-            self._make_folders(folder)
+            self._make_folders(path.rpartition("/")[0])
+            part = self._parts.new()
             try:
                 self._send(part, source, on_bytes)
                 self._take_place(part, path, over)
@@ -117,6 +118,8 @@ class ShareStore:
             raise
         for entry in entries:
             path = f"{folder}/{entry.name}".lstrip("/")
+            if path == SHARE_PARTS:
+                continue
             if isinstance(entry, FileProperties):
                 etag = str(entry.etag or "")
                 yield StoredFile(path, int(entry.size or 0), None, etag, entry.last_modified)

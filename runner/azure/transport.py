@@ -38,7 +38,7 @@ def retry_options() -> dict[str, Any]:
     return {**_BLOB_RETRIES, "retry_mode": "fixed", "retry_backoff_factor": 1}
 
 
-def blob_transport(**options: Any) -> Any:
+def storage_transport(**options: Any) -> Any:
     """A transport that keeps a connection for everything that travels at once.
 
     The SDK's keeps ten: what the eleventh thread opened is closed after every request. And it reads

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from runner.core.errors import RunnerError
 
 SHARE = "share"
+SHARE_PARTS = ".runner-parts"  # in the root of the share: files that are still being sent
 # 3 to 63 of a-z, 0-9 and single dashes; `$root` and `$web` too (REST docs "Naming and Referencing
 # Containers, Blobs, and Metadata", read 2026-11-21).
 _CONTAINER = re.compile(r"\$?[a-z0-9](?:-?[a-z0-9]){2,62}")
@@ -15,7 +16,7 @@ _LONGEST_NAME = 1024  # of a blob, same page
 # REST docs "Naming and referencing shares, directories, files, and metadata", read 2026-11-21: the
 # service refuses these, and takes the dots off the end of a name: it would come back as another.
 _NOT_IN_SHARE = re.compile(r'[":|<>*?]')
-_LONGEST_SHARE_PART = 240  # of 255: while a file is sent it has 15 characters more
+_LONGEST_SHARE_PART = 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,15 @@ def check_stored_name(text: str, name: str, store: str = "") -> str:
 
 
 def _check_share_parts(text: str, parts: list[str]) -> None:
+    if parts and parts[0].lower() == SHARE_PARTS:  # names on a share differ by more than case
+        raise _refused(text, f"runner keeps files on their way in {SHARE_PARTS}", "rename it")
     for part in parts:
         if bad := _NOT_IN_SHARE.search(part):
             raise _refused(text, f"a file share has no names with {bad[0]}", "rename it")
         if part.endswith("."):
             raise _refused(text, "a file share takes the dot off the end of a name", "rename it")
         if len(part) > _LONGEST_SHARE_PART:
-            why = f"a name on a file share has at most {_LONGEST_SHARE_PART} characters here"
+            why = f"a name on a file share has at most {_LONGEST_SHARE_PART} characters"
             raise _refused(f"{text[:40]}…", why, "shorten it")
 
 

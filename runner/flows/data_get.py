@@ -14,9 +14,11 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import OnProgress, Progress
 from runner.core.stored_paths import StoredPath
 from runner.flows.data_put import md5_of
-from runner.flows.data_stores import changed, find_files, named, side_by_side
+from runner.flows.data_stores import changed, find_files, named, side_by_side, transfers_at_once
 from runner.flows.local_files import count_text, target_within
 from runner.flows.transfer_progress import BytesMoved
+
+_SHOWN_NAME = 40  # of a part: with the whole name of a file its own would be too long for a disk
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ def get_files(store: Store, downloads: Sequence[Download], on_progress: OnProgre
     total = sum(download.file.size_bytes for download in wanted)
     moved = BytesMoved("download", total, on_progress, stop)
     on_progress(Progress("download", "start", "", 0, total, "bytes"))
-    side_by_side(lambda download: _fetch(store, download, moved), wanted, stop)
+    threads = transfers_at_once(download.file.size_bytes for download in wanted)
+    side_by_side(lambda download: _fetch(store, download, moved), wanted, stop, threads)
     on_progress(Progress("download", "end", count_text(len(wanted)), total, total, "bytes"))
     return len(wanted)
 
@@ -87,7 +90,7 @@ def _fetch(store: Store, download: Download, moved: BytesMoved) -> None:
     """A part that is named after the file's state stays after a break and is continued."""
     file, target = download.file, download.target
     state = hashlib.sha256(f"{file.path} {file.etag}".encode()).hexdigest()[:12]
-    part = target.with_name(f".{target.name}.{state}.part")
+    part = target.with_name(f".{target.name[:_SHOWN_NAME]}.{state}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         if store.get(file, part, moved.add) != file.md5 and file.md5 is not None:

@@ -14,7 +14,7 @@ from runner.azure.stores import ChangedError, SourceChangedError, Store, StoredF
 from runner.core.errors import RunnerError
 from runner.core.progress import OnProgress, Progress
 from runner.core.stored_paths import StoredPath, check_stored_name
-from runner.flows.data_stores import changed, named, side_by_side
+from runner.flows.data_stores import changed, named, side_by_side, transfers_at_once
 from runner.flows.local_files import count_text
 from runner.flows.transfer_progress import BytesMoved
 
@@ -92,7 +92,8 @@ def put_files(store: Store, uploads: Sequence[Upload], on_progress: OnProgress) 
             raise _unreadable(upload.source, err) from err
 
     on_progress(Progress("upload", "start", "", 0, total, "bytes"))
-    side_by_side(send, wanted, stop)
+    threads = transfers_at_once(upload.size_bytes for upload in wanted)
+    side_by_side(send, wanted, stop, threads)
     on_progress(Progress("upload", "end", count_text(len(wanted)), total, total, "bytes"))
     return len(wanted)
 

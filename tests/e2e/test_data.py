@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import signal
 from collections.abc import Callable, Generator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 import pytest
+from azure.core.exceptions import ResourceExistsError
 
 from runner.azure.credentials import Connection, connect
 from runner.azure.stores import ChangedError, SourceChangedError, Store
 from runner.core.errors import RunnerError
 from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
-from runner.core.stored_paths import StoredPath
+from runner.core.stored_paths import SHARE_PARTS, StoredPath
 from runner.flows import data_get, data_put
 from runner.flows.data_stores import open_store
 from tests.e2e.conftest import Cli, until
@@ -238,6 +241,29 @@ def test_a_source_that_does_not_hold_still_is_not_stored(
     assert store.find(name) is None
 
 
+@pytest.mark.feature(16)
+def test_what_a_killed_upload_left_on_the_share_is_no_file_and_goes(
+    connection: Connection, name: str, tmp_path: Path
+) -> None:
+    parts = connection.share_client().get_directory_client(SHARE_PARTS)
+    with contextlib.suppress(ResourceExistsError):
+        parts.create_directory()
+    old, young = (parts.get_file_client(f"{name}-{age}") for age in ("old", "young"))
+    old.create_file(10, file_last_write_time=datetime.now(UTC) - timedelta(days=2))
+    young.create_file(10)  # of somebody who is sending it right now
+    source = tmp_path / ("x" * 255)
+    source.write_text("content")
+    with open_store(connection, "share") as share:
+        put(share, source, f"{name}/{source.name}")
+        assert get(share, name, tmp_path / "back") == 1
+        assert [file.path for file in share.list(name)] == [f"{name}/{source.name}"]
+        assert all(not file.path.startswith(SHARE_PARTS) for file in share.list(""))
+    left = {entry.name for entry in parts.list_directories_and_files()}
+    assert f"{name}-young" in left
+    assert f"{name}-old" not in left
+    young.delete_file()
+
+
 def test_damage_in_storage_is_found(
     connection: Connection, blobs: Store, name: str, tmp_path: Path
 ) -> None:
@@ -274,6 +300,7 @@ def test_names_that_lead_out_of_the_folder_are_refused(
         (("put", "nowhere"), "R-DATA-MISSING"),
         (("put", "empty", "x"), "R-DATA-EMPTY"),
         (("put", "file.txt", "../x"), "R-DATA-PATH"),
+        (("put", "file.txt", "share:.Runner-Parts/x"), "R-DATA-PATH"),
         (("get", "no-such-thing"), "R-DATA-NONE"),
         (("ls", "nocontainer:"), "R-DATA-NO-CONTAINER"),
         (("ls", "Bad_Name:x"), "R-DATA-PATH"),

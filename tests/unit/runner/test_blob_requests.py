@@ -16,7 +16,7 @@ from runner.azure.blob_requests import BlobRequests
 from runner.azure.blob_store import BlobStore
 from runner.azure.faults import error_code
 from runner.azure.stores import ChangedError, StoredFile
-from runner.azure.transport import blob_transport
+from runner.azure.transport import storage_transport
 from tests.loopback import listening
 from tests.unit.node.fake_blob import FakeBlobs, etag, serve_fake_blobs
 
@@ -31,7 +31,7 @@ def service() -> Generator[FakeBlobs]:
 
 
 def requests_to(url: str) -> BlobRequests:
-    transport = blob_transport(use_env_settings=False)
+    transport = storage_transport(use_env_settings=False)
     transport.sleep = lambda _: None  # nothing recovers meanwhile: waiting proves nothing
     return BlobRequests(url, transport)
 

@@ -27,7 +27,8 @@ def test_a_path_names_its_store_or_the_default_one(text: str, store: str, path: 
 @pytest.mark.parametrize(
     "text",
     ["../x", "a/../b", "a//b", "a/./b", "a\\b", "a\nb", "a\x7fb", "x" * 1025, "Data:x", "ab:x",
-     "my--own:x", "C:/x", "a\udcff", "share:.."],
+     "my--own:x", "C:/x", "a\udcff", "share:..", "share:.runner-parts/x", "share:.Runner-Parts",
+     f"share:{'x' * 256}"],
 )  # fmt: skip
 def test_what_cannot_be_stored_is_refused(text: str) -> None:
     with pytest.raises(RunnerError) as refused:
