@@ -22,6 +22,7 @@ from runner.node.checkpoint import (
     CheckpointFile,
     parse_checkpoint,
 )
+from runner.node.deadlines import read_some
 from runner.node.events import Report
 from runner.node.patience import Patience
 from runner.node.transfers import run_watched, try_on
@@ -171,7 +172,7 @@ class Restorer:
             return
         with self._runs.transport.open(file.blob, first_byte) as response:
             while left > 0:
-                chunk = response.read(min(CHUNK_BYTES, left))
+                chunk = read_some(response, min(CHUNK_BYTES, left))
                 if not chunk:
                     raise ConnectionError(f"cut short, {left} bytes are missing")
                 yield chunk

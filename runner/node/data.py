@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO, Protocol
 
+from runner.node.deadlines import read_some
 from runner.node.events import Report
 from runner.node.failures import StageFailedError, disk_full, is_disk_full
 from runner.node.node_lock import node_lock
@@ -154,7 +155,8 @@ class DataCache:
             while left is None or left > 0:
                 if self._abandoned.is_set():
                     raise _missing("given up")
-                chunk = response.read(CHUNK_BYTES if left is None else min(CHUNK_BYTES, left))
+                size = CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)
+                chunk = read_some(response, size)
                 if not chunk and left is None:
                     return
                 if not chunk:

@@ -8,6 +8,7 @@ import time
 import urllib.parse
 import urllib.request
 
+from runner.node.deadlines import read_all
 from runner.node.documents import parse_json
 
 # Azure VM docs, "How to use managed identities on a VM to acquire an access token".
@@ -110,7 +111,7 @@ class ManagedIdentityCredential:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
         try:
             with opener.open(request, timeout=10) as response:
-                answer = parse_json(response.read())
+                answer = parse_json(read_all(response))
             token, lifetime_s = str(answer["access_token"]), float(answer["expires_in"])
         except (OSError, ValueError, KeyError, TypeError) as err:
             raise TokenUnavailableError(f"no token from the metadata service: {err}") from err

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from runner.node.deadlines import read_all
 from runner.node.documents import parse_json
 from runner.node.failures import StageFailedError
 from runner.node.identity import ManagedIdentityCredential
@@ -115,7 +116,7 @@ def _get(url: str, headers: Mapping[str, str]) -> str:
     # The token is for this vault alone.
     opener = urllib.request.build_opener(Redirects(lambda _: False))
     with opener.open(request, timeout=TIMEOUT_S) as response:
-        return str(parse_json(response.read())["value"])
+        return str(parse_json(read_all(response))["value"])
 
 
 def _unavailable(name: str, url: str, why: str) -> StageFailedError:

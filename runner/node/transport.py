@@ -7,10 +7,11 @@ import logging
 import threading
 import time
 import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from xml.etree import ElementTree
 
+from runner.node.deadlines import deadline, read_all, time_for
 from runner.node.documents import parse_json
 from runner.node.identity import Credential
 from runner.node.patience import Patience
@@ -21,6 +22,7 @@ logger = logging.getLogger(__name__)
 # The newest version the client relies on: append position headers, 4,000 MiB blocks.
 STORAGE_VERSION = "2021-12-02"
 TIMEOUT_S = 30.0
+PIECE_BYTES = 1024 * 1024
 # A server closes a connection that was quiet for some seconds (Node's default is five). Using it
 # then costs a failed try, so an idle one is dropped before.
 IDLE_S = 4.0
@@ -130,7 +132,9 @@ class Transport:
                 logger.warning("%s: no proper answer yet (%s), trying on", what, last)
             try:
                 response = self._start(method, name, query or {}, headers or {}, body)
-                answer = Answer(response.status, _lowered(response), response.read(), tries)
+                if _is_cut(method, response):
+                    raise ConnectionError("an answer that was cut in its headers")
+                answer = Answer(response.status, _lowered(response), read_all(response), tries)
             except (OSError, http.client.HTTPException) as err:
                 last, refused = err, None
                 self.close()
@@ -167,7 +171,7 @@ class Transport:
         if response.status in (200, 206):
             self._access.works()
             return response
-        answer = Answer(response.status, _lowered(response), response.read(), 1)
+        answer = Answer(response.status, _lowered(response), read_all(response), 1)
         if answer.status in PASSING_STATUS:
             raise ConnectionError(f"GET {name}: {answer.status}")
         if answer.status in STATUSES:
@@ -213,10 +217,12 @@ class Transport:
             **self._credential.headers(),
             **headers,
         }
-        if method == "PUT":
+        if method == "PUT" or body:
             sent["Content-Length"] = str(len(body))
-        connection.request(method, self._target(name, query), body=body or None, headers=sent)
-        return connection.getresponse()
+        target = self._target(name, query)
+        with deadline(time_for(len(body)), lambda: connection.sock):
+            connection.request(method, target, body=_pieces(body) if body else None, headers=sent)
+            return connection.getresponse()
 
     def _target(self, name: str, query: Mapping[str, str]) -> str:
         path = f"{self._path}/{urllib.parse.quote(name)}" if name else self._path
@@ -233,6 +239,18 @@ class Transport:
             connection = kind(self._host, self._port, timeout=self._timeout_s)
             self._local.connection = connection
         return connection
+
+
+def _pieces(body: bytes) -> Iterator[memoryview]:
+    """The time limit of a socket is for all that is sent at once."""
+    view = memoryview(body)
+    return (view[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES))
+
+
+def _is_cut(method: str, response: http.client.HTTPResponse) -> bool:
+    """Headers that end early look whole; the service always says where a blob ends."""
+    is_blob = method == "GET" and response.status == http.client.OK
+    return is_blob and response.length is None and not response.chunked
 
 
 def _lowered(response: http.client.HTTPResponse) -> dict[str, str]:
