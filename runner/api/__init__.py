@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.api.arguments import checked
 from runner.api.commands import Command as Command
 from runner.api.connecting import connect
 from runner.api.group_object import Group as Group
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from runner.flows.metrics import MetricComparison
 
 
+@checked
 def train(
     recipe: str | Path,
     *,
@@ -97,6 +99,7 @@ def train(
     return submitted
 
 
+@checked
 def run(ref: str = "@last", *, target: str | None = None, stack: str | None = None) -> Run:
     """The run of an id, a unique prefix of one, or `@last`."""
     from runner.flows.run_documents import find_run
@@ -105,6 +108,7 @@ def run(ref: str = "@last", *, target: str | None = None, stack: str | None = No
     return Run(session, find_run(session.connection, ref))
 
 
+@checked
 def runs(
     limit: int | None = 20,
     *,
@@ -126,6 +130,7 @@ def runs(
     )
 
 
+@checked
 def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
     """Metrics of runs side by side, and the parameters in which they differ."""
     from runner.flows.metrics import compare_metrics
@@ -137,6 +142,7 @@ def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
     return compare_metrics(connection, [each.record for each in found], metrics)
 
 
+@checked
 @contextmanager
 def tensorboard(*runs: Run | str, port: int | None = None) -> Generator[str]:
     """TensorBoard on runs for the time of the block, which is given its address."""

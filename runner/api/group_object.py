@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.api import html
+from runner.api.arguments import checked
 from runner.api.params import overrides_of
 from runner.api.progress import LiveView, OnUpdate, live
 from runner.api.run_object import Run
@@ -56,6 +57,7 @@ class Group(Mapping[str, Run]):
     def __len__(self) -> int:
         return len(self._document.runs)
 
+    @checked
     def wait(
         self,
         timeout_s: float | None = None,
@@ -121,6 +123,7 @@ class Group(Mapping[str, Run]):
         return html.group_table(self.id, self._document.runs, self.states)
 
 
+@checked
 def submit(
     file: str | Path,
     *,

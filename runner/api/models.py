@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.api.arguments import checked
 from runner.api.connecting import connect
 from runner.api.progress import OnUpdate, live
 
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from runner.flows.models import Model, ModelVersion
 
 
+@checked
 def models(*, target: str | None = None, stack: str | None = None) -> list[Model]:
     """All registered models with their versions: `.name`, `.versions`, `.latest`, `.best`."""
     from runner.flows.models import list_models
@@ -19,6 +21,7 @@ def models(*, target: str | None = None, stack: str | None = None) -> list[Model
     return list_models(connect(target, stack).connection)
 
 
+@checked
 def model(ref: str, *, target: str | None = None, stack: str | None = None) -> ModelVersion:
     """One version: `NAME` is the latest, `NAME@3` a number, `NAME@best` an alias."""
     from runner.flows.models import find_version
@@ -26,6 +29,7 @@ def model(ref: str, *, target: str | None = None, stack: str | None = None) -> M
     return find_version(connect(target, stack).connection, ref)
 
 
+@checked
 def get_model(
     ref: str,
     folder: str | Path | None = None,

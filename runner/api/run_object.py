@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from runner.api import html
+from runner.api.arguments import checked
 from runner.api.commands import Command, check_command, run_command
 from runner.api.measured import Metric, metrics_of
 from runner.api.params import overrides_of
@@ -107,6 +108,7 @@ class Run:
             self._result = load_result(runs_container(self.session.connection), self.id)
         return self._result
 
+    @checked
     def wait(
         self,
         timeout_s: float | None = None,
@@ -135,6 +137,7 @@ class Run:
             )
         return self
 
+    @checked
     def events(self, tail: int | None = None, *, beats: bool = False) -> Iterator[WatchEvent]:
         """Everything that happens, as data, until it ends: states, stages, log text, metrics.
 
@@ -150,6 +153,7 @@ class Run:
 
     # -- what came of it
 
+    @checked
     def logs(
         self,
         stream: LogStream = "stdout",
@@ -180,6 +184,7 @@ class Run:
 
         return list_outputs(self.session.connection, self._record)
 
+    @checked
     def download(
         self,
         folder: str | Path | None = None,
@@ -206,6 +211,7 @@ class Run:
         cancel_run(self.session.connection, self.record)
         return self
 
+    @checked
     def retry(self, *, pool: str | None = None, wait: bool = False) -> Run:
         """Run it again from its beginning, as a new run; for one that did not succeed."""
         from runner.flows.repeat import retry_run
@@ -215,6 +221,7 @@ class Run:
             lambda view: retry_run(connection, self.record, pool, view.on_progress), wait=wait
         )
 
+    @checked
     def resume(
         self,
         *,
@@ -238,6 +245,7 @@ class Run:
             wait=wait,
         )
 
+    @checked
     def reproduce(self, *, pool: str | None = None, wait: bool = False) -> Run:
         """Run it again with the same code, data and packages; `against` says what came of it."""
         from runner.flows.reproduce import reproduce_run
@@ -247,6 +255,7 @@ class Run:
             lambda view: reproduce_run(connection, self.record, pool, view.on_progress), wait=wait
         )
 
+    @checked
     def against(self, repeated: Run) -> Comparison:
         """Whether another run made the same: `.same_model`, `.files`, `.metrics`, `.drift`."""
         from runner.flows.reproduce import compare_runs
@@ -261,6 +270,7 @@ class Run:
                 run.follow(view)
         return run
 
+    @checked
     def register(
         self,
         name: str | None = None,
@@ -281,6 +291,7 @@ class Run:
         registered = register_run(connection, self.record, request, anew=True)
         return find_version(connection, f"{request.name}@{registered.version}")
 
+    @checked
     def exec(
         self,
         command: Sequence[str],
@@ -295,6 +306,7 @@ class Run:
             check_command(command, ended)
         return ended
 
+    @checked
     def export(
         self,
         to: Literal["mlflow", "tensorboard"],

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from runner.cli.group_view import FEW_TASKS, count_states, task_namer
 from runner.cli.output import Output, StageView
 from runner.cli.terminal import is_terminal
-from runner.core.errors import RunnerError
 from runner.core.progress import Progress
 
 if TYPE_CHECKING:
@@ -20,39 +18,22 @@ if TYPE_CHECKING:
     from runner.flows.groups import GroupView
     from runner.flows.history import RunRow
 
-_LOOK_S = 1.0
 _SHORTLY = ("failed", "lost", "unreadable", "running", "preparing")  # beside the bar
 _COUNT_EVERY_S = 15.0  # where no bar can be drawn
 
 
 def watch_group(out: Output, connection: Connection, settings: Settings, group: Group) -> GroupView:
     """Say how the tasks get on, until all have ended. Lost contact is waited out."""
+    from runner.flows.group_progress import group_views
+
+    last: GroupView | None = None
     with out.stages() as stages:
         shown = _Shown(out, stages, group)
-        for view in _looks(connection, settings, group):
-            shown.show(view)
-            if all(row.status is None or row.status.state.final for row in view.rows.values()):
-                return view
-            time.sleep(_LOOK_S)
-    raise AssertionError("the looks do not end")
-
-
-def _looks(connection: Connection, settings: Settings, group: Group) -> Iterator[GroupView]:
-    from runner.azure.faults import SERVICES_DOWN
-    from runner.flows.groups import load_group_view
-    from runner.flows.watch import PATIENCE_S
-
-    last_contact = time.monotonic()
-    while True:
-        try:
-            view = load_group_view(connection, settings.home, group)
-            last_contact = time.monotonic()
-        except RunnerError as err:
-            if err.code != SERVICES_DOWN or time.monotonic() - last_contact > PATIENCE_S:
-                raise
-            time.sleep(_LOOK_S)
-            continue
-        yield view
+        for last in filter(None, group_views(connection, settings.home, group)):
+            shown.show(last)
+    if last is None:
+        raise AssertionError("the views end with one in which all have ended")
+    return last
 
 
 class _Shown:
