@@ -28,7 +28,7 @@ class DataStore(pulumi.ComponentResource):
         super().__init__("runner:infra:DataStore", name, None, opts)
         self._context = context
         self._child = pulumi.ResourceOptions(parent=self, protect=True)
-        shared_keys = config.file_share_gib is not None or bool(config.shared_keys)
+        shared_keys = config.file_share_gib is not None
         self.account = self._account(config, shared_keys=shared_keys)
         service = self._service(config)
         self.containers = {

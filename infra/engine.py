@@ -28,6 +28,7 @@ _NOT_IN_AZURE = ("pulumi:", "runner:")
 _PARTS_OF_REPLACE = ("create-replacement", "delete-replaced")
 # What the SDK puts before the text of a command that failed.
 _STREAM = re.compile(r"^(?:stdout|stderr):\s*")
+_URN_NAME = re.compile(r"urn:pulumi:[^\s\"]*::([\w.-]+)")
 _PASSPHRASE = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
 
@@ -312,6 +313,8 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
         said = steps.errors or _error_lines(str(err))
         if any("passphrase" in line for line in said):
             raise _wrong_passphrase(doing, said) from err
+        if any("marked for protection" in line or "unable to replace" in line for line in said):
+            raise _protected(doing, said) from err
         raise RunnerError(
             "R-PULUMI-FAILED",
             f"{doing} the stack failed",
@@ -329,6 +332,19 @@ def _wrong_passphrase(doing: str, said: Sequence[str]) -> RunnerError:
         "who deployed it first, runner's own is in RUNNER_HOME/pulumi/passphrase",
         fix="deploy from there, or copy that folder here, or set PULUMI_CONFIG_PASSPHRASE; "
         "where nothing was deployed, remove the line",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _protected(doing: str, said: Sequence[str]) -> RunnerError:
+    """Another region or account means other resources, and data is not moved by making them."""
+    names = dict.fromkeys(_URN_NAME.findall(" ".join(said)))
+    return RunnerError(
+        "R-PULUMI-PROTECTED",
+        f"{doing} the stack: it would delete what holds runs, models and data",
+        why=f"the change makes these anew: {', '.join(names) or said[0]}",
+        fix="take the change of region, subscription or storage back; a stack of another name "
+        "(--stack) can have it, or runner down --everything first",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -71,7 +71,10 @@ _Location = Annotated[
 
 
 class StorageConfig(Section):
-    """The storage account. A file share needs the account's keys, which are off without it."""
+    """The storage account. A file share needs the account's keys, which are off without it.
+
+    `shared_keys` may only say what is so: `false` is a promise that no share breaks.
+    """
 
     account_name: str | None = None
     file_share_gib: int | None = Field(default=None, ge=1, le=102400)
@@ -223,6 +226,12 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
             ("storage", "file_share_gib"),
             "a share is asked for while shared_keys is false",
             "an SMB mount signs in with an account key: remove one of the two",
+        )
+    if storage.file_share_gib is None and storage.shared_keys:
+        yield (
+            ("storage", "shared_keys"),
+            "keys are asked for while there is no file share, which alone needs them",
+            "remove it, or set file_share_gib",
         )
     thresholds = config.budget.thresholds_percent
     if len(set(thresholds)) < len(thresholds):

@@ -69,6 +69,7 @@ class ArmState:
     resources: dict[str, dict[str, Any]] = field(default_factory=dict)
     skus: list[dict[str, Any]] = field(default_factory=list)
     batch_sizes: list[dict[str, Any]] = field(default_factory=list)
+    usages: list[dict[str, Any]] = field(default_factory=list)  # of Compute, by VM family
     taken_names: set[str] = field(default_factory=set)
     permissions: list[dict[str, Any]] = field(
         default_factory=lambda: [{"actions": ["*"], "notActions": []}]
@@ -241,6 +242,10 @@ class ArmServer:
             ("", lambda _: (200, self._subscription())),
             ("providers/microsoft.authorization/permissions", lambda _: self._permissions()),
             ("providers/microsoft.compute/skus", lambda _: self._skus(query)),
+            (
+                "providers/microsoft.compute/locations/*/usages",
+                lambda _: (200, {"value": self.state.usages}),
+            ),
             ("providers/microsoft.storage/checknameavailability", lambda _: self._name(body)),
             (
                 "providers/microsoft.batch/locations/*/checknameavailability",

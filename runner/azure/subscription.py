@@ -12,6 +12,7 @@ from datetime import date
 from typing import Any
 
 from runner.azure.management import Management
+from runner.core.machines import family_key
 
 _BATCH = "2025-06-01"
 _STORAGE = "2023-05-01"
@@ -46,7 +47,7 @@ class BatchAccount:
     allocation_mode: str
     dedicated_quota: int | None
     spot_quota: int | None
-    pool_quota: int
+    pool_quota: int | None
     family_quotas: Mapping[str, int] | None
 
 
@@ -152,6 +153,19 @@ def load_restrictions(management: Management, location: str) -> Mapping[str, str
     }
 
 
+def load_free_cores(management: Management, location: str, family: str) -> int | None:
+    """Cores of a VM family that the subscription itself may still use; None where none is listed.
+
+    https://learn.microsoft.com/rest/api/compute/usage/list (2024-07-01, read 2026-11-21)
+    """
+    path = f"{management.scope}/providers/Microsoft.Compute/locations/{location}/usages"
+    for item in management.pages(path, _COMPUTE):
+        name: Mapping[str, Any] = item.get("name") or {}
+        if family_key(str(name.get("value", ""))) == family_key(family):
+            return int(item["limit"]) - int(item["currentValue"])
+    return None
+
+
 def check_storage_name(management: Management, name: str) -> NameAnswer:
     """Whether a storage account of that name can be made; names are unique in all of Azure."""
     path = f"{management.scope}/providers/Microsoft.Storage/checkNameAvailability"
@@ -196,8 +210,6 @@ def _in_group(management: Management, group: str, resource: str) -> str:
 
 
 def _account(body: Mapping[str, Any]) -> BatchAccount:
-    from runner.core.machines import family_key  # noqa: PLC0415  only here
-
     properties: Mapping[str, Any] = body.get("properties") or {}
     families: Iterable[Mapping[str, Any]] = properties.get("dedicatedCoreQuotaPerVMFamily") or ()
     enforced = properties.get("dedicatedCoreQuotaPerVMFamilyEnforced", False)
@@ -208,7 +220,7 @@ def _account(body: Mapping[str, Any]) -> BatchAccount:
         allocation_mode=str(properties.get("poolAllocationMode", "BatchService")),
         dedicated_quota=_number(properties.get("dedicatedCoreQuota")),
         spot_quota=_number(properties.get("lowPriorityCoreQuota")),
-        pool_quota=int(properties.get("poolQuota") or 0),
+        pool_quota=_number(properties.get("poolQuota")),
         family_quotas=quotas if enforced else None,
     )
 

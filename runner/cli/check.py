@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.run_options import StackOption, open_settings
+from runner.core.errors import RunnerError
 
 
 def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
@@ -16,7 +19,6 @@ def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
     """
     import os
     from datetime import UTC, datetime
-    from pathlib import Path
 
     from runner.core.checks import exit_code
     from runner.flows.check import run_checks
@@ -26,7 +28,7 @@ def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
     with out.stages() as view:
         found = run_checks(
             settings,
-            folder=Path.cwd(),
+            folder=_project(Path.cwd()),
             env=os.environ,
             today=datetime.now(UTC).date(),
             on_progress=view.on_progress,
@@ -45,3 +47,13 @@ def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
     code = exit_code(found)
     if code:
         raise typer.Exit(code)
+
+
+def _project(cwd: Path) -> Path:
+    """The folder of Pulumi.yaml, as `runner up` finds it; without one the checks say what lacks."""
+    from runner.flows.environment import find_project
+
+    try:
+        return find_project(cwd)
+    except RunnerError:
+        return cwd

@@ -41,7 +41,10 @@ def up(
     environment, changes = find_changes(out, settings, plan, yes=yes)
     if output is OutputFormat.TABLE:  # else stdout is for the outputs alone
         show_changes(out, plan, changes)
+    from datetime import UTC, datetime
+
     from runner.flows import deployment, image_removal
+    from runner.flows.environment import refuse_changed
 
     going, versions = image_removal.going(environment, changes, os.environ)
     _warn(out, versions)
@@ -54,6 +57,7 @@ def up(
             fix="answer y, or add --yes where there is no terminal",
             exit_code=ExitCode.USAGE,
         )
+    refuse_changed(plan, settings, env=os.environ, now=datetime.now(UTC))
     with out.stages() as view:
         if versions:
             image_removal.delete_versions_of(going, os.environ, view.on_progress)

@@ -12,10 +12,17 @@ from runner.azure.management import Management
 from runner.azure.management_faults import DENIED
 from runner.core.checks import Check, attempt, failed, passed, skipped, warned
 from runner.core.errors import ExitCode, RunnerError
+from runner.core.machines import Machine, machine
 from runner.core.settings import Settings
 from runner.flows.check_agents import check_agents
 from runner.flows.check_config import Image, PoolFacts
-from runner.flows.check_quota import account_room, dedicated_quota, spot_quota
+from runner.flows.check_quota import (
+    account_room,
+    builder_quota,
+    dedicated_quota,
+    pool_room,
+    spot_quota,
+)
 
 if TYPE_CHECKING:
     from infra.naming import Names
@@ -159,12 +166,24 @@ class AzureChecks:
         except RunnerError as err:
             yield failed("sizes", err)
             return
+        if self.stack.image is not None:
+            yield self._builder_size(self.stack.image.build_vm_size, restrictions)
         for size in dict.fromkeys(pool.machine.vm_size for pool in self.pools):
             yield attempt("sizes", lambda size=size: self._size(size, offered, restrictions))
         for pool in self.pools:
             found = offered.get(pool.machine.vm_size.lower())
             if pool.spot and found is not None and found.spot_capable is False:
                 yield failed("sizes", _never_spot(pool))
+
+    def _builder_size(self, size: str, restrictions: Mapping[str, str]) -> Check:
+        """The machine that builds the VM image: a deployment does without."""
+        where = self.stack.location
+        found = restrictions.get(size.lower())
+        if found == "":
+            return passed("sizes", f"{size}, which builds the VM image, is offered in {where}")
+        why = "is not offered" if found is None else f"is restricted ({found})"
+        fix = "set image.build_vm_size to another size with a GPU: runner skus"
+        return warned("sizes", f"the VM image cannot be built: {size} {why} in {where}", fix)
 
     def _size(
         self, size: str, offered: Mapping[str, ask.BatchSize], restrictions: Mapping[str, str]
@@ -239,6 +258,9 @@ class AzureChecks:
     def quotas(self) -> Iterator[Check]:
         """Cores for a node of each pool, spot and dedicated; room for one more account."""
         group, name = self._name.resource_group, self._name.batch_account
+        if self.stack.image is not None:
+            size = machine(self.stack.image.build_vm_size, self.today)
+            yield attempt("quotas", lambda: self._builder_quota(size))
         try:
             account = ask.find_batch_account(self.management, group, name)
             if account is None:
@@ -253,8 +275,13 @@ class AzureChecks:
         except RunnerError as err:
             yield failed("quotas", err)
             return
+        yield from pool_room(account, self.pools)
         yield from spot_quota(account, self.pools)
         yield from dedicated_quota(account, self.pools)
+
+    def _builder_quota(self, size: Machine) -> Check:
+        where = self.stack.location
+        return builder_quota(size, ask.load_free_cores(self.management, where, size.family), where)
 
 
 def _never_spot(pool: PoolFacts) -> RunnerError:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from runner.core.checks import Check, failed, passed, skipped, warned
 from runner.core.errors import ExitCode, RunnerError
-from runner.core.machines import family_key
+from runner.core.machines import Machine, family_key
 from runner.flows.check_config import PoolFacts
 
 if TYPE_CHECKING:
@@ -33,6 +33,26 @@ def account_room(accounts: Sequence[BatchAccount], limit: int, location: str) ->
             "Service and subscription limits, Batch",
         ),
     )
+
+
+def pool_room(account: BatchAccount, pools: Sequence[PoolFacts]) -> Iterator[Check]:
+    """Whether the account takes so many pools."""
+    if account.pool_quota is not None and account.pool_quota < len(pools):
+        fix = f"{_ASK}: {len(pools)} pools; or declare fewer"
+        what = f"the Batch account takes {account.pool_quota} pools, and {len(pools)} are declared"
+        yield failed("quotas", _short(what, "", fix))
+
+
+def builder_quota(size: Machine, free: int | None, location: str) -> Check:
+    """Cores for the machine that builds the VM image; a deployment does without."""
+    if free is None:
+        return skipped("quotas", f"Azure lists no quota of {size.vm_size}'s family in {location}")
+    if free < size.vcpus:
+        detail = f"the VM image cannot be built: {size.vm_size} has {size.vcpus} cores, and "
+        detail += f"{free} of its family are free in {location}"
+        fix = f"portal, Quotas, Compute, {size.family} in {location}: {size.vcpus} cores more"
+        return warned("quotas", detail, fix)
+    return passed("quotas", f"image build: {size.vcpus} of {free} free cores of {size.family}")
 
 
 def spot_quota(account: BatchAccount, pools: Sequence[PoolFacts]) -> Iterator[Check]:

@@ -97,6 +97,22 @@ def plan_environment(
     return Plan(folder, config, pools, costs, prices)
 
 
+def refuse_changed(
+    plan: Plan, settings: Settings, *, env: Mapping[str, str], now: datetime
+) -> None:
+    """Raise RunnerError where the stack's file is no longer what was shown: the engine reads it."""
+    found = plan_environment(settings, cwd=plan.folder, env=env, now=now)
+    if (found.config, found.pools) == (plan.config, plan.pools):
+        return
+    raise RunnerError(
+        "R-UP-CHANGED",
+        "nothing was deployed: the stack has changed since its preview",
+        why=f"Pulumi.{settings.stack}.yaml (or a script or price of it) is not what was shown",
+        fix="run it again, and look at what would change now",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
 def find_project(cwd: Path) -> Path:
     """The folder of our `Pulumi.yaml`: this one or the nearest above it."""
     for folder in (cwd, *cwd.parents):

@@ -67,3 +67,14 @@ def test_a_passphrase_of_the_environment_is_the_one_that_counts(home: Path) -> N
     assert Path(own["PULUMI_CONFIG_PASSPHRASE_FILE"]).is_file()
     given = engine.state_settings(home, {"PULUMI_CONFIG_PASSPHRASE": "mine"})
     assert given == {"PULUMI_BACKEND_URL": own["PULUMI_BACKEND_URL"]}
+
+
+def test_what_holds_data_is_not_made_anew_and_the_error_names_it(home: Path) -> None:
+    urn = "urn:pulumi:dev::runner::runner:infra:DataStore$azure-native:storage"
+    said = f'error: unable to replace resource "{urn}:StorageAccount::storage" as part of replacing'
+    err = refused(
+        home, f'{said} "{urn}:BlobContainer::runs" as it is currently marked for protection'
+    )
+    assert err.code == "R-PULUMI-PROTECTED"
+    assert "anew: storage, runs" in err.why
+    assert "--stack" in err.fix

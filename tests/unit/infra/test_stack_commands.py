@@ -12,7 +12,11 @@ import pytest
 
 from infra.state_folder import has_stack
 from runner.cli.main import main
-from tests.unit.infra.stacks import plain_stack
+from runner.core.errors import RunnerError
+from runner.core.settings import load_settings
+from runner.flows.environment import plan_environment, refuse_changed
+from tests.unit.infra.cloud import SUBSCRIPTION
+from tests.unit.infra.stacks import NOW, plain_stack
 
 _ROOT = Path(__file__).parents[3]
 
@@ -123,3 +127,24 @@ def test_elsewhere_there_is_no_hint(
     monkeypatch.chdir(tmp_path)
     assert main(["pool", "ls"]) == 0
     assert "--target azure" not in capsys.readouterr().err
+
+
+def test_a_stack_that_changed_after_it_was_shown_is_not_deployed(home: Path) -> None:
+    file = Path("Pulumi.dev.yaml")
+    where = {"ARM_LOCATION": "eastus", "ARM_SUBSCRIPTION_ID": SUBSCRIPTION}
+    script = Path("setup.sh")
+    script.write_text("#!/bin/sh\n")
+    file.write_text(file.read_text().replace("max_spot: 4", "start_script: setup.sh"))
+    settings = load_settings({"target": "azure"}, cwd=Path.cwd(), env={"RUNNER_HOME": str(home)})
+    shown = plan_environment(settings, cwd=Path.cwd(), env=where, now=NOW)
+
+    # What Pulumi itself writes into the file is no change.
+    file.write_text(file.read_text() + "encryptionsalt: v1:abc\n")
+    refuse_changed(shown, settings, env=where, now=NOW)
+    script.write_text("#!/bin/sh\nrm -rf /\n")
+    with pytest.raises(RunnerError, match="changed since its preview"):
+        refuse_changed(shown, settings, env=where, now=NOW)
+    script.write_text("#!/bin/sh\n")
+    file.write_text(file.read_text().replace("id: t4", "id: t5"))
+    with pytest.raises(RunnerError, match="changed since its preview"):
+        refuse_changed(shown, settings, env=where, now=NOW)

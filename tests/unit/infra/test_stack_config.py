@@ -146,6 +146,7 @@ def test_missing_region_or_subscription_names_the_command(
             "storage.file_share_gib",
             "shared_keys is false",
         ),
+        ({"storage": {"shared_keys": True}}, "storage.shared_keys", "no file share"),
         ({"tags": {"a<b": "x"}}, "tags", "no tag 'a<b'"),
         ({"tags": {"azure-team": "x"}}, "tags", "no tag 'azure-team'"),
         ({"tags": {"": "x"}}, "tags", "no tag ''"),

@@ -336,3 +336,46 @@ def test_azure_that_cannot_be_reached_is_a_failure(
 def test_a_wrong_pool_does_not_hide_the_next(project: Project):
     project.write({**_POOL, "id": "a", "vm_size": "no"}, {**_POOL, "id": "b", "vm_size": "no"})
     assert [each["check"] for each in project.failures(3)] == ["pool a", "pool b"]
+
+
+def _usage(family: str, used: int, limit: int) -> dict[str, Any]:
+    name = {"value": family, "localizedValue": f"{family} vCPUs"}
+    return {"unit": "Count", "currentValue": used, "limit": limit, "name": name}
+
+
+def test_an_image_that_no_quota_lets_anybody_build_is_a_warning(project: Project):
+    project.write(image={})
+    project.server.state.usages = [_usage("Standard NCASv3_T4 Family", 6, 8)]
+    code, found = project.check()
+    (warning,) = [each for each in found if each["state"] == "warning"]
+    assert (code, warning["check"]) == (0, "quotas")
+    assert "has 4 cores, and 2 of its family are free" in warning["detail"]
+    project.server.state.usages = [_usage("Standard NCASv3_T4 Family", 4, 8)]
+    _, found = project.check()
+    assert "warning" not in {each["state"] for each in found}
+    assert any(each["detail"].startswith("image build: 4 of 4 free") for each in found)
+
+
+def test_an_image_that_the_region_has_no_machine_for_is_a_warning(project: Project):
+    project.write(image={"build_vm_size": "Standard_NC24ads_A100_v4"})
+    code, found = project.check()
+    (warning,) = [each for each in found if each["state"] == "warning"]
+    assert (code, warning["check"]) == (0, "sizes")
+    assert "Standard_NC24ads_A100_v4 is not offered" in warning["detail"]
+
+
+def test_more_pools_than_the_account_takes_are_refused(project: Project):
+    project.write(_POOL, {**_POOL, "id": "more"})
+    project.server.add_batch_account(
+        NAMES.resource_group, NAMES.batch_account, "eastus", poolQuota=1
+    )
+    assert "takes 1 pools, and 2" in project.only_failure(5)["detail"]
+
+
+def test_the_check_finds_the_project_from_a_folder_within(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    (project.folder / "Pulumi.yaml").write_text("name: runner\nruntime: python\n")
+    (project.folder / "deep/er").mkdir(parents=True)
+    monkeypatch.chdir(project.folder / "deep/er")
+    assert project.check()[0] == 0
