@@ -23,7 +23,6 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NoReturn
-from uuid import uuid4
 
 ME = Path(sys.argv[0]).absolute()
 HOME = ME.parent
@@ -69,7 +68,7 @@ def alone() -> Generator[None]:
 
 def write(file: Path, value: object) -> None:
     """Replace a file whole: a call that is killed leaves the old one, no half of the new one."""
-    (new := HOME / f"{uuid4().hex}.new").write_text(json.dumps(value))
+    (new := HOME / f"{os.urandom(16).hex()}.new").write_text(json.dumps(value))
     new.replace(file)
 
 
@@ -165,7 +164,7 @@ def create(options: list[str]) -> None:
     entry = [given.entrypoint] if given.entrypoint else image.get("entrypoint", [])
     default = [] if given.entrypoint else image.get("cmd", [])
     box = {
-        "Id": uuid4().hex + uuid4().hex,
+        "Id": os.urandom(32).hex(),
         "Name": given.name,
         "labels": dict(label.split("=", 1) for label in given.label),
         "environment": environment,

@@ -89,15 +89,20 @@ def client_for(url: str, key: str = KEY, account: str = ACCOUNT) -> BatchClient:
 
 
 def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> T:
-    """Look until there is something, or fail when the deadline has passed."""
-    end = time.monotonic() + deadline_s
+    """Look until there is something, or fail when the deadline has passed.
+
+    The longer it took so far, the later it looks again: who asks all the time takes the processor
+    from what it waits for.
+    """
+    begin = time.monotonic()
     while True:
         found = look()
         if found:
             return found
-        if time.monotonic() > end:
+        waited = time.monotonic() - begin
+        if waited > deadline_s:
             raise AssertionError(f"nothing after {deadline_s} s")
-        time.sleep(0.01)
+        time.sleep(min(max(0.01, waited / 10), 0.2))
 
 
 def missing(look: Callable[[], object]) -> bool:

@@ -247,9 +247,9 @@ def test_runs_are_a_set_of_integers() -> None:
         assert (probe in runs, runs.next_missing(probe)) == (probe in expected, missing)
 
 
-def test_hundred_thousand_tasks_with_ranges_cost_little_each() -> None:
-    """Every task depends on all before it: five billion pairs, seconds if each cost anything."""
-    count, dependencies = 100_000, Dependencies()
+def test_tens_of_thousands_of_tasks_with_ranges_cost_little_each() -> None:
+    """Every task depends on all before it: half a billion pairs, minutes if each cost anything."""
+    count, dependencies = 32_000, Dependencies()
     started = time.process_time()
     for number in range(1, count):
         dependencies.add(f"c{number}", Needs(ranges=((0, number - 1),)))
@@ -260,7 +260,7 @@ def test_hundred_thousand_tasks_with_ranges_cost_little_each() -> None:
         dependencies.satisfy(str(number))
         freed += len(dependencies.free(count))
     assert (freed, dependencies.waiting) == (count - 1, 0)
-    assert time.process_time() - started < 30
+    assert time.process_time() - started < 15
 
 
 def test_thousands_that_wait_for_one_task_are_set_free_some_at_a_time() -> None:

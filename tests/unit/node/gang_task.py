@@ -14,9 +14,8 @@ from typing import Any
 
 import psutil
 
-from runner.node.pack import build_agent
 from tests.processes import alive
-from tests.unit.node.agent_task import RUN, Task
+from tests.unit.node.agent_task import RUN, Task, compiled_agent
 
 
 class GangTask(Task):
@@ -90,7 +89,7 @@ class GangTask(Task):
         folder = self.folder / f"node-{rank}" / "task"
         if not folder.exists():
             (folder / str(rank) / "wd" if rank else folder / "wd").mkdir(parents=True)
-            (folder / "runner-agent.pyz").write_bytes(build_agent())
+            (folder / "runner-agent.pyz").write_bytes(compiled_agent())
             (folder / "code.tar.gz").write_bytes(self.code)
         return folder
 

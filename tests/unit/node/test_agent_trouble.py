@@ -125,7 +125,7 @@ def test_daemon_of_the_script_ends_with_it(task: Task) -> None:
         "import os, time\n"
         "if os.fork() == 0:\n os.setsid()\n"
         " if os.fork() == 0:\n"
-        "  while True: os.write(1, b'y' * 65536)\n"
+        "  while True: os.write(1, b'y' * 65536); time.sleep(0.001)\n"
         " os._exit(0)\n"
         "time.sleep(0.2)\n"
         "open(os.environ['RUNNER_OUTPUT_DIR'] + '/pid', 'w').write('x')\n"
