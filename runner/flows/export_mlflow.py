@@ -214,9 +214,9 @@ def _where(address: str, info: Any) -> str:
 
 
 def _shown(address: str) -> str:
-    """Without a password that the address may hold."""
-    parts = urlsplit(address)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+    """Without a password that the address may hold; else as it was typed."""
+    netloc = urlsplit(address).netloc
+    return address.replace(netloc, netloc.rpartition("@")[2], 1) if "@" in netloc else address
 
 
 def _refused(address: str, err: Exception) -> RunnerError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from typing import Any
 
 from runner.node.attempt import Attempt
@@ -17,6 +18,8 @@ from runner.node.task import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, Agent
 from runner.node.transport import StorageError
 
 logger = logging.getLogger(__name__)
+
+LONG_FLUSH_S = 1.0  # a log of gigabytes may take longer than the training: its time has a name then
 
 
 class Conclusion:
@@ -85,12 +88,16 @@ class Conclusion:
     def _flush(self, timeout_s: float | None = None) -> None:
         if self._streams is None:
             return
+        began = time.monotonic()
         for finish in (self._streams.finish_script, self._streams.finish_events):
             try:
                 finish(timeout_s)
             except (StorageError, OSError, ValueError) as err:
                 # The outcome counts more than a log that could not be written to its end.
                 logger.warning("not everything was written: %s", err)
+        took_s = time.monotonic() - began
+        if self._events and took_s > LONG_FLUSH_S:
+            self._events.stages_s["logs"] = round(took_s, 3)
 
     def _end(self, why: str, exit_code: int | None, step: str | None, **more: str) -> None:
         agent = self._agent

@@ -123,7 +123,10 @@ def _share(fetch: Fetch, document: Document) -> Path:
     mounts, path = fetch.access.mounts_dir, str(document["path"])
     if ".." in PurePosixPath(path).parts or PurePosixPath(path).is_absolute():
         raise _missing(f"{path!r} leaves the share")
-    mounted = sorted(mounts.iterdir()) if mounts is not None and mounts.is_dir() else []
+    # The logs of the mounts lie beside them.
+    mounted = (
+        sorted(p for p in mounts.iterdir() if p.is_dir()) if mounts and mounts.is_dir() else []
+    )
     if mounts is None or not mounted:
         raise _missing("this pool mounts no file share: runner pool ls, or name it as blob:")
     found = [place / path for place in (mounts, *mounted) if (place / path).exists()]

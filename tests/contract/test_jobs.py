@@ -195,6 +195,7 @@ def test_deleted_job_is_gone_with_its_tasks_and_files(
     assert client.get_job_task_counts(job_id).task_counts.completed == 0
 
 
+@pytest.mark.feature(28)
 def test_higher_priority_goes_first(client: BatchClient, things: Things) -> None:
     pool_id = things.pool(target_dedicated_nodes=1)
     things.wait_nodes(pool_id, 1)

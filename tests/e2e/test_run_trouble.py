@@ -7,7 +7,6 @@ from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
-import psutil
 import pytest
 
 from runner.azure.credentials import connect
@@ -18,6 +17,7 @@ from runner.core.settings import load_settings
 from runner.flows.prepare import TrainOptions, prepare_run
 from runner.flows.submit import submit_run
 from tests.e2e.conftest import Cli
+from tests.processes import alive
 
 Write = Callable[..., Path]
 
@@ -68,7 +68,7 @@ def test_children_that_a_script_leaves_behind_end_with_it(cli: Cli, script: Writ
     assert done.returncode == 0, done.stderr
     assert "the parent is done" in done.stdout
     (pid,) = (cli.cwd / "outputs").glob("*/pid.txt")
-    assert not psutil.pid_exists(int(pid.read_text()))
+    assert not alive(int(pid.read_text()))
 
 
 def test_forty_megabytes_of_log_arrive_whole(cli: Cli, script: Write) -> None:

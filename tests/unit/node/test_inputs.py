@@ -202,6 +202,7 @@ def test_only_https_is_fetched(take: Take, url: str) -> None:
 
 def test_share_is_found_below_the_mounts(take: Take, tmp_path: Path) -> None:
     (tmp_path / "mounts/files/sets/cats").mkdir(parents=True)
+    (tmp_path / "mounts/fshare-files.log").touch()
     assert take({"kind": "share", "path": "files/sets/cats"}).is_dir()
     assert take({"kind": "share", "path": "sets/cats"}).is_dir()
     with pytest.raises(StageFailedError, match="mounts files; 'dogs' is in none"):

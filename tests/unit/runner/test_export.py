@@ -111,6 +111,7 @@ def test_addresses_and_names_are_as_mlflow_takes_them(
         _where("http://ann:secret@host:5000/", info) == "http://host:5000/#/experiments/4/runs/abc"
     )
     assert _where("file:///runs", info) == "file:///runs"
+    assert _where("sqlite:////tmp/ml.db", info) == "sqlite:////tmp/ml.db", "as it works"
 
 
 def test_numbers_too_large_for_an_event_file_become_infinite() -> None:
