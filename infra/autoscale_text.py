@@ -182,8 +182,8 @@ def _demand(pool: PoolConfig, target: str) -> Sequence[str]:
     """`need`, nodes for the tasks of the newest sample, and `warm`, nodes that may stay a while.
 
     A fraction of a node is cut off by the service (Azure/Batch#151), so every count is rounded up.
-    Tasks are counted, not the slots they ask for (Azure/Batch#118). Instances of one multi-instance
-    task each want a node of their own, so slots do not divide them.
+    Tasks are counted, not the slots they ask for (Azure/Batch#118, both read 2026-11-21).
+    Instances of one multi-instance task each want a node of their own, so slots do not divide them.
     """
     slots = 1 if pool.inter_node_communication else pool.slots
     return [

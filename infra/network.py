@@ -13,7 +13,8 @@ class PoolNetwork(pulumi.ComponentResource):
     """One private subnet: nodes have no public address and leave through the gateway.
 
     Outbound access is switched off by name, because new networks have none by default with API
-    versions after 2026-03-31 (github.com/MicrosoftDocs/azure-docs issues 127645 and 127723).
+    versions after 2026-03-31 (github.com/MicrosoftDocs/azure-docs issues 127645 and 127723, read
+    2026-11-20).
     """
 
     def __init__(

@@ -93,7 +93,7 @@ class BlobMount(Section):
     Batch's page excluded Ubuntu 22.04 in 2021-11, with blobfuse 1; today it names Linux as a whole
     (learn.microsoft.com/azure/batch/virtual-file-mount, read 2026-11-21), and the node agent
     installs blobfuse2. Of several containers, only the first was mounted on 24.04 in 2025-03
-    (github.com/Azure/Batch/issues/190, open): a pool that has that gets a warning.
+    (github.com/Azure/Batch/issues/190, open, read 2026-11-21): such a pool gets a warning.
     """
 
     kind: Literal["blob"]

@@ -1,6 +1,7 @@
 """What a subscription has and allows, asked of Resource Manager: one function per need.
 
-Shapes: github.com/Azure/azure-rest-api-specs, the examples of the API version named at each path.
+Shapes: github.com/Azure/azure-rest-api-specs, the examples of the API version named at each path
+(read 2026-11-21).
 """
 
 from __future__ import annotations

@@ -54,7 +54,8 @@ _ENDS = {
         "choose an image with python3 3.10 or newer",
     ),
 }
-# Codes of task failures: Batch REST docs, and reports of the service (Azure/Batch#4 and others).
+# Codes of task failures: Batch REST docs, and reports of the service (Azure/Batch#4 and others,
+# read 2026-11-21).
 _OF_TASKS = {
     "ContainerInvalidImage": ("the image cannot be pulled", _IMAGE),
     "ContainerInvalidRegistry": (

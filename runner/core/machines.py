@@ -57,7 +57,8 @@ _A10 = "Standard_NV12ads_A10_v5"
 _A100 = "Standard_NC24ads_A100_v4"
 
 # NC, NCv2 and ND ended 2023-09-06, NV the same day (migration-guides/nv-series-retirement,
-# 2023-02-27); the last of them were deallocated from 2025-03-14 on (Azure/AKS#4847).
+# 2023-02-27); the last of them were deallocated from 2025-03-14 on (Azure/AKS#4847, read
+# 2026-11-20).
 _FIRST_GENERATION = date(2023, 9, 6)
 _V100 = date(2025, 9, 30)  # ncv3-nc6s-nc12s-nc24s-retirement, 2024-03-19
 _NV = date(2026, 9, 30)  # retired-sizes-list, announced 2026-04-15

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import date
 
-# Azure/Batch#180 (14.04 to 18.04), #174 (20.04), #200 (22.04): issues of the service's own team.
+# Azure/Batch#180 (14.04 to 18.04), #174 (20.04), #200 (22.04): issues of the service's own team
+# (read 2026-11-20).
 # None: current, without an announced end.
 END_OF_LIFE: Mapping[str, date | None] = {
     "batch.node.ubuntu 16.04": date(2024, 12, 31),

@@ -32,7 +32,8 @@ _PROVIDERS = (
     *("Microsoft.Batch", "Microsoft.Storage", "Microsoft.Compute", "Microsoft.ManagedIdentity"),
     *("Microsoft.Network", "Microsoft.Authorization", "Microsoft.Consumption"),
 )
-# learn.microsoft.com/azure/virtual-machines/linux/image-builder, "Register the providers".
+# learn.microsoft.com/azure/virtual-machines/linux/image-builder, "Register the providers"
+# (read 2026-11-21).
 _IMAGE_PROVIDERS = (
     *("Microsoft.VirtualMachineImages", "Microsoft.KeyVault", "Microsoft.ContainerInstance"),
 )

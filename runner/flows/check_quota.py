@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from runner.azure.subscription import BatchAccount
 
 _ASK = "portal, the Batch account's Quotas, Request quota increase"
-# learn.microsoft.com/azure/batch/batch-quota-limit, "Core quotas" (2025-06): an account of Batch's
-# own allocation has a dedicated quota for each family, and one for all spot nodes together.
+# An account of Batch's own allocation has a dedicated quota for each family and one for all of
+# them, and one for all spot nodes together.
+# https://learn.microsoft.com/azure/batch/batch-quota-limit, "Core quotas" (read 2026-11-21)
 _OWN = "UserSubscription"
 
 
@@ -67,7 +68,7 @@ def spot_quota(account: BatchAccount, pools: Sequence[PoolFacts]) -> Iterator[Ch
 
 
 def dedicated_quota(account: BatchAccount, pools: Sequence[PoolFacts]) -> Iterator[Check]:
-    """A number for each family, where the account has them; else one for all."""
+    """A number for each family, where the account has them, beside the one for all."""
     groups: dict[str, list[tuple[str, int, int]]] = {}
     for pool in pools:
         if pool.dedicated:
@@ -86,6 +87,9 @@ def dedicated_quota(account: BatchAccount, pools: Sequence[PoolFacts]) -> Iterat
             # A family that the account does not list has no cores in it.
             quota = account.family_quotas.get(family_key(family), 0)
             yield _verdict(f"dedicated {family}", quota, wanted)
+    if groups and account.family_quotas is not None and account.dedicated_quota is not None:
+        every = [each for wanted in groups.values() for each in wanted]
+        yield _verdict("total dedicated", account.dedicated_quota, every)
 
 
 def _verdict(kind: str, quota: int, wanted: Sequence[tuple[str, int, int]]) -> Check:

@@ -24,8 +24,8 @@ from runner.core.settings import Settings
 _MOST_NODES = 100_000
 _LOG_LINES = 8
 _LOG_BYTES = 16_384
-# Nodes that Azure charges for; https://learn.microsoft.com/azure/batch/batch-spot-vms: a preempted
-# node costs nothing, its machine is gone.
+# Azure charges nothing for these: the machine of a preempted node is gone.
+# https://learn.microsoft.com/azure/batch/batch-spot-vms (read 2026-11-21)
 _FREE_STATES = frozenset({"preempted", "deallocated"})
 _BROKEN_STATES = frozenset({"starttaskfailed", "unusable"})
 

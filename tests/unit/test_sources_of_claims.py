@@ -12,13 +12,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PROGRAMS = sorted((ROOT / "infra").rglob("*.py"))
+PROGRAMS = sorted(
+    path
+    for folder in ("infra", "runner/azure", "runner/contract", "runner/core", "runner/flows")
+    for path in (ROOT / folder).rglob("*.py")
+)
 SCRIPTS = [
     *sorted((ROOT / "infra").rglob("*.sh")),
     *sorted((ROOT / "custom_image").rglob("*.sh")),
     *sorted((ROOT / "images").glob("*.sh")),
 ]
-PAGE = re.compile(r"(?:learn|docs)\.microsoft\.com/[^\s,;()\"']+")
+PAGE = re.compile(
+    r"(?:(?:learn|docs)\.microsoft\.com|github\.com/(?:Azure|MicrosoftDocs|pulumi))/[^\s,;()\"']+"
+    r"|\bAzure/[\w-]+#\d+"
+)
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NEAR = 140  # characters behind the page: its day stands there, or that of the next page
 
@@ -73,6 +80,7 @@ def test_every_page_in_a_scripts_comments_has_its_day(path: Path) -> None:
         '"""Five addresses: https://learn.microsoft.com/azure/virtual-network/faq."""',
         "x = 1  # https://learn.microsoft.com/azure/batch/limits (2026-11)",
         "# https://learn.microsoft.com/azure/batch/limits\n\n# another comment (2026-11-21)",
+        "# a fraction is cut off (Azure/Batch#151)",
         'def f():\n    """See\n    docs.microsoft.com/azure/batch/limits.\n    """',
     ],
 )

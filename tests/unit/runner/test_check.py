@@ -379,3 +379,14 @@ def test_the_check_finds_the_project_from_a_folder_within(
     (project.folder / "deep/er").mkdir(parents=True)
     monkeypatch.chdir(project.folder / "deep/er")
     assert project.check()[0] == 0
+
+
+def test_a_total_dedicated_quota_below_one_node_is_a_failure_whatever_the_familys(
+    project: Project,
+):
+    project.write({**_POOL, "max_spot": 0, "max_dedicated": 2})
+    project.server.add_batch_account(
+        NAMES.resource_group, NAMES.batch_account, "eastus", dedicatedCoreQuota=0
+    )
+    failed = project.only_failure(5)
+    assert failed["detail"].startswith("the total dedicated quota of the Batch account is 0 cores")
