@@ -13,8 +13,8 @@ _CANNOT = 75  # the exit code of tools/build_pulumi.sh where the CLI cannot be b
 
 
 @pytest.fixture(scope="session")
-def cli() -> Path:
-    """The folder of `pulumi`; the first call on a machine builds it, which takes minutes."""
+def built() -> Path:
+    """The folder of Pulumi's own programs; the first call on a machine builds it, some minutes."""
     found = subprocess.run(
         [ROOT / "tools/build_pulumi.sh"], capture_output=True, text=True, check=False
     )
@@ -25,6 +25,6 @@ def cli() -> Path:
 
 
 @pytest.fixture
-def stage(cli: Path, tmp_path: Path) -> Stage:
+def stage(built: Path, tmp_path: Path) -> Stage:
     """An empty project with an empty Azure."""
-    return Stage(cli, tmp_path)
+    return Stage(built, tmp_path)

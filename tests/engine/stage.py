@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,14 +21,15 @@ from tests.unit.infra.cloud import SUBSCRIPTION
 
 ROOT = Path(__file__).parents[2]
 PASSPHRASE = "a passphrase of the tests"
+_HOST = "pulumi-language-python"
 CONFIG = {"azure-native:location": "westeurope", "azure-native:subscriptionId": SUBSCRIPTION}
 
 
 @dataclass
 class Stage:
-    """Where one test's stack lives: `cli` is the folder of the real engine's programs."""
+    """Where one test's stack lives: `built` is the folder that tools/build_pulumi.sh prints."""
 
-    cli: Path
+    built: Path
     folder: Path
     azure: Azure = field(init=False)
 
@@ -37,14 +39,23 @@ class Stage:
         plugins = self.folder / "home/plugins"
         resource = plugins / f"resource-azure-native-v{VERSION}/pulumi-resource-azure-native"
         _executable(resource, "tests.engine.azure_native")
-        language = plugins / f"language-python-{self.cli.parent.name}/pulumi-language-python"
-        _executable(language, "tests.engine.python_host")
+        self._language = plugins / f"language-python-v1.0.0/{_HOST}"
+        self._language.parent.mkdir()
+        self._language.symlink_to(self.built / "host" / _HOST)
+
+    def take_policy_packs(self) -> None:
+        """Have packs started as Pulumi does it today; its host here is from before that."""
+        self._language.unlink()
+        _executable(self._language, "tests.engine.policy_host", str(self.built / "host" / _HOST))
 
     @property
     def environment(self) -> dict[str, str]:
         """What a command of this stage is started with; nothing of the person's own Pulumi."""
         return {
-            "PATH": f"{self.cli}{os.pathsep}{os.environ['PATH']}",
+            # The host starts the first `python3` of the path, and `runner up` its `pulumi`.
+            "PATH": os.pathsep.join(
+                (str(self.built / "bin"), str(Path(sys.executable).parent), os.environ["PATH"])
+            ),
             "HOME": str(self.folder),
             "PULUMI_HOME": str(self.folder / "home"),
             "PULUMI_BACKEND_URL": f"file://{self.folder / 'state'}",
@@ -66,7 +77,7 @@ class Stage:
             project_name="runner",
             program=program,
             opts=automation.LocalWorkspaceOptions(
-                pulumi_command=automation.PulumiCommand(root=str(self.cli.parent)),
+                pulumi_command=automation.PulumiCommand(root=str(self.built)),
                 pulumi_home=str(self.folder / "home"),
                 env_vars=self.environment,
             ),
@@ -77,9 +88,9 @@ class Stage:
     def run(
         self, *arguments: str, cwd: Path, check: bool = True
     ) -> subprocess.CompletedProcess[str]:
-        """The plain CLI, with the stand-in of its host for Python."""
+        """The plain CLI, with Pulumi's own host for Python."""
         return subprocess.run(
-            [self.cli / "pulumi", "--non-interactive", *arguments],
+            [self.built / "bin/pulumi", "--non-interactive", *arguments],
             cwd=cwd,
             env=self.environment,
             check=check,
@@ -107,8 +118,9 @@ class Stage:
         }
 
 
-def _executable(path: Path, module: str) -> None:
+def _executable(path: Path, module: str, *arguments: str) -> None:
     """A program that Pulumi starts as a plugin: this interpreter with a module of the tests."""
-    path.parent.mkdir(parents=True)
-    path.write_text(f'#!/bin/sh\nexec "{sys.executable}" -u -m {module} "$@"\n', "utf-8")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    words = shlex.join((sys.executable, "-u", "-m", module, *arguments))
+    path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', "utf-8")
     path.chmod(0o755)

@@ -29,6 +29,7 @@ def project(stage: Stage) -> Path:
 
 
 def test_plain_pulumi_previews_the_project_within_its_policies(stage: Stage, project: Path) -> None:
+    stage.take_policy_packs()
     shown = stage.run("preview", *POLICY, cwd=project, check=False)
 
     assert shown.returncode == 0, shown.stdout + shown.stderr
@@ -42,6 +43,7 @@ def test_plain_pulumi_makes_pools_that_are_kept_on_purpose(stage: Stage, project
     assert "max_spot: 4\n" in text
     file.write_text(text.replace("max_spot: 4\n", "max_spot: 4\n      scenario: fixed\n"))
 
+    stage.take_policy_packs()
     made = stage.run("up", "--yes", *POLICY, cwd=project, check=False)
 
     assert made.returncode == 0, made.stdout + made.stderr

@@ -1,4 +1,4 @@
-"""Plain `pulumi` on a project with `Pulumi.yaml`: real CLI and engine, a stand-in of the host."""
+"""Plain `pulumi` on a project with `Pulumi.yaml`: real CLI, engine and language host."""
 
 from __future__ import annotations
 
@@ -40,6 +40,7 @@ def test_plain_pulumi_previews_makes_keeps_and_destroys(stage: Stage, project: P
 
 
 def test_the_policy_pack_stops_a_preview_and_names_each_rule(stage: Stage, project: Path) -> None:
+    stage.take_policy_packs()
     stopped = stage.run("preview", *POLICY, cwd=project, check=False)
 
     assert stopped.returncode != 0
