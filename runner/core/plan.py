@@ -113,10 +113,14 @@ class RunPlan:
 
     @property
     def wall_clock(self) -> timedelta | None:
-        """Batch's own limit, a backstop: the agent enforces `timeout_s` on the command."""
+        """Batch's own limit, a backstop: the agent enforces `timeout_s` on the command.
+
+        On several nodes one task may be two attempts, when an agent was lost and came back.
+        """
         if self.recipe.timeout_s is None:
             return None
-        return timedelta(seconds=self.recipe.timeout_s) + _WALL_CLOCK_MARGIN
+        attempts = 1 if self.recipe.resources.nodes == 1 else 2
+        return attempts * (timedelta(seconds=self.recipe.timeout_s) + _WALL_CLOCK_MARGIN)
 
     @property
     def access_lifetime(self) -> timedelta:

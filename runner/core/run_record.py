@@ -106,6 +106,7 @@ class AttemptEnd:
     why: str
     exit_code: int | None
     step: str | None
+    message: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +208,7 @@ def parse_attempt_end(data: bytes) -> AttemptEnd | None:
             why=str(raw.get("why") or ""),
             exit_code=raw.get("exit_code"),
             step=raw.get("step"),
+            message=raw.get("message"),
         )
     except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
         return None

@@ -19,6 +19,7 @@ class AttemptRow:
     """One attempt. `why` is succeeded, failed, terminated, lost, cancelled or running.
 
     `others` are the nodes of rank 1 and up, of a run over several; None where one has not begun.
+    `message` says which of them was lost, where that ended the attempt.
     """
 
     attempt: int
@@ -32,6 +33,7 @@ class AttemptRow:
     took_s: float | None
     resumed: Resumed | None = None
     others: tuple[str | None, ...] = ()
+    message: str | None = None
 
 
 def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ...]:
@@ -72,6 +74,7 @@ def _row(view: RunView, start: AttemptStart, end: AttemptEnd | None, last: int) 
         exit_code=end.exit_code if end else None,
         step=end.step if end else None,
         took_s=_took_s(start.started, ended),
+        message=end.message if end else None,
     )
 
 

@@ -284,7 +284,7 @@ class Gang:
             elif said == "aside":
                 self.events.aside("notice", "progress", f"{member.name}: {message['text']}")
             elif said == "leaving":
-                self._lose(member, "its agent was told to end")
+                member.lost = member.lost or "its agent was told to end"  # as all may be
             elif said == "flushed":
                 member.flushed = True
             self._news.notify_all()

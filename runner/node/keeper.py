@@ -14,7 +14,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from types import FrameType
 
-from runner.node.orphans import dies_with_parent
+from runner.node.orphans import adopting_orphans, dies_with_parent, kill_children
 
 logger = logging.getLogger(__name__)
 
@@ -26,11 +26,14 @@ TAKEN_EXIT_CODE = 137
 def keep(work: Callable[[], int], stopped_s: float) -> int:
     """The exit code of `work`, which runs in a child, and may be stopped for `stopped_s`."""
     keeper = _Keeper(stopped_s)
-    for _ in range(MOST):
-        code = keeper.run(work)
-        if code is not None:
-            return code
-        logger.warning("the worker was killed: another one takes its place")
+    with adopting_orphans():
+        for _ in range(MOST):
+            code = keeper.run(work)
+            if code is not None:
+                return code
+            # Its script died with it; what that had started may still hold the node's GPUs.
+            kill_children(but=frozenset())
+            logger.warning("the worker was killed: another one takes its place")
     logger.error("%d workers were killed: no other one is tried", MOST)
     return TAKEN_EXIT_CODE
 

@@ -9,8 +9,10 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
 from runner.node.failures import TerminatedError
@@ -27,10 +29,12 @@ from tests.processes import alive
 Until = Callable[[Callable[[], object]], None]
 HOSTS = Hosts(("127.0.0.1", "127.0.0.2", "127.0.0.3"), "127.0.0.1", is_primary=True)
 KEPT = """
-import os, pathlib, sys, time
+import os, pathlib, subprocess, sys, time
 from runner.node.keeper import keep
 folder = pathlib.Path(sys.argv[1])
 def work():
+    child = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    (folder / f"child-{os.getpid()}").write_text(str(child.pid))
     (folder / str(os.getpid())).touch()
     while not (folder / "go").exists():
         time.sleep(0.01)
@@ -102,6 +106,13 @@ def keeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     yield process
     process.kill()
     process.wait()
+    _end_children(tmp_path)
+
+
+def _end_children(folder: Path) -> None:
+    for path in folder.glob("child-*"):
+        with suppress(psutil.NoSuchProcess):
+            psutil.Process(int(path.read_text())).kill()
 
 
 def _workers(folder: Path, count: int) -> list[int]:
@@ -117,9 +128,11 @@ def test_worker_that_is_killed_or_stopped_has_a_successor(
 ) -> None:
     until(lambda: _workers(tmp_path, 1))
     first = _workers(tmp_path, 1)[0]
+    child = tmp_path / f"child-{first}"
     os.kill(first, number)
     until(lambda: _workers(tmp_path, 2))
     assert not alive(first)
+    assert not alive(int(child.read_text())), "it would hold the node's GPUs"
     (tmp_path / "go").touch()
     assert keeper.wait(60) == 7
 
@@ -134,6 +147,7 @@ def test_worker_that_is_stopped_for_a_moment_goes_on(tmp_path: Path, until: Unti
     (tmp_path / "go").touch()
     assert process.wait(60) == 7
     assert _workers(tmp_path, 1) == [worker]
+    _end_children(tmp_path)
 
 
 def test_worker_that_batch_ends_has_none_and_dies_with_its_keeper(

@@ -9,6 +9,7 @@ import pytest
 
 from runner.core.errors import RunnerError
 from runner.core.plan import CodeRef, DataRef, RunInputs, RunRequest
+from runner.core.resources import Resources
 from runner.core.run_document import run_document
 from runner.core.run_record import parse_run
 from tests.unit.runner.recipe_maker import CREATED, RUN_ID, outputs, plan, pool, recipe
@@ -65,6 +66,9 @@ def test_unknown_pool_names_those_there_are() -> None:
 def test_batch_stops_a_task_only_after_the_agent_should_have() -> None:
     assert plan().wall_clock is None
     limited = plan(recipe(timeout_s=3600)).wall_clock
+    twice = plan(recipe(timeout_s=3600, resources=Resources(nodes=2)), stack=outputs()).wall_clock
+    assert limited is not None
+    assert twice == 2 * limited
     assert limited is not None
     assert limited > timedelta(hours=1)
 
