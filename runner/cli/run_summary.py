@@ -125,6 +125,7 @@ def _status_line(ended: RunEnded) -> str:
 def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
     from runner.cli.run_text import duration, metric, size, where_time_went
     from runner.core.failure_advice import advice_for_result
+    from runner.core.metrics import not_finite_text
 
     pairs: dict[str, str] = {}
     if result.status != "succeeded" and result.message:
@@ -133,6 +134,8 @@ def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
         pairs["fix"] = fix
     names = sorted(result.metrics, key=lambda name: name != record.primary_metric)
     pairs |= {name: metric(result.metrics[name]) for name in names}
+    if odd := not_finite_text(result.metrics, record.run_id):
+        pairs["not finite"] = odd
     if result.started and result.ended:
         pairs["took"] = duration((result.ended - result.started).total_seconds())
     if stages := where_time_went(result.stages_s):

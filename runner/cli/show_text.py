@@ -137,7 +137,11 @@ def data(shown: Shown) -> dict[str, str]:
 
 def metrics(shown: Shown) -> dict[str, str]:
     """Last and best of each metric."""
-    return {summary.name: _metric(summary) for summary in shown.metrics}
+    from runner.core.metrics import not_finite_text
+
+    found = {summary.name: _metric(summary) for summary in shown.metrics}
+    last = {summary.name: summary.last for summary in shown.metrics}
+    return found | {"not finite": not_finite_text(last, shown.view.record.run_id)}
 
 
 def time(shown: Shown) -> dict[str, str]:

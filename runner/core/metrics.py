@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -87,3 +87,12 @@ def _summary(name: str, points: list[MetricPoint], goal: Goal | None) -> MetricS
         count=len(points),
         last_step=points[-1].step,
     )
+
+
+def not_finite_text(last: Mapping[str, float], run_id: str) -> str:
+    """Which metrics ended as NaN or infinite, why that may be, and where to look; or nothing."""
+    names = [name for name, value in last.items() if not math.isfinite(value)]
+    if not names:
+        return ""
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"{shown}: it diverged, or divides by 0; runner metrics {run_id} --last 9 has each step"

@@ -57,7 +57,11 @@ def test_metrics_that_are_no_numbers_are_shown_and_written_as_json(cli: Cli, scr
     run = cli.json("show", "@last")  # parses: JSON has no NaN
     loss = next(metric for metric in run["metrics"] if metric["name"] == "loss")
     assert (loss["last"], loss["best"], loss["best_step"]) == ("NaN", 0.5, 0)
-    assert "nan" in cli.ok("show", "@last").lower()
+    for text in (done.stderr, cli.ok("show", "@last")):
+        assert "nan" in text.lower()
+        [said] = [line for line in text.splitlines() if "not finite" in line]
+        assert "loss: it diverged" in said
+        assert "good" not in said
     for verb in (["ps", "-a"], ["metrics", "@last"]):
         cli.ok(*verb)
         json.loads(cli.ok(*verb, "-o", "json"), parse_constant=pytest.fail)
