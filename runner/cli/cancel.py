@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_connection
+from runner.cli.run_options import RunOrGroupArgument, StackOption, TargetOption, open_connection
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def cancel(
-    run: RunArgument,
+    run: RunOrGroupArgument,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.completing import complete_pool
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.run_options import StackOption, TargetOption, open_settings
-from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.pool_views import AutoScale
@@ -26,19 +26,8 @@ _SPARE = ("slots", "state", "price", "dedicated", "vm_size")  # in a narrow term
 _NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since", "problem")
 
 
-def _complete_pool(incomplete: str) -> list[str]:
-    """Pools of the target; a shell that completes is never told of errors."""
-    from runner.flows.pools import pool_names
-
-    try:
-        found = pool_names(open_settings(None, None))
-    except RunnerError:
-        return []
-    return [name for name in found if name.startswith(incomplete)]
-
-
 PoolArgument = Annotated[
-    str, typer.Argument(help="Id of the pool.", autocompletion=_complete_pool, show_default=False)
+    str, typer.Argument(help="Id of the pool.", autocompletion=complete_pool, show_default=False)
 ]
 
 

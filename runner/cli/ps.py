@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.completing import complete_group, complete_state
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.run_options import StackOption, TargetOption, open_settings
 from runner.core.errors import RunnerError
@@ -42,7 +43,10 @@ def ps(
     status: Annotated[
         list[str] | None,
         typer.Option(
-            "--status", help="Only in this state, or several: failed,lost.", show_default=False
+            "--status",
+            help="Only in this state, or several: failed,lost.",
+            show_default=False,
+            autocompletion=complete_state,
         ),
     ] = None,
     since: Annotated[
@@ -51,7 +55,12 @@ def ps(
     ] = None,
     group: Annotated[
         str | None,
-        typer.Option("--group", help="Only of this submission.", show_default=False),
+        typer.Option(
+            "--group",
+            help="Only of this submission.",
+            show_default=False,
+            autocompletion=complete_group,
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Show again every two seconds.")

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from runner.cli.completing import complete_recipe
+from runner.cli.completing import complete_param, complete_pool, complete_recipe
 
 RecipeArgument = Annotated[
     str,
@@ -23,7 +23,14 @@ ArgsArgument = Annotated[
 ]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", metavar="NAME=VALUE", help="Set a parameter.", show_default=False),
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="NAME=VALUE",
+        help="Set a parameter.",
+        show_default=False,
+        autocompletion=complete_param,
+    ),
 ]
 DataOption = Annotated[
     Path | None,
@@ -44,6 +51,9 @@ ExperimentOption = Annotated[
     typer.Option("--experiment", "-e", help="Group of runs.", show_default="the recipe's name"),
 ]
 PoolOption = Annotated[
-    str | None, typer.Option("--pool", help="Pool to run on.", show_default=False)
+    str | None,
+    typer.Option(
+        "--pool", help="Pool to run on.", show_default=False, autocompletion=complete_pool
+    ),
 ]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")]

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from runner.cli.completing import complete_run
+from runner.cli.completing import (
+    complete_run,
+    complete_run_or_group,
+    complete_stack,
+    complete_target,
+)
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -23,11 +28,31 @@ RunArgument = Annotated[
         autocompletion=complete_run,
     ),
 ]
+RunOrGroupArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run, or a group that submit made: its id, a unique prefix, or @last.",
+        autocompletion=complete_run_or_group,
+    ),
+]
 TargetOption = Annotated[
-    str | None, typer.Option("--target", help="Where runs are: local or azure.", show_default=False)
+    str | None,
+    typer.Option(
+        "--target",
+        help="Where runs are: local or azure.",
+        show_default=False,
+        autocompletion=complete_target,
+    ),
 ]
 StackOption = Annotated[
-    str | None, typer.Option("--stack", help="The stack that was deployed.", show_default=False)
+    str | None,
+    typer.Option(
+        "--stack",
+        help="The stack that was deployed.",
+        show_default=False,
+        autocompletion=complete_stack,
+    ),
 ]
 OutputDirOption = Annotated[
     Path | None,
@@ -38,7 +63,8 @@ DownloadOption = Annotated[
 ]
 DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit, and do not wait.")]
 NewStackOption = Annotated[
-    str | None, typer.Option("--stack", help="The stack.", show_default=False)
+    str | None,
+    typer.Option("--stack", help="The stack.", show_default=False, autocompletion=complete_stack),
 ]
 YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.cli.run_options import RunArgument, StackOption, TargetOption, open_settings
+from runner.cli.run_options import RunOrGroupArgument, StackOption, TargetOption, open_settings
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def show(
-    run: RunArgument = "@last",
+    run: RunOrGroupArgument = "@last",
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,

@@ -21,6 +21,7 @@ _OTHERS_OPTIONS = {
         "runner exec RUN -- COMMAND -{name}",
     ),
 }
+_COMPLETION = {"--install-completion": ["--install"], "--show-completion": []}
 _SAID = {"--version": ["version"], "-V": ["version"]}
 
 
@@ -30,6 +31,8 @@ def as_meant(words: Sequence[str]) -> list[str]:
         return ["--help"]
     if words[0] == "help":
         return [*words[1:], "--help"]
+    if words[0] in _COMPLETION:  # Typer's and pip's own spelling
+        return ["completion", *words[1:], *_COMPLETION[words[0]]]
     return [*_SAID.get(words[0], words[:1]), *words[1:]]
 
 

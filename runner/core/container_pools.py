@@ -32,21 +32,34 @@ def pools_for_all(
 
     Raises RunnerError where a pool takes only some of them, as for a single run otherwise.
     """
-    inside = next((name for name, image in images.items() if image is not None), None)
-    outside = next((name for name, image in images.items() if image is None), None)
-    if inside is None or outside is None:
+    if not is_mixed(images):
         return pools_for(next(iter(images.values())), wanted, outputs)
     fitting = tuple(pool for pool in outputs.pools if pool.containers is None)
-    if wanted is not None or fitting:  # one that does not fit, its tasks say
-        return outputs if wanted is not None else replace(outputs, pools=fitting)
+    named = next(
+        (pool for pool in outputs.pools if pool.id.lower() == (wanted or "").lower()), None
+    )
+    if named is None and (fitting or wanted is not None):  # one that is not there is told later
+        return replace(outputs, pools=fitting or outputs.pools)
+    if named is not None and named in fitting:
+        return outputs
+    inside = next(name for name, image in images.items() if image is not None)
+    outside = next(name for name, image in images.items() if image is None)
+    takes = "no pool of this stack takes" if named is None else f"pool {named.id} does not take"
     raise RunnerError(
         "R-POOL-CONTAINERS",
-        "no pool of this stack takes every task",
+        f"{takes} every task",
         why=f"{inside} has an image and {outside} has none: tasks of one file share a pool, "
         "and a pool runs containers only, or none",
-        fix=f"give {outside} an image, or submit the tasks in files of their own",
+        fix=f"--pool {fitting[0].id}"
+        if fitting
+        else f"give {outside} an image, or submit the tasks in files of their own",
         exit_code=ExitCode.PREFLIGHT,
     )
+
+
+def is_mixed(images: Mapping[str, str | None]) -> bool:
+    """Whether some tasks are for a container, and others for none."""
+    return len({image is None for image in images.values()}) > 1
 
 
 def _fits(pool: PoolOutput, image: str | None) -> bool:

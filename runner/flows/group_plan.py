@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.container_pools import pools_for_all
+from runner.core.container_pools import is_mixed, pools_for_all
 from runner.core.dag import in_order
 from runner.core.document import near
 from runner.core.errors import RunnerError
@@ -104,7 +104,8 @@ def _with_pools(
 ) -> StackOutputs:
     """The stack with the pools that take all of them, with a container or without."""
     images = {name: recipe.image for name, recipe in recipes.items()}
-    image = next(filter(None, images.values()), None)
+    # Where others have none, a pool for containers would take them as little.
+    image = None if is_mixed(images) else next(filter(None, images.values()), None)
     outputs = with_container_pool(image, settings, outputs, on_progress, make=make)
     return pools_for_all(images, settings.pool, outputs)
 

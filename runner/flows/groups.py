@@ -71,6 +71,12 @@ def _group_id(blob: str) -> str:
     return blob.removeprefix(FOLDER).removesuffix(".json")
 
 
+def list_group_ids(connection: Connection, prefix: str = "") -> list[str]:
+    """Ids of all groups that begin with a prefix, newest first."""
+    blobs = runs_container(connection).list(f"{FOLDER}{prefix}")
+    return newest_first([_group_id(blob.name) for blob in blobs])
+
+
 def group_instead(connection: Connection, reference: str, err: RunnerError) -> Group:
     """The group that a reference means which is no run.
 

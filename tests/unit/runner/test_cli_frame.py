@@ -29,10 +29,13 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def _runner(*words: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def _runner(
+    *words: str, env: dict[str, str] | None = None, cwd: Path | None = None
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "runner", *words],
         env={**os.environ, **(env or {})},
+        cwd=cwd,
         capture_output=True,
         text=True,
         check=False,
@@ -247,6 +250,49 @@ def test_completion_offers_the_verbs() -> None:
         env={"_RUNNER_COMPLETE": "complete_bash", "COMP_WORDS": "runner l", "COMP_CWORD": "1"}
     )
     assert done.stdout.split() == ["logs", "local"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("train mnist --set epochs=3 --set se", ["seed="]),
+        ("train mnist --target ", ["local", "azure"]),
+        ("up --stack ", ["lab"]),
+        ("ps --status failed,lo", ["failed,lost"]),
+        ("show x", []),
+        ("ps --group x", []),
+        ("train gone --set ep", []),
+    ],
+)
+def test_completion_offers_what_fits_and_says_nothing_of_services_that_are_away(
+    tmp_path: Path, typed: str, offered: list[str]
+) -> None:
+    (tmp_path / "Pulumi.lab.yaml").write_text("")
+    words = f"runner {typed}"
+    env = {
+        "_RUNNER_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(words.count(" ")),
+        "RUNNER_HOME": str(tmp_path / "home"),
+    }
+    done = _runner(env=env, cwd=tmp_path)
+    assert done.stdout.split() == offered
+    assert done.stderr == ""
+
+
+def test_completion_is_installed_by_the_spelling_of_others_and_for_the_shell_in_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("SHELL", "/usr/bin/bash")
+    assert main(["--install-completion"]) == 0
+    assert "bash completion installed" in capsys.readouterr().err
+    assert ".bash_completions" in (tmp_path / ".bashrc").read_text()
+    assert main(["--show-completion", "zsh"]) == 0
+    assert "compdef" in capsys.readouterr().out
+    monkeypatch.setenv("SHELL", "/usr/bin/tcsh")
+    assert main(["completion"]) == 2
+    assert "no completion for tcsh" in capsys.readouterr().err
 
 
 def test_config_show_names_each_origin(

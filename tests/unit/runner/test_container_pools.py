@@ -43,6 +43,14 @@ def test_tasks_of_one_file_go_to_a_pool_that_takes_all_of_them() -> None:
     with pytest.raises(RunnerError) as caught:
         pools_for_all(mixed, None, outputs(PLAIN, BOXES))
     assert caught.value.why.startswith("train has an image and fetch has none")
+    for wanted, pools, fix in (
+        ("A", (PLAIN, BOXES), "give fetch an image"),
+        ("b", (PLAIN, BOXES, UNKNOWN), "--pool c"),
+    ):
+        with pytest.raises(RunnerError, match=f"pool {wanted.lower()} does not take") as caught:
+            pools_for_all(mixed, wanted, outputs(*pools))
+        assert caught.value.fix.startswith(fix), "a pool that takes the others is no help"
+    assert pools_for_all(mixed, "c", stack) == stack
 
 
 def test_run_with_an_image_goes_to_the_pool_for_it() -> None:
