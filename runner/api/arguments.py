@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from runner.core.errors import RunnerError
+from runner.core.resources import CAPACITIES
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,6 +90,7 @@ _KINDS: Mapping[str, _Kind] = {
     "Run": _Kind(_run, "a run", "run"),
     "OnUpdate": _Kind(callable, "a function that takes an Update", "print"),
     "LogStream": _Kind(_one_of("stdout", "stderr"), "stdout or stderr", '"stderr"'),
+    "Capacity": _Kind(_one_of(*CAPACITIES), f"one of {', '.join(CAPACITIES)}", '"spot"'),
     "Literal['mlflow', 'tensorboard']": _Kind(
         _one_of("mlflow", "tensorboard"), "mlflow or tensorboard", '"mlflow"'
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from operator import index
 from typing import TYPE_CHECKING, Any
 
 from runner.core.errors import RunnerError
@@ -46,27 +47,15 @@ def where_flags(
     timeout: str | int | None,
     retries: int | None,
 ) -> RecipeFlags:
-    """Where and when, as after `--gpu`, `--nodes`, ... Raises RunnerError for another type."""
+    """Where and when, as after `--gpu`, `--nodes`, ...; numbers may be those of numpy."""
     from runner.core.recipe_flags import RecipeFlags
-    from runner.core.resources import CAPACITIES
 
-    for name, value in (
-        ("gpus", gpus), ("nodes", nodes), ("priority", priority), ("retries", retries),
-    ):  # fmt: skip
-        _check_whole(name, value)
-    if capacity is not None and capacity not in CAPACITIES:
-        raise _refused("capacity", capacity, f"it is one of {', '.join(CAPACITIES)}", "drop it")
-    if isinstance(after, str) or hasattr(after, "id"):
-        raise _refused("after", after, "it is a list of runs", "after=[run]")
     ids = tuple(each if isinstance(each, str) else each.id for each in after)
     limit = None if timeout is None else str(timeout)
-    return RecipeFlags(gpus, capacity, priority, ids, limit, retries, nodes=nodes)
+    return RecipeFlags(
+        _whole(gpus), capacity, _whole(priority), ids, limit, _whole(retries), nodes=_whole(nodes)
+    )
 
 
-def _check_whole(name: str, value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
-        raise _refused(name, value, "it is a whole number", f"{name}=1")
-
-
-def _refused(name: str, value: object, why: str, fix: str) -> RunnerError:
-    return RunnerError("R-FLAG-VALUE", f"{name}={value!r} is refused", why=why, fix=fix)
+def _whole(value: int | None) -> int | None:
+    return None if value is None else index(value)

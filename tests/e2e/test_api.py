@@ -198,7 +198,13 @@ def test_where_and_when_of_a_program_counts_instead_of_the_recipe(script: Write)
     assert (second.record.raw["retries"], second.record.raw["timeout_s"]) == (2, 3600)
     assert (second.record.raw["priority"], tuple(second.record.after)) == (3, (first.id,))
     assert second.wait().state == "succeeded"
-    for asked in ({"gpus": 99}, {"priority": "high"}, {"timeout": "soon"}, {"after": first}):
+    for asked, code in (
+        ({"gpus": 99}, "R-FLAG-VALUE"),
+        ({"timeout": "soon"}, "R-FLAG-VALUE"),
+        ({"priority": "high"}, "R-ARGUMENT"),
+        ({"capacity": "cheap"}, "R-ARGUMENT"),
+        ({"after": first}, "R-ARGUMENT"),
+    ):
         with pytest.raises(runner.RunnerError) as refused:
             runner.train(folder, **asked)  # pyright: ignore[reportArgumentType]
-        assert (refused.value.code, bool(refused.value.fix)) == ("R-FLAG-VALUE", True), asked
+        assert (refused.value.code, bool(refused.value.fix)) == (code, True), asked
