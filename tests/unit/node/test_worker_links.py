@@ -8,21 +8,27 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import psutil
 import pytest
 
+from runner.node.events import EventLog
 from runner.node.failures import TerminatedError
 from runner.node.hosts import Hosts
+from runner.node.lines import LineQueue
 from runner.node.link import Link
 from runner.node.primary import Primary
 from runner.node.pulse import Rhythm, load_rhythm
 from runner.node.rendezvous import Door, find_primary
-from runner.node.reunion import Reunion
+from runner.node.reunion import Outcome, Reunion, outlive
 from runner.node.settings import SettingsError
+from runner.node.task import Agent
 from runner.node.termination import Termination
 from tests.processes import alive
 
@@ -168,3 +174,39 @@ def test_worker_dies_with_its_keeper(
     [worker] = _workers(tmp_path, 1)
     until(lambda: not alive(worker))
     assert _workers(tmp_path, 1) == [worker]
+
+
+def _agent(hosts: Hosts | None, losses: int, token: str = "") -> tuple[Agent, Termination]:
+    """What `outlive` looks at of it."""
+    termination = Termination(on_first=lambda: None)
+    made = SimpleNamespace(
+        hosts=hosts, nodes_token=token, termination=termination, losses=[1] * losses
+    )
+    return cast("Agent", made), termination
+
+
+def test_task_that_lost_a_node_waits_for_batch_and_then_for_nothing() -> None:
+    agent, termination = _agent(HOSTS, 1, secrets.token_hex(16))
+    events = EventLog(LineQueue())
+    assert outlive(agent, events, within_s=0.2) is Outcome.NOTHING
+    termination.request()
+    assert outlive(agent, events, within_s=60) is Outcome.TERMINATED
+
+
+@pytest.mark.parametrize(("losses", "outcome"), [(5, Outcome.BACK), (6, Outcome.NOTHING)])
+def test_nodes_that_come_back_begin_anew_but_not_for_ever(losses: int, outcome: Outcome) -> None:
+    hosts = Hosts(("127.0.0.1", "127.0.0.2"), "127.0.0.1", is_primary=True)
+    token = secrets.token_hex(16)
+    agent, _ = _agent(hosts, losses, token)
+
+    find_s = 60 if outcome is Outcome.BACK else 0.5
+
+    def knock() -> None:
+        if (link := find_primary("127.0.0.1", token, within_s=find_s)) is not None:
+            link.send(**{"is": "hello"}, address="127.0.0.2")
+            link.receive()
+
+    knocking = threading.Thread(target=knock)
+    knocking.start()
+    assert outlive(agent, EventLog(LineQueue()), within_s=find_s) is outcome
+    knocking.join()
