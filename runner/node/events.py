@@ -18,9 +18,24 @@ logger = logging.getLogger(__name__)
 
 # Progress is for eyes: more often than this is only noise and blocks.
 PROGRESS_EVERY_S = 0.25
+UNCHANGED_EVERY_S = 15.0
 
 # A stage calls it with (message, done, total, unit).
 Report = Callable[..., None]
+
+
+def on_change(report: Report) -> Report:
+    """For who waits and looks many times: what was said last is said again only now and then."""
+    last: tuple[object, ...] = ()
+    at = 0.0
+
+    def changed(*said: str | float) -> None:
+        nonlocal last, at
+        if said != last or time.monotonic() - at > UNCHANGED_EVERY_S:
+            last, at = said, time.monotonic()
+            report(*said)
+
+    return changed
 
 
 class EventLog:

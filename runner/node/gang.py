@@ -15,7 +15,7 @@ from typing import Any
 
 from runner.node.command import STEP, Ended
 from runner.node.distributed import Company, node_environment
-from runner.node.events import EventLog, Report
+from runner.node.events import EventLog, Report, on_change
 from runner.node.failures import StageFailedError, TerminatedError
 from runner.node.hosts import Hosts, free_port
 from runner.node.link import Link
@@ -122,6 +122,7 @@ class Gang:
 
         `order` says where to. Raises StageFailedError of a node that could not.
         """
+        report = on_change(report)
         asked = [m for m in self.members.values() if m.ended_at is not None and not m.lost]
         for member in asked:
             if member.link is not None:
@@ -181,6 +182,7 @@ class Gang:
 
     def _await(self, done: Callable[[Member], bool], say: Report, word: str, began: float) -> None:
         """Until it is `done` for all of them; the primary itself was at `began`."""
+        say = on_change(say)
         with self._news:
             while waiting := [m for m in self.members.values() if not done(m)]:
                 self.check()

@@ -170,6 +170,15 @@ def test_nodes_that_do_not_get_ready_in_time_are_named_with_what_they_do() -> No
     party.gang.close()
 
 
+def test_waiting_for_nodes_fills_no_log() -> None:
+    party = Party(pace=replace(QUICK, join_s=1.5))
+    party.come(1)
+    with pytest.raises(StageFailedError):
+        party.gang.assemble(None)
+    assert len([text for text in party.said() if text.startswith("not prepared yet")]) == 1
+    party.gang.close()
+
+
 def test_preparing_has_an_end_on_the_primary_too(until: Until) -> None:
     party = Party(pace=replace(QUICK, prepare_s=0.05))
     until(lambda: _trouble(party.gang) == "NodesLate")
