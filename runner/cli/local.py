@@ -67,14 +67,18 @@ def status(output: OutputOption = OutputFormat.TABLE) -> None:
 
 
 @app.command()
-def env() -> None:
+def env(output: OutputOption = OutputFormat.TABLE) -> None:
     """Print shell exports with which other clients connect."""
     import shlex
 
     from runner.flows import local
 
-    out = Output()
-    for name, value in local.shell_env(_settings()).items():
+    out = Output(output)
+    found = local.shell_env(_settings())
+    if output is not OutputFormat.TABLE:
+        out.record(found)
+        return
+    for name, value in found.items():
         out.text(f"export {name}={shlex.quote(value)}")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -127,12 +128,13 @@ def pause(
     schedule: NameArgument,
     target: TargetOption = None,
     stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Let no run begin until it is resumed; one that runs goes on."""
     from runner.azure.schedules import pause_schedule
 
     pause_schedule(_open(schedule, target, stack), schedule)
-    Output().note(f"{schedule} is paused; runner schedule resume {schedule}")
+    _say(output, schedule, "paused", f"{schedule} is paused; runner schedule resume {schedule}")
 
 
 @app.command()
@@ -140,12 +142,13 @@ def resume(
     schedule: NameArgument,
     target: TargetOption = None,
     stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Let runs begin again; what was missed is not made up for."""
     from runner.azure.schedules import resume_schedule
 
     resume_schedule(_open(schedule, target, stack), schedule)
-    Output().note(f"{schedule} goes on")
+    _say(output, schedule, "active", f"{schedule} goes on")
 
 
 @app.command()
@@ -176,6 +179,7 @@ def rm(
     schedule: NameArgument,
     target: TargetOption = None,
     stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a schedule; its finished runs stay, those that go on are cancelled."""
     from runner.flows.schedules import find_schedule, remove_schedule
@@ -183,7 +187,21 @@ def rm(
     connection = open_connection(target, stack)
     cancelled = remove_schedule(connection, find_schedule(connection, schedule))
     also = f"; cancelled {_some(cancelled)}" if cancelled else ""
-    Output().note(f"{schedule} is gone{also}")
+    _say(output, schedule, "gone", f"{schedule} is gone{also}", {"cancelled": list(cancelled)})
+
+
+def _say(
+    output: OutputFormat,
+    schedule: str,
+    state: str,
+    text: str,
+    more: Mapping[str, Any] | None = None,
+) -> None:
+    out = Output(output)
+    if output is OutputFormat.TABLE:
+        out.note(text)
+    else:
+        out.record({"schedule": schedule, "state": state, **(more or {})})
 
 
 def _open(schedule: str, target: str | None, stack: str | None) -> Connection:

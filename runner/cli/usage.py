@@ -21,6 +21,13 @@ _OTHERS_OPTIONS = {
         "runner exec RUN -- COMMAND -{name}",
     ),
 }
+# What pydantic says of a value that Typer gave it.
+_NUMBERS = (
+    (re.compile(r"Input should be a valid integer, .*"), "it is a whole number, like 3"),
+    (re.compile(r"Input should be a valid number, .*"), "it is a number, like 0.5"),
+    (re.compile(r"Input should be greater than or equal to (\S+)"), r"the least is \1"),
+    (re.compile(r"Input should be less than or equal to (\S+)"), r"the most is \1"),
+)
 _COMPLETION = {"--install-completion": ["--install"], "--show-completion": []}
 _SAID = {"--version": ["version"], "-V": ["version"]}
 
@@ -60,6 +67,8 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
     if not hasattr(err, "format_message"):
         return None
     message = " ".join(str(err.format_message()).replace("Value error, ", "").split())
+    for raw, ours in _NUMBERS:
+        message = raw.sub(ours, message)
     if type(err).__name__ == "NoArgsIsHelpError":  # the help text was printed on the way
         return RunnerError("R-USAGE", message, fix="name one of the commands above")
     context = getattr(err, "ctx", None)

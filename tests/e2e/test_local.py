@@ -18,6 +18,7 @@ from tests.e2e.conftest import Cli, until
 
 def _exports(cli: Cli) -> dict[str, str]:
     lines = cli.ok("local", "env").splitlines()
+    assert len(cli.json("local", "env")) == len(lines)
     words = [shlex.split(line) for line in lines]
     assert all(word[0] == "export" and len(word) == 2 for word in words)
     return dict(word[1].split("=", 1) for word in words)

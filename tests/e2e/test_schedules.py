@@ -55,14 +55,14 @@ def test_two_firings_make_two_runs_that_are_listed_like_any_other(
         assert "'--epochs', '7'" in own_cli.ok("logs", run_id)
     listed = [row["run_id"] for row in own_cli.json("ps")]
     assert {first, second} <= set(listed)
-    own_cli.ok("schedule", "pause", "often")
+    assert own_cli.json("schedule", "pause", "often")["state"] == "paused"
     [row] = own_cli.json("schedule", "ls")
     assert row["state"] == "paused"
     triggered = own_cli.json("schedule", "trigger", "often")["run_id"]
     assert ended(own_cli, triggered)["state"] == "succeeded"
     own_cli.ok("schedule", "resume", "often")
     assert own_cli.json("schedule", "ls")[0]["state"] == "active"
-    own_cli.ok("schedule", "rm", "often")
+    assert own_cli.json("schedule", "rm", "often")["state"] == "gone"
     assert own_cli.json("schedule", "ls") == []
     assert ended(own_cli, first)["state"] == "succeeded", "what ran stays"
 

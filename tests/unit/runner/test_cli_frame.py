@@ -295,6 +295,21 @@ def test_completion_is_installed_by_the_spelling_of_others_and_for_the_shell_in_
     assert "no completion for tcsh" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["ps", "--limit", "x"], "it is a whole number, like 3"),
+        (["ps", "--limit", "-1"], "the least is 1"),
+        (["local", "evict", "--away", "x"], "it is a number, like 0.5"),
+    ],
+)
+def test_number_that_is_none_is_told_in_our_words(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_config_show_names_each_origin(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
