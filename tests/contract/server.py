@@ -102,7 +102,7 @@ def eventually(look: Callable[[], T | None], deadline_s: float = DEADLINE_S) -> 
         waited = time.monotonic() - begin
         if waited > deadline_s:
             raise AssertionError(f"nothing after {deadline_s} s")
-        time.sleep(min(max(0.01, waited / 10), 0.2))
+        time.sleep(min(max(0.01, waited / 10), 0.05))  # shorter than any state lasts
 
 
 def missing(look: Callable[[], object]) -> bool:
