@@ -15,6 +15,7 @@ import pulumi
 from pulumi import automation as auto
 from pulumi.automation.events import EngineEvent, StepEventMetadata
 
+from infra.interrupts import wait_out
 from infra.program import program
 from infra.state_folder import release_dead, state_backend
 from infra.unfinished import look_for_unfinished
@@ -47,7 +48,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`phase` is start, end or failed; `message` says why for a failure."""
+    """`phase` is start, end, failed, error or stopping; `message` says more of the last two."""
 
     phase: str
     change: Change | None
@@ -140,7 +141,8 @@ def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
     """What `up` would do, in the engine's order; unchanged resources are left out."""
     steps = _Steps(on_progress)
     with _engine_errors("previewing", steps):
-        _select(environment, steps).preview(on_event=steps.see, suppress_outputs=True)
+        stack = _select(environment, steps)
+        wait_out(lambda: stack.preview(on_event=steps.see, suppress_outputs=True), steps.stopping)
     return steps.planned()
 
 
@@ -151,7 +153,7 @@ def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
     with _engine_errors("deploying", steps):
         stack = _select(environment, steps)
         look_for_unfinished(stack)
-        result = stack.up(on_event=steps.see, show_secrets=False)
+        result = wait_out(lambda: stack.up(on_event=steps.see, show_secrets=False), steps.stopping)
     return {key: found.value for key, found in result.outputs.items() if not found.secret}
 
 
@@ -164,7 +166,10 @@ def down(environment: Environment, on_progress: OnProgress, *, everything: bool)
         look_for_unfinished(stack)
         if everything:
             _unprotect(stack)
-        stack.destroy(on_event=steps.see, exclude_protected=not everything)
+        wait_out(
+            lambda: stack.destroy(on_event=steps.see, exclude_protected=not everything),
+            steps.stopping,
+        )
 
 
 def deployed(environment: Environment) -> list[Deployed]:
@@ -267,6 +272,11 @@ class _Steps:
                 self.errors.append(message)
             self._on_progress(Progress("error", None, message))
 
+    def stopping(self) -> None:
+        """Somebody pressed Ctrl-C."""
+        text = "stopping when what is begun is done; Ctrl-C again leaves at once"
+        self._on_progress(Progress("stopping", None, text))
+
     def planned(self) -> list[Change]:
         """Steps that change something."""
         return [change for change in self._changes.values() if change.op != "same"]
@@ -297,7 +307,7 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
     """An error of the engine as people read it: our own first, else what it printed last."""
     try:
         yield
-    except auto.errors.ConcurrentUpdateError as err:
+    except (auto.errors.ConcurrentUpdateError, auto.errors.StackAlreadyExistsError) as err:
         raise RunnerError(
             "R-PULUMI-LOCKED",
             f"{doing} the stack: another deployment holds it",

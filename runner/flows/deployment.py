@@ -97,6 +97,8 @@ class StepReport:
 
     def see(self, step: engine.Progress) -> None:
         """One event of the engine."""
+        if step.phase == "stopping":
+            self._say("progress", step.message)
         change = step.change
         if change is None or change.op == "same" or not change.type.startswith("azure-native:"):
             return  # components are the engine's own: nobody waits for them

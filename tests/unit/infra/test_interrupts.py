@@ -1,0 +1,55 @@
+"""Ctrl-C while something works that is told of it by the terminal."""
+
+from __future__ import annotations
+
+import _thread
+import threading
+
+import pytest
+
+from infra.interrupts import wait_out
+
+
+def test_work_that_ends_well_after_ctrl_c_has_its_result() -> None:
+    told = threading.Event()
+
+    def work() -> str:
+        _thread.interrupt_main()
+        assert told.wait(60)
+        return "made"
+
+    assert wait_out(work, told.set) == "made"
+
+
+def test_work_that_stops_for_ctrl_c_is_an_interrupt_and_no_failure() -> None:
+    told = threading.Event()
+
+    def work() -> None:
+        _thread.interrupt_main()
+        assert told.wait(60)
+        raise RuntimeError("update canceled")
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_out(work, told.set)
+
+
+def test_a_second_ctrl_c_is_not_waited_for() -> None:
+    told, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        _thread.interrupt_main()
+        assert told.wait(60)
+        _thread.interrupt_main()
+        end.wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_out(work, told.set)
+    end.set()
+
+
+def test_a_failure_without_ctrl_c_stays_what_it_is() -> None:
+    def work() -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        wait_out(work, lambda: None)
