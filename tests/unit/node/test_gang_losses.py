@@ -54,6 +54,7 @@ def goes_on(gang: GangTask) -> str:
     return f"{end['why']}: {end['message']}"
 
 
+@pytest.mark.feature(24)
 def test_run_goes_on_when_the_agent_of_a_node_is_killed(gang: GangTask, until: Until) -> None:
     pids = begin(gang, until, 3)
     os.kill(gang.worker_of(pids[1]), signal.SIGKILL)

@@ -103,6 +103,21 @@ def test_all_start_together_and_the_first_waits_for_the_others_to_end(party: Par
     assert not party.gang.failed
 
 
+def test_node_lost_before_its_outputs_are_kept_fails_no_success_and_is_named(
+    party: Party,
+) -> None:
+    party.assemble()
+    for link in party.links.values():
+        link.send(**{"is": "ended"})
+    party.gang.settle(Ended(0, timed_out=False))
+    party.links[1].send(**{"is": "exported"})
+    party.links[2].close()
+    ranks = party.gang.gather(lambda rank: {"prefix": f"rank-{rank}/"}, lambda *_: None)
+    assert ranks == [1]
+    assert (party.links[1].receive() or {})["prefix"] == "rank-1/"
+    assert party.said()[-1] == "outputs of rank 2 on node tvm-2, if it has any, are not kept"
+
+
 def test_rank_that_serves_for_ever_is_stopped_and_no_failure(party: Party) -> None:
     party.assemble()
     party.links[1].send(**{"is": "ended"})
