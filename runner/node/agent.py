@@ -30,6 +30,7 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
+from runner.node.finished import Finished
 from runner.node.gang import Gang, dismiss, name_node, open_gang
 from runner.node.hosts import TOKEN_VARIABLE, load_hosts
 from runner.node.notice import watch_notices
@@ -140,24 +141,21 @@ def _attempt(agent: Agent, inherited: Mapping[str, str]) -> int | None:
 def _run_attempt(
     agent: Agent, spec: RunSpec, number: int, started: str, inherited: Mapping[str, str]
 ) -> int | None:
+    finished = Finished(agent.node.work_dir, spec)
     try:
-        dirs = make_dirs(agent.node.work_dir)
+        dirs = make_dirs(agent.node.work_dir, keep_output=finished.attempt is not None)
     except OSError as err:
         failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
         return Conclusion(agent, number, started).failed(failure, spec.retries)
     streams, events = _streams(agent, spec, number, dirs)
+    finished.use(streams.metrics)
     checkpoints = _checkpoints(agent, spec, number, dirs, streams, events)
     conclusion = Conclusion(agent, number, started, streams, events, checkpoints)
     attempt = Attempt(
-        agent.node,
-        spec,
-        number,
-        dirs,
-        events=events,
-        patience=agent.patience,
-        termination=agent.termination,
-        checkpoints=checkpoints,
-    )
+        agent.node, spec, number, dirs, events=events, patience=agent.patience,
+        termination=agent.termination, checkpoints=checkpoints,
+    )  # fmt: skip
+    attempt.finished = finished
     others: Gang | None = None
     try:
         others = open_gang(agent, spec, number, events)
@@ -175,7 +173,7 @@ def _run_attempt(
     except StageFailedError as err:
         dismiss(others)
         name_node(others, agent.node.node, err)
-        _log_failure(err, dirs)
+        _log_failure(err, dirs, finished)
         return conclusion.failed(err, spec.retries)
     dismiss(others)
     return conclusion.succeeded(attempt, outputs)
@@ -253,19 +251,16 @@ def _stages(
     others: Gang | None,
 ) -> list[OutputFile]:
     try:
-        secrets = _secrets(agent, events)
-        prepared = attempt.prepare(agent.inputs)
-        prepared |= attempt.resume()
-        write_environment(agent.runs, agent.blobs, number, Path(prepared["VIRTUAL_ENV"]))
-        if others is not None:
-            prepared |= others.assemble(attempt.restored)
-        attempt.run(inherited, {**secrets, **prepared}, others)
+        _run_script(agent, attempt, events, inherited, number, others)
         return attempt.export(agent.runs, agent.blobs.output(number), others)
     except (StageFailedError, TerminatedError, EvictedError):
         raise
     except StorageError as err:
         agent.termination.check()  # then it is only the hurry that made it fail
-        raise StageFailedError(events.current, "StorageFailed", str(err)) from err
+        left = agent.node.work_dir / "output"
+        where = f"; the outputs are still in {left} on node {agent.node.node}"
+        text = f"{err}{where if events.current == 'export' else ''}"
+        raise StageFailedError(events.current, "StorageFailed", text) from err
     except Exception as err:
         # Whatever it is, the run must get an outcome: somebody waits for it.
         if isinstance(err, OSError) and is_disk_full(err):
@@ -275,6 +270,32 @@ def _stages(
         raise StageFailedError(events.current, "AgentFailed", message) from err
 
 
+def _run_script(
+    agent: Agent,
+    attempt: Attempt,
+    events: EventLog,
+    inherited: Mapping[str, str],
+    number: int,
+    others: Gang | None,
+) -> None:
+    """All stages up to the command, unless an earlier attempt here had only to export."""
+    finished = attempt.finished
+    if finished is not None and finished.attempt is not None:
+        message = (
+            f"the command of attempt {finished.attempt} succeeded here: only its export is left"
+        )
+        events.aside("notice", "progress", message)
+        write_environment(agent.runs, agent.blobs, number, finished.environment)
+        return
+    secrets = _secrets(agent, events)
+    prepared = attempt.prepare(agent.inputs)
+    prepared |= attempt.resume()
+    write_environment(agent.runs, agent.blobs, number, Path(prepared["VIRTUAL_ENV"]))
+    if others is not None:
+        prepared |= others.assemble(attempt.restored)
+    attempt.run(inherited, {**secrets, **prepared}, others)
+
+
 def _secrets(agent: Agent, events: EventLog) -> dict[str, str]:
     if not agent.secrets.in_vaults:
         return agent.secrets.resolve(agent.patience)
@@ -282,8 +303,10 @@ def _secrets(agent: Agent, events: EventLog) -> dict[str, str]:
         return agent.secrets.resolve(agent.patience)
 
 
-def _log_failure(failure: StageFailedError, dirs: AttemptDirs) -> None:
-    """For whoever reads the task's own stdout in Batch."""
+def _log_failure(failure: StageFailedError, dirs: AttemptDirs, finished: Finished) -> None:
+    """For whoever reads the task's own stdout in Batch; only storage is worth another export."""
+    if failure.code != "StorageFailed":
+        finished.forget()
     logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
     if failure.step == "command":
         tail = _tail(dirs.stderr)

@@ -21,6 +21,7 @@ from runner.node.environment import EnvironmentBuilder
 from runner.node.events import EventLog
 from runner.node.export import OutputFile, check_promised, export_outputs, restore_outputs
 from runner.node.failures import EvictedError, StageFailedError, full_disk_text
+from runner.node.finished import Finished
 from runner.node.gang import Gang
 from runner.node.image_environment import ImageEnvironment
 from runner.node.inputs import Fetch, InputAccess, fetch_inputs
@@ -68,12 +69,14 @@ class AttemptDirs:
         return self.logs / "params.json"
 
 
-def make_dirs(work_dir: Path) -> AttemptDirs:
+def make_dirs(work_dir: Path, *, keep_output: bool = False) -> AttemptDirs:
     """Fresh folders: a task that is retried on the same node finds the last attempt's files."""
     for part in work_dir.glob(f"checkpoints{PART}*"):
         shutil.rmtree(part, ignore_errors=True)  # of a restore that was killed
     names = ("code", "output", "checkpoints", "logs")
     for name in names:
+        if name == "output" and keep_output:
+            continue
         _clear(work_dir / name)
         (work_dir / name).mkdir(parents=True)
     return AttemptDirs(*(work_dir / name for name in names))
@@ -115,6 +118,7 @@ class Attempt:
         self._patience = patience
         self._termination = termination
         self._checkpoints = checkpoints
+        self.finished: Finished | None = None
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
         """Stages code to inputs; returns the variables they add for the script."""
@@ -209,6 +213,8 @@ class Attempt:
             if ended.stopped:
                 raise EvictedError
             self._check_end(ended)
+        if self.finished is not None:
+            self.finished.save(self._number, Path(prepared["VIRTUAL_ENV"]))
 
     def _must_stop(self, others: Gang | None) -> bool:
         if self._termination.requested or self._checkpoints.must_stop:

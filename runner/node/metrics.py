@@ -8,7 +8,7 @@ import math
 import os
 import stat
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -53,7 +53,7 @@ class MetricLog:
         With `wait` the caller is held back while the queue is crowded; the thread that empties the
         queue must not wait for itself.
         """
-        shown = _json_value(value)
+        shown = json_value(value)
         # JSON can spell half a character, which no text that leaves here can hold.
         name = self._redactor.text(name.encode(errors="replace").decode())
         line = {
@@ -74,6 +74,12 @@ class MetricLog:
                 f"there are more than {MAX_NAMES} names of metrics: those after the first "
                 f"{MAX_NAMES}, such as {name[:100]!r}, are in metrics.jsonl only"
             )
+
+    def recall(self, values: Mapping[str, MetricValue]) -> None:
+        """Last values of before this attempt, which were written then."""
+        with self._lock:
+            for name, value in list(values.items())[:MAX_NAMES]:
+                self._last.setdefault(self._redactor.text(name), value)
 
     def last(self) -> dict[str, MetricValue]:
         """The last value of each of the first 1,000 metrics, in order of first appearance."""
@@ -207,7 +213,8 @@ def _number(value: Any, name: str) -> float:
     raise ValueError(f"{name[:MAX_NAME_CHARS]} is not a number")
 
 
-def _json_value(value: float) -> MetricValue:
+def json_value(value: float) -> MetricValue:
+    """As JSON has it: what is no number to JSON becomes a string."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

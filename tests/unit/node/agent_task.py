@@ -88,8 +88,12 @@ class Task:
         }
         self.service.put(f"{RUN}/run.json", json.dumps({**run, **changes}).encode())
 
-    def start(self, stdout: int | TextIO = subprocess.PIPE) -> subprocess.Popen[str]:
-        work_dir = self.folder / f"task-{len(self.processes)}" / "wd"
+    def start(
+        self, stdout: int | TextIO = subprocess.PIPE, *, again_in: int | None = None
+    ) -> subprocess.Popen[str]:
+        """In a folder of its own, as on another node, or in that of an earlier start."""
+        number = len(self.processes) if again_in is None else again_in
+        work_dir = self.folder / f"task-{number}" / "wd"
         work_dir.mkdir(parents=True, exist_ok=True)
         (work_dir / "runner-agent.pyz").write_bytes(compiled_agent())
         (work_dir / "code.tar.gz").write_bytes(self.code)
@@ -122,8 +126,8 @@ class Task:
         self.processes.append(process)
         return process
 
-    def run(self) -> int:
-        process = self.start()
+    def run(self, again_in: int | None = None) -> int:
+        process = self.start(again_in=again_in)
         self.output, _ = process.communicate(timeout=60)
         return process.returncode
 

@@ -48,6 +48,8 @@ class FakeBlobs:
     away: threading.Event = field(default_factory=threading.Event)
     refuse_append: str = ""  # the name of a blob that is no append blob
     refuse_put: str = ""  # the name of a blob that nobody may write
+    hold_put: str = ""  # the name of a blob whose writer waits for an answer
+    held: bool = False  # somebody does
     forget_at: tuple[str, str] | None = None  # with the first blob written, the second vanishes
     delays: random.Random | None = None  # requests take up to 20 ms, in an order of chance
     lose_every: int = 0  # the answer of every n-th request is lost; 0 is none
@@ -158,6 +160,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _put(self, name: str, query: dict[str, str], body: bytes) -> None:
         blobs = self.service.blobs
+        while name and name == self.service.hold_put:
+            self.service.held = True
+            time.sleep(0.01)
         if name == self.service.refuse_put:
             self._answer(403, code="AuthorizationPermissionMismatch")
             return
