@@ -8,6 +8,7 @@ from collections.abc import Generator
 from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -304,10 +305,11 @@ def test_services_that_do_not_run_are_one_error(command: Command) -> None:
 def test_pool_names_are_completed_without_asking_the_service(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from runner.cli import pool as cli_pool
+    from runner.cli.completing import complete_pool
 
     gone(command)
-    assert cli_pool._complete_pool("t") == ["t4"]
-    assert cli_pool._complete_pool("") == ["t4", "big"]
+    asked: Any = SimpleNamespace(params={})  # nothing was typed before
+    assert complete_pool(asked, "t") == ["t4"]
+    assert complete_pool(asked, "") == ["t4", "big"]
     monkeypatch.setenv("RUNNER_HOME", "/nonexistent")
-    assert cli_pool._complete_pool("") == []
+    assert complete_pool(asked, "") == []
