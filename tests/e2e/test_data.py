@@ -130,8 +130,9 @@ def test_runs_and_models_are_not_written_by_hand(cli: Cli) -> None:
         assert "R-DATA-OURS" in refused.stderr
 
 
+@pytest.mark.feature(15)
 @pytest.mark.feature(19)
-def test_the_share_is_mounted_on_the_nodes(cli: Cli, name: str) -> None:
+def test_the_share_is_mounted_on_the_nodes_and_an_input_by_name(cli: Cli, name: str) -> None:
     write(cli.cwd / name, a_txt="from the share")
     cli.ok("data", "put", name, f"share:{name}")
     script = cli.cwd / "look.py"
@@ -140,8 +141,11 @@ def test_the_share_is_mounted_on_the_nodes(cli: Cli, name: str) -> None:
         f"shared = pathlib.Path(os.environ['AZ_BATCH_NODE_MOUNTS_DIR'], 'shared', '{name}')\n"
         "print((shared / 'a.txt').read_text())\n"
         "(shared / 'b.txt').write_text('from the node')\n"
+        "print('input', os.listdir(os.environ['RUNNER_INPUT_SET']))\n"
     )
-    assert "from the share" in cli.ok("train", script, "--no-download")
+    said = cli.ok("train", script, "--no-download", "--input", f"set=share:{name}")
+    assert "from the share" in said
+    assert "a.txt" in said.split("input ")[1]
     cli.ok("data", "get", f"share:{name}/b.txt", "b.txt")
     assert (cli.cwd / "b.txt").read_text() == "from the node"
 
