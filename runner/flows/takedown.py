@@ -111,12 +111,16 @@ def _outputs_path(settings: Settings) -> Path:
 
 
 def _connection(settings: Settings, environment: engine.Environment) -> Connection | None:
-    """The stack's services; None when no deployment of it was ever whole."""
-    if _outputs_path(settings).exists():
-        return connect(dataclasses.replace(settings, target="azure"))
-    try:  # deployed from another machine, or taken down but for the storage
+    """The stack's services; None when no deployment of it was ever whole.
+
+    The state knows them: what is kept here may be damaged, or of another stack of that name, whose
+    account would be asked for active runs.
+    """
+    try:
         return Connection(parse_stack_outputs(json.dumps(engine.outputs(environment))), None)
     except ContractError:
+        if _outputs_path(settings).exists():
+            return connect(dataclasses.replace(settings, target="azure"))
         return None
 
 
