@@ -49,8 +49,18 @@ class Cli:
     def run(
         self, *args: object, timeout_s: float = 240, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        given = {**self.env, **(env or {})}
-        return warm(RUNNER).run([*map(str, args)], given, self.cwd, timeout_s)
+        given, words = {**self.env, **(env or {})}, [*map(str, args)]
+        if sys.platform == "linux":
+            return warm(RUNNER).run(words, given, self.cwd, timeout_s)
+        return subprocess.run(
+            [str(RUNNER), *words],
+            env=given,
+            cwd=self.cwd,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            check=False,
+        )
 
     def ok(self, *args: object, **kwargs: Any) -> str:
         done = self.run(*args, **kwargs)

@@ -59,6 +59,10 @@ class Warm:
         self._requests.close()
         self._process.communicate()
 
+    def _died(self) -> str:
+        self._process.kill()
+        raise AssertionError(f"the warm process ended: {self._process.communicate()[1]!r}")
+
     def run(
         self, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: float
     ) -> subprocess.CompletedProcess[str]:
@@ -77,7 +81,7 @@ class Warm:
             for n, fd in enumerate((out[0], err[0]))
         ]
         with ours, ours.makefile("r") as answers:
-            pid = int(answers.readline())
+            pid = int(answers.readline() or self._died())
             timer = threading.Timer(timeout_s, os.kill, (pid, signal.SIGKILL))
             timer.start()
             for reader in readers:
