@@ -28,6 +28,23 @@ _NUMBERS = (
     (re.compile(r"Input should be greater than or equal to (\S+)"), r"the least is \1"),
     (re.compile(r"Input should be less than or equal to (\S+)"), r"the most is \1"),
 )
+# What other programs call it, and what it is here.
+_ELSEWHERE = {
+    **dict.fromkeys(("run", "fit"), "train RECIPE"),
+    **dict.fromkeys(("list", "ls", "runs", "jobs", "history"), "ps"),
+    **dict.fromkeys(("stop", "kill", "rm", "delete", "terminate", "abort"), "cancel RUN"),
+    **dict.fromkeys(("status", "describe", "info"), "show RUN; runner local status"),
+    **dict.fromkeys(("init", "new", "create"), "recipe new NAME"),
+    **dict.fromkeys(("start", "serve", "emulator"), "local up"),
+    **dict.fromkeys(("download", "get", "outputs", "artifacts"), "files get RUN"),
+    **dict.fromkeys(("upload", "put", "push"), "data put PATH"),
+    **dict.fromkeys(("deploy", "provision", "setup"), "up"),
+    **dict.fromkeys(("destroy", "teardown"), "down"),
+    **dict.fromkeys(("watch", "follow", "tail"), "attach RUN; runner logs -f RUN"),
+    **dict.fromkeys(("shell", "connect"), "ssh RUN"),
+    **dict.fromkeys(("settings", "env"), "config show; runner local env"),
+    **dict.fromkeys(("login", "doctor"), "check"),
+}
 _COMPLETION = {"--install-completion": ["--install"], "--show-completion": []}
 _SAID = {"--version": ["version"], "-V": ["version"]}
 
@@ -71,6 +88,9 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
         message = raw.sub(ours, message)
     if type(err).__name__ == "NoArgsIsHelpError":  # the help text was printed on the way
         return RunnerError("R-USAGE", message, fix="name one of the commands above")
+    if words and message.startswith(f"No such command '{words[0]}'") and words[0] in _ELSEWHERE:
+        fix = f"runner {_ELSEWHERE[words[0]]}"
+        return RunnerError("R-USAGE", f"No such command '{words[0]}'", fix=fix)
     context = getattr(err, "ctx", None)
     command = context.command_path if context else " ".join(["runner", *words[:1]])
     option = str(getattr(err, "option_name", "") or "")
