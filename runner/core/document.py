@@ -16,6 +16,10 @@ from runner.core.yaml_errors import cannot_parse, cannot_read, no_mapping, synta
 __all__ = ["Document", "check_document", "field_error", "near", "read_document"]
 
 Model = TypeVar("Model", bound=BaseModel)
+_UNREADABLE: dict[type[OSError], str] = {
+    FileNotFoundError: "correct the path",
+    IsADirectoryError: "name a file in that folder",
+}
 _MAX_BYTES = 1 << 20
 
 
@@ -92,9 +96,7 @@ def _text(path: Path, code: str) -> str:
             f"{code}-READ",
             f"cannot read {path}",
             why=str(err.strerror),
-            fix="correct the path"
-            if isinstance(err, FileNotFoundError)
-            else f"make {path.name} a file that you may read",
+            fix=_UNREADABLE.get(type(err), f"make {path.name} a file that you may read"),
         ) from err
     if len(raw) > _MAX_BYTES:
         fix = "name large things in it, and keep them in files of their own"

@@ -84,7 +84,9 @@ def _from_file(path: Path) -> Recipe:
             f"{_CODE}-PATH",
             f"{path} is not a Python script",
             why=f"a recipe is a folder, a {RECIPE_FILE} or a .py file",
-            fix=f"write a {RECIPE_FILE} with a command next to it: {hint}",
+            fix=f"runner submit {path.name}, if it has tasks"
+            if path.suffix in (".yaml", ".yml")
+            else f"write a {RECIPE_FILE} with a command next to it: {hint}",
         )
     files = [path.name]
     if (path.parent / "requirements.txt").is_file():

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
+from runner.core.builtin_recipes import RECIPE_FILE
 from runner.core.dag import CyclicError, in_order
 from runner.core.document import Document, check_document, field_error, near, read_document
 from runner.core.errors import RunnerError
@@ -128,7 +129,11 @@ class SubmitFile(BaseModel):
 
 def load_submit_file(path: Path) -> tuple[SubmitFile, Document]:
     """Read and check the file. Raises RunnerError with file, line and field."""
+    if path.is_dir() or path.suffix == ".py":
+        raise _no_tasks(path)
     document = read_document(path, code=CODE)
+    if path.name == RECIPE_FILE and "tasks" not in document.data:
+        raise _no_tasks(path)
     parsed = check_document(document, SubmitFile, code=CODE)
     for name, task in parsed.tasks.items():
         _check_after(document, name, task, tuple(parsed.tasks))
@@ -142,6 +147,15 @@ def load_submit_file(path: Path) -> tuple[SubmitFile, Document]:
             fix="remove one of these from an `after`, or from an input of `run:`",
         ) from err
     return parsed, document
+
+
+def _no_tasks(path: Path) -> RunnerError:
+    return RunnerError(
+        f"{CODE}-RECIPE",
+        f"{path} has no tasks to submit",
+        why="a folder, a script and a train.yaml are recipes",
+        fix=f"runner train {path.name}, or name a file with tasks",
+    )
 
 
 def edges(file: SubmitFile) -> dict[str, tuple[str, ...]]:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -85,9 +86,16 @@ def prepare_group(
     for name in in_order(edges(file)):
         options = task_options(file.tasks[name], path.parent, overrides[name], experiment)
         where = replace(settings, pool=pool.id)
-        ready = prepare_run(
-            recipes[name], where, outputs, options, on_progress, fetch_data=fetch_data, once=once
-        )
+        with _of_task(name):
+            ready = prepare_run(
+                recipes[name],
+                where,
+                outputs,
+                options,
+                on_progress,
+                fetch_data=fetch_data,
+                once=once,
+            )
         plan = _placed(name, ready, file, group, priority)
         prepared[name] = replace(ready, plan=plan, pending_runs=pending)
     warnings = dict.fromkeys(w for run in prepared.values() for w in _warnings(run))
@@ -184,12 +192,8 @@ def _suffix() -> str:
 
 
 def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path, once: Once) -> Recipe:
-    try:
+    with _of_task(name):
         recipe = _loaded(name, task, base, once)
-    except RunnerError as err:
-        raise RunnerError(
-            err.code, f"task {name}: {err.what}", why=err.why, fix=err.fix, exit_code=err.exit_code
-        ) from err
     if recipe.after:
         raise RunnerError(
             "R-SUBMIT-AFTER",
@@ -211,6 +215,20 @@ def _recipe(name: str, task: TaskFile, file: SubmitFile, base: Path, once: Once)
         outputs=recipe.outputs if task.outputs is None else tuple(task.outputs),
         inputs=tuple(inputs.values()),
     )
+
+
+@contextmanager
+def _of_task(name: str) -> Generator[None]:
+    """Says of which task an error is."""
+    try:
+        yield
+    except RunnerError as err:
+        fix = err.fix
+        if err.code == "R-SET-UNKNOWN" and "after --" in fix:  # there are no such words in a file
+            fix = f"write it under `params` of {name}, or among its `args`"
+        raise RunnerError(
+            err.code, f"task {name}: {err.what}", why=err.why, fix=fix, exit_code=err.exit_code
+        ) from err
 
 
 def _loaded(name: str, task: TaskFile, base: Path, once: Once) -> Recipe:

@@ -143,3 +143,28 @@ def test_path_that_no_file_can_have_is_no_bug_of_runner(words: list[str], capsys
 def test_ids_of_runs_keep_their_letters_as_headings(capsys: Capture) -> None:
     Output(OutputFormat.TABLE).rows([{"a_b": 1, "cats-2026-x": 2}], ("a_b", "cats-2026-x"))
     assert "A B  cats-2026-x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["run", "mnist"], "runner train RECIPE"),
+        (["list"], "runner ps"),
+        (["stop", "x"], "runner cancel RUN"),
+        (["status"], "runner show RUN"),
+        (["foo"], "runner --help"),
+    ],
+)
+def test_verb_of_another_program_is_told_by_its_name_here(
+    words: list[str], fix: str, capsys: Capture
+) -> None:
+    assert main(words) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert f"No such command '{words[0]}'" in said
+    assert f"fix: {fix}" in said
+
+
+def test_file_of_tasks_is_submitted_and_not_trained(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "tasks.yaml").write_text("tasks: {a: {command: x}}")
+    assert main(["train", "tasks.yaml", "--dry-run"]) == ExitCode.USAGE
+    assert "runner submit tasks.yaml" in capsys.readouterr().err

@@ -265,3 +265,24 @@ def test_long_names_are_cut_and_run_ids_stay_apart(write: Write) -> None:
 def test_schema_file_is_what_make_schema_writes() -> None:
     assert SUBMIT_SCHEMA_FILE.read_text(encoding="utf-8") == submit_schema()
     assert SubmitFile.model_json_schema()
+
+
+def test_error_of_one_task_names_it_and_says_what_to_write_in_the_file(write: Write) -> None:
+    path = write("tasks:\n  a: {command: python prepare.py}\n  b: {recipe: ./model}\n")
+    for override, what, fix in (
+        ("a.n=3", "task a: parameter 'n' is not declared", "under `params` of a"),
+        ("b.epoch=3", "task b: parameter 'epoch' is not declared", "did you mean epochs?"),
+        ("b.epochs=10", "task b: ", ""),
+    ):
+        with pytest.raises(RunnerError) as caught:
+            prepared(path, override)
+        assert what in caught.value.what
+        assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["", "model", "model/train.yaml", "model/train.py"])
+def test_recipe_is_no_file_of_tasks(write: Write, name: str) -> None:
+    folder = write("").parent
+    with pytest.raises(RunnerError, match="has no tasks to submit") as caught:
+        load_submit_file(folder / name)
+    assert caught.value.fix.startswith("runner train ")
