@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from runner.cli.group_view import FEW_TASKS, count_states, task_namer
@@ -28,7 +29,7 @@ def watch_group(out: Output, connection: Connection, settings: Settings, group: 
 
     last: GroupView | None = None
     with out.stages() as stages:
-        shown = _Shown(out, stages, group)
+        shown = GroupDisplay(out, stages, group)
         for last in filter(None, group_views(connection, settings.home, group)):
             shown.show(last)
     if last is None:
@@ -36,18 +37,26 @@ def watch_group(out: Output, connection: Connection, settings: Settings, group: 
     return last
 
 
-class _Shown:
+class GroupDisplay:
     """What was said of each task already."""
 
-    def __init__(self, out: Output, stages: StageView, group: Group) -> None:
+    def __init__(
+        self,
+        out: Output,
+        stages: StageView,
+        group: Group,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._out = out
         self._stages = stages
         self._group = group
         self._by_name = task_namer(group)
         self._said: dict[str, str] = {}
-        self._counted = ("", time.monotonic())
+        self._clock = clock
+        self._counted = ("", clock())
 
     def show(self, view: GroupView) -> None:
+        """Say what is new since the view before."""
         few = len(self._group.runs) <= FEW_TASKS
         for name in self._group.runs:
             row = view.rows.get(name)
@@ -72,10 +81,10 @@ class _Shown:
             self._stages.on_progress(Progress("tasks", state, text, ended, total))
             return
         before, at = self._counted
-        due = not before or ended == total or time.monotonic() - at >= _COUNT_EVERY_S
+        due = not before or ended == total or self._clock() - at >= _COUNT_EVERY_S
         if text != before and due:
             self._out.note(f"{ended} of {total} tasks ended: {text}")
-            self._counted = (text, time.monotonic())
+            self._counted = (text, self._clock())
 
 
 def _ended_badly(row: RunRow) -> bool:
