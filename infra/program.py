@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pulumi
+from pulumi.runtime.config import CONFIG, get_config_env
 from pulumi_azure_native import authorization, resources
 
 from infra.aliases import forget_versions
@@ -205,10 +206,9 @@ def _capacity(plan: PoolPlan) -> str:
 def _selected_config(folder: Path) -> StackConfig:
     stack = pulumi.get_stack()
     ours, azure = pulumi.Config("runner"), pulumi.Config("azure-native")
-    values: dict[str, Any] = {}
-    for key in StackConfig.model_fields:
-        if ours.get(key) is not None:
-            values[key] = _value(ours, key)
+    # All that there are, for a key that nobody knows is a mistake of whoever wrote it.
+    given = (key.partition(":") for key in {**get_config_env(), **CONFIG.get()})
+    values = {name: _value(ours, name) for whose, _, name in given if whose == "runner"}
     values["location"] = azure.get("location")
     values["subscription_id"] = azure.get("subscriptionId")
     return parse_stack_config(values, stack=stack, file=folder / f"Pulumi.{stack}.yaml")

@@ -56,3 +56,12 @@ def test_the_set_up_script_is_sound_shell() -> None:
     for script in ("tools/setup.sh", ".ci/run"):
         done = subprocess.run(["bash", "-n", str(ROOT / script)], capture_output=True, check=False)
         assert (done.returncode, done.stderr) == (0, b"")
+
+
+def test_every_step_of_the_guide_to_azure_says_what_it_costs() -> None:
+    guide = (ROOT / "docs/guides/azure.md").read_text(encoding="utf-8")
+    steps = [part for part in guide.split("\n## ") if part[0].isdigit()]
+    assert len(steps) == 9
+    silent = [step.partition("\n")[0] for step in steps if "**Costs" not in step]
+    assert silent == ["4. Deploy"], "say it in a line that begins with **Costs"
+    assert "a month, while nothing trains" in steps[3]

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from pathlib import Path
 from typing import Any
 
+import pulumi
 import pytest
+from pulumi.runtime.settings import reset_options
 
+from infra.program import program
 from runner.contract import StackOutputs, parse_stack_outputs
 from runner.core.errors import RunnerError
 from tests.unit.infra import cloud
@@ -323,3 +327,24 @@ def test_second_container_on_ubuntu_24_is_warned_of(
         deploy(config_of(pools=[{**T4, "mounts": mounts, "image": {"sku": sku}}]))
     assert len(said) == warnings
     assert all("issues/190" in text and "2204" in text for text in said)
+
+
+@pytest.mark.parametrize("through", ["engine", "environment"])
+def test_a_key_that_nobody_knows_is_an_error_in_plain_pulumi_too(
+    through: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = {
+        "azure-native:location": "westeurope",
+        "azure-native:subscriptionId": cloud.SUBSCRIPTION,
+        "runner:pools": json.dumps([T4]),
+        "runner:budgett": "3",
+    }
+    reset_options(project="runner", stack="dev")
+    if through == "environment":  # so the host of Python's programs hands them over
+        monkeypatch.setenv("PULUMI_CONFIG", json.dumps(config))
+    pulumi.runtime.set_all_config(config if through == "engine" else {})
+    try:
+        with pytest.raises(pulumi.RunError, match=r"budgett.*unknown key"):
+            program(tmp_path)
+    finally:
+        pulumi.runtime.set_all_config({})
