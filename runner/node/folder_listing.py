@@ -10,7 +10,7 @@ from pathlib import Path
 
 _PROC = Path("/proc")
 MODE_BITS = 0o777  # of a file's rights, what a checkpoint keeps
-# A listing, the hashes and the manifests of so many take about 300 MB of the node's memory.
+# A listing, the hashes and the manifests of so many take about half a GiB of the node's memory.
 MAX_FILES = 100_000
 
 
