@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from runner.node import pattern_worker
+from runner.node.documents import parse_json
 from runner.node.metrics import MetricLog
 from runner.node.orphans import dies_with_parent
 
@@ -206,6 +207,6 @@ def _ask(
     try:
         process.stdin.write(json.dumps(what) + "\n")
         process.stdin.flush()
-        return json.loads(process.stdout.readline()) if answers else {}
+        return parse_json(process.stdout.readline()) if answers else {}
     except (OSError, ValueError):
         return None

@@ -110,7 +110,9 @@ def _logs(stage: Stage, example: Example, given: Parameters) -> Parameters:
 
 def _node(stage: Stage, example: Example, given: Parameters) -> Parameters:
     start = _shown(example).get("startTask") if "200" in example.responses else None
-    body = {"startTask": {**start, "commandLine": "/bin/true"}} if start else {}
+    # A node that does not wait for its start task is idle before that has an end to show.
+    task = {**(start or {}), "commandLine": "/bin/true", "waitForSuccess": True}
+    body = {"startTask": task} if start else {}
     pool, node = stage.node(**body)
     return {"poolId": pool, "nodeId": node}
 

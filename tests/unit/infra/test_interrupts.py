@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import _thread
+import signal
 import threading
+from collections.abc import Generator
 
 import pytest
 
 from infra.interrupts import wait_out
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Generator[None]:
+    """A suite that a shell runs in the background begins with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def test_work_that_ends_well_after_ctrl_c_has_its_result() -> None:
