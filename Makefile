@@ -48,7 +48,7 @@ format: $(READY) ## let ruff format and fix
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(READY) ## ratios against peers measured in the same run
+bench: $(INFRA_READY) ## ratios against peers measured in the same run
 	$(BIN)/python -m bench $(ARGS)
 
 schema: $(READY) ## rewrite the generated files (schemas, coverage page, references)
