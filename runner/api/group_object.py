@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from runner.api import html
 from runner.api.arguments import checked
 from runner.api.params import overrides_of
-from runner.api.progress import LiveView, OnUpdate, live
+from runner.api.progress import LiveView, OnUpdate, live, not_ended
 from runner.api.run_object import Run
 from runner.core.errors import ExitCode, RunnerError
 
@@ -82,7 +82,7 @@ class Group(Mapping[str, Run]):
         for found in group_views(connection, home, self._document):
             over = found is not None and _show(view, self._states(found))
             if not over and until is not None and time.monotonic() > until:
-                raise self._late(timeout_s)
+                raise not_ended(self.id, timeout_s, f"runner show {self.id}")
 
     def check(self) -> Group:
         """The group itself. Raises RunnerError (R-RUN-FAILED) naming what ended without success."""
@@ -106,15 +106,6 @@ class Group(Mapping[str, Run]):
 
     def _states(self, found: GroupView) -> dict[str, str]:
         return {task: _state(found.rows.get(task)) for task in self}
-
-    def _late(self, timeout_s: float | None) -> RunnerError:
-        return RunnerError(
-            "R-TIMEOUT",
-            f"{self.id} has not ended within {timeout_s:g} s",
-            why="it goes on; only waiting for it has ended",
-            fix=f"runner show {self.id}",
-            exit_code=ExitCode.CAPACITY,
-        )
 
     def __repr__(self) -> str:
         return f"<Group {self.id}: {', '.join(self)}>"

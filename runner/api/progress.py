@@ -94,17 +94,10 @@ class LiveView:
             self._take(event)
             self._tell()
             if until is not None and time.monotonic() > until:
-                raise self._late(timeout_s)
+                raise not_ended(
+                    str(self._run_id), timeout_s, f"runner.run({self._run_id!r}).wait()"
+                )
         raise AssertionError("watching ends with RunEnded")
-
-    def _late(self, timeout_s: float | None) -> RunnerError:
-        return RunnerError(
-            "R-TIMEOUT",
-            f"{self._run_id} has not ended within {timeout_s:g} s",
-            why="it goes on; only waiting for it has ended",
-            fix=f"runner.run({self._run_id!r}).wait()",
-            exit_code=ExitCode.CAPACITY,
-        )
 
     def _take(self, event: WatchEvent) -> None:
         from runner.flows import watch_events as kinds
@@ -185,3 +178,14 @@ def _notebook() -> OnUpdate | None:
             handle.update(card)
 
     return show
+
+
+def not_ended(name: str, timeout_s: float | None, fix: str) -> RunnerError:
+    """A run or a group that is not waited for any longer."""
+    return RunnerError(
+        "R-TIMEOUT",
+        f"{name} has not ended within {timeout_s:g} s",
+        why="it goes on; only waiting for it has ended",
+        fix=fix,
+        exit_code=ExitCode.CAPACITY,
+    )

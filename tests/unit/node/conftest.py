@@ -13,12 +13,21 @@ from runner.node.patience import Patience
 from runner.node.transport import Transport
 from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
+from tests.unit.node.gang_task import GangTask
 
 
 @pytest.fixture
 def service() -> Iterator[FakeBlobs]:
     with serve_fake_blobs() as fake:
         yield fake
+
+
+@pytest.fixture
+def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
+    """A run over several nodes, whose agents end with the test."""
+    made = GangTask(tmp_path, service)
+    yield made
+    made.end()
 
 
 @pytest.fixture

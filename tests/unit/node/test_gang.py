@@ -5,12 +5,10 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.unit.node.agent_task import RUN
-from tests.unit.node.fake_blob import FakeBlobs
 from tests.unit.node.fake_imds import FakeImds, serve_fake_imds
 from tests.unit.node.gang_task import GangTask, lines_of
 
@@ -68,13 +66,6 @@ while not (shared / "go").exists():
 SLEEP = PID + "time.sleep(300)\n"
 RESOURCES = {"nodes": 3}
 Until = Callable[[Callable[[], object]], None]
-
-
-@pytest.fixture
-def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
-    made = GangTask(tmp_path, service)
-    yield made
-    made.end()
 
 
 @pytest.fixture

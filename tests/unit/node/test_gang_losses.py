@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from tests.unit.node.fake_blob import FakeBlobs
 from tests.unit.node.gang_task import GangTask
 
 # Waits in its first attempt only, and counts in a checkpoint before.
@@ -27,13 +25,6 @@ if not state.exists():
     time.sleep(600)
 """
 Until = Callable[[Callable[[], object]], None]
-
-
-@pytest.fixture
-def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
-    made = GangTask(tmp_path, service)
-    yield made
-    made.end()
 
 
 def begin(gang: GangTask, until: Until, nodes: int = 2) -> dict[int, int]:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-
-import pytest
 
 from runner.node.export import OutputFile
 from runner.node.rank_outputs import CheckpointWatch, folder_of, left_text
-from tests.unit.node.fake_blob import FakeBlobs
 from tests.unit.node.gang_task import GangTask, lines_of
 
 WRITES = """
@@ -19,13 +16,6 @@ out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
 out.joinpath("shard").write_text(f"of rank {rank}")
 """
 Until = Callable[[Callable[[], object]], None]
-
-
-@pytest.fixture
-def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
-    made = GangTask(tmp_path, service)
-    yield made
-    made.end()
 
 
 def notices(gang: GangTask) -> list[str]:
