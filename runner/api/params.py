@@ -24,11 +24,15 @@ def text_of(name: str, value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return value
+        return str.__str__(value)  # a member of an Enum would be formatted as its name
     item: Callable[[], Any] | None = getattr(value, "item", None)  # numpy's numbers
     plain = item() if callable(item) and getattr(value, "shape", None) == () else value
-    if isinstance(plain, int | float):
-        return text_of(name, plain) if isinstance(plain, bool) else repr(plain)
+    if isinstance(plain, bool):
+        return text_of(name, plain)
+    if isinstance(plain, int):
+        return int.__repr__(plain)
+    if isinstance(plain, float):
+        return float.__repr__(plain)
     raise RunnerError(
         "R-SET-VALUE",
         f"parameter {name}: {value!r} is refused",

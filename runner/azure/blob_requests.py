@@ -94,5 +94,5 @@ def _refusal(response: HttpResponse) -> HttpResponseError:
 def _message(response: HttpResponse) -> str | None:
     try:
         return ElementTree.fromstring(response.content).findtext("Message")  # noqa: S314  storage's own
-    except ElementTree.ParseError:
+    except (ElementTree.ParseError, LookupError, ValueError):  # a proxy's page, in any encoding
         return None

@@ -5,6 +5,7 @@ The SDKs' own defaults make a refused connection take about 5 s (Batch) or a min
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 # Files and blocks of files travel side by side (flows/data_stores.py, blob_store.py).
@@ -46,6 +47,8 @@ def storage_transport(**options: Any) -> Any:
     """
     from azure.core.pipeline.transport import RequestsTransport  # noqa: PLC0415  slow, like the SDK
 
+    # It warns of every body that breaks off, without saying of which; that is asked for again.
+    logging.getLogger("azure.core.pipeline.transport._requests_basic").setLevel(logging.ERROR)
     transport = RequestsTransport(**_COMMON, connection_data_block_size=_READ_BYTES, **options)
     transport.open()
     for scheme in ("http://", "https://"):

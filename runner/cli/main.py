@@ -184,7 +184,8 @@ def _report(err: Exception, words: Sequence[str], *, debug: bool) -> int:
         if isinstance(err, RunnerError)
         else usage_error(err, words) or _too_long(err) or _disk_full(err) or _bug(err)
     )
-    if expected.what:
+    # A shell that completes would draw it into the line that is being typed.
+    if expected.what and not os.environ.get(_COMPLETE, "").startswith("complete_"):
         show_error(expected, as_json=wants_json(words))
     return expected.exit_code
 

@@ -33,7 +33,7 @@ def _look(items: Iterable[Any], *, followed: bool) -> str | None:
     """`followed` is whether something comes after them, for want of which they are tried again."""
     listed = _named(items)
     for place, (name, argument) in enumerate(listed):
-        after = followed or place + 1 < len(listed)
+        after = followed or not all(map(_may_lack, listed[place + 1 :]))
         repeats = name in _REPEATS and argument[1] >= _MANY
         if repeats and after and _is_ambiguous(list(argument[2])):
             return "a repetition that ends with nothing of its own, inside of a repetition"
@@ -41,6 +41,14 @@ def _look(items: Iterable[Any], *, followed: bool) -> str | None:
             if found := _look(inner, followed=after or repeats):
                 return found
     return None
+
+
+def _may_lack(item: tuple[str, Any]) -> bool:
+    """Whether an item that is not found is no reason to try those before it again."""
+    name, argument = item
+    if name == "SUBPATTERN":
+        return all(map(_may_lack, _named(argument[-1])))
+    return name in _REPEATS and argument[0] == 0
 
 
 def _named(items: Iterable[Any]) -> list[tuple[str, Any]]:

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from enum import Enum, IntEnum
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 import runner
 from runner.api.html import live_card
-from runner.api.params import text_of
+from runner.api.params import overrides_of, text_of
 from runner.api.progress import LiveView, Update, live
 from runner.core.errors import RunnerError
 from runner.core.metrics import MetricPoint
@@ -167,6 +168,18 @@ def test_notebook_shows_an_error_without_its_trace() -> None:
 )
 def test_parameters_are_typed_as_a_person_would(value: object, text: str) -> None:
     assert text_of("x", value) == text
+
+
+class _Kind(str, Enum):  # noqa: UP042  the form that is formatted as its name
+    ADAM = "adam"
+
+
+class _Size(IntEnum):
+    LARGE = 3
+
+
+def test_members_of_an_enum_are_their_values() -> None:
+    assert overrides_of({"by": _Kind.ADAM, "size": _Size.LARGE}) == ("by=adam", "size=3")
 
 
 def test_numbers_of_numpy_are_numbers_and_arrays_are_refused() -> None:

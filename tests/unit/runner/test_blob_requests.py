@@ -54,10 +54,13 @@ def test_a_file_is_one_request_for_the_version_that_was_listed(service: FakeBlob
     assert all(headers["If-Match"] == etag(CONTENT) for _, _, headers in service.requests)
 
 
-def test_a_body_that_breaks_off_is_asked_for_again(service: FakeBlobs) -> None:
+def test_a_body_that_breaks_off_is_asked_for_again(
+    service: FakeBlobs, caplog: pytest.LogCaptureFixture
+) -> None:
     service.cut_after = 1000
     assert get(service) == CONTENT
     assert len(service.requests) == 2
+    assert not caplog.records  # a warning would be printed into the progress of `data get`
 
 
 def test_a_busy_service_and_a_cut_connection_are_waited_out(service: FakeBlobs) -> None:
@@ -106,6 +109,22 @@ def test_what_storage_refuses_is_told_by_its_code(service: FakeBlobs) -> None:
     with pytest.raises(HttpResponseError) as caught:
         put(service, "mine", b"x")
     assert error_code(caught.value) == "AuthorizationPermissionMismatch"
+
+
+@pytest.mark.parametrize("encoding", ["of-its-own", "shift_jis"])
+def test_a_page_of_a_proxy_is_a_refusal_in_any_encoding(encoding: str) -> None:
+    page = f'<?xml version="1.0" encoding="{encoding}"?><html/>'.encode()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(403)
+            self.send_header("Content-Length", str(len(page)))
+            self.end_headers()
+            self.wfile.write(page)
+
+    with listening(Handler) as url, pytest.raises(HttpResponseError) as caught:
+        requests_to(f"{url}/c").get("a", "1", 0, 1)
+    assert caught.value.status_code == 403
 
 
 def test_a_compressed_file_comes_back_as_it_is_stored() -> None:

@@ -280,6 +280,18 @@ def test_completion_offers_what_fits_and_says_nothing_of_services_that_are_away(
     assert done.stderr == ""
 
 
+def test_a_shell_that_completes_where_the_folder_is_gone_is_told_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    monkeypatch.setenv("_RUNNER_COMPLETE", "complete_bash")
+    assert main([]) != 0
+    assert capsys.readouterr() == ("", "")
+
+
 def test_completion_is_installed_by_the_spelling_of_others_and_for_the_shell_in_use(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
