@@ -28,7 +28,13 @@ class Search:
     """The expressions that are still used."""
 
     def __init__(self, patterns: dict[str, str], line_s: float) -> None:
-        self._patterns = {name: re.compile(pattern) for name, pattern in patterns.items()}
+        self._patterns: dict[str, re.Pattern[str]] = {}
+        self._refused: dict[str, str] = {}  # until it is told
+        for name, pattern in patterns.items():
+            try:
+                self._patterns[name] = re.compile(pattern)
+            except (re.error, OverflowError, RecursionError) as err:
+                self._refused[name] = str(err)
         self._strikes = dict.fromkeys(patterns, 0)
         self._line_s = line_s
         self._now: tuple[int, str] | None = None  # what is being searched
@@ -62,7 +68,8 @@ class Search:
                         stopped.append(name)
                 if hit is not None:
                     found.append((name, *hit))
-        return {"found": found, "stopped": stopped}
+        refused, self._refused = self._refused, {}
+        return {"found": found, "stopped": stopped, "refused": refused}
 
     def _is_out(self, name: str) -> bool:
         self._strikes[name] += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import logging
+import platform
 import re
 import subprocess
 import sys
@@ -31,6 +33,7 @@ PATIENCE_S = 5.0
 # For what is left when the script has ended.
 FINISH_S = 30.0
 RESTARTS = 5
+RESTART_S = 0.2
 
 
 class MetricPatterns:
@@ -77,8 +80,8 @@ class MetricPatterns:
         """Look at a last line without a newline, and wait for what is not searched yet."""
         if not self._patterns or self._closed:
             return
-        self._add([self._rest])
         self._closed = True
+        self._add([self._rest])
         with self._changed:
             self._changed.notify_all()
         self._thread.join(FINISH_S if timeout_s is None else min(timeout_s, FINISH_S))
@@ -101,7 +104,7 @@ class MetricPatterns:
 
     def _put(self, piece: str) -> None:
         with self._changed:
-            until = time.monotonic() + (0 if self._is_late else PATIENCE_S)
+            until = time.monotonic() + (0 if self._is_late or self._closed else PATIENCE_S)
             while self._pending_chars > MAX_PENDING_CHARS and time.monotonic() < until:
                 self._changed.wait(0.1)
             if self._pending_chars > MAX_PENDING_CHARS:
@@ -126,8 +129,10 @@ class MetricPatterns:
                 self._take(answer)
                 self._done()
             elif self._patterns and restarts < RESTARTS:
-                restarts += 1
                 self._kill()
+                # The end of a script is that of what began after it: not for another one, then.
+                time.sleep(restarts * RESTART_S)
+                restarts += 1
                 self._process = _start(self._patterns)
             else:
                 self._give_up()
@@ -148,6 +153,12 @@ class MetricPatterns:
         for name, value, step in answer["found"]:
             self._counts[name] += 1
             self._log.add(name, value, self._counts[name] if step is None else step, wait=True)
+        for name, why in answer["refused"].items():
+            pattern = self._patterns.pop(name)
+            self.warn(
+                f"metrics.patterns.{name} is switched off: {pattern!r} is no expression to the "
+                f"node's Python {platform.python_version()}: {why}"
+            )
         for name in answer["stopped"]:
             pattern = self._patterns.pop(name)
             self.warn(
@@ -178,11 +189,9 @@ class MetricPatterns:
 
 def _start(patterns: Mapping[str, str]) -> subprocess.Popen[str] | None:
     """The worker, ready for pieces; None where it cannot be started."""
-    loader = pattern_worker.__loader__
-    source: str = loader.get_source(pattern_worker.__name__)  # type: ignore[union-attr]
     try:
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", source],
+            [sys.executable, "-I", "-S", "-c", _source()],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -196,6 +205,13 @@ def _start(patterns: Mapping[str, str]) -> subprocess.Popen[str] | None:
         return None
     _ask(process, (dict(patterns), pattern_worker.LINE_S), answers=False)
     return process
+
+
+@functools.cache
+def _source() -> str:
+    """Kept: a script may have removed the agent's archive when another worker is started."""
+    loader = pattern_worker.__loader__
+    return loader.get_source(pattern_worker.__name__)  # type: ignore[union-attr]
 
 
 def _ask(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,16 @@ from typing import Any
 from runner.node.blobs import Container
 from runner.node.documents import parse_json
 from runner.node.export import OutputFile
-from runner.node.folder_listing import Listing, list_folder
+from runner.node.folder_listing import (
+    MAX_FILES,
+    FileState,
+    Listing,
+    TooManyFilesError,
+    list_folder,
+)
 
 LOOK_S = 5.0
+_MANY = f"more than {MAX_FILES:,} files"
 
 
 def folder_of(rank: int, own: Sequence[OutputFile]) -> str:
@@ -48,11 +55,15 @@ def read_list(runs: Container, name: str, folder: str) -> list[OutputFile]:
 
 def left_text(folder: Path, variable: str, why: str) -> str:
     """What is in a folder and stays there, in a sentence; empty where there is nothing."""
-    with suppress(OSError):
+    amount = ""
+    try:
         found = list_folder(folder)
-        if found.files:
-            return f"{_amount(found)} in ${variable} are not kept: {why}"
-    return ""
+        amount = _amount(found) if found.files else ""
+    except TooManyFilesError:
+        amount = _MANY
+    except OSError:
+        pass
+    return f"{amount} in ${variable} are not kept: {why}" if amount else ""
 
 
 class CheckpointWatch(threading.Thread):
@@ -66,7 +77,9 @@ class CheckpointWatch(threading.Thread):
         self._folder = folder
         self._tell = tell
         self._every_s = every_s
-        self._before = list_folder(folder).files
+        self._before: Mapping[str, FileState] | None = None  # too many to say what is new
+        with suppress(TooManyFilesError):
+            self._before = list_folder(folder).files
         self._over = threading.Event()
 
     def __enter__(self) -> CheckpointWatch:
@@ -80,18 +93,25 @@ class CheckpointWatch(threading.Thread):
 
     def run(self) -> None:
         """Thread body."""
-        more = True
+        more = self._before is not None
         while more:
             more = not self._over.wait(self._every_s)
             with suppress(OSError):
-                now = list_folder(self._folder).files
-                new = {p: file for p, file in now.items() if self._before.get(p) != file}
-                if new:
+                if amount := self._new():
                     self._tell(
-                        f"{_amount(Listing(new))} in $RUNNER_CHECKPOINT_DIR of this node are in no "
+                        f"{amount} in $RUNNER_CHECKPOINT_DIR of this node are in no "
                         "checkpoint: only those of rank 0 are"
                     )
                     return
+
+    def _new(self) -> str:
+        before = self._before or {}
+        try:
+            now = list_folder(self._folder).files
+        except TooManyFilesError:
+            return _MANY
+        new = {path: file for path, file in now.items() if before.get(path) != file}
+        return _amount(Listing(new)) if new else ""
 
 
 def _amount(found: Listing) -> str:

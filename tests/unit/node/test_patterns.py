@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from runner.node import patterns as patterns_module
+from runner.node.command import run_command
 from runner.node.lines import LineQueue
 from runner.node.metrics import MetricLog
 from runner.node.patterns import MetricPatterns
@@ -113,6 +116,58 @@ def test_search_that_is_killed_goes_on_without_losing_or_doubling_a_value(
     found.patterns.feed(b"loss=3\n")
     found.patterns.finish()
     assert found.found == [("loss", float(n), n + 1) for n in range(4)]
+
+
+def test_expression_that_the_nodes_python_cannot_read_is_named_and_the_others_go_on(
+    search: Callable[..., Search],
+) -> None:
+    # As a++ is to 3.10, and fine to the client's Python.
+    found = search(acc="acc=(", loss=r"loss=([0-9.]+)")
+    found.patterns.feed(b"acc=1\nloss=0.5\n")
+    found.patterns.finish()
+    assert found.found == [("loss", 0.5, 1)]
+    assert len(found.said) == 1
+    assert "metrics.patterns.acc is switched off: 'acc=(' is no expression" in found.said[0]
+
+
+def test_search_is_replaced_when_the_agents_archive_is_gone(
+    search: Callable[..., Search], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = search(loss=r"loss=([0-9.]+)")
+    monkeypatch.setattr(patterns_module.pattern_worker, "__loader__", None)
+    os.kill(found.pid, signal.SIGKILL)
+    found.patterns.feed(b"loss=3\n")
+    found.patterns.finish()
+    assert found.found == [("loss", 3.0, 1)]
+
+
+def test_search_that_was_replaced_survives_the_scripts_end(
+    search: Callable[..., Search], until: Until, tmp_path: Path
+) -> None:
+    found = search(loss=r"loss=([0-9.]+)")
+
+    def replaced(_: int) -> None:
+        os.kill(found.pid, signal.SIGKILL)
+        found.patterns.feed(b"loss=1\n")
+        until(lambda: len(found.found) == 1)
+        printing.start()
+
+    def print_on() -> None:
+        while not over.wait(0.005):
+            found.patterns.feed(b"loss=2\n")
+
+    over, printing = threading.Event(), threading.Thread(target=print_on)
+    out = tmp_path / "out"
+    run_command(
+        ["true"], cwd=tmp_path, environment={"PATH": os.defpath}, stdout=out, stderr=out,
+        timeout_s=None, terminated=lambda: False, on_start=replaced,
+    )  # fmt: skip
+    over.set()
+    printing.join()
+    found.patterns.feed(b"loss=3\n")
+    found.patterns.finish()
+    assert found.found[-1][1] == 3.0
+    assert not found.said
 
 
 def test_log_does_not_wait_for_a_search_that_is_behind(

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from runner.node import folder_listing as folder_listing_module
 from runner.node.export import OutputFile
 from runner.node.rank_outputs import CheckpointWatch, folder_of, left_text
 from tests.unit.node.gang_task import GangTask, lines_of
@@ -105,3 +108,19 @@ def test_folder_of_a_rank_is_free(tmp_path: Path) -> None:
     ]
     assert [folder_of(rank, own) for rank in (1, 2)] == ["rank-1__/", "rank-2/"]
     assert left_text(tmp_path, "X", "no reason") == ""
+
+
+def test_more_files_than_can_be_listed_are_told_of_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_listing_module, "MAX_FILES", 2)
+    told: list[str] = []
+    with CheckpointWatch(tmp_path, told.append):
+        for name in "abc":
+            (tmp_path / name).touch()
+    assert len(told) == 1
+    assert told[0].startswith("more than ")
+    assert left_text(tmp_path, "RUNNER_OUTPUT_DIR", "why").startswith("more than ")
+    with CheckpointWatch(tmp_path, told.append):  # restored, by an older agent
+        (tmp_path / "d").touch()
+    assert len(told) == 1
