@@ -11,7 +11,14 @@ from pydantic import BaseModel, ValidationError
 
 from runner.core.errors import RunnerError
 from runner.core.field_errors import explain_errors, near
-from runner.core.yaml_errors import cannot_parse, cannot_read, no_mapping, syntax_error, too_deep
+from runner.core.yaml_errors import (
+    cannot_parse,
+    cannot_read,
+    no_mapping,
+    syntax_error,
+    too_deep,
+    wrong_tag,
+)
 
 __all__ = ["Document", "check_document", "field_error", "near", "read_document"]
 
@@ -51,6 +58,8 @@ def read_document(path: Path, *, code: str) -> Document:
         raise cannot_parse(code, path, err) from err
     except (YAMLError, ValueError) as err:
         raise cannot_read(code, path, err, text) from err
+    except (LookupError, AttributeError, TypeError) as err:
+        raise wrong_tag(code, path) from err
     except RecursionError as err:
         raise too_deep(code, path, text) from err
     if tree is None:
@@ -130,7 +139,8 @@ def _line(tree: Any, location: tuple[int | str, ...]) -> int:
     for part in location:
         lc: Any = getattr(node, "lc", None)
         if isinstance(node, CommentedMap) and part in node:
-            line = lc.key(part)[0]
+            if part in (lc.data or {}):  # else `<<` brings it: the line of its mapping
+                line = lc.key(part)[0]
         elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):
             line = lc.item(part)[0]
         else:

@@ -72,6 +72,12 @@ def too_deep(code: str, path: Path, text: str) -> RunnerError:
     return syntax_error(code, where, "nested too deeply", fix)
 
 
+def wrong_tag(code: str, path: Path) -> RunnerError:
+    """For what the parser makes of `!!float x` or `!!set x`: an error without a mark."""
+    fix = "remove the tag, or put text that begins with ! in quotes"
+    return syntax_error(code, str(path), "a value is not what its tag (`!!...`) says", fix)
+
+
 def no_mapping(code: str, path: Path, text: str) -> RunnerError:
     """For a file that is a list, or one text."""
     first = next((e for e in _events(text) if type(e).__name__ not in _AROUND), None)

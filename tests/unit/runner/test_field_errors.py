@@ -204,3 +204,29 @@ def test_file_in_another_encoding_is_told_with_its_line(tmp_path: Path) -> None:
     path.write_bytes(b"name: a\ndescription: caf\xe9\n")
     with pytest.raises(RunnerError, match=r"train\.yaml:2: not UTF-8"):
         read_document(path, code="R-X")
+
+
+def test_mistake_in_a_key_that_a_merge_brings_is_told_where_it_is_merged(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.yaml"
+    path.write_text(
+        "tasks:\n"
+        "  a: {recipe: mnist, params: &base {epochs: [1]}}\n"
+        "  b:\n"
+        "    recipe: mnist\n"
+        "    params: {<<: *base}\n"
+    )
+    with pytest.raises(RunnerError, match=r"tasks\.yaml:2: tasks\.a\.params\.epochs: ") as caught:
+        check_document(read_document(path, code="R-X"), SubmitFile, code="R-X")
+    assert "1 more in this file" in caught.value.why
+    document = read_document(path, code="R-X")
+    assert document.line(("tasks", "b", "params", "epochs")) == 5
+
+
+@pytest.mark.parametrize("value", ["!!float ''", "!!int ''", "!!bool x", "!!set x", "!!omap x"])
+def test_value_that_is_not_of_its_tag_is_no_bug_of_ours(tmp_path: Path, value: str) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_text(f"name: {value}\n")
+    with pytest.raises(RunnerError, match="not what its tag") as caught:
+        read_document(path, code="R-X")
+    assert caught.value.code == "R-X-SYNTAX"
+    assert "remove the tag" in caught.value.fix
