@@ -8,7 +8,7 @@ github.com/pulumi/pulumi-azure-native, read 2026-11-21): every later deployment 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pulumi import automation as auto
@@ -85,14 +85,30 @@ def look_for_unfinished(stack: auto.Stack) -> None:
             found[resource["urn"]] = {**resource, "id": where}
     if not found:
         return
-    # A replacement that was killed between its halves has left the old one there, marked.
-    kept = [each for each in known.get("resources") or () if each["urn"] not in found]
-    known["resources"] = [*kept, *found.values()]
+    known["resources"] = _with_begun(known.get("resources") or (), found)
     known["pending_operations"] = [
         each for each in known["pending_operations"] if each["resource"]["urn"] not in found
     ]
     stack.import_stack(auto.Deployment(version=state.version, deployment=known))
     stack.refresh(target=list(found), suppress_outputs=True)
+
+
+def _with_begun(
+    resources: Iterable[dict[str, Any]], found: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """The state's resources; none may come before one that it depends on.
+
+    A replacement that was killed between its halves has left the old one there, marked: its place,
+    before all that depend on it, is taken.
+    """
+    ordered = {each["urn"]: each for each in found.values()}
+    listed: list[dict[str, Any]] = []
+    for each in resources:
+        if each["urn"] not in found:
+            listed.append(each)
+        elif begun := ordered.pop(each["urn"], None):
+            listed.append(begun)
+    return [*listed, *ordered.values()]
 
 
 def _subscription(stack: auto.Stack, resources: Any) -> str:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any, cast
 
-from infra.unfinished import arm_id
+import pytest
+from pulumi import automation as auto
+
+from infra.unfinished import arm_id, look_for_unfinished
 from tests.unit.infra import cloud
 from tests.unit.infra.good_resources import GOOD
 from tests.unit.infra.stacks import full_stack
@@ -27,3 +30,51 @@ def test_everything_that_a_stack_declares_has_an_id() -> None:
 def test_what_is_no_resource_of_azure_has_none() -> None:
     assert arm_id("runner:infra:GpuPool", {}, cloud.SUBSCRIPTION) is None
     assert arm_id("azure-native:batch:Pool", {"poolName": "t4"}, cloud.SUBSCRIPTION) is None
+
+
+class _Stack:
+    """What is asked of Pulumi's stack; its engine refuses a state that is out of order."""
+
+    def __init__(self, deployment: dict[str, Any]) -> None:
+        self.deployment = deployment
+        self.refreshed: list[str] = []
+
+    def export_stack(self) -> auto.Deployment:
+        return auto.Deployment(version=3, deployment=self.deployment)
+
+    def import_stack(self, state: auto.Deployment) -> None:
+        self.deployment = cast("dict[str, Any]", state.deployment)
+
+    def refresh(self, *, target: list[str], suppress_outputs: bool) -> None:
+        assert suppress_outputs
+        self.refreshed = target
+
+
+def test_a_replacement_that_was_cut_in_half_keeps_its_place_before_what_depends_on_it() -> None:
+    group = {
+        "urn": "urn:group",
+        "type": "azure-native:resources:ResourceGroup",
+        "id": f"/subscriptions/{cloud.SUBSCRIPTION}/resourceGroups/g",
+    }
+    kind = "azure-native:network:NetworkSecurityGroup"
+    inputs = {"resourceGroupName": "g", "networkSecurityGroupName": "n"}
+    rules = {"urn": "urn:rules", "type": kind, "id": "old", "pendingReplacement": True}
+    subnet = {"urn": "urn:subnet", "type": "x", "id": "s", "dependencies": ["urn:rules"]}
+    fresh = {
+        "urn": "urn:fresh",
+        "type": kind,
+        "inputs": {**inputs, "networkSecurityGroupName": "m"},
+    }
+    pending = [
+        {"type": "creating", "resource": {"urn": "urn:rules", "type": kind, "inputs": inputs}},
+        {"type": "creating", "resource": fresh},
+        {"type": "updating", "resource": subnet},
+    ]
+    stack = _Stack({"resources": [group, rules, subnet], "pending_operations": pending})
+    look_for_unfinished(cast("auto.Stack", stack))
+    found = stack.deployment["resources"]
+    assert [each["urn"] for each in found] == ["urn:group", "urn:rules", "urn:subnet", "urn:fresh"]
+    assert found[1]["id"] == arm_id(kind, inputs, cloud.SUBSCRIPTION)
+    assert "pendingReplacement" not in found[1]
+    assert stack.deployment["pending_operations"] == pending[2:]
+    assert stack.refreshed == ["urn:rules", "urn:fresh"]
