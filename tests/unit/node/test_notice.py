@@ -144,7 +144,8 @@ def test_evicted_script_is_stopped_in_time_and_what_it_saves_is_committed(
     until(lambda: task.has("attempts/1/end.json"))
     [manifest] = manifests(task)
     saved = content(task, manifest, "counter").decode()
-    assert task.text("logs/stdout.txt").endswith(f"saved {saved}\n")
+    # The end of an attempt waits a second for logs, which go on to be sent until the node goes.
+    until(lambda: task.text("logs/stdout.txt").endswith(f"saved {saved}\n"))
     end = task.json("attempts/1/end.json")
     assert (end["why"], end["checkpoint"]["last"]) == ("terminated", 1)
     said = [e["message"] for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "notice"]
