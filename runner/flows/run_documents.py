@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from datetime import datetime
+
 from runner.azure.blobs import BlobContainer, in_parallel
 from runner.azure.credentials import Connection
 from runner.core.errors import RunnerError
 from runner.core.group import FOLDER as GROUPS
 from runner.core.metrics import MetricPoint, MetricSummary, parse_metric_line, summarise
-from runner.core.run_ids import check_reference, is_run_id, near_run, newest_first
+from runner.core.run_ids import check_reference, is_run_id, near_run, newest_first, submitted
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import (
     ASIDES,
@@ -21,6 +24,8 @@ from runner.core.run_record import (
     parse_result,
     parse_run,
 )
+
+_ONE_SECOND = 64  # runs submitted in it; of a larger group any may be called the last
 
 
 def runs_container(connection: Connection) -> BlobContainer:
@@ -53,7 +58,7 @@ def _resolve(container: BlobContainer, text: str) -> str:
         ids = list_run_ids(container)
         if not ids:
             raise RunnerError("R-RUN-NONE", "there are no runs yet", fix="runner train mnist")
-        return ids[0]
+        return _newest(container, ids)
     ids = list_run_ids(container, text)
     if len(ids) == 1:
         return ids[0]
@@ -66,6 +71,20 @@ def _resolve(container: BlobContainer, text: str) -> str:
         why=shown,
         fix=f"type more of it, for example {ids[0]}",
     )
+
+
+def _newest(container: BlobContainer, ids: list[str]) -> str:
+    """The last submitted of some ids, newest first; within a second their documents tell."""
+    latest = [run_id for run_id in ids if submitted(run_id) == submitted(ids[0])][:_ONE_SECOND]
+    if len(latest) == 1:
+        return latest[0]
+    contents = in_parallel(container.read, [RunPaths(run_id).run for run_id in latest])
+    created: dict[str, datetime] = {}
+    for run_id, content in zip(latest, contents, strict=True):
+        if content is not None:
+            with suppress(RunnerError):  # told where that run itself is asked for
+                created[run_id] = parse_run(content, run_id).created
+    return max(created, key=created.__getitem__, default=latest[0])
 
 
 def _not_found(container: BlobContainer, text: str) -> RunnerError:

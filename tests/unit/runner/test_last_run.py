@@ -1,0 +1,61 @@
+"""Which run `@last` is, where ids only tell seconds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from runner.flows import run_documents
+from runner.flows.run_documents import find_run
+from tests.unit.runner.test_run_record import RUN
+
+DAY = "2026-11-21T14:30:05"
+
+
+class Runs:
+    """A container with nothing but these documents of runs."""
+
+    def __init__(self, documents: Mapping[str, bytes]) -> None:
+        self._documents = documents
+
+    def folders(self, prefix: str) -> list[str]:
+        return [run_id for run_id in self._documents if run_id.startswith(prefix)]
+
+    def read(self, name: str) -> bytes | None:
+        return self._documents.get(name.removesuffix("/run.json"))
+
+
+def last_of(monkeypatch: pytest.MonkeyPatch, documents: Mapping[str, bytes]) -> str:
+    def container(_: Any) -> Any:
+        return Runs(documents)
+
+    monkeypatch.setattr(run_documents, "runs_container", container)
+    connection: Any = None
+    return find_run(connection, "@last").run_id
+
+
+def run_of(run_id: str, created: str) -> bytes:
+    return json.dumps({**RUN, "run_id": run_id, "created": created}).encode()
+
+
+def test_the_later_of_one_second_is_the_last_whatever_its_name(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = {
+        "zebra-20261121-143004-aaaa": "2026-11-21T14:30:04.9+00:00",
+        "project-20261121-143005-zzzz": f"{DAY}.1+00:00",
+        "again-20261121-143005-aaaa": f"{DAY}.8+00:00",
+    }
+    documents = {run_id: run_of(run_id, created) for run_id, created in made.items()}
+    assert last_of(monkeypatch, documents) == "again-20261121-143005-aaaa"
+
+
+def test_a_damaged_run_of_that_second_does_not_stand_before_a_whole_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = "again-20261121-143005-aaaa"
+    documents = {"project-20261121-143005-zzzz": b"{", whole: run_of(whole, f"{DAY}.1+00:00")}
+    assert last_of(monkeypatch, documents) == whole
