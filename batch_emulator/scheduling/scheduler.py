@@ -11,7 +11,16 @@ from datetime import datetime
 
 from batch_emulator.account import Account, Sweep, SweepTasks
 from batch_emulator.job_schedule import JobSchedule
-from batch_emulator.model import AllocationState, Job, JobState, Node, NodeState, Stop, Task
+from batch_emulator.model import (
+    AllocationState,
+    Job,
+    JobState,
+    Node,
+    NodeState,
+    PoolState,
+    Stop,
+    Task,
+)
 from batch_emulator.scheduling import autoscaling
 from batch_emulator.scheduling.actions import (
     Action,
@@ -183,17 +192,20 @@ def _apply_to_pool(
     action: AddNodes | Leave | EndResize | ForgetPool | Sample | Evaluate,
     now: datetime,
 ) -> None:
+    pool = action.node.pool if isinstance(action, Leave) else action.pool
+    if pool.state is PoolState.DELETING and not isinstance(action, ForgetPool):
+        return  # it went with its job in the same turn: its nodes left, and nothing is wanted
     match action:
-        case AddNodes(pool, dedicated, count):
+        case AddNodes(_, dedicated, count):
             nodes.add(account, pool, count, dedicated=dedicated, now=now)
         case Leave(node, why):
             nodes.leave(account, node, why, now)
-        case EndResize(pool, errors):
+        case EndResize(_, errors):
             pools.end_resize(account, pool, list(errors), now)
-        case ForgetPool(pool):
+        case ForgetPool():
             pools.forget(account, pool)
-        case Sample(pool):
+        case Sample():
             autoscale.sample(account, pool, now)
-        case Evaluate(pool):
+        case Evaluate():
             if autoscaling.evaluation_due(pool, now):
                 autoscale.run(account, pool, now)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from batch_emulator.account import Account
 from batch_emulator.faults import Fault
 from batch_emulator.model import Job, JobState, Json, Kind, Pool, PoolState
 from batch_emulator.store import Store
-from batch_emulator.transitions import auto_pools, jobs, quotas, schedules
+from batch_emulator.transitions import auto_pools, jobs, pools, quotas, schedules
 from batch_emulator.wire import entities, render
 from tests.unit.emulator.world import World
 
@@ -58,6 +60,25 @@ def test_deleted_job_takes_its_pool_along() -> None:
     jobs.delete(world.account, job, world.clock.now())
     world.settle()
     assert (world.account.jobs, world.account.pools) == ({}, {})
+
+
+@pytest.mark.parametrize("end", [jobs.delete, partial(jobs.terminate, reason="done")])
+@pytest.mark.parametrize("target", [0, 1, 3])
+def test_pool_goes_with_its_job_whatever_is_decided_of_it_in_the_same_turn(
+    end: Callable[..., None], target: int
+) -> None:
+    world = World()
+    job = world.job(poolInfo=auto())
+    pool = pool_of(world, job)
+    world.clock.push(5)  # its node is created: that ends the resize
+    if target != 1:
+        world.settle()
+        pools.resize(world.account, pool, {"targetDedicatedNodes": target}, world.clock.now())
+    end(world.account, job, now=world.clock.now())
+    world.account.take_journal()
+    world.settle()
+    assert not world.account.pools
+    assert set(world.account.take_journal().nodes.values()) == {None}
 
 
 def test_pool_that_is_kept_alive_stays() -> None:
