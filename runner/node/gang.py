@@ -242,8 +242,9 @@ class Gang:
 
     def _lose(self, member: Member, why: str) -> None:
         if not self._closed and not member.lost:
-            member.lost = why
+            # Said first: others look without the lock, and the attempt may end at once by it.
             self.events.aside("notice", "failed", f"{member.name} was lost: {why}")
+            member.lost = why
         self._news.notify_all()
 
     def _seat(
