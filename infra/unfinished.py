@@ -15,6 +15,7 @@ from pulumi import automation as auto
 
 _KEY = "azure-native:subscriptionId"
 _GROUP = "resources:ResourceGroup"
+_HALF = "pendingReplacement"  # deleted, and the new one not made yet
 # Paths of ARM ids; braces are names of inputs. Those without a provider in front are in a group.
 _SCOPED: Mapping[str, str] = {
     "authorization:RoleAssignment": (
@@ -77,11 +78,13 @@ def look_for_unfinished(stack: auto.Stack) -> None:
     if not begun:
         return
     subscription = _subscription(stack, known.get("resources") or ())
+    alive = {each["urn"] for each in known.get("resources") or () if not _is_gone(each)}
     found: dict[str, dict[str, Any]] = {}
     for each in begun:
         resource: dict[str, Any] = each["resource"]
         where = arm_id(resource["type"], resource.get("inputs") or {}, subscription)
-        if where is not None:
+        # The old one, to be deleted once the new one is there: the state must not lose it.
+        if where is not None and resource["urn"] not in alive:
             found[resource["urn"]] = {**resource, "id": where}
     if not found:
         return
@@ -104,11 +107,14 @@ def _with_begun(
     ordered = {each["urn"]: each for each in found.values()}
     listed: list[dict[str, Any]] = []
     for each in resources:
-        if each["urn"] not in found:
-            listed.append(each)
-        elif begun := ordered.pop(each["urn"], None):
-            listed.append(begun)
+        begun = ordered.pop(each["urn"], None) if each.get(_HALF) else None
+        listed.append(begun or each)
     return [*listed, *ordered.values()]
+
+
+def _is_gone(resource: Mapping[str, Any]) -> bool:
+    """Whether the state keeps it only until its replacement is made, or until it is deleted."""
+    return bool(resource.get(_HALF) or resource.get("delete"))
 
 
 def _subscription(stack: auto.Stack, resources: Any) -> str:

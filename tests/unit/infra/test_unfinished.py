@@ -78,3 +78,20 @@ def test_a_replacement_that_was_cut_in_half_keeps_its_place_before_what_depends_
     assert "pendingReplacement" not in found[1]
     assert stack.deployment["pending_operations"] == pending[2:]
     assert stack.refreshed == ["urn:rules", "urn:fresh"]
+
+
+def test_what_is_still_there_or_still_to_be_deleted_stays_in_the_state() -> None:
+    kind = "azure-native:network:NetworkSecurityGroup"
+    inputs = {"resourceGroupName": "g", "networkSecurityGroupName": "n"}
+    old = {"urn": "urn:kept", "type": kind, "id": "/subscriptions/s/old"}
+    condemned = {"urn": "urn:begun", "type": kind, "id": "/subscriptions/s/older", "delete": True}
+    pending = [
+        {"type": "creating", "resource": {"urn": urn, "type": kind, "inputs": inputs}}
+        for urn in ("urn:kept", "urn:begun")
+    ]
+    stack = _Stack({"resources": [old, condemned], "pending_operations": pending})
+    look_for_unfinished(cast("auto.Stack", stack))
+    assert stack.deployment["resources"][:2] == [old, condemned]
+    assert [each["urn"] for each in stack.deployment["resources"][2:]] == ["urn:begun"]
+    assert stack.deployment["pending_operations"] == pending[:1]
+    assert stack.refreshed == ["urn:begun"]
