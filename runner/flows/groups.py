@@ -18,7 +18,7 @@ from runner.core.run_paths import RunPaths
 from runner.core.run_record import parse_run
 from runner.flows.cancel import Cancelled, cancel_run
 from runner.flows.history import RunRow, list_runs
-from runner.flows.run_documents import runs_container
+from runner.flows.run_documents import newest, runs_container
 
 _NOT_A_RUN = frozenset({"R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"})
 
@@ -39,8 +39,10 @@ def find_group(connection: Connection, reference: str) -> Group:
     if content is not None:
         return parse_group(content, text)
     names = [blob.name for blob in container.list(f"{FOLDER}{'' if text == '@last' else text}")]
-    if text == "@last":
-        names = sorted(names, key=lambda name: name[-len("20261121-143005-k3f9.json") :])[-1:]
+    if text == "@last" and names:
+        blobs = {_group_id(name): name for name in names}
+        last = newest(container, blobs, lambda content, each: parse_group(content, each).created)
+        names = [blobs[last]]
     if len(names) == 1 and (content := container.read(names[0])) is not None:
         return parse_group(content, names[0])
     raise _several(text, names) if names else _no_group(container, text)

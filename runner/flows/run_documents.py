@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from datetime import datetime
 
@@ -25,7 +26,7 @@ from runner.core.run_record import (
     parse_run,
 )
 
-_ONE_SECOND = 64  # runs submitted in it; of a larger group any may be called the last
+_ONE_SECOND = 64  # made in it; of more any may be called the last
 
 
 def runs_container(connection: Connection) -> BlobContainer:
@@ -58,7 +59,8 @@ def _resolve(container: BlobContainer, text: str) -> str:
         ids = list_run_ids(container)
         if not ids:
             raise RunnerError("R-RUN-NONE", "there are no runs yet", fix="runner train mnist")
-        return _newest(container, ids)
+        blobs = {run_id: RunPaths(run_id).run for run_id in ids}
+        return newest(container, blobs, lambda content, each: parse_run(content, each).created)
     ids = list_run_ids(container, text)
     if len(ids) == 1:
         return ids[0]
@@ -73,18 +75,21 @@ def _resolve(container: BlobContainer, text: str) -> str:
     )
 
 
-def _newest(container: BlobContainer, ids: list[str]) -> str:
-    """The last submitted of some ids, newest first; within a second their documents tell."""
-    latest = [run_id for run_id in ids if submitted(run_id) == submitted(ids[0])][:_ONE_SECOND]
+def newest(
+    container: BlobContainer, blobs: Mapping[str, str], created: Callable[[bytes, str], datetime]
+) -> str:
+    """The last made of some ids; within a second their documents, in `blobs`, tell by `created`."""
+    ids = newest_first(list(blobs))
+    latest = [each for each in ids if submitted(each) == submitted(ids[0])][:_ONE_SECOND]
     if len(latest) == 1:
         return latest[0]
-    contents = in_parallel(container.read, [RunPaths(run_id).run for run_id in latest])
-    created: dict[str, datetime] = {}
-    for run_id, content in zip(latest, contents, strict=True):
+    times: dict[str, datetime] = {}
+    contents = in_parallel(container.read, [blobs[each] for each in latest])
+    for each, content in zip(latest, contents, strict=True):
         if content is not None:
-            with suppress(RunnerError):  # told where that run itself is asked for
-                created[run_id] = parse_run(content, run_id).created
-    return max(created, key=created.__getitem__, default=latest[0])
+            with suppress(RunnerError):  # told where that one itself is asked for
+                times[each] = created(content, each)
+    return max(times, key=times.__getitem__, default=latest[0])
 
 
 def _not_found(container: BlobContainer, text: str) -> RunnerError:

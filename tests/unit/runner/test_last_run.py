@@ -1,14 +1,17 @@
-"""Which run `@last` is, where ids only tell seconds."""
+"""Which run, or group, `@last` is, where ids only tell seconds."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from datetime import datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from runner.flows import run_documents
+from runner.core.group import Group, group_blob
+from runner.flows import groups, run_documents
 from runner.flows.run_documents import find_run
 from tests.unit.runner.test_run_record import RUN
 
@@ -59,3 +62,23 @@ def test_a_damaged_run_of_that_second_does_not_stand_before_a_whole_one(
     whole = "again-20261121-143005-aaaa"
     documents = {"project-20261121-143005-zzzz": b"{", whole: run_of(whole, f"{DAY}.1+00:00")}
     assert last_of(monkeypatch, documents) == whole
+
+
+def test_the_last_group_is_told_by_its_document_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Groups:
+        def list(self, _: str) -> list[Any]:
+            return [SimpleNamespace(name=name) for name in documents]
+
+        def read(self, name: str) -> bytes | None:
+            return documents.get(name)
+
+    def group(group_id: str, part_s: int) -> Group:
+        created = datetime.fromisoformat(f"{DAY}.{part_s}+00:00")
+        return Group(group_id, "study", created, "job", "local", {}, {})
+
+    made = [group("study-20261121-143005-zzzz", 1), group("again-20261121-143005-aaaa", 8)]
+    documents = {group_blob(each.group_id): json.dumps(each.to_json()).encode() for each in made}
+    documents["groups/of a stranger.txt"] = b"?"
+    monkeypatch.setattr(groups, "runs_container", lambda _: Groups())
+    connection: Any = None
+    assert groups.find_group(connection, "@last") == made[1]
