@@ -1,9 +1,11 @@
-"""What a shell offers for the words of a command; it is never told of errors."""
+"""What a shell offers for the words of a command; it is never told of errors, nor kept waiting."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from runner.core.settings import Settings
 
 _MOST = 50  # ids at once, the newest
+_PATIENCE_S = 2.0  # with a service; `az`, which may be asked for a token, takes about one
 
 
 def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
@@ -23,31 +26,51 @@ def complete_run(ctx: typer.Context, incomplete: str) -> list[str]:
 
     if incomplete.startswith("@"):
         return ["@last"]
-    return _offered(lambda: list_run_ids(runs_container(_connection(ctx)), incomplete), incomplete)[
-        :_MOST
-    ]
+    return _known(ctx, lambda found: list_run_ids(runs_container(found), incomplete), incomplete)
 
 
 def complete_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of the groups that `runner submit` made, newest first."""
     from runner.flows.groups import list_group_ids
 
-    return _offered(lambda: list_group_ids(_connection(ctx), incomplete), incomplete)[:_MOST]
+    return _known(ctx, lambda found: list_group_ids(found, incomplete), incomplete)
 
 
 def complete_run_or_group(ctx: typer.Context, incomplete: str) -> list[str]:
     """Groups first: of their runs there are many."""
-    groups = [] if incomplete.startswith("@") else complete_group(ctx, incomplete)
-    return [*groups, *complete_run(ctx, incomplete)][:_MOST]
+    from runner.flows.groups import list_group_ids
+    from runner.flows.run_documents import list_run_ids, runs_container
+
+    if incomplete.startswith("@"):
+        return ["@last"]
+
+    def names(found: Connection) -> list[str]:
+        runs = list_run_ids(runs_container(found), incomplete)
+        return [*list_group_ids(found, incomplete), *runs]
+
+    return _known(ctx, names, incomplete)
 
 
 def complete_schedule(ctx: typer.Context, incomplete: str) -> list[str]:
     """Names of schedules."""
     from runner.flows.schedules import list_schedules
 
-    return _offered(
-        lambda: [one.schedule_id for one in list_schedules(_connection(ctx))], incomplete
-    )
+    return _known(ctx, lambda found: [one.schedule_id for one in list_schedules(found)], incomplete)
+
+
+def complete_model(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Names of models."""
+    from runner.flows.models import model_names
+
+    return _known(ctx, model_names, incomplete)
+
+
+def complete_node(incomplete: str) -> list[str]:
+    """Nodes of the local services that can be evicted."""
+    from runner.cli.run_options import open_settings
+    from runner.flows.local_evict import node_ids
+
+    return _offered(lambda: _soon(lambda: node_ids(open_settings("local", None))), incomplete)
 
 
 def complete_recipe(incomplete: str) -> list[str]:
@@ -108,6 +131,34 @@ def _offered(names: Callable[[], Iterable[str]], incomplete: str) -> list[str]:
         return [name for name in names() if name.startswith(incomplete)]
     except RunnerError:
         return []
+
+
+def _known(ctx: Any, names: Callable[[Connection], Iterable[str]], incomplete: str) -> list[str]:
+    """What the target's services know, if they say so in time."""
+
+    def ask() -> Iterable[str]:
+        connection = _connection(ctx)
+        connection.blob_service()  # loads the SDK: that time is not the network's
+        return _soon(lambda: names(connection))
+
+    return _offered(ask, incomplete)[:_MOST]
+
+
+def _soon(names: Callable[[], Iterable[str]]) -> list[str]:
+    """Nothing where no answer comes: a network may swallow what is sent to it.
+
+    A thread, since looking up a name can be neither limited nor interrupted; it ends with us.
+    """
+    found: list[str] = []
+
+    def ask() -> None:
+        with suppress(Exception):  # of a thread it would be drawn into the line that is typed
+            found.extend(names())
+
+    asking = Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(_PATIENCE_S)
+    return list(found)
 
 
 def _settings(ctx: Any) -> Settings:

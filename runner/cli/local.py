@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.completing import complete_node
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.run_options import YesOption
 from runner.core.errors import RunnerError
@@ -82,24 +83,13 @@ def env(output: OutputOption = OutputFormat.TABLE) -> None:
         out.text(f"export {name}={shlex.quote(value)}")
 
 
-def _complete_node(incomplete: str) -> list[str]:
-    """Nodes that can be evicted; a shell that completes is never told of errors."""
-    from runner.flows import local_evict
-
-    try:
-        found = local_evict.node_ids(_settings())
-    except RunnerError:
-        return []
-    return [node for node in found if node.startswith(incomplete)]
-
-
 @app.command()
 def evict(
     node: Annotated[
         str | None,
         typer.Argument(
             help="Id of a spot node, or how it begins; by default any.",
-            autocompletion=_complete_node,
+            autocompletion=complete_node,
         ),
     ] = None,
     pool: Annotated[str | None, typer.Option(help="Pool of the nodes; 'local' by default.")] = None,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from runner.cli.completing import complete_model
 from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.run_options import (
     RunArgument,
@@ -23,23 +24,12 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, help="Models: versions of what runs have written.")
 
 
-def _complete_model(incomplete: str) -> list[str]:
-    """Names of the target's models; a shell that completes is never told of errors."""
-    from runner.flows.models import model_names
-
-    try:
-        found = model_names(open_connection(None, None))
-    except RunnerError:
-        return []
-    return [name for name in found if name.startswith(incomplete)]
-
-
 ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="NAME[@VERSION]",
         help="A model; after @ a number, latest, best, or an alias. Alone it is the latest.",
-        autocompletion=_complete_model,
+        autocompletion=complete_model,
         show_default=False,
     ),
 ]
@@ -53,7 +43,7 @@ def ls(
         typer.Argument(
             metavar="NAME",
             help="Only this model, with its versions.",
-            autocompletion=_complete_model,
+            autocompletion=complete_model,
             show_default=False,
         ),
     ] = None,
@@ -117,7 +107,7 @@ def register(
         typer.Argument(
             metavar="NAME",
             help="Name of the model.",
-            autocompletion=_complete_model,
+            autocompletion=complete_model,
             show_default="what the recipe says, or the recipe's name",
         ),
     ] = None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,11 @@ from typer.testing import CliRunner
 
 from runner.cli import main as cli
 from runner.cli.main import VERBS, build_app, main
+from runner.cli.run_options import open_connection
 from runner.core.errors import ExitCode, RunnerError
+from runner.core.home import HomePaths
+from runner.flows.local_pool import local_outputs
+from runner.flows.local_state import LocalState
 
 HEAVY = ("azure", "pulumi", "pydantic", "numpy", "ruamel", "httpx", "psutil", "keras", "requests")
 
@@ -415,6 +420,21 @@ def test_completion_knows_recipes_and_is_silent_where_no_services_are(
     )
     assert done.stdout.split() == offered
     assert done.stderr == ""
+
+
+def test_completion_gives_up_where_the_network_swallows_what_is_sent() -> None:
+    paths = HomePaths(Path(os.environ["RUNNER_HOME"]))
+    paths.local.mkdir(parents=True)
+    paths.keys.write_text('{"batch": "a2V5", "storage": "a2V5"}')
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        outputs = local_outputs(LocalState(batch_port=port, blob_port=port, nodes=1, slots=1))
+        paths.local_outputs.write_text(outputs.to_json())
+        assert open_connection("local", None).outputs == outputs
+        words = {"COMP_WORDS": "runner show mn", "COMP_CWORD": "2"}
+        # A client waits for an answer for a minute, six times; `_runner` for one.
+        done = _runner(env={"_RUNNER_COMPLETE": "complete_bash", **words})
+    assert (done.stdout.strip(), done.stderr) == ("", "")
 
 
 @pytest.mark.parametrize(
