@@ -6,7 +6,6 @@ import hashlib
 import json
 import platform
 import shutil
-import subprocess
 import sys
 import sysconfig
 import uuid
@@ -19,7 +18,7 @@ from runner.node.events import Report
 from runner.node.failures import StageFailedError
 from runner.node.node_lock import node_lock
 from runner.node.requirements_text import STEP, Requirements
-from runner.node.uv_process import find_uv, run_uv, uv_environment
+from runner.node.uv_process import ask_uv, find_uv, run_uv, uv_environment
 
 # Raise it when an environment of the same requirements must be built differently.
 LAYOUT_VERSION = 1
@@ -122,18 +121,13 @@ class EnvironmentBuilder:
         environment = uv_environment(self._cache / "uv")
         # An interpreter uv has to download belongs to the node, not to one task's home.
         environment.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))
-        command = [str(uv), "python", "find", "--no-project", "--system", request]
-        found = subprocess.run(
-            command, env=environment, capture_output=True, text=True, check=False
-        )
+        find = [uv, "python", "find", "--no-project", request]
+        found = ask_uv([*find, "--system"], environment)
         if found.returncode != 0:
             self._report(f"no Python {request} on this node: downloading it")
             install = [uv, "python", "install", "--no-bin", request]
             run_uv(install, environment, cwd=Path.cwd(), report=self._report, check=self._check)
-            command.remove("--system")
-            found = subprocess.run(
-                command, env=environment, capture_output=True, text=True, check=False
-            )
+            found = ask_uv(find, environment)
         if found.returncode != 0:
             why = found.stderr.strip() or "uv found none"
             raise StageFailedError(STEP, "EnvironmentFailed", f"no Python {request}: {why}")

@@ -20,6 +20,7 @@ from runner.node.orphans import dies_with_parent
 STEP = "environment"
 TAIL_LINES = 15
 POLL_S = 0.1
+ANSWER_S = 120.0  # to a question: it may read every interpreter of a busy node first
 RESOLVED = re.compile(r"^(?:Resolved|Audited) (\d+) packages?")
 DONE = re.compile(r"^(Prepared|Installed|Bytecode compiled) (\d+) (packages?|files?)")
 DOWNLOADED = re.compile(r"^\s*Downloaded (\S+)")
@@ -92,6 +93,29 @@ def run_uv(
         raise _failure(command, process.returncode, list(tail))
 
 
+def ask_uv(
+    arguments: Sequence[str | Path], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """What uv answers to a question, which installs nothing. Raises StageFailedError in the end."""
+    command = [str(argument) for argument in arguments]
+    try:
+        return subprocess.run(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as err:
+        message = (
+            f"`{_shown(command)}` gave no answer in {ANSWER_S:g} s: an interpreter of this node, "
+            "or the disk it is on, hangs; retry the run, or leave `python` out of train.yaml"
+        )
+        raise StageFailedError(STEP, "EnvironmentFailed", message) from err
+
+
 def _wait(process: subprocess.Popen[str], check: Callable[[], None]) -> None:
     while True:
         with suppress(subprocess.TimeoutExpired):
@@ -120,5 +144,9 @@ def _follow(process: subprocess.Popen[str], tail: deque[str], report: Report) ->
 def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> StageFailedError:
     words = "\n".join(line for line in tail if line.strip()) or "it printed nothing"
     code = "DiskFull" if DISK_FULL_TEXT in words else "EnvironmentFailed"
-    verb = " ".join(Path(word).name if word.startswith("/") else word for word in command[:3])
-    return StageFailedError(STEP, code, f"`{verb}` exited with code {returncode}:\n{words}")
+    message = f"`{_shown(command)}` exited with code {returncode}:\n{words}"
+    return StageFailedError(STEP, code, message)
+
+
+def _shown(command: Sequence[str]) -> str:
+    return " ".join(Path(word).name if word.startswith("/") else word for word in command[:3])

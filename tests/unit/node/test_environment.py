@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from runner.node import uv_process
 from runner.node.environment import EnvironmentBuilder
 from runner.node.environment_store import KEEP, EnvironmentStore
 from runner.node.failures import StageFailedError, TerminatedError
@@ -285,6 +286,16 @@ def test_python_version_is_found_by_uv(tmp_path: Path, code: Path) -> None:
         [environment / "bin/python", "-V"], capture_output=True, text=True, check=True
     )
     assert f"Python {wanted}." in found.stdout
+
+
+def test_question_that_uv_never_answers_fails_with_what_to_do(
+    builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shared / "runner/bin/uv.slow").touch()
+    monkeypatch.setattr(uv_process, "ANSWER_S", 0.2)
+    hangs = r"`uv python find` gave no answer in 0\.2 s: .*leave `python` out"
+    with pytest.raises(StageFailedError, match=hangs):
+        builder.ensure(code, None, "3.12", "c0de")
 
 
 def break_interpreter(environment: Path) -> None:
