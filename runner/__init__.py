@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         tensorboard,
         train,
     )
+    from runner.api import data as data
 
 __all__ = [
     "Command",
@@ -42,6 +43,7 @@ __all__ = [
     "Runs",
     "Update",
     "compare",
+    "data",
     "get_model",
     "model",
     "models",

@@ -20,6 +20,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from runner.api import data as data
 from runner.api.arguments import checked
 from runner.api.commands import Command as Command
 from runner.api.connecting import connect

@@ -12,6 +12,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
 from runner.core.errors import RunnerError
@@ -67,6 +68,13 @@ def _stray(value: Any) -> object | None:
     return next((each for each in several if not isinstance(each, str)), None)
 
 
+def _paths(value: Any) -> bool:
+    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+        return False
+    several = cast("list[object]", value) if isinstance(value, list | tuple) else []
+    return all(isinstance(each, str | os.PathLike) for each in several)
+
+
 def _runs(value: Any) -> bool:
     return not isinstance(value, str) and isinstance(value, Iterable)
 
@@ -86,6 +94,9 @@ _KINDS: Mapping[str, _Kind] = {
     "Mapping[str, str]": _Kind(_of(Mapping), "names and texts", '{"images": "./folder"}'),
     "Sequence[str]": _Kind(_texts, "a list of texts", '["loss"]'),
     "Iterable[str]": _Kind(_texts, "a list of texts", '["best"]'),
+    "Iterable[str | Path]": _Kind(_paths, "a list of paths", '["a.csv", "b.csv"]'),
+    "datetime": _Kind(_of(datetime), "a moment", "datetime(2026, 12, 31)"),
+    "timedelta": _Kind(_of(timedelta), "a duration", "timedelta(hours=6)"),
     "Iterable[Run | str]": _Kind(_runs, "a list of runs", "[run]"),
     "Run": _Kind(_run, "a run", "run"),
     "OnUpdate": _Kind(callable, "a function that takes an Update", "print"),
@@ -101,8 +112,11 @@ _EXAMPLES = {
     "file": '"tasks.yaml"',
     "folder": '"models"',
     "recipe": '"mnist"',
+    "path": '"cats/2024"',
     "ref": '"@last"',
+    "source": '"./cats"',
 }
+_NOUNS = ("data", "local")  # modules that users see: runner.data.put
 _NOT_NEGATIVE = ("limit", "tail")
 _PARTS = re.compile(r" \| (?![^\[]*\])")  # not the one within brackets
 
@@ -169,4 +183,7 @@ def _no_such_call(
 
 def _name(function: Callable[..., object]) -> str:
     inside = function.__qualname__.partition(".")
-    return f"{inside[0]}.{inside[2]}" if inside[1] else f"runner.{inside[0]}"
+    if inside[1]:
+        return f"{inside[0]}.{inside[2]}"
+    noun = function.__module__.rpartition(".")[2]
+    return f"runner.{noun}.{inside[0]}" if noun in _NOUNS else f"runner.{inside[0]}"

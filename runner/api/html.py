@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -19,7 +19,9 @@ _COLOURS = {
     "failed": "#c62828",
     "lost": "#c62828",
     "cancelled": "#757575",
+    "interrupted": "#757575",
     "running": "#1565c0",
+    "done": "#2e7d32",
 }
 
 
@@ -71,9 +73,33 @@ def group_table(group_id: str, runs: Mapping[str, str], states: Mapping[str, str
     return f"<div><code>{escape(group_id)}</code>{table}</div>"
 
 
+def table(rows: Sequence[Mapping[str, str]], more: int = 0) -> str:
+    """Rows with the columns of the first; `more` are not shown."""
+    if not rows:
+        return "<div>nothing</div>"
+    names = list(rows[0])
+    head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in names)
+    body = "".join(
+        f"<tr>{''.join(_cell(name, row.get(name, '')) for name in names)}</tr>" for row in rows
+    )
+    rest = f"<div>and {more} more</div>" if more else ""
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{rest}"
+
+
+def record(values: Mapping[str, str]) -> str:
+    """One thing, a line for each of its values that says something."""
+    body = "".join(
+        f"<tr><th style='text-align:left'>{escape(name)}</th>{_cell(name, value)}</tr>"
+        for name, value in values.items()
+        if value
+    )
+    return f"<table>{body}</table>"
+
+
 def live_card(update: Update) -> str:
     """What a run does now: a bar where there is something to count, metrics, the last lines."""
-    parts = [f"<div><code>{escape(update.run_id or 'a new run')}</code> {_coloured(update.state)}"]
+    name = escape(update.run_id or update.what or "a new run")
+    parts = [f"<div><code>{name}</code> {_coloured(update.state)}"]
     if update.stage:
         parts.append(f" &middot; {escape(update.stage)} {escape(update.message)}")
     if update.total:
@@ -100,6 +126,11 @@ def _state(run: Run) -> str:
 
 def _coloured(state: str) -> str:
     return f"<b style='color:{_COLOURS.get(state, 'inherit')}'>{escape(state)}</b>"
+
+
+def _cell(name: str, text: str) -> str:
+    shown = _coloured(text) if name == "state" else escape(text)
+    return f"<td style='text-align:left'>{shown}</td>"
 
 
 def _time(run: Run) -> str:

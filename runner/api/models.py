@@ -46,5 +46,5 @@ def get_model(
     connection = connect(target, stack).connection
     version = find_version(connection, ref)
     place = Path(folder or f"{version.name}-{version.version}").expanduser().absolute()
-    with live(on_progress) as view:
+    with live(on_progress, what=str(version)) as view:
         return get_files(connection, version, place, view.on_progress, force=force).folder

@@ -7,7 +7,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -28,7 +28,8 @@ _EVERY_S = 0.25
 class Update:
     """What a run does at one moment. `done` of `total` are in `unit`; None where nothing counts.
 
-    `metrics` are the last values, `lines` the last that the script printed.
+    `metrics` are the last values, `lines` the last that the script printed. Of what is no run, such
+    as `data.put`, `what` is the name, and `state` is working, done, failed or interrupted.
     """
 
     run_id: str | None
@@ -41,10 +42,11 @@ class Update:
     metrics: Mapping[str, float]
     lines: tuple[str, ...]
     elapsed_s: float
+    what: str = ""
 
     def __str__(self) -> str:
         values = "  ".join(f"{name} {value:.4g}" for name, value in self.metrics.items())
-        parts = (self.run_id, self.state, self.stage, self.message, values)
+        parts = (self.run_id or self.what, self.state, self.stage, self.message, values)
         return "  ".join(part for part in parts if part)
 
 
@@ -54,10 +56,11 @@ OnUpdate = Callable[[Update], None]
 class LiveView:
     """Collects what flows report and hands on snapshots, a few a second at most."""
 
-    def __init__(self, show: OnUpdate, run_id: str | None = None) -> None:
+    def __init__(self, show: OnUpdate, run_id: str | None = None, what: str = "") -> None:
         self._show = show
         self._run_id = run_id
-        self._state = "submitting" if run_id is None else ""
+        self._what = what
+        self._state = "working" if what else "submitting" if run_id is None else ""
         self._progress: Progress | None = None
         self._metrics: dict[str, float] = {}
         self._lines = deque[str](maxlen=_LINES)
@@ -74,6 +77,12 @@ class LiveView:
         """The run has an id now."""
         self._run_id, self._state = run_id, "queued"
         self._tell(at_once=True)
+
+    def over(self, state: str) -> None:
+        """What is no run has ended; a run tells its end itself."""
+        if self._run_id is None:
+            self._state, self._progress = state, None
+            self._tell(at_once=True)
 
     def counted(self, state: str, done: int, lines: Sequence[str]) -> None:
         """How many of several runs have ended, and what each does."""
@@ -144,14 +153,28 @@ class LiveView:
                 metrics=MappingProxyType(dict(self._metrics)),
                 lines=tuple(self._lines),
                 elapsed_s=now - self._began,
+                what=self._what,
             )
         )
 
 
 @contextmanager
-def live(on_progress: OnUpdate | None, run_id: str | None = None) -> Generator[LiveView]:
-    """A view for the time of the block: the callback's, a notebook's, or nobody's."""
-    yield LiveView(on_progress or _notebook() or _nobody, run_id)
+def live(
+    on_progress: OnUpdate | None, run_id: str | None = None, *, what: str = ""
+) -> Generator[LiveView]:
+    """A view for the time of the block: the callback's, a notebook's, or nobody's.
+
+    `what` is the name of what is no run.
+    """
+    view = LiveView(on_progress or _notebook() or _nobody, run_id, what)
+    try:
+        yield view
+    except BaseException as err:
+        with suppress(Exception):  # it may be the callback's own
+            view.over("failed" if isinstance(err, Exception) else "interrupted")
+        raise
+    if what:
+        view.over("done")
 
 
 def _nobody(update: Update) -> None:

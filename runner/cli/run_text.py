@@ -5,6 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 
+from runner.core.size_text import size
+
+__all__ = ["age", "duration", "local_time", "metric", "size", "where_time_went"]
+
 
 def duration(seconds: float) -> str:
     """`0.4 s`, `61 s`, `12 min 03 s`, `2 h 05 min`."""
@@ -27,16 +31,6 @@ def age(passed: timedelta) -> str:
         if seconds >= 2 * length or (unit == "min" and seconds >= length):
             return f"{seconds // length} {unit}"
     return f"{seconds} s"
-
-
-def size(size_bytes: float) -> str:
-    """`812 B`, `4.1 kB`, `11 MB`: powers of ten."""
-    units = ["B", "kB", "MB", "GB"]
-    while size_bytes >= 999.5 and len(units) > 1:
-        size_bytes /= 1000
-        units.pop(0)
-    digits = 0 if units[0] == "B" or size_bytes >= 10 else 1
-    return f"{size_bytes:.{digits}f} {units[0]}"
 
 
 def local_time(moment: datetime) -> str:

@@ -31,6 +31,13 @@ class StoredPath:
         """The last part of the path; the store where there is no path."""
         return self.path.rpartition("/")[2] or self.store
 
+    @property
+    def as_input(self) -> str:
+        """What stands for it below `inputs:` of a train.yaml, after a name."""
+        if self.store == SHARE:
+            return f"share: {self.path}"
+        return f"blob: {self.store}/{self.path}"
+
     def __str__(self) -> str:
         return f"{self.store}:{self.path}"
 

@@ -67,7 +67,7 @@ def refuse_replacing(downloads: Sequence[Download]) -> None:
             "R-DATA-DIFFERS",
             f"{len(different)} of {len(downloads)} files here have another content",
             why=f"{named(different)}; nothing was written",
-            fix="--force replaces them, or choose another folder",
+            fix="--force (force=True) replaces them, or choose another folder",
         )
 
 

@@ -67,7 +67,7 @@ def refuse_different(uploads: Sequence[Upload]) -> None:
             "R-DATA-DIFFERS",
             f"{len(different)} of {len(uploads)} files are stored with another content",
             why=f"{named(different)}; nothing was sent",
-            fix="--force replaces them, or choose another destination",
+            fix="--force (force=True) replaces them, or choose another destination",
         )
 
 

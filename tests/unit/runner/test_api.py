@@ -16,6 +16,7 @@ import runner
 from runner.api.html import live_card
 from runner.api.params import overrides_of, text_of
 from runner.api.progress import LiveView, Update, live
+from runner.api.table import Table
 from runner.core.errors import RunnerError
 from runner.core.metrics import MetricPoint
 from runner.core.progress import Progress
@@ -148,6 +149,36 @@ def test_notebook_is_drawn_over_and_a_terminal_shows_nothing(notebook: Notebook)
     with live(None, "r-1") as view:
         view.follow(watched(), None)
     assert len(notebook.shown) == drawn
+
+
+def test_what_is_no_run_is_shown_by_its_name_to_its_end(notebook: Notebook) -> None:
+    with live(None, what="data.put <cats>") as view:
+        view.on_progress(Progress("upload", "start", "", 0, 9, "bytes"))
+    assert "data.put &lt;cats&gt;" in notebook.shown[0]
+    assert ("working" in notebook.shown[0], "done" in notebook.shown[-1]) == (True, True)
+    lost = RunnerError("R-X", "what", fix="fix")
+    for error, state in ((lost, "failed"), (KeyboardInterrupt(), "interrupted")):
+        with pytest.raises(type(error)), live(None, what="data.put"):
+            raise error
+        assert state in notebook.shown[-1]
+    with pytest.raises(RunnerError), live(None):
+        raise lost
+    assert "failed" in notebook.shown[-1], "a submission that fails says so too"
+
+
+def test_rows_are_shown_escaped_and_a_long_table_is_cut() -> None:
+    rows = Table(
+        [HOSTILE] * 250, lambda row: {"path": row, "state": "failed", "size": 3, "of": None}
+    )
+    shown = rows._repr_html_()
+    assert ("<script" in shown, "and 50 more" in shown, shown.count("<tr>")) == (False, True, 201)
+    assert (rows[0], rows[1:3], len(rows), rows == [HOSTILE] * 250) == (
+        HOSTILE,
+        [HOSTILE] * 2,
+        250,
+        True,
+    )
+    assert "nothing" in Table[str]([], lambda row: {})._repr_html_()
 
 
 def test_notebook_shows_an_error_without_its_trace() -> None:

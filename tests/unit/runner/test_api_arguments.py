@@ -32,6 +32,16 @@ CALLS: list[tuple[Callable[[], Any], str, str, str]] = [
     (lambda: api.model(None), "ref cannot be None", "text, not NoneType", "ref="),
     (lambda: api.get_model("a", "b", True), "too many positional", "it takes ref", "help("),
     (lambda: api.submit(7), "file cannot be 7", "text or a path", "file="),
+    (lambda: api.data.put(3), "runner.data.put: source cannot be 3", "a list of paths", '"./cats"'),
+    (lambda: api.data.put(["a", 3]), "source cannot be ['a', 3]", "a int in it", '"./cats"'),
+    (lambda: api.data.put("a", 3), "dest cannot be 3", "text, not int", "dest="),
+    (lambda: api.data.get(Path("a")), "path cannot be", "text, not Po", 'path="cats/2024"'),
+    (
+        lambda: api.data.rm("a", recursiv=True),
+        "no argument recursiv",
+        "",
+        "did you mean recursive?",
+    ),
     (lambda: api.tensorboard(port="x"), "port cannot be 'x'", "a whole number", "port="),
 ]
 

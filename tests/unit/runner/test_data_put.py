@@ -6,6 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -15,6 +16,7 @@ from runner.azure.stores import ChangedError, Store, StoredFile
 from runner.core.errors import RunnerError
 from runner.core.progress import Progress, ignore_progress
 from runner.core.stored_paths import StoredPath
+from runner.flows.data import place_to_remove, sources_and_place
 from runner.flows.data_put import plan_put, put_files
 from runner.flows.data_stores import open_store
 from runner.flows.local_pool import local_outputs
@@ -115,3 +117,56 @@ def test_container_that_is_not_there_is_named() -> None:
     with pytest.raises(RunnerError) as caught, open_store(connection, "data"):
         raise RunnerError("R-CONTAINER-MISSING", "a storage container does not exist", fix="up")
     assert caught.value.code == "R-CONTAINER-MISSING"
+
+
+@pytest.mark.parametrize(
+    ("sources", "dest", "code"),
+    [
+        ([""], None, "R-DATA-MISSING"),
+        ([], "x", "R-DATA-MISSING"),
+        (["a", "b"], None, "R-DATA-DEST"),
+    ],
+)
+def test_what_is_not_named_is_not_the_current_folder(
+    sources: list[str], dest: str | None, code: str
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        sources_and_place(sources, dest, "data")
+    assert caught.value.code == code
+
+
+@pytest.mark.parametrize(
+    ("sources", "dest", "place"),
+    [
+        (["x/a.txt"], None, "data:a.txt"),
+        (["x/a.txt"], "b.txt", "data:b.txt"),
+        (["x/a.txt"], "b/", "data:b/a.txt"),
+        (["x/a.txt"], "share:", "share:a.txt"),
+        (["x"], "share:", "share:"),
+        (["x", "x/a.txt"], "b", "data:b"),
+    ],
+)
+def test_a_single_source_keeps_its_name_in_a_folder(
+    sources: list[str],
+    dest: str | None,
+    place: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "a.txt").write_text("a")
+    assert str(sources_and_place(sources, dest, "data")[1]) == place
+
+
+def test_all_of_a_container_is_removed_only_where_it_is_named() -> None:
+    outputs = local_outputs(LocalState(20001, 20002, 1, 1))
+    connection = cast("Connection", SimpleNamespace(outputs=outputs))
+    for path in ("", "/"):
+        with pytest.raises(RunnerError) as caught:
+            place_to_remove(connection, path)
+        assert (caught.value.code, caught.value.fix) == ("R-DATA-ALL", "say so: data:")
+    assert str(place_to_remove(connection, "data:")) == "data:"
+    with pytest.raises(RunnerError) as ours:
+        place_to_remove(connection, "runs:")
+    assert ours.value.code == "R-DATA-OURS"

@@ -1,0 +1,132 @@
+"""`runner.data`: files in the storage account's containers and in its file share.
+
+    import runner
+
+    runner.data.put("./cats")            # a folder, to data:cats
+    runner.data.ls("cats")
+    runner.data.get("cats", "./copy").files
+    runner.data.rm("cats", recursive=True)
+
+A path in storage is `PATH` in the container for data, `CONTAINER:PATH`, or `share:PATH`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.api.arguments import checked
+from runner.api.connecting import connect
+from runner.api.progress import OnUpdate, live
+from runner.api.table import Table
+
+if TYPE_CHECKING:
+    from runner.flows.data import GetResult, PutResult
+    from runner.flows.data_stores import Entry
+
+__all__ = ["get", "ls", "put", "rm"]
+
+
+@checked
+def put(
+    source: str | Path | Iterable[str | Path],
+    dest: str | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    target: str | None = None,
+    stack: str | None = None,
+    on_progress: OnUpdate | None = None,
+) -> PutResult:
+    """Bring files or folders to storage; what is there with the same content is not sent.
+
+    A single source keeps its name where there is no `dest`. `force` replaces what has another
+    content; without it nothing is sent then, and RunnerError (R-DATA-DIFFERS) names those files.
+    `dry_run` sends nothing: `.uploads` say what would be. Interrupted, the same call goes on.
+    """
+    from runner.flows.data import put as put_files
+
+    several = [source] if isinstance(source, str | PathLike) else list(source)
+    sources = [Path(each).expanduser() if str(each) else each for each in several]
+    connection = connect(target, stack).connection
+    with live(on_progress, what=f"data.put {dest or ', '.join(map(str, several))}") as view:
+        return put_files(connection, sources, dest, view.on_progress, force=force, dry_run=dry_run)
+
+
+@checked
+def get(
+    path: str,
+    folder: str | Path | None = None,
+    *,
+    force: bool = False,
+    dry_run: bool = False,
+    target: str | None = None,
+    stack: str | None = None,
+    on_progress: OnUpdate | None = None,
+) -> GetResult:
+    """Bring stored files here, checked, to a name like the stored one unless a `folder` is given.
+
+    `force` replaces what has another content; without it nothing is written then, and RunnerError
+    (R-DATA-DIFFERS) names those files. Interrupted, the same call goes on.
+    """
+    from runner.flows.data import get as get_files
+
+    connection = connect(target, stack).connection
+    place = None if folder is None else Path(folder).expanduser()
+    with live(on_progress, what=f"data.get {path}") as view:
+        return get_files(connection, path, place, view.on_progress, force=force, dry_run=dry_run)
+
+
+@checked
+def ls(
+    path: str = "",
+    *,
+    recursive: bool = False,
+    target: str | None = None,
+    stack: str | None = None,
+) -> Table[Entry]:
+    """Stored files, and folders with what is below them; every file at any depth if `recursive`.
+
+    `.path`, `.size_bytes`, `.files` (of a folder), `.modified`, `.md5`.
+    """
+    from runner.flows.data import listing
+
+    _, entries = listing(connect(target, stack).connection, path, recursive=recursive)
+    return Table(entries, _cells)
+
+
+@checked
+def rm(
+    path: str,
+    *,
+    recursive: bool = False,
+    target: str | None = None,
+    stack: str | None = None,
+    on_progress: OnUpdate | None = None,
+) -> int:
+    """Delete stored files without asking; how many were there. A folder needs `recursive=True`.
+
+    What a run refers to is gone for its `reproduce`, too.
+    """
+    from runner.flows.data import files_to_remove, place_to_remove
+    from runner.flows.data_stores import open_store, remove_files
+
+    connection = connect(target, stack).connection
+    place = place_to_remove(connection, path)
+    with open_store(connection, place.store) as store:
+        files = files_to_remove(store, place, recursive=recursive)
+        with live(on_progress, what=f"data.rm {place}") as view:
+            return remove_files(store, files, view.on_progress)
+
+
+def _cells(entry: Entry) -> dict[str, object]:
+    from runner.core.size_text import size
+
+    return {
+        "path": entry.path,
+        "size": size(entry.size_bytes),
+        "files": entry.files,
+        "modified": entry.modified,
+    }
