@@ -63,6 +63,7 @@ def make_file_schedule(
     request: GroupRequest,
 ) -> Schedule:
     """A schedule of all tasks of a file; one task alone is a run, and no group."""
+    from runner.flows.before_download import check_file_before_download
     from runner.flows.group_plan import load_tasks, prepare_group
     from runner.flows.schedule_creation import (
         create_group_schedule,
@@ -75,6 +76,7 @@ def make_file_schedule(
     load_tasks(file, path.parent)  # what is wrong is said before anything starts
     with out.stages() as view:
         connection = _connection(settings, view.on_progress)
+        check_file_before_download(file, path, settings, request)
         prepared = prepare_group(
             file, path, settings, connection.outputs, request, view.on_progress
         )
@@ -97,6 +99,7 @@ def _of_recipe(
 ) -> Schedule:
     from runner.core.recipe import load_recipe
     from runner.core.recipe_flags import RecipeFlags, with_flags
+    from runner.flows.before_download import check_before_download
     from runner.flows.prepare import TrainOptions, prepare_run, request_run
     from runner.flows.schedule_creation import create_schedule
 
@@ -112,6 +115,7 @@ def _of_recipe(
     request_run(recipe, options)
     with out.stages() as view:
         connection = _connection(settings, view.on_progress)
+        check_before_download(recipe, settings, options)
         prepared = prepare_run(recipe, settings, connection.outputs, options, view.on_progress)
         for text in filter(None, (prepared.code.warning, *prepared.plan.warnings)):
             view.log(f"warning: {text}", error=True)

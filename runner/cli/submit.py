@@ -117,6 +117,7 @@ def _submit(
     view: StageView, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
 ) -> tuple[Connection, PreparedGroup]:
     from runner.azure.credentials import connect
+    from runner.flows.before_download import check_file_before_download
     from runner.flows.group_plan import prepare_group
     from runner.flows.local import ensure_running
     from runner.flows.submit_group import submit_group
@@ -125,6 +126,7 @@ def _submit(
         if settings.target == "local":
             ensure_running(settings, view.on_progress)
         connection = connect(settings)
+        check_file_before_download(parsed, path, settings, request)
         prepared = prepare_group(
             parsed, path, settings, connection.outputs, request, view.on_progress
         )

@@ -203,6 +203,7 @@ def _prepare(
     view: StageView, recipe: Recipe, settings: Settings, options: TrainOptions
 ) -> tuple[Connection, PreparedRun]:
     from runner.azure.credentials import connect
+    from runner.flows.before_download import check_before_download
     from runner.flows.local import ensure_running
     from runner.flows.prepare import prepare_run
 
@@ -210,6 +211,7 @@ def _prepare(
         if settings.target == "local":
             ensure_running(settings, view.on_progress)
         connection = connect(settings)
+        check_before_download(recipe, settings, options)
         prepared = prepare_run(recipe, settings, connection.outputs, options, view.on_progress)
         _warn(view, prepared)
     except KeyboardInterrupt:

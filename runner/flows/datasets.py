@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from runner.core.errors import ExitCode, RunnerError
+from runner.core.home import HomePaths
 from runner.core.progress import OnProgress
 from runner.core.stored_paths import check_stored_name
 
@@ -51,6 +52,13 @@ def check_dataset(name: str) -> None:
     """Raise RunnerError for a name that `resolve_dataset` could not fetch; fetches nothing."""
     if name not in FETCHED:
         raise _unknown(name)
+
+
+def is_cached(name: str, home: Path) -> bool:
+    """Whether the data set lies on this machine, so that nothing is downloaded for it."""
+    from runner.flows import mnist  # noqa: PLC0415  it builds on this module's types
+
+    return name in FETCHED and mnist.is_complete(HomePaths(home).data(name))
 
 
 def _unknown(name: str) -> RunnerError:

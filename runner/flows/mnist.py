@@ -56,7 +56,7 @@ def resolve(given: Path | None, home: Path, on_progress: OnProgress) -> Dataset:
         return _from_folder(given.expanduser().absolute())
     folder = HomePaths(home).data("mnist")
     with file_lock(folder.parent / ".lock", what="fetching MNIST", timeout_s=_LOCKED_FOR_S):
-        if _is_complete(folder):
+        if is_complete(folder):
             return Dataset("mnist", "cache", None, folder, FILES)
         mirrors = Mirrors(MIRRORS)
         if _download(folder, mirrors, on_progress):
@@ -111,7 +111,8 @@ def _check_part(folder: Path, images_name: str, labels_name: str) -> tuple[int, 
     return images.shape[0], (images.sha256, labels.sha256) == known
 
 
-def _is_complete(folder: Path) -> bool:
+def is_complete(folder: Path) -> bool:
+    """Whether all its files are there, as they were published."""
     if not all((folder / file.name).is_file() for file in FILES):
         return False
     return all(describe(folder, file.name) == file for file in FILES)

@@ -15,6 +15,7 @@ from runner.core.recipe_flags import NO_FLAGS, RecipeFlags, with_flags
 from runner.core.run_record import RunRecord
 from runner.core.settings import Settings, load_settings
 from runner.core.submit_file import load_submit_file
+from runner.flows.before_download import check_before_download, check_file_before_download
 from runner.flows.group_plan import GroupRequest, load_tasks, prepare_group
 from runner.flows.local import ensure_running
 from runner.flows.prepare import TrainOptions, prepare_run, request_run
@@ -54,6 +55,7 @@ def start_run(
     if settings.target == "local":
         ensure_running(settings, on_progress)
     connection = connect(settings)
+    check_before_download(recipe, settings, options)
     prepared = prepare_run(recipe, settings, connection.outputs, options, on_progress)
     return Session(settings, connection), submit_run(connection, prepared, on_progress)
 
@@ -80,6 +82,7 @@ def start_group(
     if settings.target == "local":
         ensure_running(settings, on_progress)
     connection = connect(settings)
+    check_file_before_download(file, path, settings, request)
     prepared = prepare_group(file, path, settings, connection.outputs, request, on_progress)
     submit_group(connection, prepared, on_progress)
     return Session(settings, connection), prepared.group

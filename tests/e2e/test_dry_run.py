@@ -13,12 +13,14 @@ from azure.batch.models import BatchJobDisableOptions
 from runner.azure.batch import ensure_job
 from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection, connect
+from runner.cli.main import main
 from runner.core.errors import RunnerError
 from runner.core.progress import ignore_progress
 from runner.core.recipe import Recipe, load_recipe
 from runner.core.run_paths import RunPaths
 from runner.core.settings import Settings, load_settings
 from runner.core.submit_file import load_submit_file
+from runner.flows import mnist
 from runner.flows.dry_run import plan_submit, plan_train
 from runner.flows.group_plan import GroupRequest, prepare_group
 from runner.flows.history import list_runs
@@ -89,6 +91,31 @@ def all_there(connection: Connection, settings: Settings) -> set[str]:
         *(f"job {job.id}" for job in client.list_jobs()),
         *(f"pool {pool.id}" for pool in client.list_pools()),
     }
+
+
+@pytest.mark.parametrize("verb", ["train", "submit", "schedule"])
+def test_what_is_refused_is_refused_before_data_is_downloaded(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, verb: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    for name, value in cli.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(mnist, "is_complete", lambda _: False)
+    monkeypatch.setattr(mnist, "Mirrors", lambda _: pytest.fail("a download has begun"))
+    folder = tmp_path / "recipe"
+    folder.mkdir()
+    (folder / "train.py").touch()
+    keys = "dataset: mnist\ncommand: python train.py\ninputs: {x: 'run:no-such-run'}\n"
+    (folder / "train.yaml").write_text(keys)
+    Path("tasks.yaml").write_text("tasks: {a: {recipe: ./recipe}}\n")
+    words = {
+        "train": ["train", "recipe"],
+        "submit": ["submit", "tasks.yaml"],
+        "schedule": ["schedule", "create", "recipe", "--every", "1d"],
+    }
+    assert main(words[verb]) == 2
+    assert "error[R-RUN-UNKNOWN]" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
