@@ -20,8 +20,6 @@ FEW_TASKS = 12  # so many are read one by one; of more a count is told too
 
 def show_group(out: Output, view: GroupView) -> None:
     """Print the tree, or the same as data."""
-    from runner.core.dag import draw
-
     group = view.group
     if out.format is not OutputFormat.TABLE:
         out.record(
@@ -42,6 +40,14 @@ def show_group(out: Output, view: GroupView) -> None:
             }
         )
         return
+    draw_group(out, view)
+
+
+def draw_group(out: Output, view: GroupView) -> None:
+    """Print the tree for people."""
+    from runner.core.dag import draw
+
+    group = view.group
     notes: dict[str, str] = {}
     named = task_namer(group)
     for name, run_id in group.runs.items():

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -94,11 +96,12 @@ def show(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Show a schedule and the runs it made."""
-    from runner.core.dag import draw
+    from runner.azure.credentials import connect
     from runner.flows.schedules import find_schedule, firings, trouble
 
     out = Output(output)
-    connection = open_connection(target, stack)
+    settings = open_settings(target, stack)
+    connection = connect(settings)
     found = find_schedule(connection, schedule)
     made = firings(connection, found)
     runs = [run_id for one in made for run_id in one.runs]
@@ -107,8 +110,8 @@ def show(
     if output is OutputFormat.TABLE:
         shown = {"groups": _some(groups)} if found.tasks else {"runs": _some(runs)}
         out.record({**_texts(_row(found)), **shown})
-        for line in draw(found.tasks) if found.tasks else ():
-            out.text(line)
+        if found.tasks:
+            _draw(out, connection, settings.home, found, groups)
     else:
         out.record(
             {
@@ -230,6 +233,26 @@ def _some(ids: list[str]) -> str:
     if not ids:
         return "none yet"
     return f"{len(ids)}: {', '.join(reversed(ids[-5:]))}{', ...' if len(ids) > 5 else ''}"
+
+
+def _draw(
+    out: Output, connection: Connection, home: Path, schedule: Schedule, groups: list[str]
+) -> None:
+    """The newest group with its states; the tasks alone where there is none, or none any more."""
+    from runner.cli.group_view import draw_group
+    from runner.core.dag import draw
+    from runner.flows.groups import find_group, load_group_view
+
+    view = None
+    if groups:
+        with suppress(RunnerError):
+            view = load_group_view(connection, home, find_group(connection, groups[-1]))
+    if view is not None:
+        out.text(f"\n{view.group.group_id}:")
+        draw_group(out, view)
+        return
+    for line in draw(schedule.tasks):
+        out.text(line)
 
 
 def _texts(row: dict[str, Any]) -> dict[str, str]:

@@ -145,7 +145,7 @@ def test_submitted_file_with_a_schedule_makes_a_group_at_each_firing(
     assert (cli.json("show", last)["run"]["schedule"]) == "graph-a"
     text = cli.ok("schedule", "show", "graph-a")
     assert f"1: {group}" in text
-    assert "└─ last" in text
+    assert f"first  succeeded  {tasks['first']['run_id']}\n└─ last  succeeded  {last}" in text
     cli.ok("schedule", "rm", "graph-a")
     assert cli.json("show", last)["state"] == "succeeded"
 
