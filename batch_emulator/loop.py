@@ -89,18 +89,22 @@ class Loop:
 
     async def push_clock(self, passed: timedelta) -> None:
         """Let time pass, from one thing that is due to the next: each happens in its own time."""
+        await self._settle()
         target = self.clock.now() + passed
         while True:
             until = self.account.timers[0][0] if self.account.timers else target
             left_s = (min(until, target) - self.clock.now()).total_seconds()
             self.clock.push(max(0.0, left_s))
             self.step()
-            # neither takes any of the pushed clock's time
-            while await self.node_setup.settle() or await self._bury():
-                self.step()
+            await self._settle()
             if until >= target:
                 return
             await asyncio.sleep(0)  # whoever else wants to may go on in between
+
+    async def _settle(self) -> None:
+        """Wait for what takes none of the pushed clock's time: nodes set up, or lost."""
+        while await self.node_setup.settle() or await self._bury():
+            self.step()
 
     async def _bury(self) -> bool:
         """Wait for the end of what ran on lost nodes; whether there was any."""

@@ -108,12 +108,14 @@ def forget_images(machine: Machine) -> None:
 
 
 @contextmanager
-def serving_on(machine: Machine | None, data_dir: Path, **options: Any) -> Generator[Running]:
+def serving_on(
+    machine: Machine | None, data_dir: Path, *, kill_grace_s: float = 0.5, **options: Any
+) -> Generator[Running]:
     """An emulator that runs containers there, or nowhere."""
     settings = {
         "container_engine": "none" if machine is None else machine.program,
         "container_options": () if machine is None else machine.options,
-        "kill_grace_s": 0.5,
+        "kill_grace_s": kill_grace_s,
     }
     with serving(data_dir, settings=settings, **options) as running:
         yield running

@@ -26,7 +26,7 @@ from tests.contract.recording import Recorder
 
 ACCOUNT = "contract"
 KEY = base64.b64encode(b"a key for tests of 32 bytes only").decode()
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 POLL_S: Any = 0.05  # the SDK says int and takes any number
 T = TypeVar("T")
 

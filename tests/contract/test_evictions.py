@@ -59,11 +59,11 @@ def ask(url: str, *, version: str = VERSION, **headers: str) -> httpx.Response:
 
 
 def test_task_sees_the_notice_acknowledges_it_and_is_gone(
-    client: BatchClient, things: Things, node: tuple[str, str], admin: Callable[..., httpx.Response]
+    running: Running, things: Things, node: tuple[str, str], admin: Callable[..., httpx.Response]
 ) -> None:
     url, job_id, task_id = imds(things, node[0])
     assert ask(url).json()["Events"] == []
-    answer = admin("POST", f"/pools/{node[0]}/nodes/{node[1]}/evict", notice=600, away=0.5)
+    answer = admin("POST", f"/pools/{node[0]}/nodes/{node[1]}/evict", notice=600, away=600)
     assert answer.status_code == 202
     [event] = ask(url).json()["Events"]
     assert event["EventId"] == answer.json()["value"][0]["eventId"]
@@ -77,14 +77,25 @@ def test_task_sees_the_notice_acknowledges_it_and_is_gone(
     assert plain_http.post(address, json=body).status_code == 400  # without the header
     assert plain_http.post(address, json=body, headers={"Metadata": "true"}).status_code == 200
     things.wait_nodes(node[0], 1, "preempted")
-    [counts] = client.list_pool_node_counts(filter=f"poolId eq '{node[0]}'")
+    [counts] = running.client.list_pool_node_counts(filter=f"poolId eq '{node[0]}'")
     assert counts.low_priority is not None
     assert (counts.low_priority.preempted, counts.low_priority.total) == (1, 1)
+    running.push(600)
     task = things.wait_task(job_id, task_id, "running")
     [found] = things.wait_nodes(node[0], 1, "running")
     assert found.id == node[1]
     assert task.execution_info is not None
     assert (task.execution_info.requeue_count, task.execution_info.retry_count) == (0, 0)
+
+
+def test_pushed_time_passes_after_the_end_of_what_was_just_lost(
+    running: Running, things: Things, node: tuple[str, str], admin: Callable[..., httpx.Response]
+) -> None:
+    job_id = things.job(node[0])
+    things.wait_task(job_id, things.task(job_id, "/bin/sleep 600"), "running")
+    admin("POST", f"/pools/{node[0]}/nodes/{node[1]}/evict", notice=0, away=600)
+    running.push(600)
+    assert [one.state for one in running.client.list_nodes(node[0])] != ["preempted"]
 
 
 def test_no_process_and_no_file_of_an_evicted_node_is_left(
@@ -138,7 +149,7 @@ def test_any_spot_nodes_of_a_pool_are_evicted(
 ) -> None:
     pool_id = things.pool(target_low_priority_nodes=3, target_dedicated_nodes=1)
     things.wait_nodes(pool_id, 4)
-    answer = admin("POST", f"/pools/{pool_id}/evict", count=2, notice=0, away=60).json()
+    answer = admin("POST", f"/pools/{pool_id}/evict", count=2, notice=0, away=3600).json()
     evicted = {item["nodeId"] for item in answer["value"]}
     assert len(evicted) == 2
     eventually(

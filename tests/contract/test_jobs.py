@@ -169,9 +169,10 @@ def test_failed_task_terminates_its_job_when_asked_to(
 
 
 def test_job_ends_when_its_time_is_over(things: Things, pool: str) -> None:
+    job_id = things.job(pool)
+    things.task(job_id, "sleep 600")  # before the limit: the job may be over at once by it
     limit = models.BatchJobConstraints(max_wall_clock_time=datetime.timedelta(seconds=0.3))
-    job_id = things.job(pool, constraints=limit)
-    things.task(job_id, "sleep 600")
+    things.client.update_job(job_id, models.BatchJobUpdateOptions(constraints=limit))
     job = things.wait_job(job_id)
     assert job.execution_info is not None
     assert job.execution_info.termination_reason == "MaxWallClockTimeExpiry"

@@ -183,17 +183,22 @@ def test_variables_are_never_in_the_engines_command_line(
         assert "s3cret" not in str(machine.calls())
 
 
-def test_command_is_asked_to_end_before_its_container_is_killed(things: Things, job: str) -> None:
+def test_command_is_asked_to_end_before_its_container_is_killed(
+    machine: Machine, tmp_path: Path
+) -> None:
     script = 'trap "echo bye; exit 9" TERM; echo up; sleep 600 & wait'
-    task = things.task(
-        job, f"/bin/sh -c '{script}'", container_settings=inside(),
-        multi_instance_settings=gang("true"),
-    )  # fmt: skip
-    eventually(lambda: said(things, job, task) == "up\n")
-    things.client.terminate_task(job, task)
-    info = info_of(things.wait_task(job, task))
-    assert things.text(job, task) == "up\nbye\n"
-    assert info.exit_code == 9
+    with serving_on(machine, tmp_path, kill_grace_s=60) as running:
+        things = Things(running.client)
+        job = things.job(cluster(things))
+        task = things.task(
+            job, f"/bin/sh -c '{script}'", container_settings=inside(),
+            multi_instance_settings=gang("true"),
+        )  # fmt: skip
+        eventually(lambda: said(things, job, task) == "up\n")
+        things.client.terminate_task(job, task)
+        info = info_of(things.wait_task(job, task))
+        assert things.text(job, task) == "up\nbye\n"
+        assert info.exit_code == 9
 
 
 def test_entry_point_of_the_image_gets_both_commands(things: Things, job: str) -> None:

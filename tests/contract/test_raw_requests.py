@@ -14,7 +14,7 @@ import pytest
 from tests.contract.server import Running, Things
 from tests.contract.signed import send
 
-LIMIT_S = 20
+LIMIT_S = 60
 
 
 def raw(running: Running, *parts: bytes, pause_s: float = 0.0, shut: bool = True) -> bytes:

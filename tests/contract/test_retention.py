@@ -6,14 +6,14 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from azure.batch import BatchClient, models
+from azure.batch import models
 from azure.core.exceptions import HttpResponseError
 
+from batch_emulator.clock import SystemClock
 from tests.contract.server import Running, Things, code_of, eventually, serving
 
-
-def short(seconds: float) -> models.BatchTaskConstraints:
-    return models.BatchTaskConstraints(retention_time=timedelta(seconds=seconds))
+HOUR = timedelta(hours=1)
+BRIEF = models.BatchTaskConstraints(retention_time=HOUR)
 
 
 def folder(running: Running, task: models.BatchTask) -> Path:
@@ -23,39 +23,44 @@ def folder(running: Running, task: models.BatchTask) -> Path:
     return running.emulator.launches.layout(*place).root / str(info.task_root_directory)
 
 
-def test_files_go_when_the_retention_is_over(
-    running: Running, client: BatchClient, things: Things, pool: str
-) -> None:
-    job_id = things.job(pool)
-    brief = things.task(job_id, "/bin/echo hello", constraints=short(1.5))
-    longer = things.task(job_id, "/bin/echo hello")
-    task = things.wait_task(job_id, brief)
-    assert things.text(job_id, brief) == "hello\n"
-    assert folder(running, task).is_dir()
-    eventually(lambda: not folder(running, task).exists())
-    with pytest.raises(HttpResponseError) as caught:
-        things.text(job_id, brief)
-    assert code_of(caught.value) == "TaskFilesUnavailable"
-    with pytest.raises(HttpResponseError) as caught:
-        list(client.list_task_files(job_id, brief))
-    assert code_of(caught.value) == "TaskFilesUnavailable"
-    assert things.text(job_id, longer) == "hello\n"
-    shown = client.get_task(job_id, longer).constraints
-    assert shown is not None
-    assert shown.retention_time == timedelta(days=7)
+def test_files_go_when_the_retention_is_over(tmp_path: Path) -> None:
+    with serving(tmp_path / "data") as running:
+        client, things = running.client, Things(running.client)
+        job_id = things.job(things.pool(target_dedicated_nodes=1, task_slots_per_node=2))
+        brief = things.task(job_id, "/bin/echo hello", constraints=BRIEF)
+        longer = things.task(job_id, "/bin/echo hello")
+        task = things.wait_task(job_id, brief)
+        things.wait_task(job_id, longer)
+        running.push(HOUR.total_seconds() / 2)
+        assert things.text(job_id, brief) == "hello\n"
+        assert folder(running, task).is_dir()
+        running.push(HOUR.total_seconds() / 2)
+        eventually(lambda: not folder(running, task).exists())
+        with pytest.raises(HttpResponseError) as caught:
+            things.text(job_id, brief)
+        assert code_of(caught.value) == "TaskFilesUnavailable"
+        with pytest.raises(HttpResponseError) as caught:
+            list(client.list_task_files(job_id, brief))
+        assert code_of(caught.value) == "TaskFilesUnavailable"
+        assert things.text(job_id, longer) == "hello\n"
+        shown = client.get_task(job_id, longer).constraints
+        assert shown is not None
+        assert shown.retention_time == timedelta(days=7)
 
 
 def test_what_expired_meanwhile_goes_after_a_restart(tmp_path: Path) -> None:
-    with serving(tmp_path / "data") as running:
+    clock = SystemClock()
+    with serving(tmp_path / "data", clock=clock) as running:
         things = Things(running.client)
         pool_id = things.pool(target_dedicated_nodes=1)
         things.wait_nodes(pool_id, 1)
         job_id = things.job(pool_id)
-        task_id = things.task(job_id, constraints=short(3))
+        task_id = things.task(job_id, constraints=BRIEF)
         task = things.wait_task(job_id, task_id)
         where = folder(running, task)
         assert where.is_dir()
-    with serving(tmp_path / "data"):
+    clock.push(HOUR.total_seconds())
+    with serving(tmp_path / "data", clock=clock):
         eventually(lambda: not where.exists())
 
 
@@ -65,7 +70,7 @@ def test_node_waits_for_the_retention_of_its_tasks(tmp_path: Path) -> None:
         pool_id = things.pool(target_dedicated_nodes=1)
         things.wait_nodes(pool_id, 1)
         job_id = things.job(pool_id)
-        done = things.wait_task(job_id, things.task(job_id, constraints=short(3)))
+        done = things.wait_task(job_id, things.task(job_id, constraints=BRIEF))
         client.begin_resize_pool(
             pool_id,
             models.BatchPoolResizeOptions(
@@ -74,5 +79,6 @@ def test_node_waits_for_the_retention_of_its_tasks(tmp_path: Path) -> None:
         )
         [leaving] = things.wait_nodes(pool_id, 1, "leavingpool")
         assert folder(running, done).is_dir(), f"{leaving.id} waits for it"
+        running.push(HOUR.total_seconds())
         assert things.wait_nodes(pool_id, 0) == []
         assert eventually(lambda: client.get_pool(pool_id).allocation_state == "steady")
