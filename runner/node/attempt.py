@@ -26,6 +26,7 @@ from runner.node.gang import Gang
 from runner.node.image_environment import ImageEnvironment
 from runner.node.inputs import Fetch, InputAccess, fetch_inputs
 from runner.node.node_blobs import OUTPUTS, NodeBlobs
+from runner.node.orphans import SCRIPT_OF, kill_left_behind
 from runner.node.patience import Patience
 from runner.node.rank_outputs import folder_of, read_list
 from runner.node.resume import Restored
@@ -70,7 +71,11 @@ class AttemptDirs:
 
 
 def make_dirs(work_dir: Path, *, keep_output: bool = False) -> AttemptDirs:
-    """Fresh folders: a task that is retried on the same node finds the last attempt's files."""
+    """Fresh folders: a task that is retried on the same node finds the last attempt's files.
+
+    And what it left running, where its agent could not end that any more.
+    """
+    kill_left_behind(work_dir)
     for part in work_dir.glob(f"checkpoints{PART}*"):
         shutil.rmtree(part, ignore_errors=True)  # of a restore that was killed
     names = ("code", "output", "checkpoints", "logs")
@@ -195,7 +200,7 @@ class Attempt:
                 ended = command.run_command(
                     self._spec.command,
                     cwd=self._dirs.code,
-                    environment=environment,
+                    environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
                     stdout=self._dirs.stdout,
                     stderr=self._dirs.stderr,
                     timeout_s=self._spec.timeout_s,

@@ -16,6 +16,9 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 
+# In the environment of a script and of all that it starts: the folder of its task.
+SCRIPT_OF = "RUNNER_SCRIPT_OF"
+
 KILL_WITHIN_S = 5.0
 POLL_S = 0.02
 
@@ -54,20 +57,45 @@ def children() -> frozenset[int]:
     if not sys.platform.startswith("linux"):
         return frozenset()
     me = os.getpid()
-    pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
-    return frozenset(pid for pid in pids if _parent(pid) == me)
+    return frozenset(pid for pid in _processes() if _parent(pid) == me)
 
 
 def kill_children(but: frozenset[int]) -> None:
     """Kill and collect every child that is not in `but`, and the orphans this brings up."""
+    _kill(lambda: children() - but)
+
+
+def kill_left_behind(work_dir: Path) -> None:
+    """Kill what a script of this task left running whose agent was itself killed.
+
+    What was started with another environment, or by another user, is not found.
+    """
+    if sys.platform.startswith("linux"):
+        mark = os.fsencode(f"{SCRIPT_OF}={work_dir}")
+        _kill(lambda: frozenset(pid for pid in _processes() if mark in _environment(pid)))
+
+
+def _kill(find: Callable[[], frozenset[int]]) -> None:
     until = time.monotonic() + KILL_WITHIN_S
-    while (left := children() - but) and time.monotonic() < until:
+    while (left := find()) and time.monotonic() < until:
         for pid in left:
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
         time.sleep(POLL_S)
+
+
+def _processes() -> list[int]:
+    return [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+
+
+def _environment(pid: int) -> list[bytes]:
+    """As it was started with; a process that has ended has none."""
+    try:
+        return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return []
 
 
 def _parent(pid: int) -> int:

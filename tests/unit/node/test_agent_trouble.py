@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes import alive
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -139,6 +140,28 @@ def test_daemon_of_the_script_ends_with_it(task: Task) -> None:
             assert not str(entry.readlink()).startswith(folder)
         except OSError:
             continue
+
+
+@linux
+def test_daemon_of_a_script_whose_agent_was_killed_ends_with_the_next_attempt_there(
+    task: Task, until: Until
+) -> None:
+    pid = task.folder / "pid"
+    task.submit(
+        "import os, pathlib, subprocess, time\n"
+        "if os.environ['RUNNER_ATTEMPT'] == '1':\n"
+        " daemon = subprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+        f" pathlib.Path({str(pid)!r}).write_text(str(daemon.pid))\n"
+        " time.sleep(600)\n"
+    )
+    killed = task.start()
+    until(lambda: pid.exists() and pid.read_text())
+    killed.kill()
+    killed.wait()
+    daemon = int(pid.read_text())
+    assert alive(daemon)
+    assert task.run(again_in=0) == 0, task.output
+    assert not alive(daemon), "it would hold the node's GPUs"
 
 
 def test_script_that_removes_its_folders_fails_with_its_own_code(task: Task) -> None:
