@@ -20,36 +20,45 @@ _COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points")
 _POINT_COLUMNS = ("run_id", "metric", "step", "value")
 _MANY = 6  # metrics of which all are drawn; of more only those that are named, or the first ones
 
+NamesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="Only these metrics.", show_default=False),
+]
+CompareOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--compare",
+        "-c",
+        metavar="RUN",
+        help="Beside another run; may be repeated.",
+        autocompletion=complete_run,
+        show_default=False,
+    ),
+]
+LastOption = Annotated[
+    int | None, typer.Option("--last", min=1, help="Only so many last steps, written out.")
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", help="Write a picture: FILE.svg or FILE.html.", show_default=False),
+]
+ChartOption = Annotated[
+    bool | None,
+    typer.Option("--chart/--no-chart", help="Draw in text.", show_default="on a terminal"),
+]
+
 
 def metrics(
     run: RunArgument = "@last",
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME", help="Only these metrics.", show_default=False),
-    ] = None,
-    compare: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--compare", "-c", metavar="RUN", help="Beside another run; may be repeated.",
-            autocompletion=complete_run, show_default=False,
-        ),
-    ] = None,
-    last: Annotated[
-        int | None,
-        typer.Option("--last", min=1, help="Only so many last steps, written out."),
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option("--plot", help="Write a picture: FILE.svg or FILE.html.", show_default=False),
-    ] = None,
-    chart: Annotated[
-        bool | None,
-        typer.Option("--chart/--no-chart", help="Draw in text.", show_default="on a terminal"),
-    ] = None,
+    names: NamesArgument = None,
+    compare: CompareOption = None,
+    last: LastOption = None,
+    plot: PlotOption = None,
+    chart: ChartOption = None,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
-) -> None:  # fmt: skip
+) -> None:
     """Show metrics of a run, or of several side by side: last, best, curves."""
     from runner.flows.metrics import compare_metrics
     from runner.flows.run_documents import find_run

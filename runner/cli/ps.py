@@ -32,39 +32,44 @@ _WATCH_S = 2.0
 _REASON_WIDTH = 60
 _CLEAR = "\x1b[H\x1b[2J"
 
+AllOption = Annotated[bool, typer.Option("--all", "-a", help="Every run.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+ExperimentOption = Annotated[
+    str | None, typer.Option("--experiment", "-e", help="Only of this one.", show_default=False)
+]
+StatusOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--status",
+        help="Only in this state, or several: failed,lost.",
+        show_default=False,
+        autocompletion=complete_state,
+    ),
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option("--since", help="Only submitted since: 7d, 12h, a date.", show_default=False),
+]
+GroupOption = Annotated[
+    str | None,
+    typer.Option(
+        "--group",
+        help="Only of this submission.",
+        show_default=False,
+        autocompletion=complete_group,
+    ),
+]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show again every two seconds.")]
+
 
 def ps(
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Every run.")] = False,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")] = 20,
-    experiment: Annotated[
-        str | None,
-        typer.Option("--experiment", "-e", help="Only of this one.", show_default=False),
-    ] = None,
-    status: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--status",
-            help="Only in this state, or several: failed,lost.",
-            show_default=False,
-            autocompletion=complete_state,
-        ),
-    ] = None,
-    since: Annotated[
-        str | None,
-        typer.Option("--since", help="Only submitted since: 7d, 12h, a date.", show_default=False),
-    ] = None,
-    group: Annotated[
-        str | None,
-        typer.Option(
-            "--group",
-            help="Only of this submission.",
-            show_default=False,
-            autocompletion=complete_group,
-        ),
-    ] = None,
-    watch: Annotated[
-        bool, typer.Option("--watch", "-w", help="Show again every two seconds.")
-    ] = False,
+    all_: AllOption = False,
+    limit: LimitOption = 20,
+    experiment: ExperimentOption = None,
+    status: StatusOption = None,
+    since: SinceOption = None,
+    group: GroupOption = None,
+    watch: WatchOption = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,

@@ -18,29 +18,34 @@ from runner.cli.run_options import (
     open_settings,
 )
 
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="NAME=VALUE", help="Change a parameter.", show_default=False
+    ),
+]
+CheckpointOption = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="N",
+        help="Go on from this checkpoint of the run, not its newest.",
+        show_default=False,
+    ),
+]
+NodesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes", metavar="N", min=1, help="On N nodes at once.", show_default="as before"
+    ),
+]
+
 
 def resume(
     run: RunArgument,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set", "-s", metavar="NAME=VALUE", help="Change a parameter.", show_default=False
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        int | None,
-        typer.Option(
-            metavar="N",
-            help="Go on from this checkpoint of the run, not its newest.",
-            show_default=False,
-        ),
-    ] = None,
-    nodes: Annotated[
-        int | None,
-        typer.Option(
-            "--nodes", metavar="N", min=1, help="On N nodes at once.", show_default="as before"
-        ),
-    ] = None,
+    set_: SetOption = None,
+    checkpoint: CheckpointOption = None,
+    nodes: NodesOption = None,
     pool: OtherPoolOption = None,
     detach: DetachOption = False,
     download: DownloadOption = True,

@@ -27,24 +27,28 @@ if TYPE_CHECKING:
 
 _COLUMNS = ("run_id", "retry_of", "pool")
 
+RunOrNoneArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="A run id, a unique prefix of one, or @last.",
+        autocompletion=complete_run,
+        show_default=False,
+    ),
+]
+FailedOption = Annotated[
+    bool, typer.Option("--failed", help="Every failed or lost run not yet retried; detached.")
+]
+ExperimentOption = Annotated[
+    str | None,
+    typer.Option("--experiment", "-e", help="With --failed: of this one.", show_default=False),
+]
+
 
 def retry(
-    run: Annotated[
-        str | None,
-        typer.Argument(
-            metavar="RUN",
-            help="A run id, a unique prefix of one, or @last.",
-            autocompletion=complete_run,
-            show_default=False,
-        ),
-    ] = None,
-    failed: Annotated[
-        bool, typer.Option("--failed", help="Every failed or lost run not yet retried; detached.")
-    ] = False,
-    experiment: Annotated[
-        str | None,
-        typer.Option("--experiment", "-e", help="With --failed: of this one.", show_default=False),
-    ] = None,
+    run: RunOrNoneArgument = None,
+    failed: FailedOption = False,
+    experiment: ExperimentOption = None,
     pool: OtherPoolOption = None,
     detach: DetachOption = False,
     download: DownloadOption = True,
