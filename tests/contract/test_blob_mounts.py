@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError
 
+from batch_emulator.executor import blob_mounts, storage
 from tests import plain_http
 from tests.contract.server import KEY, Running, Things, code_of, eventually, serving
 from tests.unit.emulator.blob_store import SAS, BlobStore, serve
@@ -156,6 +156,14 @@ def test_managed_identity_without_an_account_is_not_emulated(things: Things) -> 
     assert code_of(caught.value) == "NotImplemented"
 
 
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So much longer that a busy machine is not taken for one that waits."""
+    monkeypatch.setattr(blob_mounts, "_PUSH_WITHIN_S", 900.0)
+    monkeypatch.setattr(storage, "TIMEOUT_S", 900.0)
+
+
+@pytest.mark.usefixtures("patient")
 def test_node_that_is_lost_does_not_wait_for_a_blob_service_that_hangs(
     blobs: BlobStore, running: Running, things: Things
 ) -> None:
@@ -170,11 +178,9 @@ def test_node_that_is_lost_does_not_wait_for_a_blob_service_that_hangs(
         (folder / "go").touch()
         busy = running.emulator.node_setup._blobs._busy
         assert eventually(lambda: (folder / "new").exists() and busy), "the task is at its end"
-        since = time.monotonic()
         url = f"{running.url}/_emulator/pools/{pool}/nodes/{node.id}/evict?notice=0&away=3600"
         plain_http.post(url, headers={"authorization": f"Bearer {KEY}"}).raise_for_status()
         things.wait_nodes(pool, 1, "preempted")
         assert things.wait_task(job, task, "active").state == "active"
         assert eventually(lambda: not folder.exists())
-        assert time.monotonic() - since < 40, "it would wait for a minute"
     assert "new" not in blobs.containers["data"]

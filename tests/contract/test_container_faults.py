@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
@@ -242,10 +241,8 @@ def test_tasks_of_many_slots_pull_an_image_once(machine: Machine, tmp_path: Path
         things = Things(running.client)
         job = things.job(container_pool(things))
         tasks = [things.task(job, "/bin/true", container_settings=inside()) for _ in range(6)]
-        begun = time.monotonic()
         for task in tasks:
             info = things.wait_task(job, task).execution_info
             assert info is not None
             assert info.exit_code == 0
-        assert time.monotonic() - begun < 30
     assert sum("pull" in call for call in machine.calls()) == 1

@@ -84,7 +84,7 @@ class Cli:
         )
 
 
-def until(condition: Callable[[], T], *, timeout_s: float = 60, every_s: float = 0.1) -> T:
+def until(condition: Callable[[], T], *, timeout_s: float = 120, every_s: float = 0.1) -> T:
     """Poll until the condition is truthy, or fail."""
     deadline = time.monotonic() + timeout_s
     while not (value := condition()):
@@ -96,7 +96,19 @@ def until(condition: Callable[[], T], *, timeout_s: float = 60, every_s: float =
 def interrupt(process: subprocess.Popen[str]) -> tuple[str, str]:
     """Press Ctrl-C and wait for the end."""
     process.send_signal(signal.SIGINT)
-    return process.communicate(timeout=60)
+    return process.communicate(timeout=120)
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Nobody who looks for the file finds it half written."""
+    part = path.with_name(f"{path.name}.part")
+    part.write_text(text, encoding="utf-8")
+    part.replace(path)
+
+
+def known_runs(cli: Cli) -> set[str]:
+    """All there are; those that other tests left may come to their end at any time."""
+    return {row["run_id"] for row in cli.json("ps", "-a")}
 
 
 @pytest.fixture(scope="session")

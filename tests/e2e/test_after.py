@@ -12,7 +12,7 @@ from azure.batch import models
 
 from runner.azure.credentials import connect
 from runner.core.settings import load_settings
-from tests.e2e.conftest import Cli, until
+from tests.e2e.conftest import Cli, until, write_whole
 
 Write = Callable[..., Path]
 # The first run decides how it ends when somebody says so.
@@ -54,7 +54,7 @@ def test_run_after_another_starts_when_that_succeeded(
     second = gated(cli, folder, gate, "--after", first)
     waiting = row(cli, second)
     assert (waiting["state"], waiting["reason"]) == ("queued", f"after {first}")
-    gate.write_text("0")
+    write_whole(gate, "0")
     assert ended(cli, second)["state"] == "succeeded"
     shown = [cli.json("show", run) for run in (first, second)]
     assert shown[1]["run"]["after"] == [first]
@@ -72,7 +72,7 @@ def test_runs_behind_a_failure_end_as_blocked_one_after_the_other(
     first = gated(cli, folder, gate)
     second = gated(cli, folder, gate, "--after", first)
     third = gated(cli, folder, gate, "--after", second, "--retries", 2)
-    gate.write_text("3")
+    write_whole(gate, "3")
     assert ended(cli, first)["state"] == "failed"
     for run, before, how in ((second, first, "failed"), (third, second, "was cancelled")):
         found = ended(cli, run)
@@ -97,7 +97,7 @@ def check_retries(cli: Cli, gate: Path, first: str, second: str, third: str) -> 
     waits = cli.json("retry", second, "-d")["run_id"]
     assert row(cli, waits)["reason"] == f"after {again}"
     last = cli.json("retry", third, "-d")["run_id"]
-    gate.write_text("0")
+    write_whole(gate, "0")
     assert ended(cli, last)["state"] == "succeeded"
     assert cli.json("show", last)["run"]["after"] == [waits]
 
@@ -130,7 +130,7 @@ def test_waiting_for_runs_of_two_jobs_is_refused_with_the_reason(
     assert f"{first} is on pool local, this run on pool local-containers" in refused.stderr
     assert f"fix: {wait}" in refused.stderr, "that pool takes no containers"
     for place in (gate, other):
-        place.write_text("0")
+        write_whole(place, "0")
     for run in (first, second):
         ended(cli, run)
 
@@ -166,5 +166,5 @@ def test_run_of_a_disabled_job_says_so_and_what_enables_it(
     assert cli.json("show", waiting[0])["reason"] == told
     batch.begin_enable_job(job_id, polling_interval=0).result()
     assert row(cli, waiting[0])["reason"] == f"after {first}"
-    gate.write_text("0")
+    write_whole(gate, "0")
     assert {ended(cli, run_id)["state"] for run_id in waiting} == {"succeeded"}

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import signal
+import subprocess
 from collections.abc import Callable, Generator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -190,13 +191,11 @@ def test_a_killed_upload_and_download_go_on(cli: Cli, name: str) -> None:
             return False
 
     until(lambda: some_staged() or process.poll() is not None)
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    _kill(process)
     cli.ok("data", "put", "big.bin", name)
     process = cli.start("data", "get", name, "copy.bin")
     until(lambda: process.poll() is not None or _parts(cli.cwd, 8 * MIB))
-    os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
+    _kill(process)
     cli.ok("data", "get", name, "copy.bin")
     assert (cli.cwd / "copy.bin").read_bytes() == source.read_bytes()
     assert not _parts(cli.cwd, 0)
@@ -330,6 +329,13 @@ def test_the_first_failure_ends_the_others(blobs: Store, name: str, tmp_path: Pa
         data_put.put_files(blobs, uploads, ignore_progress)
     assert refused.value.code == "R-DATA-UNREADABLE"
     assert len(list(blobs.list(name))) < 64
+
+
+def _kill(process: subprocess.Popen[str]) -> None:
+    """It may have been quicker than we are."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
 
 
 def _parts(folder: Path, at_least: int) -> list[Path]:

@@ -10,7 +10,7 @@ import pytest
 from azure.storage.blob import BlobServiceClient
 
 from runner.core.home import HomePaths
-from tests.e2e.conftest import Cli
+from tests.e2e.conftest import Cli, known_runs
 from tests.unit.node.file_server import serve_file
 
 Write = Callable[..., Path]
@@ -107,12 +107,12 @@ def test_unchanged_input_is_not_uploaded_again(cli: Cli, script: Write) -> None:
 def test_input_that_is_not_there_stops_before_anything_is_sent(
     cli: Cli, script: Write, given: str, said: str
 ) -> None:
-    before = cli.json("ps", "-a")
+    before = known_runs(cli)
     done = cli.run("train", script("print(1)"), "--input", given)
     assert done.returncode in (2, 3), done.stderr
     assert said in done.stderr
     assert "fix:" in done.stderr
-    assert cli.json("ps", "-a") == before
+    assert known_runs(cli) == before
 
 
 def test_blob_that_vanished_fails_the_run_by_name(

@@ -11,7 +11,7 @@ import pytest
 from runner.cli.main import main
 from runner.cli.output import StageView
 from runner.core.progress import Progress
-from tests.e2e.conftest import Cli, until
+from tests.e2e.conftest import Cli, known_runs, until
 
 Press = Callable[[str, str], int]
 
@@ -51,10 +51,10 @@ def test_ctrl_c_right_after_the_submission_tells_how_to_come_back(
 def test_ctrl_c_before_the_submission_leaves_nothing(
     cli: Cli, press: Press, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = cli.json("ps", "-a")
+    before = known_runs(cli)
     assert press("submit", "start") == 130
     assert "nothing runs" in capsys.readouterr().err
-    assert cli.json("ps", "-a") == before
+    assert known_runs(cli) == before
 
 
 def test_ctrl_c_right_before_watching_tells_how_to_come_back(

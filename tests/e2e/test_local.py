@@ -104,7 +104,7 @@ def test_reset_deletes_the_account_and_keeps_the_downloads(own_cli: Cli) -> None
 @pytest.mark.feature(11)
 def test_two_ups_at_once_are_one_set(own_cli: Cli) -> None:
     both = [own_cli.start("local", "up", "-o", "json") for _ in range(2)]
-    seen = [json.loads(process.communicate(timeout=120)[0]) for process in both]
+    seen = [json.loads(process.communicate(timeout=240)[0]) for process in both]
     assert seen[0]["batch"]["pid"] == seen[1]["batch"]["pid"]
     assert seen[0]["blob"]["pid"] == seen[1]["blob"]["pid"]
 

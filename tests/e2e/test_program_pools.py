@@ -47,6 +47,7 @@ from runner.flows.watch_events import RunEnded
 from tests import plain_http
 from tests.e2e.arm_pools import data_plane
 from tests.e2e.conftest import new_home, until
+from tests.e2e.test_declared_pools import all_tasks_over
 
 pytest.importorskip("pulumi_azure_native", reason="make .venv/.ready-infra installs it")
 from tests.unit.infra.recording import Recording
@@ -250,6 +251,7 @@ def test_training_on_a_declared_pool_leaves_a_model_and_no_node(
     assert json.loads((fetched.folder / "model.json").read_text("utf-8"))
     names = {blob.name for blob in stack.runs.list(RunPaths(record.run_id).output(1))}
     assert any(name.endswith("model.json") for name in names)
+    until(lambda: all_tasks_over(stack.batch))  # the agent ends after what it says of the end
     stack.push(15)
     until(lambda: not stack.nodes("t4"))
     pool = stack.batch.get_pool("t4")
@@ -271,5 +273,6 @@ def test_dedicated_node_takes_over_where_spot_stays_away(
     stack.push(14)
     assert any(node.is_dedicated for node in stack.nodes("fallback"))
     assert _ended(stack, record).status.state is RunState.SUCCEEDED
+    until(lambda: all_tasks_over(stack.batch))
     stack.push(15)
     until(lambda: not stack.nodes("fallback"))

@@ -64,7 +64,7 @@ def test_arguments_input_output_and_exit_code_pass_through_as_they_are(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert (done.returncode, done.stdout, done.stderr) == (7, "through", "oops\n")
     killed = cli.run("exec", running, "--", "sh", "-c", "kill -9 $$")
@@ -92,7 +92,7 @@ def test_shell_reads_commands_and_leaves_no_key_and_no_user(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=240,
     )
     assert (done.returncode, done.stdout) == (3, "code\n"), done.stderr
     assert list((session_home / "ssh").iterdir()) == []

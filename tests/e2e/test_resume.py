@@ -19,6 +19,8 @@ while number < 10_000:
     with open(path + ".new", "w") as out:
         out.write(str(number))
     os.replace(path + ".new", path)
+    if number == 11:
+        print("past ten", flush=True)
     time.sleep(0.05)
     if resumed and number % 20 == 0:
         break
@@ -33,11 +35,15 @@ def evicted_run(own_cli: Cli, folder: Path, notice: int) -> dict[str, object]:
     (folder / "train.yaml").write_text("checkpoints: {interval: 1s}\n")
     training = own_cli.start("train", folder)
 
-    def committed() -> bool:
+    def newest() -> int:
         shown = own_cli.run("show", "@last", "-o", "json")
-        return shown.returncode == 0 and len(json.loads(shown.stdout)["checkpoints"]) >= 2
+        found = json.loads(shown.stdout)["checkpoints"] if shown.returncode == 0 else []
+        return max((one["checkpoint"] for one in found), default=0)
 
-    until(committed, timeout_s=180, every_s=0.5)
+    until(lambda: "past ten" in own_cli.run("logs", "@last").stdout, timeout_s=180, every_s=0.5)
+    before = newest()
+    # the next may have been begun before
+    until(lambda: newest() >= before + 2, timeout_s=180, every_s=0.5)
     own_cli.ok("local", "evict", "--notice", notice, "--away", "1")
     out, err = training.communicate(timeout=240)
     assert training.returncode == 0, f"{out}\n{err}"

@@ -227,7 +227,7 @@ def test_run_is_found_by_a_unique_prefix_only(
 def test_cancel_decides_once_and_remembers_the_evictions(
     connection: Connection, settings: Settings, script: Write, runs: BlobContainer
 ) -> None:
-    folder = script("import time\nprint('begun', flush=True)\ntime.sleep(60)")
+    folder = script("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     recipe = load_recipe(str(folder), cwd=Path.cwd())
     options = TrainOptions()
     waiting = prepare_run(recipe, settings, connection.outputs, options, ignore_progress)

@@ -33,8 +33,9 @@ import os, sys, time
 if os.fork() == 0:
     os.setsid()
     if os.fork() == 0:
-        with open(os.environ["RUNNER_OUTPUT_DIR"] + "/pid.txt", "w") as out:
+        with open("pid.part", "w") as out:
             out.write(str(os.getpid()))
+        os.rename("pid.part", os.environ["RUNNER_OUTPUT_DIR"] + "/pid.txt")
         time.sleep(600)
     os._exit(0)
 while not os.path.exists(os.environ["RUNNER_OUTPUT_DIR"] + "/pid.txt"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -178,12 +179,13 @@ def test_triggered_group_fails_and_blocks_like_any_other_with_secrets_of_the_day
 def test_schedule_in_a_file_and_what_is_refused(cli: Cli, script: Write) -> None:
     folder = script(SCRIPT)
     file = folder.parent / "nightly.yaml"
+    hour = (datetime.now(UTC) + timedelta(hours=12)).hour
     file.write_text(
-        "schedule: {cron: '0 3 * * *', max_runs: 2}\ntasks:\n  a: {recipe: ./project}\n"
+        f"schedule: {{cron: '0 {hour} * * *', max_runs: 2}}\ntasks:\n  a: {{recipe: ./project}}\n"
     )
     made = cli.json("schedule", "create", file)
-    assert (made["schedule"], made["when"]) == ("nightly", "0 3 * * *")
-    assert made["next"].endswith("03:00:00+00:00")
+    assert (made["schedule"], made["when"]) == ("nightly", f"0 {hour} * * *")
+    assert made["next"].endswith(f"{hour:02d}:00:00+00:00")
     assert made["until"]
     assert runs_of(cli, "nightly") == []
     assert "R-SCHEDULE-EXISTS" in cli.run("schedule", "create", file).stderr

@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.e2e.conftest import Cli, interrupt, new_home, until
+from runner.core.run_paths import RunPaths
+from tests.e2e.conftest import Cli, interrupt, known_runs, new_home, until
+from tests.processes import alive
 
 Write = Callable[..., Path]
 
@@ -73,9 +75,9 @@ def test_undeclared_parameter_names_the_declared(cli: Cli) -> None:
 
 
 def test_missing_data_folder_is_refused_before_anything_starts(cli: Cli) -> None:
-    before = cli.json("ps", "-a")
+    before = known_runs(cli)
     refused(cli, "train", "mnist", "--data", "/nowhere")
-    assert cli.json("ps", "-a") == before
+    assert known_runs(cli) == before
 
 
 @pytest.mark.parametrize("name", ["../outside", "a/../../b"])
@@ -155,13 +157,14 @@ def test_killed_agent_leaves_a_failed_run_with_a_reason(cli: Cli, script: Write)
     done = cli.run("attach", run_id)
     assert done.returncode == 1
     assert cli.json("show", run_id)["state"] == "failed"
-    until(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE)
+    until(lambda: not alive(pid))
 
 
 def test_cancelled_run_ends_and_stays_cancelled(cli: Cli, script: Write) -> None:
     run_id, pid = running(cli, script(SLOW))
+    until(lambda: "tick 0" in cli.ok("logs", run_id))
     cli.ok("cancel", run_id)
-    until(lambda: not psutil.pid_exists(pid))
+    until(lambda: not alive(pid))
     run = cli.json("show", run_id)
     assert run["state"] == "cancelled"
     assert run["result"]["status"] == "cancelled"
@@ -213,7 +216,7 @@ def test_killed_client_loses_nothing(cli: Cli, script: Write) -> None:
     assert process.stdout is not None
     until(process.stdout.readline)
     process.kill()
-    process.communicate(timeout=60)
+    process.communicate(timeout=120)
     assert "finished" in cli.ok("attach", "@last")
 
 
@@ -246,11 +249,15 @@ def test_storage_killed_mid_run_loses_no_line_and_repeats_none(own_cli: Cli, scr
     own_cli.ok("local", "up")
     process = own_cli.start("train", folder)
     assert process.stdout is not None
-    seen = [process.stdout.readline() for _ in range(80)]  # Azurite has saved its containers by now
+    seen = [process.stdout.readline() for _ in range(20)]
+    [run] = own_cli.json("ps")
+    saved = own_cli.home / "local" / "blob" / "__azurite_db_blob__.json"
+    log = RunPaths(run["run_id"]).stdout
+    until(lambda: saved.exists() and log in saved.read_text())  # Azurite does it every few seconds
     os.kill(own_cli.json("local", "status")["blob"]["pid"], signal.SIGKILL)
     own_cli.ok("local", "up")
     seen += process.stdout.readlines()
-    assert process.wait(timeout=60) == 0
+    assert process.wait(timeout=120) == 0
     printed = [line.strip() for line in seen if line.startswith("tick")]
     assert printed == [f"tick {n}" for n in range(150)]
     assert own_cli.ok("logs", "@last").splitlines() == printed
@@ -313,7 +320,7 @@ def test_services_that_died_are_reported_not_traced(own_cli: Cli) -> None:
     own_cli.ok("local", "up")
     pid = own_cli.json("local", "status")["batch"]["pid"]
     os.kill(pid, signal.SIGKILL)
-    psutil.wait_procs([psutil.Process(pid)] if psutil.pid_exists(pid) else [], timeout=60)
+    until(lambda: not alive(pid))
     done = own_cli.run("ps")
     assert done.returncode in {0, 3}
     assert "Traceback" not in done.stderr
