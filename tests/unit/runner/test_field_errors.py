@@ -78,6 +78,14 @@ def refused(folder: Path, model: type[BaseModel], content: Any) -> RunnerError |
     return None
 
 
+def error_of(path: Path, text: str, model: type[BaseModel] = RecipeFile) -> RunnerError:
+    """What is said of a file with this text."""
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RunnerError) as caught:
+        check_document(read_document(path, code="R-X"), model, code="R-X")
+    return caught.value
+
+
 @pytest.mark.parametrize(("model", "place"), list(every_field()))
 def test_error_of_a_field_is_in_our_words_with_file_and_line(
     tmp_path: Path, model: type[BaseModel], place: Place
@@ -120,11 +128,7 @@ def test_error_of_a_field_is_in_our_words_with_file_and_line(
 def test_error_says_what_why_and_fix(
     tmp_path: Path, text: str, what: str, why: str, fix: str
 ) -> None:
-    path = tmp_path / "train.yaml"
-    path.write_text(text)
-    with pytest.raises(RunnerError) as caught:
-        check_document(read_document(path, code="R-X"), RecipeFile, code="R-X")
-    err = caught.value
+    err = error_of(tmp_path / "train.yaml", text)
     assert (what in err.what, why in err.why, fix in err.fix) == (True, True, True), err
 
 
@@ -147,12 +151,10 @@ def test_value_that_could_be_of_several_kinds_is_one_problem(tmp_path: Path) -> 
 def test_value_is_told_as_it_is_written_and_not_as_python_has_it(
     tmp_path: Path, written: str, shown: str, kind: str
 ) -> None:
-    path = tmp_path / "f.yaml"
-    path.write_text(f"name: {written}\ntasks: {{a: {{command: x}}}}\n")
-    with pytest.raises(RunnerError) as caught:
-        check_document(read_document(path, code="R-X"), SubmitFile, code="R-X")
-    assert caught.value.what.endswith(f"f.yaml:1: name: expected text, got {shown}")
-    assert caught.value.why == f"YAML reads it as {kind}"
+    text = f"name: {written}\ntasks: {{a: {{command: x}}}}\n"
+    err = error_of(tmp_path / "f.yaml", text, SubmitFile)
+    assert err.what.endswith(f"f.yaml:1: name: expected text, got {shown}")
+    assert err.why == f"YAML reads it as {kind}"
 
 
 @pytest.mark.parametrize("value", [123456789, ["hunter2-hunter2"], {"a": "hunter2-hunter2"}])
@@ -166,10 +168,8 @@ def test_value_written_in_place_of_a_secrets_name_is_not_repeated(
 
 
 def test_file_that_is_nested_too_deeply_is_no_bug_of_ours(tmp_path: Path) -> None:
-    path = tmp_path / "deep.yaml"
-    path.write_text(f"tasks: {'[' * 3000}{']' * 3000}\n")
-    with pytest.raises(RunnerError, match=r"deep\.yaml:1: nested too deeply"):
-        read_document(path, code="R-X")
+    err = error_of(tmp_path / "deep.yaml", f"tasks: {'[' * 3000}{']' * 3000}\n", SubmitFile)
+    assert "deep.yaml:1: nested too deeply" in err.what
 
 
 @pytest.mark.parametrize(
@@ -191,12 +191,10 @@ def test_file_that_is_no_yaml_of_ours_is_told_with_its_line_and_what_to_write(
     tmp_path: Path, text: str, line: int, problem: str, fix: str
 ) -> None:
     path = tmp_path / "train.yaml"
-    path.write_text(text)
-    with pytest.raises(RunnerError) as caught:
-        read_document(path, code="R-X")
-    assert caught.value.what.startswith(f"{path}:{line}: "), caught.value
-    assert problem in caught.value.what
-    assert fix in caught.value.fix
+    err = error_of(path, text)
+    assert err.what.startswith(f"{path}:{line}: "), err
+    assert problem in err.what
+    assert fix in err.fix
 
 
 def test_file_in_another_encoding_is_told_with_its_line(tmp_path: Path) -> None:
@@ -208,25 +206,23 @@ def test_file_in_another_encoding_is_told_with_its_line(tmp_path: Path) -> None:
 
 def test_mistake_in_a_key_that_a_merge_brings_is_told_where_it_is_merged(tmp_path: Path) -> None:
     path = tmp_path / "tasks.yaml"
-    path.write_text(
+    text = (
         "tasks:\n"
         "  a: {recipe: mnist, params: &base {epochs: [1]}}\n"
         "  b:\n"
         "    recipe: mnist\n"
         "    params: {<<: *base}\n"
     )
-    with pytest.raises(RunnerError, match=r"tasks\.yaml:2: tasks\.a\.params\.epochs: ") as caught:
-        check_document(read_document(path, code="R-X"), SubmitFile, code="R-X")
-    assert "1 more in this file" in caught.value.why
+    err = error_of(path, text, SubmitFile)
+    assert "tasks.yaml:2: tasks.a.params.epochs: " in err.what
+    assert "1 more in this file" in err.why
     document = read_document(path, code="R-X")
     assert document.line(("tasks", "b", "params", "epochs")) == 5
 
 
 @pytest.mark.parametrize("value", ["!!float ''", "!!int ''", "!!bool x", "!!set x", "!!omap x"])
 def test_value_that_is_not_of_its_tag_is_no_bug_of_ours(tmp_path: Path, value: str) -> None:
-    path = tmp_path / "train.yaml"
-    path.write_text(f"name: {value}\n")
-    with pytest.raises(RunnerError, match="not what its tag") as caught:
-        read_document(path, code="R-X")
-    assert caught.value.code == "R-X-SYNTAX"
-    assert "remove the tag" in caught.value.fix
+    err = error_of(tmp_path / "train.yaml", f"name: {value}\n")
+    assert "not what its tag" in f"{err.what} {err.why}"
+    assert err.code == "R-X-SYNTAX"
+    assert "remove the tag" in err.fix
