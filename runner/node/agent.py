@@ -9,8 +9,8 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
@@ -159,7 +159,7 @@ def _run_attempt(
     others: Gang | None = None
     try:
         others = open_gang(agent, spec, number, events)
-        outputs = _stages(agent, attempt, events, inherited, number, others)
+        outputs = _stages(agent, attempt, inherited, others)
     except TerminatedError:
         dismiss(others, hurry=True)
         return conclusion.terminated(events.current)
@@ -243,16 +243,18 @@ def _no_folders(err: OSError) -> StageFailedError:
 
 
 def _stages(
-    agent: Agent,
-    attempt: Attempt,
-    events: EventLog,
-    inherited: Mapping[str, str],
-    number: int,
-    others: Gang | None,
+    agent: Agent, attempt: Attempt, inherited: Mapping[str, str], others: Gang | None
 ) -> list[OutputFile]:
+    with _as_failures(agent, attempt.events):
+        _run_script(agent, attempt, inherited, others)
+        return attempt.export(agent.runs, agent.blobs.output(attempt.number), others)
+
+
+@contextmanager
+def _as_failures(agent: Agent, events: EventLog) -> Generator[None]:
+    """Whatever goes wrong, the run must get an outcome: somebody waits for it."""
     try:
-        _run_script(agent, attempt, events, inherited, number, others)
-        return attempt.export(agent.runs, agent.blobs.output(number), others)
+        yield
     except (StageFailedError, TerminatedError, EvictedError):
         raise
     except StorageError as err:
@@ -262,7 +264,6 @@ def _stages(
         text = f"{err}{where if events.current == 'export' else ''}"
         raise StageFailedError(events.current, "StorageFailed", text) from err
     except Exception as err:
-        # Whatever it is, the run must get an outcome: somebody waits for it.
         if isinstance(err, OSError) and is_disk_full(err):
             raise disk_full(events.current, err) from err
         logger.exception("the agent failed")
@@ -271,12 +272,7 @@ def _stages(
 
 
 def _run_script(
-    agent: Agent,
-    attempt: Attempt,
-    events: EventLog,
-    inherited: Mapping[str, str],
-    number: int,
-    others: Gang | None,
+    agent: Agent, attempt: Attempt, inherited: Mapping[str, str], others: Gang | None
 ) -> None:
     """All stages up to the command, unless an earlier attempt here had only to export."""
     finished = attempt.finished
@@ -284,13 +280,13 @@ def _run_script(
         message = (
             f"the command of attempt {finished.attempt} succeeded here: only its export is left"
         )
-        events.aside("notice", "progress", message)
-        write_environment(agent.runs, agent.blobs, number, finished.environment)
+        attempt.events.aside("notice", "progress", message)
+        write_environment(agent.runs, agent.blobs, attempt.number, finished.environment)
         return
-    secrets = _secrets(agent, events)
+    secrets = _secrets(agent, attempt.events)
     prepared = attempt.prepare(agent.inputs)
     prepared |= attempt.resume()
-    write_environment(agent.runs, agent.blobs, number, Path(prepared["VIRTUAL_ENV"]))
+    write_environment(agent.runs, agent.blobs, attempt.number, Path(prepared["VIRTUAL_ENV"]))
     if others is not None:
         prepared |= others.assemble(attempt.restored)
     attempt.run(inherited, {**secrets, **prepared}, others)

@@ -117,9 +117,9 @@ class Attempt:
     ) -> None:
         self._node = node
         self._spec = spec
-        self._number = number
+        self.number = number
         self._dirs = dirs
-        self._events = events
+        self.events = events
         self._patience = patience
         self._termination = termination
         self._checkpoints = checkpoints
@@ -127,14 +127,14 @@ class Attempt:
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
         """Stages code to inputs; returns the variables they add for the script."""
-        with self._events.stage("code", "unpacking the code"):
+        with self.events.stage("code", "unpacking the code"):
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self._spec.code_sha256)
         self._termination.check()
         variables = {"VIRTUAL_ENV": str(self._environment())}
         self._termination.check()
         if self._spec.data_prefix is not None:
-            with self._events.stage("data", "fetching the data set") as report:
+            with self.events.stage("data", "fetching the data set") as report:
                 root = self._node.shared_dir / "runner" / "data"
                 cache = DataCache(
                     access.data.transport, root, self._patience, report, self._termination.check
@@ -143,7 +143,7 @@ class Attempt:
             variables["RUNNER_DATA_DIR"] = str(folder)
         if self._spec.inputs:
             self._termination.check()
-            with self._events.stage("inputs", "fetching the inputs") as report:
+            with self.events.stage("inputs", "fetching the inputs") as report:
                 fetch = Fetch(
                     access,
                     self._node.shared_dir,
@@ -163,7 +163,7 @@ class Attempt:
     def _environment(self) -> Path:
         spec, code, shared = self._spec, self._dirs.code, self._node.shared_dir
         check = self._termination.check
-        with self._events.stage("environment", "preparing the Python environment") as report:
+        with self.events.stage("environment", "preparing the Python environment") as report:
             if spec.image is not None:
                 inside = ImageEnvironment(shared, spec.image, report, check)
                 file, pins = spec.requirements_file, spec.constraints
@@ -194,7 +194,7 @@ class Attempt:
         """
         environment = self._script_environment(inherited, prepared)
         write_shell_file(self._dirs.logs, environment, self._spec.secrets)
-        with self._events.stage("command", shlex.join(self._spec.command)):
+        with self.events.stage("command", shlex.join(self._spec.command)):
             checkpoints = self._checkpoints
             try:
                 ended = command.run_command(
@@ -219,7 +219,7 @@ class Attempt:
                 raise EvictedError
             self._check_end(ended)
         if self.finished is not None:
-            self.finished.save(self._number, Path(prepared["VIRTUAL_ENV"]))
+            self.finished.save(self.number, Path(prepared["VIRTUAL_ENV"]))
 
     def _must_stop(self, others: Gang | None) -> bool:
         if self._termination.requested or self._checkpoints.must_stop:
@@ -228,7 +228,7 @@ class Attempt:
 
     def export(self, runs: Container, prefix: str, others: Gang | None = None) -> list[OutputFile]:
         """Stage export; `others` as for `run`."""
-        with self._events.stage("export", "exporting the outputs") as report:
+        with self.events.stage("export", "exporting the outputs") as report:
             check_promised(self._dirs.output, self._spec.outputs)
             check = self._termination.check
             outputs = export_outputs(runs, prefix, self._dirs.output, report, check)
@@ -237,7 +237,7 @@ class Attempt:
             folders = {rank: folder_of(rank, outputs) for rank in others.members}
             ranks = others.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
             for rank in ranks:
-                name = NodeBlobs(self._spec.run_id, rank).attempt(self._number, OUTPUTS)
+                name = NodeBlobs(self._spec.run_id, rank).attempt(self.number, OUTPUTS)
                 outputs += read_list(runs, name, folders[rank])
             return sorted(outputs, key=lambda output: output.path)
 
@@ -292,7 +292,7 @@ class Attempt:
             **({"PYTHONPATH": modules} if modules else {}),
             "PATH": f"{bin_dir}{os.pathsep}{path}",
             "RUNNER_RUN_ID": self._spec.run_id,
-            "RUNNER_ATTEMPT": str(self._number),
+            "RUNNER_ATTEMPT": str(self.number),
             "RUNNER_OUTPUT_DIR": str(self._dirs.output),
             **self._named_outputs(),
             "RUNNER_CHECKPOINT_DIR": str(self._dirs.checkpoints),
