@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -146,7 +147,7 @@ class AttemptCheckpoints:
         stopped = ended is None or ended.stopped or ended.timed_out or ended.exit_code != 0
         self._thread.finish(
             final=stopped or self._termination.requested,
-            distrust=ended is None or ended.exit_code > SIGNAL_EXIT_CODE,
+            alive_ns=_when_killed(ended),
             timeout_s=min(left, default=None),
         )
 
@@ -182,3 +183,10 @@ class AttemptCheckpoints:
             options = os.WEXITED | os.WNOWAIT | os.WNOHANG
             return os.waitid(os.P_PID, self._pid, options) is None
         return False
+
+
+def _when_killed(ended: Ended | None) -> int | None:
+    """When a script that did not end by itself was last seen to run."""
+    if ended is None:
+        return time.time_ns()
+    return ended.alive_ns if ended.exit_code > SIGNAL_EXIT_CODE else None

@@ -64,7 +64,7 @@ class Checkpointing(threading.Thread):
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._final = False
-        self._distrust = False
+        self._alive_ns: int | None = None  # of a script that was killed
         self._superseded = False
         self._said: set[str] = set()
         self.committed = 0
@@ -92,13 +92,14 @@ class Checkpointing(threading.Thread):
         self._wake.set()
 
     def finish(
-        self, *, final: bool, distrust: bool = False, timeout_s: float | None = None
+        self, *, final: bool, alive_ns: int | None = None, timeout_s: float | None = None
     ) -> None:
         """The script ended: commit what it left (`final`), within the time, and stop.
 
-        With `distrust` it was killed: what it was writing just then may be torn.
+        One that was killed was last seen to run at `alive_ns`, a time of `time.time_ns`: what it
+        was writing just then may be torn.
         """
-        self._final, self._distrust = final, distrust
+        self._final, self._alive_ns = final, alive_ns
         self._ending.set()
         self._wake.set()
         if final and self.is_alive():
@@ -149,7 +150,6 @@ class Checkpointing(threading.Thread):
     def _tell(self, checkpoint: Checkpoint, took_s: float) -> None:
         self.took_s = took_s
         self.last, self.problem = checkpoint, self._left_out
-        self.committed += 1
         self._said -= PASSING
         self._events.aside(
             STAGE,
@@ -158,6 +158,7 @@ class Checkpointing(threading.Thread):
             checkpoint=checkpoint.number,
             **({"problem": self.problem} if self.problem else {}),
         )
+        self.committed += 1  # last: who sees it finds the rest
 
     def _progress(self) -> Callable[[int, int], None]:
         """For a commit that takes long."""
@@ -180,8 +181,8 @@ class Checkpointing(threading.Thread):
             listing = list_folder(self._folder)
             if not self._is_wanted(listing):
                 return None
-            if after and self._distrust:
-                self._check_torn(listing)
+            if after and self._alive_ns is not None:
+                self._check_torn(listing, self._alive_ns)
             strict = not after and time.monotonic() < patient_until
             try:
                 snapshot = self._snapshots.take(listing, strict=strict)
@@ -215,8 +216,8 @@ class Checkpointing(threading.Thread):
             return False
         return True
 
-    def _check_torn(self, listing: Listing) -> None:
-        torn = written_lately(self._folder, listing)
+    def _check_torn(self, listing: Listing, alive_ns: int) -> None:
+        torn = written_lately(self._folder, listing, alive_ns)
         if torn:
             raise UnsettledError(f"{min(torn)} was being written when the script was killed")
 

@@ -28,13 +28,15 @@ class Ended:
     """How the script ended: its exit code, 128 + n for signal n.
 
     `stopped` is whether it got SIGTERM because `terminated` had turned true; `at` is a time of
-    `time.monotonic`.
+    `time.monotonic`. It was last seen to run at `alive_ns`, a time of `time.time_ns`: on a busy
+    machine that may be long before it was seen to have ended.
     """
 
     exit_code: int
     timed_out: bool
     stopped: bool = False
     at: float = field(default_factory=time.monotonic, compare=False)
+    alive_ns: int = field(default_factory=time.time_ns, compare=False)
 
 
 def run_command(  # noqa: PLR0913 - all of one process
@@ -60,16 +62,18 @@ def run_command(  # noqa: PLR0913 - all of one process
     with adopting_orphans():
         ours = children()
         process = _start(command, cwd, environment, stdout, stderr)
+        script = _Script(process)
         try:
             on_start(process.pid)
-            why = _wait(process, timeout_s, terminated, grace_s)
+            why = _wait(script, timeout_s, terminated, grace_s)
         finally:
             # Not collected yet, so the group's id cannot belong to anybody else.
-            _signal_group(process, signal.SIGKILL)
+            script.signal_group(signal.SIGKILL)
             process.wait()
             kill_children(but=ours)
     code = process.returncode
-    return Ended(128 - code if code < 0 else code, why == "timeout", why == "terminated")
+    exit_code = 128 - code if code < 0 else code
+    return Ended(exit_code, why == "timeout", why == "terminated", alive_ns=script.alive_ns)
 
 
 def _start(
@@ -114,47 +118,54 @@ def _not_found(command: Sequence[str], problem: OSError) -> StageFailedError:
     return StageFailedError(STEP, "CommandNotFound", message, NOT_FOUND_EXIT_CODE)
 
 
+@dataclass
+class _Script:
+    process: subprocess.Popen[bytes]
+    alive_ns: int = field(default_factory=time.time_ns)
+
+    def has_exited(self, within_s: float) -> bool:
+        """Whether it exited within the time; it stays uncollected."""
+        until = time.monotonic() + within_s
+        options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+        while True:
+            now_ns = time.time_ns()
+            if os.waitid(os.P_PID, self.process.pid, options) is not None:
+                return True
+            self.alive_ns = now_ns
+            if time.monotonic() >= until:
+                return False
+            time.sleep(POLL_S)
+
+    def signal_group(self, number: signal.Signals) -> None:
+        # PermissionError is macOS's answer for a group of which only the zombie is left.
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.process.pid, number)
+
+
 def _wait(
-    process: subprocess.Popen[bytes],
+    script: _Script,
     timeout_s: float | None,
     terminated: Callable[[], bool],
     grace_s: Callable[[], float],
 ) -> str:
     """Wait for the exit without collecting it; what ended it: itself, timeout or terminated."""
     deadline = time.monotonic() + timeout_s if timeout_s else None
-    while not _has_exited(process, POLL_S):
+    while not script.has_exited(POLL_S):
         if terminated():
-            _stop(process, grace_s)
+            _stop(script, grace_s)
             return "terminated"
         if deadline is not None and time.monotonic() >= deadline:
-            _stop(process, lambda: TIMEOUT_GRACE_S)
+            _stop(script, lambda: TIMEOUT_GRACE_S)
             return "timeout"
     return "itself"
 
 
-def _stop(process: subprocess.Popen[bytes], grace_s: Callable[[], float]) -> None:
-    _signal_group(process, signal.SIGTERM)
+def _stop(script: _Script, grace_s: Callable[[], float]) -> None:
+    script.signal_group(signal.SIGTERM)
     began = time.monotonic()
-    while not _has_exited(process, POLL_S):
+    while not script.has_exited(POLL_S):
         if time.monotonic() - began < grace_s():
             continue
-        _signal_group(process, signal.SIGKILL)
-        while not _has_exited(process, 1.0):
+        script.signal_group(signal.SIGKILL)
+        while not script.has_exited(1.0):
             pass  # the kernel is still tearing it down
-
-
-def _has_exited(process: subprocess.Popen[bytes], within_s: float) -> bool:
-    """Whether it exited within the time; it stays uncollected."""
-    until = time.monotonic() + within_s
-    options = os.WEXITED | os.WNOWAIT | os.WNOHANG
-    while os.waitid(os.P_PID, process.pid, options) is None:
-        if time.monotonic() >= until:
-            return False
-        time.sleep(POLL_S)
-    return True
-
-
-def _signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
-    # PermissionError is macOS's answer for a group of which only the zombie is left.
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, number)

@@ -19,6 +19,7 @@ from runner.node.transport import StorageError
 
 logger = logging.getLogger(__name__)
 
+LAST_LINES_S = 1.0  # for the logs of a task that Batch ends
 LONG_FLUSH_S = 1.0  # a log of gigabytes may take longer than the training: its time has a name then
 
 
@@ -70,7 +71,7 @@ class Conclusion:
         """Say so and go: the run continues elsewhere, or the client decided its outcome."""
         logger.info("terminated by Batch during %s", step)
         self._end("terminated", None, step)
-        self._flush(timeout_s=1.0)
+        self._flush(LAST_LINES_S)
         return TERMINATED_EXIT_CODE
 
     def lost(self, err: StageFailedError) -> None:
@@ -82,7 +83,7 @@ class Conclusion:
 
     def left(self) -> int:
         """It was lost, and the run goes on, here or elsewhere."""
-        self._flush(timeout_s=1.0)
+        self._flush(LAST_LINES_S)
         return TERMINATED_EXIT_CODE
 
     def _flush(self, timeout_s: float | None = None) -> None:

@@ -187,10 +187,10 @@ class Gang:
             while waiting := [m for m in self.members.values() if not done(m)]:
                 self.check()
                 self.check_preparing()
-                self._raise_late(waiting, word, time.monotonic() - began)
                 names = ", ".join(member.doing for member in waiting)
                 count = len(self.members)
                 say(f"not {word} yet: {names}", count - len(waiting), count, "nodes")
+                self._raise_late(waiting, word, time.monotonic() - began)
                 self._news.wait(POLL_S)
 
     def _raise_late(self, waiting: list[Member], word: str, waited_s: float) -> None:

@@ -73,22 +73,26 @@ class NoticeWatch(threading.Thread):
         self._is_named = False
         self._forgotten = ""
         self._told: Notice | None = None
+        self._news = threading.Lock()  # of what `_poll`, `tell` and `forget` decide on
         self.notice: Notice | None = None
         self.on_notice: Callable[[Notice], None] | None = None
 
     def forget(self) -> None:
         """Nothing came of the notice: it counts no more."""
-        if self.notice is not None:
-            self._forgotten, self.notice = self.notice.event_id, None
-        self._told = None
+        with self._news:
+            if self.notice is not None:
+                self._forgotten, self.notice = self.notice.event_id, None
+            self._told = None
 
     def tell(self, notice: Notice) -> None:
         """A node that this one works with is about to go: from any thread, as if it were ours."""
-        self._told = notice
-        if self.notice is None:
-            self.notice = notice
-            if self.on_notice is not None:
-                self.on_notice(notice)
+        with self._news:
+            self._told = notice
+            is_new = self.notice is None
+            if is_new:
+                self.notice = notice
+        if is_new and self.on_notice is not None:
+            self.on_notice(notice)
 
     def run(self) -> None:
         """Thread body."""
@@ -115,13 +119,14 @@ class NoticeWatch(threading.Thread):
         preempts = [event for event in events if event.get("EventType") == "Preempt"]
         ours = next((event for event in preempts if self._concerns_us(event)), None)
         event_id = str(ours.get("EventId", "")) if ours else ""
-        if ours is None or event_id == self._forgotten:
-            self.notice = self._told
-            return
-        is_new = self.notice is None or self.notice.event_id != event_id
-        self.notice = Notice(event_id, time.monotonic() + _left_s(ours, date))
+        with self._news:
+            if ours is None or event_id == self._forgotten:
+                self.notice = self._told
+                return
+            is_new = self.notice is None or self.notice.event_id != event_id
+            self.notice = notice = Notice(event_id, time.monotonic() + _left_s(ours, date))
         if is_new and self.on_notice is not None:
-            self.on_notice(self.notice)
+            self.on_notice(notice)
 
     def _concerns_us(self, event: Mapping[str, Any]) -> bool:
         if not self._is_named:

@@ -170,17 +170,18 @@ def _check_still(part: Path, state: FileState, path: str) -> None:
         raise UnsettledError(f"{path} changed while it was read")
 
 
-def written_lately(folder: Path, listing: Listing) -> set[str]:
-    """Files whose last change was a write less than a second ago.
+def written_lately(folder: Path, listing: Listing, alive_ns: int | None = None) -> set[str]:
+    """Files whose last change was a write less than a second ago, or before `alive_ns`, or later.
 
     Renaming a file, and linking it, changes its ctime only. What a process was writing in place
     when it was killed looks like that; so does a small file that was renamed within a tick of its
     last write, for which a second is not much.
     """
     now = time.time_ns()
+    since = (now if alive_ns is None else alive_ns) - LATELY_NS
     found: set[str] = set()
     for path, state in listing.files.items():
-        if not 0 <= now - state.mtime_ns < LATELY_NS:
+        if not since < state.mtime_ns <= now:
             continue
         try:
             if (folder / path).lstat().st_ctime_ns <= state.mtime_ns:

@@ -40,7 +40,7 @@ def patience(monkeypatch: pytest.MonkeyPatch) -> Patience:
 
 @pytest.fixture
 def container(service: FakeBlobs, patience: Patience) -> Container:
-    return Container(Transport(service.url, SasCredential("sv=1&sig=s%2Bx"), patience, 5.0))
+    return Container(Transport(service.url, SasCredential("sv=1&sig=s%2Bx"), patience, 60.0))
 
 
 @pytest.fixture

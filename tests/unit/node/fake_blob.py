@@ -54,6 +54,8 @@ class FakeBlobs:
     delays: random.Random | None = None  # requests take up to 20 ms, in an order of chance
     lose_every: int = 0  # the answer of every n-th request is lost; 0 is none
     connections: int = 0
+    connected: int = 0  # of them now
+    lock: threading.RLock = field(default_factory=threading.RLock)  # of every change of a blob
     gone: bool = False  # the container is
     refuse_delete: bool = False
     away_from: int | None = None  # from this request on, counted from 1, nothing answers
@@ -93,7 +95,15 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.service.connections += 1
+        with self.service.lock:
+            self.service.connections += 1
+            self.service.connected += 1
+
+    def finish(self) -> None:
+        with contextlib.suppress(OSError):  # who was there is gone
+            super().finish()
+        with self.service.lock:
+            self.service.connected -= 1
 
     def do_GET(self) -> None:
         self._serve()
@@ -151,7 +161,8 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.command == "DELETE" and self.service.refuse_delete:
             self._answer(403, code="AuthorizationPermissionMismatch")
         elif self.command == "DELETE":
-            found = self.service.blobs.pop(name, None)
+            with self.service.lock:
+                found = self.service.blobs.pop(name, None)
             self._answer(202 if found else 404, code="" if found else "BlobNotFound")
         elif query.get("comp") == "list":
             self._list(query)
@@ -159,10 +170,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._read(name)
 
     def _put(self, name: str, query: dict[str, str], body: bytes) -> None:
-        blobs = self.service.blobs
         while name and name == self.service.hold_put:
             self.service.held = True
             time.sleep(0.01)
+        with self.service.lock:
+            self._change(name, query, body)
+
+    def _change(self, name: str, query: dict[str, str], body: bytes) -> None:
+        blobs = self.service.blobs
         if name == self.service.refuse_put:
             self._answer(403, code="AuthorizationPermissionMismatch")
             return
@@ -218,15 +233,16 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(206, bytes(blob.data[int(found[1]) : last]), headers=headers)
 
     def _list(self, query: dict[str, str]) -> None:
-        names = sorted(n for n in self.service.blobs if n.startswith(query.get("prefix", "")))
+        blobs = dict(self.service.blobs)  # as they are now
+        names = sorted(n for n in blobs if n.startswith(query.get("prefix", "")))
         start = int(query.get("marker", "0"))
         page = names[start : start + self.service.page_size]
         end = start + len(page)
         marker = str(end) if end < len(names) else ""
         entries = "".join(
             f"<Blob><Name>{escape(name)}</Name><Properties><Content-Length>"
-            f"{len(self.service.blobs[name].data)}</Content-Length>"
-            f"<BlobType>{self.service.blobs[name].kind}</BlobType></Properties></Blob>"
+            f"{len(blobs[name].data)}</Content-Length>"
+            f"<BlobType>{blobs[name].kind}</BlobType></Properties></Blob>"
             for name in page
         )
         xml = (

@@ -213,8 +213,7 @@ def test_next_attempt_continues_logs_and_numbers(task: Task, until: Until) -> No
     )
     lost = task.start()
     until(lambda: task.text("logs/stdout.txt"))
-    lost.kill()  # the node is gone: no end.json
-    lost.wait()
+    task.kill(lost)  # the node is gone: no end.json
     assert task.run() == 0
     assert task.text("logs/stdout.txt") == "attempt 1\nattempt 2\n"
     assert task.json("attempts/2/start.json")["log_offsets"] == {"stdout": 10, "stderr": 0}

@@ -37,6 +37,11 @@ def assert_outputs_are_as_promised(task: Task) -> None:
 
 def forget_last_seconds(service: FakeBlobs, name: str, chance: random.Random) -> None:
     """What a killed Azurite does: an append blob is shorter, or was never there."""
+    with service.lock:
+        _forget(service, name, chance)
+
+
+def _forget(service: FakeBlobs, name: str, chance: random.Random) -> None:
     blob = service.blobs.get(name)
     if blob is None:
         return

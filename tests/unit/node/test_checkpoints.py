@@ -14,14 +14,15 @@ from tests.unit.node.agent_task import RUN, Task
 
 Until = Callable[[Callable[[], object]], None]
 QUICK = {"interval_s": 0.1, "keep": 3, "max_bytes": 1 << 30}
-# Counts up to $1, a file renamed into place for every number; goes on where the folder says.
+# Counts up to $1, a file renamed into place for every number; goes on where the folder says. With
+# $2 it goes on until it may go.
 COUNTER = """
 import os, sys, time
 folder = os.environ["RUNNER_CHECKPOINT_DIR"]
 path = os.path.join(folder, "counter")
 number = int(open(path).read()) if os.path.exists(path) else 0
 print("from", number, os.environ.get("RUNNER_RESUMED", "0"), flush=True)
-while number < int(sys.argv[1]):
+while number < int(sys.argv[1]) or ("go" in sys.argv and not os.path.exists("../../go")):
     number += 1
     with open(path + ".new", "w") as out:
         out.write(str(number))
@@ -33,8 +34,9 @@ print("to", number)
 
 def manifests(task: Task) -> list[dict[str, Any]]:
     """All, in their order."""
-    names = [n for n in task.service.blobs if n.startswith(f"{RUN}/checkpoints/")]
-    found = [json.loads(task.service.data(n)) for n in names if n.endswith("/manifest.json")]
+    blobs = dict(task.service.blobs)  # while the agent writes others, and deletes these
+    names = [n for n in blobs if n.startswith(f"{RUN}/checkpoints/")]
+    found = [json.loads(bytes(blobs[n].data)) for n in names if n.endswith("/manifest.json")]
     return sorted(found, key=lambda m: (m["attempt"], m["checkpoint"]))
 
 
@@ -45,23 +47,24 @@ def content(task: Task, manifest: dict[str, Any], path: str) -> bytes:
     return data
 
 
-def submit_counter(task: Task, to: int, **changes: Any) -> None:
-    command = ["python", "train.py", str(to)]
+def submit_counter(task: Task, to: int, *words: str, **changes: Any) -> None:
+    command = ["python", "train.py", str(to), *words]
     task.submit(COUNTER, **{"command": command, "checkpoints": QUICK, **changes})
 
 
 @pytest.mark.feature(32)
 def test_killed_task_goes_on_from_the_newest_checkpoint(task: Task, until: Until) -> None:
-    submit_counter(task, 150)
+    submit_counter(task, 0, "go")
     first = task.start()
     until(lambda: len(manifests(task)) >= 2)
-    first.kill()
-    first.wait()
+    task.kill(first)
     newest = manifests(task)[-1]
     number = int(content(task, newest, "counter"))
+    (task.folder / "task-1").mkdir()
+    (task.folder / "task-1" / "go").touch()
     assert task.run() == 0, task.output
     assert f"from {number} 1\n" in task.text("logs/stdout.txt")
-    assert task.text("logs/stdout.txt").endswith("to 150\n")
+    assert task.text("logs/stdout.txt").endswith(f"from {number} 1\nto {number}\n")
     resumed = task.json("attempts/2/resume.json")
     assert (resumed["checkpoint"], resumed["attempt"]) == (newest["checkpoint"], 1)
     ends = [e for e in task.lines("attempts/2/events.jsonl") if e["stage"] == "restore"]
@@ -79,9 +82,12 @@ def test_first_attempt_restores_nothing_and_says_nothing(task: Task) -> None:
     assert not task.has("attempts/1/resume.json")
 
 
-def test_only_the_last_checkpoints_and_their_files_are_kept(task: Task) -> None:
-    submit_counter(task, 100, checkpoints={**QUICK, "keep": 2})
-    assert task.run() == 0, task.output
+def test_only_the_last_checkpoints_and_their_files_are_kept(task: Task, until: Until) -> None:
+    submit_counter(task, 0, "go", checkpoints={**QUICK, "keep": 2})
+    process = task.start()
+    until(lambda: max([m["checkpoint"] for m in manifests(task)], default=0) > 4)
+    (task.folder / "task-0" / "go").touch()
+    assert process.wait(60) == 0
     found = manifests(task)
     committed = task.json("result.json")["checkpoint"]["committed"]
     late = found[-1]["checkpoint"] - committed
@@ -93,17 +99,20 @@ def test_only_the_last_checkpoints_and_their_files_are_kept(task: Task) -> None:
     assert len(files) <= 3
 
 
-def test_unchanged_folder_is_committed_once(task: Task) -> None:
+def test_unchanged_folder_is_committed_once(task: Task, until: Until) -> None:
     script = (
         "import os, time\n"
         "path = os.environ['RUNNER_CHECKPOINT_DIR'] + '/model'\n"
         "open(path, 'w').write('weights')\n"
-        "time.sleep(2.5)\n"
+        "while not os.path.exists('../../go'): time.sleep(0.01)\n"
         "os.utime(path)\n"
         "time.sleep(0.5)\n"
     )
     task.submit(script, checkpoints=QUICK)
-    assert task.run() == 0, task.output
+    process = task.start()
+    until(lambda: manifests(task))
+    (task.folder / "task-0" / "go").touch()
+    assert process.wait(60) == 0
     assert len(manifests(task)) == 1
     puts = [p for m, p, _ in task.service.requests if m == "PUT" and "/checkpoints/files/" in p]
     assert len(puts) == 1
@@ -137,10 +146,16 @@ def test_what_a_script_saves_at_its_time_limit_is_committed(task: Task) -> None:
         "    open(os.environ['RUNNER_CHECKPOINT_DIR'] + '/model', 'w').write('weights')\n"
         "    sys.exit(0)\n"
         "signal.signal(signal.SIGTERM, save)\n"
+        "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})\n"
         "time.sleep(60)\n"
     )
-    task.submit(script, timeout_s=3)
-    assert task.run() == 124
+    task.submit(script, timeout_s=1)
+    # Inherited: the limit may be over before the script has begun.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+    try:
+        assert task.run() == 124
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     assert task.json("result.json")["code"] == "Timeout"
     [manifest] = manifests(task)
     assert content(task, manifest, "model") == b"weights"
@@ -183,11 +198,10 @@ def test_run_without_checkpoints_commits_and_restores_none(task: Task) -> None:
 
 
 def test_another_run_is_resumed(task: Task, until: Until) -> None:
-    submit_counter(task, 1000)
+    submit_counter(task, 100_000)
     first = task.start()
     until(lambda: len(manifests(task)) >= 2)
-    first.kill()
-    first.wait()
+    task.kill(first)
     older, newest = manifests(task)[-2:]
     other = {n.replace(RUN, "first", 1): b for n, b in task.service.blobs.items() if RUN in n}
     for blob in other.values():
@@ -240,9 +254,12 @@ def test_folder_with_links_and_empty_folders_comes_back_as_it_was(task: Task) ->
     assert task.text("logs/stdout.txt") == "w step-1 ['empty', 'latest', 'none', 'step-1']\n"
 
 
-def test_folder_that_is_too_large_is_said_once_and_not_committed(task: Task) -> None:
-    submit_counter(task, 60, checkpoints={**QUICK, "max_bytes": 1})
-    assert task.run() == 0, task.output
+def test_folder_that_is_too_large_is_said_once_and_not_committed(task: Task, until: Until) -> None:
+    submit_counter(task, 60, "go", checkpoints={**QUICK, "max_bytes": 1})
+    process = task.start()
+    until(lambda: "max_size" in task.text("attempts/1/events.jsonl"))
+    (task.folder / "task-0" / "go").touch()
+    assert process.wait(60) == 0
     said = [e for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "checkpoint"]
     assert len(said) <= 1 + len(manifests(task))
     assert "checkpoints.max_size" in said[-1]["message"]

@@ -92,7 +92,8 @@ def test_time_limit_ends_the_script(run: Runner) -> None:
     assert time.monotonic() - started < 30
 
 
-def test_script_may_clean_up_after_sigterm(run: Runner) -> None:
+def test_script_may_clean_up_after_sigterm(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command_module, "TERMINATION_GRACE_S", 60.0)
     text = (
         "import signal, sys, time\n"
         "def stop(*_):\n print('saved', flush=True); sys.exit(5)\n"

@@ -135,9 +135,12 @@ def test_failure_of_another_rank_ends_all_and_is_named(gang: GangTask) -> None:
 
 def test_who_failed_first_is_named_when_others_fail_of_it(gang: GangTask) -> None:
     script = PID + (
+        "import signal\n"
+        "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"
+        "(shared / f'up-{rank}').touch()\n"
+        "while rank == 2 and len(list(shared.glob('up-*'))) < 3: time.sleep(0.01)\n"
         "if rank == 2: sys.exit(5)\n"
-        "while not (shared / 'pid-2').exists(): time.sleep(0.01)\n"
-        "time.sleep(1); sys.exit(1)\n"
+        "time.sleep(300)\n"
     )
     gang.submit(script, resources=RESOURCES)
     assert gang.run_gang(3) == 5, gang.output
@@ -169,7 +172,9 @@ def test_notice_of_another_node_saves_a_checkpoint_and_ends_the_attempt(
     gang: GangTask, imds: FakeImds, until: Until
 ) -> None:
     _begin_saving(gang, imds, until)
-    imds.preempt(9, "tvm-1")
+    imds.preempt(8, "tvm-1")
+    until((gang.work_dir(0) / "checkpoints/counter").exists)
+    imds.preempt(60, "tvm-0", "tvm-1", event_id="E-2")  # what follows may take its time
     until(lambda: gang.has("attempts/1/end.json"))
     end = gang.json("attempts/1/end.json")
     assert (end["why"], end["checkpoint"]["last"]) == ("terminated", 1)
@@ -180,7 +185,9 @@ def test_every_node_begins_again_when_the_eviction_is_called_off(
     gang: GangTask, imds: FakeImds, until: Until
 ) -> None:
     _begin_saving(gang, imds, until)
-    imds.preempt(5, "tvm-0")
+    imds.preempt(8, "tvm-0")
+    until((gang.work_dir(0) / "checkpoints/counter").exists)
+    imds.preempt(60, "tvm-0")  # what follows may take its time
     until(lambda: gang.has("attempts/1/end.json"))
     imds.events = []
     until(lambda: gang.has("nodes/1/attempts/2/start.json"))
@@ -267,6 +274,8 @@ if os.environ["RUNNER_ATTEMPT"] == "1":
     gang.submit(script, resources={"nodes": 2}, checkpoints={"interval_s": 0.2})
     primary = gang.start_gang(2)
     until(lambda: gang.has("checkpoints/1/manifest.json"))
+    for log in ("logs/stdout.txt", "nodes/1/stdout.txt"):
+        until(lambda log=log: gang.text(log).endswith("\n"))
     pids = gang.pids(2) or {}
     primary.kill()
     primary.wait(60)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import secrets
 import threading
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -22,15 +21,25 @@ from runner.node.members import Pace
 from runner.node.pulse import Rhythm
 from runner.node.rendezvous import find_primary
 
+# For what comes to pass, however slow the machine is; and for what does not.
+PATIENT = Pace(join_s=60.0, cause_s=60.0, finish_s=60.0, flush_s=0.3)
 QUICK = Pace(join_s=0.3, cause_s=0.3, finish_s=0.3, flush_s=0.3)
 HOSTS = Hosts(("127.0.0.1", "127.0.0.2", "127.0.0.3"), "127.0.0.1", is_primary=True)
 Until = Callable[[Callable[[], object]], None]
 
 
+class Lively(Rhythm):
+    """Says often that it is there, and has patience with the other."""
+
+    @property
+    def every_s(self) -> float:
+        return 0.05
+
+
 class Party:
     """A primary, and the links of those that came to it, by rank."""
 
-    def __init__(self, pace: Pace = QUICK, rhythm: Rhythm | None = None) -> None:
+    def __init__(self, pace: Pace = PATIENT, rhythm: Rhythm | None = None) -> None:
         self.token = secrets.token_hex(16)
         self.queue = LineQueue()
         self.stopped = False
@@ -94,6 +103,14 @@ def party() -> Iterator[Party]:
     made.gang.close()
 
 
+@pytest.fixture
+def hasty() -> Iterator[Party]:
+    """Its primary waits for nothing long."""
+    made = Party(QUICK)
+    yield made
+    made.gang.close()
+
+
 def test_all_start_together_and_the_first_waits_for_the_others_to_end(party: Party) -> None:
     environment = party.assemble()
     assert environment["RUNNER_NODE_IPS"] == "127.0.0.1,127.0.0.2,127.0.0.3"
@@ -118,13 +135,13 @@ def test_node_lost_before_its_outputs_are_kept_fails_no_success_and_is_named(
     assert party.said()[-1] == "outputs of rank 2 on node tvm-2, if it has any, are not kept"
 
 
-def test_rank_that_serves_for_ever_is_stopped_and_no_failure(party: Party) -> None:
-    party.assemble()
-    party.links[1].send(**{"is": "ended"})
-    party.gang.settle(Ended(0, timed_out=False))
-    party.gang.close()
-    assert (party.links[2].receive() or {})["order"] == "stop"
-    assert party.said()[-1] == "rank 2 on node tvm-2 still ran 0.3 s after rank 0: stopped"
+def test_rank_that_serves_for_ever_is_stopped_and_no_failure(hasty: Party) -> None:
+    hasty.assemble()
+    hasty.links[1].send(**{"is": "ended"})
+    hasty.gang.settle(Ended(0, timed_out=False))
+    hasty.gang.close()
+    assert (hasty.links[2].receive() or {})["order"] == "stop"
+    assert hasty.said()[-1] == "rank 2 on node tvm-2 still ran 0.3 s after rank 0: stopped"
 
 
 def test_rank_that_fails_after_the_first_has_ended_fails_the_run(party: Party) -> None:
@@ -136,10 +153,10 @@ def test_rank_that_fails_after_the_first_has_ended_fails_the_run(party: Party) -
     assert not [text for text in party.said() if "still ran" in text]
 
 
-def test_node_that_does_not_come_is_named(party: Party) -> None:
-    party.come(1, **{"is": "prepared", "port": 4000})
+def test_node_that_does_not_come_is_named(hasty: Party) -> None:
+    hasty.come(1, **{"is": "prepared", "port": 4000})
     with pytest.raises(StageFailedError) as caught:
-        party.gang.assemble(None)
+        hasty.gang.assemble(None)
     assert caught.value.code == "NodesMissing"
     assert "rank 2 on node 127.0.0.3" in caught.value.message
 
@@ -152,8 +169,13 @@ def test_node_that_vanishes_before_the_start_is_lost(party: Party) -> None:
 
 
 def test_node_that_says_nothing_is_lost_and_told_so_should_it_wake_up(until: Until) -> None:
-    party = Party(rhythm=Rhythm(0.3))
+    party = Party(rhythm=Rhythm(60.0))
     party.come(1)
+    link = party.gang.members[1].link
+    assert link is not None
+    party.gang.rhythm = Rhythm(0.3)
+    link.set_timeout(0.3)
+    party.links[1].send(**{"is": "stage", "text": "its last words"})  # from now on it counts
     until(lambda: party.gang.failed)
     with pytest.raises(NodeLostError) as caught:
         party.gang.check_preparing()
@@ -168,16 +190,17 @@ def test_node_that_says_nothing_is_lost_and_told_so_should_it_wake_up(until: Unt
 
 
 def test_primary_says_all_the_time_that_it_is_there() -> None:
-    party = Party(rhythm=Rhythm(6.0))
+    party = Party(rhythm=Lively(60.0))
     party.come(1)
     assert [party.links[1].receive() for _ in range(2)] == [{"order": "here"}] * 2
     party.gang.close()
 
 
-def test_nodes_that_do_not_get_ready_in_time_are_named_with_what_they_do() -> None:
-    party = Party(pace=replace(QUICK, join_s=60.0, behind_s=0.3))
+def test_nodes_that_do_not_get_ready_in_time_are_named_with_what_they_do(until: Until) -> None:
+    party = Party(pace=replace(PATIENT, behind_s=0.3))
     party.come(1, **{"is": "prepared", "port": 4000})
     party.come(2, **{"is": "stage", "text": "installing packages"})
+    until(lambda: party.gang.members[1].port and party.gang.members[2].stage)
     with pytest.raises(StageFailedError) as caught:
         party.gang.assemble(None)
     assert caught.value.code == "NodesLate"
@@ -186,7 +209,7 @@ def test_nodes_that_do_not_get_ready_in_time_are_named_with_what_they_do() -> No
 
 
 def test_waiting_for_nodes_fills_no_log() -> None:
-    party = Party(pace=replace(QUICK, join_s=1.5))
+    party = Party(pace=replace(PATIENT, join_s=1.5))
     party.come(1)
     with pytest.raises(StageFailedError):
         party.gang.assemble(None)
@@ -195,7 +218,7 @@ def test_waiting_for_nodes_fills_no_log() -> None:
 
 
 def test_preparing_has_an_end_on_the_primary_too(until: Until) -> None:
-    party = Party(pace=replace(QUICK, prepare_s=0.05))
+    party = Party(pace=replace(PATIENT, prepare_s=0.05))
     until(lambda: _trouble(party.gang) == "NodesLate")
     party.gang.close()
     assert not _trouble(party.gang), "what follows is not held up by it"
@@ -276,17 +299,16 @@ def test_script_killed_with_its_node_is_not_what_failed(party: Party, until: Unt
         party.gang.settle(Ended(143, timed_out=False, stopped=True))
 
 
-def test_first_to_fail_is_named_by_when_it_failed(party: Party, until: Until) -> None:
-    party.assemble()
+def test_first_to_fail_is_named_by_when_it_failed(hasty: Party, until: Until) -> None:
+    hasty.assemble()
     before = Ended(1, timed_out=False)
-    time.sleep(0.05)
     for rank in (2, 1):
         words = {"step": "command", "code": "CommandFailed", "message": "x", "exit_code": rank}
-        party.links[rank].send(**{"is": "failed"}, **words)
-        until(lambda rank=rank: party.gang.members[rank].failure)
-    party.gang.settle(before)  # the primary's own script came first: the attempt says so
+        hasty.links[rank].send(**{"is": "failed"}, **words)
+        until(lambda rank=rank: hasty.gang.members[rank].failure)
+    hasty.gang.settle(before)  # the primary's own script came first: the attempt says so
     with pytest.raises(StageFailedError, match="rank 2 on node tvm-2: x") as caught:
-        party.gang.settle(Ended(1, timed_out=False))
+        hasty.gang.settle(Ended(1, timed_out=False))
     assert (caught.value.rank, caught.value.exit_code) == (2, 2)
 
 

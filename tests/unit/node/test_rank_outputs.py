@@ -63,7 +63,8 @@ def test_checkpoint_files_of_another_rank_are_told_of_while_the_script_runs(
         + """
 import time
 folder = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"])
-(folder / f"shard-{rank}").write_text("x" * 2000)
+(out / "new").write_text("x" * 2000)
+(out / "new").rename(folder / f"shard-{rank}")
 while not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
     time.sleep(0.02)
 """
@@ -81,9 +82,21 @@ while not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
     assert [e for e in lines_of(gang, 1) if e["stage"] == "notice"]
 
 
-def test_what_a_stopped_rank_leaves_behind_is_said_in_its_log(gang: GangTask) -> None:
-    gang.submit(WRITES + "sys.exit(3 if rank == '0' else 0)\n", resources={"nodes": 2})
-    assert gang.run_gang(2) == 3
+def test_what_a_stopped_rank_leaves_behind_is_said_in_its_log(gang: GangTask, until: Until) -> None:
+    script = (
+        WRITES
+        + """
+import time
+while rank == "0" and not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
+    time.sleep(0.02)
+sys.exit(3 if rank == "0" else 0)
+"""
+    )
+    gang.submit(script, resources={"nodes": 2})
+    primary = gang.start_gang(2)
+    until(lambda: ("command", "end") in [(e["stage"], e["state"]) for e in lines_of(gang, 1)])
+    (gang.shared / "go").touch()
+    assert primary.wait(60) == 3
     [text] = [e["message"] for e in lines_of(gang, 1) if e["stage"] == "notice"]
     assert text.startswith("1 file (9 bytes) in $RUNNER_OUTPUT_DIR are not kept: the run has not")
 

@@ -12,7 +12,7 @@ import pytest
 
 from runner.node import snapshot as snapshot_module
 from runner.node.folder_listing import being_written, list_folder
-from runner.node.snapshot import Snapshot, Snapshots, UnsettledError
+from runner.node.snapshot import Snapshot, Snapshots, UnsettledError, written_lately
 
 linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
 
@@ -86,11 +86,23 @@ def test_file_that_is_open_for_writing_is_waited_for(folder: Path) -> None:
 def test_file_written_in_place_is_taken_when_it_was_left_alone_for_a_second(
     folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert snapshot_module.LATELY_NS == 10**9
+    monkeypatch.setattr(snapshot_module, "LATELY_NS", 3600 * 10**9)  # a slow machine's second
     (folder / "a").write_text("a")
     with pytest.raises(UnsettledError):
         snapshots.take(list_folder(folder))
     monkeypatch.setattr(snapshot_module, "LATELY_NS", 0)
     assert texts(snapshots.take(list_folder(folder))) == {"a": "a"}
+
+
+def test_what_a_script_wrote_last_may_be_torn_however_late_its_end_is_noticed(
+    folder: Path,
+) -> None:
+    file, second = folder / "a", 10**9
+    file.write_text("a")
+    written = file.stat().st_mtime_ns
+    for alive_ns, torn in ((0, {"a"}), (second // 2, {"a"}), (2 * second, set[str]())):
+        assert written_lately(folder, list_folder(folder), written + alive_ns) == torn
 
 
 def test_renamed_file_is_taken_at_once(folder: Path, snapshots: Snapshots) -> None:

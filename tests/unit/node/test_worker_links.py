@@ -18,6 +18,7 @@ from typing import cast
 import psutil
 import pytest
 
+from runner.node import reunion as reunion_module
 from runner.node.events import EventLog
 from runner.node.failures import TerminatedError
 from runner.node.hosts import Hosts
@@ -49,16 +50,29 @@ sys.exit(keep(work, stopped_s=0.2))
 """
 
 
+class Lively(Rhythm):
+    """Says often that it is there, and has patience with the other."""
+
+    @property
+    def every_s(self) -> float:
+        return 0.05
+
+
+@pytest.fixture(autouse=True)
+def knocks_are_fresh_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of a slow machine knock at longer intervals."""
+    monkeypatch.setattr(reunion_module, "FRESH_S", 600.0)
+
+
 @pytest.fixture
-def ends() -> Iterator[tuple[Link, Link]]:
+def ends(until: Until) -> Iterator[tuple[Link, Link]]:
     """A link's two ends: the primary's, the worker's."""
     token, came = secrets.token_hex(16), list[Link]()
     door = Door("127.0.0.1", token, lambda link, _: came.append(link))
     door.start()
     found = find_primary("127.0.0.1", token, within_s=30)
     assert found is not None
-    while not came:
-        pass
+    until(lambda: came)
     yield came[0], found
     door.close()
     for link in (came[0], found):
@@ -77,7 +91,7 @@ def test_worker_of_a_frozen_primary_ends_its_script(ends: tuple[Link, Link], unt
 
 
 def test_worker_says_all_the_time_that_it_is_there(ends: tuple[Link, Link]) -> None:
-    primary = Primary(ends[1], Termination(on_first=lambda: None), Rhythm(6.0))
+    primary = Primary(ends[1], Termination(on_first=lambda: None), Lively(60.0))
     primary.start()
     assert [ends[0].receive() for _ in range(2)] == [{"is": "here"}] * 2
     ends[0].send(order="here")
