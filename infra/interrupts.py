@@ -32,10 +32,12 @@ def wait_out(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
 
     threading.Thread(target=run, daemon=True).start()
     interrupted = False
-    while not ended.is_set():
-        try:
+    while True:
+        try:  # all of it, to the last look: a Ctrl-C between two of them is one as well
             begin.set()
-            ended.wait(_LOOK_S)
+            while not ended.wait(_LOOK_S):
+                pass
+            break
         except KeyboardInterrupt:
             if interrupted:
                 raise

@@ -17,6 +17,7 @@ from batch_emulator.executor.marks import marks_below
 _PROC = Path("/proc")
 _TASK_MARKER = "AZ_BATCH_TASK_DIR"
 _NODE_MARKER = "AZ_BATCH_NODE_ROOT_DIR"
+_ROUNDS = 500  # 5 s and more: what is killed goes when it has a turn, on a busy machine late
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +112,7 @@ def alive(pids: Iterable[int]) -> set[int]:
     return running
 
 
-def kill_task_members(pid: int, task_dir: Path, rounds: int = 5) -> None:
+def kill_task_members(pid: int, task_dir: Path, rounds: int = _ROUNDS) -> None:
     """SIGKILL until nothing of the task is left: processes can fork between look and kill."""
     for _ in range(rounds):
         left = task_members(pid, task_dir) - {pid}
@@ -121,7 +122,7 @@ def kill_task_members(pid: int, task_dir: Path, rounds: int = 5) -> None:
         time.sleep(0.01)  # in a worker thread: the kernel needs a moment to end them
 
 
-def kill_node_members(*folders: Path, rounds: int = 5) -> int:
+def kill_node_members(*folders: Path, rounds: int = _ROUNDS) -> int:
     """SIGKILL everything of the nodes at or below the folders; how many processes there were."""
     ended: set[int] = set()
     for _ in range(rounds):

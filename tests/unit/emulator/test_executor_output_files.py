@@ -201,7 +201,7 @@ def test_terminated_task_still_uploads_and_a_lost_node_does_not(
         task = asyncio.create_task(executor.run(launch, ignore))
         await eventually((node.working_dir / "ready").exists, "the command has begun")
         await getattr(executor, kill)(launch.key)
-        return await asyncio.wait_for(task, 20)
+        return await asyncio.wait_for(task, 120)
 
     for kill in ("kill", "kill_now"):
         assert in_executor(lambda executor, kill=kill: scenario(executor, kill)).failure is not None

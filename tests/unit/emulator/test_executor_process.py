@@ -165,7 +165,7 @@ def test_task_directory_that_cannot_be_made_is_a_server_error(node: Node) -> Non
 def test_wall_clock_limit_ends_the_task_without_retry(node: Node) -> None:
     started = time.monotonic()
     outcome = node.run("/bin/sleep 600", wall_clock_s=0.2)
-    assert time.monotonic() - started < 20
+    assert time.monotonic() - started < 60
     assert (outcome.exit_code, outcome.retryable) == (-15, False)
     assert outcome.failure is not None
     assert outcome.failure.code == "TaskEnded"
@@ -177,7 +177,7 @@ def test_wall_clock_limit_that_is_not_reached_does_nothing(node: Node) -> None:
 
 
 def run_and(
-    node: Node, command: str, ready: str, kill: str, *, grace_s: float = 5.0
+    node: Node, command: str, ready: str, kill: str, *, grace_s: float = 60.0
 ) -> tuple[Outcome, str]:
     """Run a command, wait for it to write the file `ready`, then call the executor's `kill`."""
 
@@ -186,7 +186,7 @@ def run_and(
         file = node.working_dir / ready
         await eventually(lambda: file.exists() and bool(file.read_text()), f"{ready} is written")
         await getattr(executor, kill)("job/task/1")
-        return await asyncio.wait_for(task, 20), file.read_text()
+        return await asyncio.wait_for(task, 120), file.read_text()
 
     return in_executor(scenario, kill_grace_s=grace_s)
 
@@ -253,7 +253,7 @@ def test_what_a_command_leaves_behind_ends_with_it(node: Node) -> None:
     outcome = node.run("/bin/sh -c 'sleep 600 & echo $! > child'")
     assert outcome.exit_code == 0
     pid = int((node.working_dir / "child").read_text())
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while running(pid) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert not running(pid)

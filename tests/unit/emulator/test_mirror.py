@@ -105,7 +105,7 @@ def test_files_that_are_being_written_wait(blobs: BlobStore, folder: Path) -> No
         (folder / "log").write_text("half a li")
         (folder / "done").write_text("whole")
         aged(folder / "done")
-        await mirror.push(settled_s=2)
+        await mirror.push(settled_s=20)
         assert sorted(blobs.containers["c"]) == ["a", "deep/er/b", "done"]
         await mirror.push()
         assert blobs.containers["c"]["log"] == b"half a li"

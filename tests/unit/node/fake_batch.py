@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import threading
 from collections import deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
@@ -28,6 +29,7 @@ class FakeBatch:
     refuse: dict[str, str] = field(default_factory=dict)
     busy: set[str] = field(default_factory=set)
     url: str = ""
+    lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, task: dict[str, Any]) -> dict[str, Any]:
         """What the service says of one task."""
@@ -61,7 +63,8 @@ class _Handler(BaseHTTPRequestHandler):
             status, code = answer
             self._send(status, {"code": code, "message": {"value": f"said {code}"}})
             return
-        results = [self.batch.add(task) for task in tasks]
+        with self.batch.lock:  # of two that add the same task, one does
+            results = [self.batch.add(task) for task in tasks]
         if answer == "lose":
             self.close_connection = True
             return

@@ -42,7 +42,7 @@ class Attempt:
         self.folder = tmp_path / f"{number}" / "checkpoints"
         self.folder.mkdir(parents=True, exist_ok=True)
         self.patience = Patience(0.0)
-        transport = Transport(service.url, SasCredential("s"), self.patience, 5.0)
+        transport = Transport(service.url, SasCredential("s"), self.patience, 60.0)
         self.container = Container(transport)
         self.snapshots = Snapshots(self.folder, self.folder.with_name("snapshots"))
         self.store = CheckpointStore(self.container, RunBlobs(RUN), number, keep)

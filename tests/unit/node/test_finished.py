@@ -45,6 +45,7 @@ def test_agent_killed_during_the_export_has_only_that_to_do_again(task: Task, un
     task.service.hold_put = f"{RUN}/output/model"
     process = task.start()
     until(lambda: task.service.held and len(task.text("metrics.jsonl").splitlines()) == 2)
+    until(lambda: task.text("logs/stdout.txt").endswith("\n"))
     process.kill()
     process.wait()
     task.service.hold_put = ""
