@@ -348,6 +348,7 @@ def test_killed_agent_leaves_no_uv_writing(
     agent.wait()
     uv_pid = int(calls(shared)[0].split()[0])
     until(lambda: not alive(uv_pid))
+    assert not alive(uv_pid)
 
 
 @pytest.mark.parametrize(

@@ -135,7 +135,7 @@ def save(*_):
     print("saved", number, flush=True)
     sys.exit(0)
 signal.signal(signal.SIGTERM, save)
-while number < 1000 and not os.path.exists("../../go"):
+while number < 100_000 and not os.path.exists("../../go"):
     number += 1
     time.sleep(0.02)
 """

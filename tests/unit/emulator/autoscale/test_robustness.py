@@ -148,7 +148,7 @@ def test_work_and_memory_are_bounded(text: str) -> None:
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert done.problem is not None
-    assert spent < 3.0
+    assert spent < 10.0  # without the bounds, hours
     assert peak < 100_000_000
 
 
