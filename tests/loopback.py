@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Generator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 _POLL_S = 0.01  # how late it notices that the block ended
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that was killed is no news, least of all on the stderr of the next test."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
 
 
 @contextlib.contextmanager
 def listening(handler: type[BaseHTTPRequestHandler], **shared: object) -> Generator[str]:
     """Its address, without a closing slash; `shared` become attributes of every handler."""
     quiet = {"log_message": lambda *_: None, **shared}
-    server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (handler,), quiet))
-    server.daemon_threads = True
+    server = _Server(("127.0.0.1", 0), type("Handler", (handler,), quiet))
     thread = threading.Thread(target=server.serve_forever, args=(_POLL_S,), daemon=True)
     thread.start()
     try:

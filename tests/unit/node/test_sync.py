@@ -33,6 +33,7 @@ def shipper(log: Path, container: Container) -> Iterator[Shipper]:
     started.start()
     yield started
     started._ending.set()
+    started.join(60)  # what it has to say is no other test's
 
 
 def append(path: Path, data: bytes) -> None:
