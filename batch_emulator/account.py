@@ -195,6 +195,11 @@ class Account:
         """Twelve hexadecimal digits for an id; the same in the same order for the same seed."""
         return f"{self.random.getrandbits(48):012x}"
 
+    def go_on(self, now: datetime) -> None:
+        """After a restart: what was given out before is not given out again, whatever the seed."""
+        if self.limits.seed is not None:
+            self.random = self.draw("restart", now.isoformat())
+
     def draw(self, *words: str) -> random.Random:
         """Chance of one thing's own: the same for a seed whatever else happens in between."""
         return random.Random("/".join((str(self._root), *words)))  # noqa: S311
@@ -217,11 +222,14 @@ class Account:
 
     def save_pool(self, pool: Pool) -> None:
         """The pool changed: write it, and let the scheduler look at it."""
-        self.journal.pools[pool.key] = pool
-        self.dirty_pools[pool.key] = pool
+        if self.pools.get(pool.key) is pool:  # what is gone is not written again
+            self.journal.pools[pool.key] = pool
+            self.dirty_pools[pool.key] = pool
 
     def save_node(self, node: Node) -> None:
         """The node changed: write it, and let the scheduler look at its pool."""
+        if node.pool.nodes.get(node.key) is not node:
+            return
         self.journal.nodes[(node.pool.key, node.key)] = node
         self.dirty_pools[node.pool.key] = node.pool
         if node.open and node.free_slots > 0:
@@ -231,7 +239,8 @@ class Account:
 
     def save_job(self, job: Job) -> None:
         """The job changed: write it, and let the scheduler look at it."""
-        self.journal.jobs[job.key] = job
+        if not job.erasing:  # its row goes first
+            self.journal.jobs[job.key] = job
         self.wake_job(job)
 
     def wake_job(self, job: Job) -> None:
@@ -246,8 +255,9 @@ class Account:
 
     def save_schedule(self, schedule: JobSchedule) -> None:
         """The schedule changed: write it, and let the scheduler look at it."""
-        self.journal.schedules[schedule.key] = schedule
-        self.dirty_schedules[schedule.key] = schedule
+        if self.schedules.get(schedule.key) is schedule:
+            self.journal.schedules[schedule.key] = schedule
+            self.dirty_schedules[schedule.key] = schedule
 
     def save_task(self, task: Task) -> None:
         """The task changed: write it."""

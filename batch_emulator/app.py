@@ -88,7 +88,7 @@ class App:
         headers: Mapping[str, str],
         facts: tuple[str, str, datetime],
     ) -> Reply:
-        request_id, base_url, now = facts
+        request_id, base_url, _ = facts
         _refuse_web_pages(headers)
         method = scope["method"]
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
@@ -106,8 +106,10 @@ class App:
             if only_job is not None and key_of(params.get("jobId", "")) != only_job:
                 raise Fault("InsufficientAccountPermissions")
         path = raw_path.rstrip("/")
+        now = self.emulator.clock.now()  # much may have passed while the body came in
         request = (method, path, params, query, headers, whole, base_url, now, request_id)
         call = Call(self.emulator, *request, stream)
+        self._write()  # a handler finds in the store what is in memory
         try:
             result = handler(call)
             reply = await result if inspect.isawaitable(result) else result
@@ -141,10 +143,14 @@ class App:
         emulator = self.emulator
         if emulator.store.failed:
             return
-        emulator.store.write(emulator.account.take_journal())
+        self._write()
         if method not in ("GET", "HEAD"):
             emulator.loop.poke()
         await emulator.store.committed()
+
+    def _write(self) -> None:
+        if not self.emulator.store.failed:
+            self.emulator.store.write(self.emulator.account.take_journal())
 
     def _authenticate(
         self, method: str, path: str, query: str, headers: Mapping[str, str]

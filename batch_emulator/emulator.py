@@ -156,8 +156,12 @@ class Emulator:
         return running and not self.store.failed
 
     async def reset(self) -> None:
-        """End and forget all jobs, schedules and pools; returns when nothing of them is left."""
+        """End and forget all jobs, schedules and pools; returns when nothing of them is left.
+
+        Whoever adds others in the meantime keeps them.
+        """
         account, now = self.account, self.clock.now()
+        doomed = {*account.schedules.values(), *account.jobs.values(), *account.pools.values()}
         for schedule in list(account.schedules.values()):
             if schedule.state is not ScheduleState.DELETING:
                 schedules.delete(account, schedule, now)
@@ -168,8 +172,10 @@ class Emulator:
             if pool.state is not PoolState.DELETING:
                 pools.delete(account, pool, now)
         self.loop.poke()
-        while self.healthy and (account.jobs or account.schedules or account.pools):
+        while self.healthy and doomed:
             await asyncio.sleep(_RESET_POLL_S)
+            there = (*account.schedules.values(), *account.jobs.values(), *account.pools.values())
+            doomed.intersection_update(there)
 
     async def close(self) -> None:
         """Stop everything that runs; the state on disk says it was interrupted."""

@@ -35,6 +35,7 @@ def load(account: Account, store: Store, now: datetime) -> None:
     account.seen(store.tasks.highest_order(), 0)
     for _, record in store.records("pools"):
         pool = pool_from(record)
+        account.seen(0, pool.etag)
         account.pools[pool.key] = pool
         account.dirty_pools[pool.key] = pool
         if pool.resize_deadline is not None:
@@ -63,6 +64,8 @@ def load(account: Account, store: Store, now: datetime) -> None:
         account.jobs[job.key] = job
         _load_tasks(account, store, job, now)
         _reopen(account, job)
+    if account.pools or account.jobs or account.schedules:
+        account.go_on(now)
     for pool in account.pools.values():
         begin_trace(account, pool, now)
         for node in list(pool.nodes.values()):
@@ -125,8 +128,10 @@ def _reopen(account: Account, job: Job) -> None:
     for visit in job.visits.values():
         if visit.state == "running":
             visit.state = "none"
+            account.save_job(job)
         if (visit.release or {}).get("state") == "running" and job.state in _ENDING:
             job.released = False  # release tasks that were interrupted run again
+            account.save_job(job)
     if job.deadline is not None and job.state is not JobState.COMPLETED:
         account.at(job.deadline, job)
     if job.spec.get("allowTaskPreemption"):

@@ -149,13 +149,20 @@ def _apply(account: Account, action: Action, now: datetime) -> None:
         case TerminateJob(job, reason):
             if job.state in jobs.TERMINABLE:
                 jobs.terminate(account, job, reason, now)
+        case BeginRelease(job) | FinishJob(job):
+            if action in _job(job):  # else it was terminated in the same turn
+                _apply_to_job(account, action, now)
+        case _:
+            _apply_to_pool(account, action, now)
+
+
+def _apply_to_job(account: Account, action: BeginRelease | FinishJob, now: datetime) -> None:
+    match action:
         case BeginRelease(job):
             preparation.begin_release(account, job, now)
         case FinishJob(job):
             jobs.finish(account, job, now)
             auto_pools.ended(account, job, now)
-        case _:
-            _apply_to_pool(account, action, now)
 
 
 def _apply_to_node(
@@ -197,7 +204,10 @@ def _apply_to_pool(
         return  # it went with its job in the same turn: its nodes left, and nothing is wanted
     match action:
         case AddNodes(_, dedicated, count):
-            nodes.add(account, pool, count, dedicated=dedicated, now=now)
+            if action in allocate(account, pool):
+                nodes.add(account, pool, count, dedicated=dedicated, now=now)
+            else:  # another pool got the cores, or the capacity has changed: decide again
+                account.dirty_pools[pool.key] = pool
         case Leave(node, why):
             nodes.leave(account, node, why, now)
         case EndResize(_, errors):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from batch_emulator.account import Account
-from batch_emulator.model import Execution, Json, Kind
+from batch_emulator.model import Execution, Json, Kind, Stop
 
 
 def show(account: Account, execution: Execution, document: Json) -> None:
     """The container of an execution was started, or ended. Not a change that moves the eTag [S]."""
-    if execution.key not in account.executions:
-        return
+    if execution.key not in account.executions or execution.stop is Stop.DISCARD:
+        return  # its row may be a namesake's by now
     node, job, task = execution.node, execution.job, execution.task
     if task is not None:
         if task.group is not None and execution.instance:

@@ -47,7 +47,7 @@ def completed(account: Account, task: Task, *, satisfies: bool) -> None:
 def free(account: Account, job: Job) -> None:
     """Set some free who wait no more, and the others when everybody else had their turn."""
     dependencies = job.dependencies
-    if dependencies is None or account.jobs.get(job.key) is not job:
+    if dependencies is None or job.erasing or account.jobs.get(job.key) is not job:
         return
     for key in dependencies.free(_FREED_AT_ONCE):
         child = job.live[key]

@@ -133,8 +133,9 @@ def preempt(account: Account, node: Node, now: datetime, why: str) -> None:
 
 def come_back(account: Account, node: Node, now: datetime) -> None:
     """Get another machine for a preempted node, or wait until there is capacity."""
+    away = node.state is NodeState.PREEMPTED and node.pool.nodes.get(node.key) is node
     due = node.due is not None and node.due <= now
-    if node.pool.nodes.get(node.key) is not node or not (due or _waits(node)):
+    if not away or not (due or _waits(node)):
         return
     node.due = None
     if has_room(account, node.pool):
@@ -151,6 +152,7 @@ def apply_due(account: Account, action: Preempt, now: datetime) -> None:
         preempt(account, node, now, node.notice.why)
     elif node.evict_at is not None and node.evict_at <= now:
         node.evict_at = None
+        account.save_node(node)
         if evictable(node):
             evict(account, node, now, why=action.why)
 

@@ -48,7 +48,13 @@ def set_subtask(account: Account, execution: Execution, state: str, now: datetim
         info["startTime" if state == "running" else "endTime"] = time_text(now)
     name = f"{task.job.id}/{task.id}/{execution.instance}"
     account.events.add(now, "subtask.state", name, state)
-    account.save_task(task)
+    _save(account, execution)
+
+
+def _save(account: Account, execution: Execution) -> None:
+    """Write the task, unless it was deleted: its row may be a namesake's by now."""
+    if execution.task is not None and execution.stop is not Stop.DISCARD:
+        account.save_task(execution.task)
 
 
 def stays(account: Account, execution: Execution, outcome: Outcome | None) -> bool:
@@ -61,6 +67,7 @@ def stays(account: Account, execution: Execution, outcome: Outcome | None) -> bo
     group.waiting.discard(execution.instance)
     if execution.instance:
         group.subtasks[execution.instance - 1]["exitCode"] = outcome.exit_code
+        _save(account, execution)
     if not group.waiting:
         group.coordinated = True
         account.effects.append(Start(group.members[0]))
@@ -84,6 +91,7 @@ def ended(account: Account, execution: Execution, outcome: Outcome | None, now: 
         for other in group.members:
             if other.key in account.executions:
                 stop_execution(account, other, Stop.GROUP)
+    _save(account, execution)  # also what it used
     if group.left == 0:
         _settle(account, task, group, now)
 

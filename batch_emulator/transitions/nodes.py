@@ -175,7 +175,8 @@ def start_task_ended(
     if execution.stop is not None or outcome is None or info is None:
         return
     allowed = execution.body.get("maxTaskRetryCount") or 0
-    if outcome.retryable and (allowed == -1 or info["retryCount"] < allowed):
+    goes = node.state is NodeState.LEAVING_POOL or node.next_state is not None
+    if outcome.retryable and not goes and (allowed == -1 or info["retryCount"] < allowed):
         info["retryCount"] += 1
         info["lastRetryTime"] = time_text(now)
         account.save_node(node)

@@ -100,8 +100,12 @@ def preparation_ended(
         _close(visit.preparation, outcome, now)
         _turn_away(account, waiting, Stop.LOST if execution.stop is Stop.LOST else None)
     elif _again(visit, execution.body, outcome, now):
-        visit.waiting = waiting
-        start(account, job, node, Kind.PREPARATION, execution.body)
+        visit.waiting = [one for one in waiting if one.stop is None]
+        if visit.waiting:
+            start(account, job, node, Kind.PREPARATION, execution.body)
+        else:  # who comes next begins anew
+            visit.state = "none"
+            _close(visit.preparation, outcome, now)
     else:
         _close(visit.preparation, outcome, now)
         passed = failure_info(outcome) is None or execution.body.get("waitForSuccess") is False
@@ -144,7 +148,8 @@ def _let_in(account: Account, waiting: list[Execution]) -> None:
 def _turn_away(account: Account, waiting: list[Execution], why: Stop | None) -> None:
     """Their tasks go back to active, not counted as a requeue (docs: preparing to active)."""
     for execution in waiting:
-        stop_execution(account, execution, why or Stop.LOST)
+        if execution.key in account.executions:  # else its task may run elsewhere by now
+            stop_execution(account, execution, why or Stop.LOST)
 
 
 def begin_release(account: Account, job: Job, now: datetime) -> None:

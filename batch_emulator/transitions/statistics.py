@@ -28,8 +28,7 @@ def node_gone(account: Account, node: Node, now: datetime) -> None:
     pool = node.pool
     pool.used.add(node.used)
     pool.core_s[0 if node.dedicated else 1] += core_seconds(node, now)
-    if account.pools.get(pool.key) is pool:
-        account.save_pool(pool)
+    account.save_pool(pool)
 
 
 def core_seconds(node: Node, now: datetime) -> float:

@@ -34,9 +34,16 @@ ENOUGH = 1000
 class Chaos:
     """A world in which something random is asked for at every step."""
 
-    def __init__(self, source: random.Random, *, seed: int = 0, slow_ends: bool = False) -> None:
+    def __init__(
+        self,
+        source: random.Random,
+        *,
+        seed: int = 0,
+        slow_ends: bool = False,
+        world: World | None = None,
+    ) -> None:
         self.random = source
-        self.world = World(boot_s=4.0, seed=seed, slow_ends=slow_ends)
+        self.world = world or World(boot_s=4.0, seed=seed, slow_ends=slow_ends)
         self.deleted: dict[str, set[str]] = {}  # ids of deleted tasks by key of their job
         self.pool = self.world.pool(
             targetDedicatedNodes=2, targetLowPriorityNodes=1, taskSlotsPerNode=3

@@ -29,6 +29,7 @@ from batch_emulator.transitions import (
 from batch_emulator.values import time_text
 from tests.unit.emulator.test_invariants import OPTIONS, Chaos, check_jobs, check_slots
 from tests.unit.emulator.test_state_machine import check_events
+from tests.unit.emulator.world import World
 
 STEPS = 80
 SCHEDULE_STEPS: dict[str, set[str]] = {
@@ -44,8 +45,15 @@ SCHEDULE_STEPS: dict[str, set[str]] = {
 class WideChaos(Chaos):
     """A chaos with a cluster, auto pools and schedules; each step concerns one of the pools."""
 
-    def __init__(self, source: random.Random, *, seed: int = 0, slow_ends: bool = False) -> None:
-        super().__init__(source, seed=seed, slow_ends=slow_ends)
+    def __init__(
+        self,
+        source: random.Random,
+        *,
+        seed: int = 0,
+        slow_ends: bool = False,
+        world: World | None = None,
+    ) -> None:
+        super().__init__(source, seed=seed, slow_ends=slow_ends, world=world)
         self.world.pool(
             "cluster",
             targetDedicatedNodes=2,

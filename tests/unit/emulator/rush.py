@@ -1,0 +1,197 @@
+"""An account in a hurry: the real loop and store, and an outside that answers late.
+
+Unlike `World` nothing settles after a change: turns of the loop come when they come, several
+changes and much time may pass before one, and what was begun outside (nodes that are set up,
+processes that are to end) is answered in any order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, cast
+
+from batch_emulator import restart
+from batch_emulator.account import Account, Limits
+from batch_emulator.executor.launch import Launch, Outcome
+from batch_emulator.executor.node_setup import Booted
+from batch_emulator.launches import Launches
+from batch_emulator.loop import Loop
+from batch_emulator.model import Execution, Json
+from batch_emulator.store import Store
+from tests.unit.emulator.world import OK, World
+
+_KILLED = Outcome(exit_code=-9, failure=None, retryable=False)
+_MANY_TURNS = 12
+
+
+class Processes:
+    """The executor: what was started ends when somebody says how."""
+
+    def __init__(self) -> None:
+        self.running: dict[str, tuple[Launch, asyncio.Future[Outcome]]] = {}
+        self.doomed: dict[str, None] = {}  # somebody asked for their end
+        self.held: set[str] = set()
+
+    async def run(self, launch: Launch, *_: Callable[..., None]) -> Outcome:
+        ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+        assert launch.key not in self.running
+        self.running[launch.key] = (launch, ended)
+        return await ended
+
+    def end(self, key: str, outcome: Outcome) -> None:
+        launch, ended = self.running.pop(key)
+        doomed = key in self.doomed
+        self.doomed.pop(key, None)
+        if launch.holds and outcome.exit_code == 0 and not doomed:
+            self.held.add(key)
+        ended.set_result(outcome)
+
+    async def kill(self, key: str, *, upload: bool = True) -> None:
+        if key in self.running:
+            self.doomed[key] = None
+
+    async def kill_now(self, key: str) -> None:
+        await self.kill(key)
+
+    def holds(self, key: str) -> bool:
+        return key in self.held
+
+    async def release(self, key: str) -> None:
+        await asyncio.sleep(0)
+        self.held.discard(key)
+
+    async def close(self) -> None:
+        pass
+
+
+class Setups:
+    """Nodes that are set up: each is ready, or not, when somebody says so."""
+
+    def __init__(self) -> None:
+        self.begun: dict[Path, Callable[[list[Json]], None]] = {}
+
+    def begin(self, node: Booted, ready: Callable[[list[Json]], None]) -> None:
+        self.begun[node.layout.root] = ready
+
+    def give_up(self, root: Path, delete: Callable[[], None]) -> None:
+        self.begun.pop(root, None)
+
+    async def settle(self) -> bool:
+        return False
+
+    def lose(self, root: Path) -> None:
+        pass
+
+    def around(self, launch: Launch) -> Launch:
+        return launch
+
+    async def after_task(self, root: Path) -> None:
+        await asyncio.sleep(0)
+
+    async def close(self) -> None:
+        pass
+
+
+class RushWorld(World):
+    """A world whose turns come when they come. Make it within a running event loop."""
+
+    def __init__(self, folder: Path, **limits: Any) -> None:
+        self.folder, self.limits = folder, limits
+        super().__init__(**limits)
+        self.open()
+
+    def open(self) -> None:
+        """Begin, or go on with what was committed."""
+        self.store = Store(self.folder / "data")
+        self.account = Account("unit", Limits(**self.limits))
+        restart.load(self.account, self.store, self.clock.now())
+        self.store.write(self.account.take_journal())
+        self.outside, self.setups = Processes(), Setups()
+        nothing = cast("Any", None)
+        launches = Launches(
+            self.folder, "unit", "http://unit", packages=nothing, certificates=nothing
+        )
+        self.loop = Loop(
+            self.account,
+            self.store,
+            cast("Any", self.outside),
+            self.clock,
+            launches,
+            cast("Any", self.setups),
+        )
+        self._background = asyncio.get_running_loop().create_task(self.loop.run())
+        self.look()
+
+    async def crash(self) -> None:
+        """As `kill -9` does: what is not committed is lost, and so is what was to be done."""
+        await self._stop()
+        self.store.failed = True  # rolls back
+        self.store.close()
+        self.clock.push(0.001)
+        self.open()
+
+    async def close(self) -> None:
+        """End as the emulator does."""
+        await self._stop()
+        self.store.close()
+
+    async def _stop(self) -> None:
+        self._background.cancel()
+        await asyncio.wait({self._background})
+        assert self._background.cancelled(), self._background.exception()
+        await self.loop.close()
+
+    # -- what `World` does at once
+
+    def settle(self) -> None:
+        """A request ends: what it changed is written, and the loop will look at it."""
+        self.store.write(self.account.take_journal())
+        self.loop.poke()
+
+    def push(self, seconds: float) -> None:
+        self.clock.push(seconds)
+
+    def look(self) -> None:
+        """See what runs outside, and what of it is to end."""
+        running = {key: self.account.executions[key] for key in self.outside.running}
+        doomed = self.outside.doomed
+        self.processes = {key: one for key, one in running.items() if key not in doomed}
+        self.dying = {key: one for key, one in running.items() if key in doomed}
+
+    def finish(self, execution: Execution, outcome: Outcome = OK) -> None:
+        self.outside.end(execution.key, outcome)
+        self.look()
+
+    def die(self, execution: Execution) -> None:
+        self.finish(execution, _KILLED)
+
+    # -- what passes in between
+
+    async def turns(self, count: int) -> None:
+        """So many turns of the event loop; the emulator's loop may have one in them."""
+        for _ in range(count):
+            await asyncio.sleep(0)
+            if self._background.done():
+                self._background.result()
+        self.look()
+
+    def answer(self, source: random.Random, errors: list[Json]) -> None:
+        """One of the nodes that are being set up is ready, or is not."""
+        if self.setups.begun:
+            root = source.choice(list(self.setups.begun))
+            self.setups.begun.pop(root)(errors)
+
+    async def everything_answers(self) -> None:
+        """Whatever was begun or is to end is answered until there is nothing more."""
+        for _ in range(1000):
+            await self.turns(_MANY_TURNS)
+            if not (self.setups.begun or self.outside.doomed):
+                return
+            for root in list(self.setups.begun):
+                self.setups.begun.pop(root)([])
+            for execution in list(self.dying.values()):
+                self.die(execution)
+        raise AssertionError("there is no end of what is to be answered")
