@@ -17,45 +17,92 @@ if TYPE_CHECKING:
         Group,
         Metric,
         OnUpdate,
+        Pool,
+        Retried,
         Run,
         RunnerError,
+        RunnerWarning,
         Runs,
+        Schedule,
+        Table,
         Update,
+        alias_model,
         compare,
+        create_schedule,
         get_model,
+        group,
         model,
         models,
+        new_recipe,
+        pool,
+        pools,
+        recipe,
+        recipes,
+        remove_model,
+        retry_failed,
         run,
         runs,
+        schedule,
+        schedules,
+        settings,
+        skus,
         submit,
         tensorboard,
         train,
+        unalias_model,
     )
     from runner.api import data as data
+    from runner.api import local as local
 
+__version__: str
 __all__ = [
     "Command",
     "Group",
     "Metric",
     "OnUpdate",
+    "Pool",
+    "Retried",
     "Run",
     "RunnerError",
+    "RunnerWarning",
     "Runs",
+    "Schedule",
+    "Table",
     "Update",
+    "alias_model",
     "compare",
+    "create_schedule",
     "data",
     "get_model",
+    "group",
+    "local",
     "model",
     "models",
+    "new_recipe",
+    "pool",
+    "pools",
+    "recipe",
+    "recipes",
+    "remove_model",
+    "retry_failed",
     "run",
     "runs",
+    "schedule",
+    "schedules",
+    "settings",
+    "skus",
     "submit",
     "tensorboard",
     "train",
+    "unalias_model",
 ]
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415  `import runner` costs nothing
+
+        return version("runner")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from runner import api  # noqa: PLC0415  `import runner` costs nothing

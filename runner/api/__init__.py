@@ -21,20 +21,43 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.api import data as data
+from runner.api import local as local
 from runner.api.arguments import checked
+from runner.api.catalogue import new_recipe as new_recipe
+from runner.api.catalogue import recipe as recipe
+from runner.api.catalogue import recipes as recipes
+from runner.api.catalogue import settings as settings
+from runner.api.catalogue import skus as skus
 from runner.api.commands import Command as Command
-from runner.api.connecting import connect
 from runner.api.group_object import Group as Group
 from runner.api.group_object import submit as submit
+from runner.api.history import Retried as Retried
+from runner.api.history import group as group
+from runner.api.history import retry_failed as retry_failed
+from runner.api.history import run as run
+from runner.api.history import runs as runs
 from runner.api.measured import Metric as Metric
+from runner.api.models import alias_model as alias_model
 from runner.api.models import get_model as get_model
 from runner.api.models import model as model
 from runner.api.models import models as models
+from runner.api.models import remove_model as remove_model
+from runner.api.models import unalias_model as unalias_model
 from runner.api.params import overrides_of, where_flags
-from runner.api.progress import OnUpdate, live
+from runner.api.pools import Pool as Pool
+from runner.api.pools import pool as pool
+from runner.api.pools import pools as pools
+from runner.api.progress import OnUpdate as OnUpdate
+from runner.api.progress import RunnerWarning as RunnerWarning
 from runner.api.progress import Update as Update
-from runner.api.run_list import Runs
+from runner.api.progress import live
+from runner.api.run_list import Runs as Runs
 from runner.api.run_object import Run
+from runner.api.schedules import Schedule as Schedule
+from runner.api.schedules import create_schedule as create_schedule
+from runner.api.schedules import schedule as schedule
+from runner.api.schedules import schedules as schedules
+from runner.api.table import Table as Table
 from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
@@ -89,7 +112,7 @@ def train(
     with live(on_progress) as view:
         session, record = start_run(
             str(recipe), options, flags, view.on_progress, cwd=Path.cwd(), env=os.environ,
-            where=where,
+            on_warning=view.on_warning, where=where,
         )  # fmt: skip
         submitted = Run(session, record)
         view.submitted(submitted.id)
@@ -101,37 +124,6 @@ def train(
 
 
 @checked
-def run(ref: str = "@last", *, target: str | None = None, stack: str | None = None) -> Run:
-    """The run of an id, a unique prefix of one, or `@last`."""
-    from runner.flows.run_documents import find_run
-
-    session = connect(target, stack)
-    return Run(session, find_run(session.connection, ref))
-
-
-@checked
-def runs(
-    limit: int | None = 20,
-    *,
-    experiment: str | None = None,
-    target: str | None = None,
-    stack: str | None = None,
-) -> Runs:
-    """The newest runs, of one experiment if it is named; `limit=None` means all.
-
-    Runs whose documents cannot be read are left out; `runner ps` shows them.
-    """
-    from runner.flows.history import list_runs
-
-    session = connect(target, stack)
-    home = session.settings.home
-    found = list_runs(session.connection, home, limit=limit, experiment=experiment)
-    return Runs(
-        Run(session, row.record, row.status, partial=True) for row in found.rows if row.record
-    )
-
-
-@checked
 def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
     """Metrics of runs side by side, and the parameters in which they differ."""
     from runner.flows.metrics import compare_metrics
@@ -140,7 +132,8 @@ def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
     if not found:
         raise RunnerError("R-COMPARE", "no runs to compare", fix="runner.compare(first, second)")
     connection = found[0].session.connection
-    return compare_metrics(connection, [each.record for each in found], metrics)
+    records = {each.id: each.record for each in found}  # one that is named twice is shown once
+    return compare_metrics(connection, list(records.values()), metrics)
 
 
 @checked

@@ -83,6 +83,10 @@ def _run(value: Any) -> bool:
     return hasattr(value, "id")
 
 
+def _group(value: Any) -> bool:
+    return hasattr(value, "states")
+
+
 _KINDS: Mapping[str, _Kind] = {
     "None": _Kind(_of(type(None)), "", "None"),
     "str": _Kind(_of(str), "text", '"..."'),
@@ -98,6 +102,7 @@ _KINDS: Mapping[str, _Kind] = {
     "datetime": _Kind(_of(datetime), "a moment", "datetime(2026, 12, 31)"),
     "timedelta": _Kind(_of(timedelta), "a duration", "timedelta(hours=6)"),
     "Iterable[Run | str]": _Kind(_runs, "a list of runs", "[run]"),
+    "Group": _Kind(_group, "a group", "group"),
     "Run": _Kind(_run, "a run", "run"),
     "OnUpdate": _Kind(callable, "a function that takes an Update", "print"),
     "LogStream": _Kind(_one_of("stdout", "stderr"), "stdout or stderr", '"stderr"'),
@@ -117,7 +122,10 @@ _EXAMPLES = {
     "source": '"./cats"',
 }
 _NOUNS = ("data", "local")  # modules that users see: runner.data.put
-_NOT_NEGATIVE = ("limit", "tail")
+_LEAST = {
+    **dict.fromkeys(("away_s", "dedicated", "limit", "node", "notice_s", "spot", "tail"), 0),
+    **dict.fromkeys(("attempt", "count", "last", "max_runs"), 1),
+}
 _PARTS = re.compile(r" \| (?![^\[]*\])")  # not the one within brackets
 
 
@@ -153,8 +161,10 @@ def _check(function: Callable[..., object], parameter: inspect.Parameter, value:
             stray = _stray(each)
             got = type(each).__name__ if stray is None else f"with a {type(stray).__name__} in it"
             why = f"it is {words}, not {got}"
-        elif parameter.name in _NOT_NEGATIVE and each is not None and each < 0:
-            why = "it is 0 or more"
+        elif (least := _LEAST.get(parameter.name)) is None or isinstance(each, str | None):
+            continue
+        elif each < least:
+            why = f"it is {least} or more"
         else:
             continue
         what = f"{_name(function)}: {parameter.name} cannot be {repr(each)[:80]}"
@@ -184,6 +194,6 @@ def _no_such_call(
 def _name(function: Callable[..., object]) -> str:
     inside = function.__qualname__.partition(".")
     if inside[1]:
-        return f"{inside[0]}.{inside[2]}"
+        return f"{inside[0].removesuffix('Contents')}.{inside[2]}"  # RunContents is Run's base
     noun = function.__module__.rpartition(".")[2]
     return f"runner.{noun}.{inside[0]}" if noun in _NOUNS else f"runner.{inside[0]}"

@@ -51,6 +51,10 @@ class Group(Mapping[str, Run]):
 
         return Run(self.session, find_run(self.session.connection, self._document.runs[task]))
 
+    def run_id(self, task: str) -> str:
+        """The id of a task's run, which may be gone."""
+        return self._document.runs[task]
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._document.runs)
 
@@ -140,7 +144,13 @@ def submit(
     path = Path(file).expanduser().absolute()
     with live(on_progress) as view:
         session, document = start_group(
-            path, request, flags, view.on_progress, cwd=Path.cwd(), env=os.environ
+            path,
+            request,
+            flags,
+            view.on_progress,
+            cwd=Path.cwd(),
+            env=os.environ,
+            on_warning=view.on_warning,
         )
         group = Group(session, document)
         view.submitted(group.id)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from runner.core.errors import RunnerError
 from runner.core.metrics import format_value
@@ -113,6 +114,23 @@ def live_card(update: Update) -> str:
         text = escape("\n".join(update.lines))
         parts.append(f"<pre style='color:gray;margin:0'>{text}</pre>")
     return "".join([*parts, "</div>"])
+
+
+def texts(row: Mapping[str, object]) -> dict[str, str]:
+    """Values as a table shows them."""
+    return {name: _text(value) for name, value in row.items()}
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, datetime):
+        return f"{value.astimezone():%Y-%m-%d %H:%M}"
+    if isinstance(value, tuple | list):
+        return ", ".join(map(str, cast("Sequence[object]", value)))
+    return str(value)
 
 
 def _state(run: Run) -> str:

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 from runner.api.arguments import checked
 from runner.api.connecting import connect
 from runner.api.progress import OnUpdate, live
+from runner.api.table import Table
+from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
+    from runner.flows.model_removal import Removed
     from runner.flows.models import Model, ModelVersion
 
 
 @checked
-def models(*, target: str | None = None, stack: str | None = None) -> list[Model]:
+def models(*, target: str | None = None, stack: str | None = None) -> Table[Model]:
     """All registered models with their versions: `.name`, `.versions`, `.latest`, `.best`."""
     from runner.flows.models import list_models
 
-    return list_models(connect(target, stack).connection)
+    return Table(list_models(connect(target, stack).connection), _cells)
 
 
 @checked
@@ -48,3 +51,78 @@ def get_model(
     place = Path(folder or f"{version.name}-{version.version}").expanduser().absolute()
     with live(on_progress, what=str(version)) as view:
         return get_files(connection, version, place, view.on_progress, force=force).folder
+
+
+@checked
+def alias_model(
+    ref: str, alias: str, *, target: str | None = None, stack: str | None = None
+) -> ModelVersion:
+    """Point an alias at a version, wherever it pointed before; the version."""
+    from runner.flows.models import find_version, set_alias
+
+    connection = connect(target, stack).connection
+    version, _ = set_alias(connection, ref, alias)
+    return find_version(connection, str(version))
+
+
+@checked
+def unalias_model(
+    ref: str, alias: str, *, target: str | None = None, stack: str | None = None
+) -> int:
+    """Take an alias away; the number it pointed at.
+
+    Raises RunnerError (R-MODEL-ALIAS-MOVED) where `ref` names a version that it does not point at.
+    """
+    from runner.flows.models import drop_alias
+
+    return drop_alias(connect(target, stack).connection, ref, alias)
+
+
+@checked
+def remove_model(
+    ref: str,
+    *,
+    every_version: bool = False,
+    force: bool = False,
+    target: str | None = None,
+    stack: str | None = None,
+) -> Removed:
+    """Delete a version without asking, or `NAME` with `every_version=True` all of a model.
+
+    `.versions`, and how many `.files` of `.size_bytes` nothing else needed. Numbers are not given
+    again. Raises RunnerError (R-MODEL-IN-USE) where an alias points at one, unless `force`.
+    """
+    from runner.flows.model_removal import find_to_remove, remove_versions
+
+    connection = connect(target, stack).connection
+    found, numbers, every = find_to_remove(connection, ref)
+    if every is not every_version:
+        raise RunnerError(
+            "R-MODEL-WHICH",
+            f"{ref!r} names {'all versions' if every else 'one version'}",
+            why=f"every_version is {every_version}",
+            fix=f"remove_model({found.name!r}, every_version=True), "
+            f"or remove_model('{found.name}@1')",
+        )
+    return remove_versions(connection, found, numbers, force=force)
+
+
+def _cells(model: Model) -> dict[str, object]:
+    latest, best = model.latest, model.best
+    score = best.metric(best.primary_metric) if best else None
+    scored = "" if best is None or score is None else f" ({best.primary_metric} {score:.4g})"
+    problems = [version.problem for version in model.versions if version.problem]
+    return {
+        "model": model.name,
+        "versions": len(model.live),
+        "latest": latest,
+        "best": f"{best or ''}{scored}",
+        "aliases": [
+            f"{alias} = @{version.version}"
+            for version in model.live
+            for alias in version.aliases
+            if alias not in ("latest", "best")
+        ],
+        "created": latest.created if latest else None,
+        "problem": "; ".join(problems),
+    }

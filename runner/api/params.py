@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from runner.core.errors import RunnerError
 
@@ -57,9 +57,16 @@ def where_flags(
     ids = tuple(each if isinstance(each, str) else each.id for each in after)
     limit = None if timeout is None else str(timeout)
     return RecipeFlags(
-        _whole(gpus), capacity, _whole(priority), ids, limit, _whole(retries), nodes=_whole(nodes)
+        whole(gpus), capacity, whole(priority), ids, limit, whole(retries), nodes=whole(nodes)
     )
 
 
-def _whole(value: int | None) -> int | None:
+@overload
+def whole(value: int) -> int: ...
+@overload
+def whole(value: None) -> None: ...
+@overload
+def whole(value: int | None) -> int | None: ...
+def whole(value: int | None) -> int | None:
+    """A whole number of numpy as one of Python."""
     return None if value is None else index(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+import warnings
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -50,6 +51,10 @@ class Update:
         return "  ".join(part for part in parts if part)
 
 
+class RunnerWarning(UserWarning):
+    """What a person should know of a submission, and nothing is refused for."""
+
+
 OnUpdate = Callable[[Update], None]
 
 
@@ -72,6 +77,10 @@ class LiveView:
         """A step of a flow that runs here."""
         self._progress = progress
         self._tell(at_once=progress.state != "progress")
+
+    def on_warning(self, text: str) -> None:
+        """What a person should know, and nothing is refused for."""
+        warnings.warn(text, RunnerWarning, stacklevel=2)
 
     def submitted(self, run_id: str) -> None:
         """The run has an id now."""

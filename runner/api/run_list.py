@@ -2,31 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import overload
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, overload
 
 from runner.api import html
 from runner.api.run_object import Run
+from runner.api.table import Table
+
+if TYPE_CHECKING:
+    from runner.flows.history import RunRow
+    from runner.flows.session import Session
 
 
-class Runs(Sequence[Run]):
+class Runs(Table[Run]):
     """Runs, newest first; a notebook shows them as a table."""
 
+    __slots__ = ()
+
     def __init__(self, found: Iterable[Run]) -> None:
-        self._runs = tuple(found)
+        super().__init__(found, lambda run: {"run": run.id})
+
+    @classmethod
+    def of_rows(cls, session: Session, rows: Iterable[RunRow]) -> Runs:
+        """Those of a listing that can be read."""
+        return cls(Run(session, row.record, row.status, partial=True) for row in rows if row.record)
 
     @overload
     def __getitem__(self, index: int) -> Run: ...
     @overload
     def __getitem__(self, index: slice) -> Runs: ...
     def __getitem__(self, index: int | slice) -> Run | Runs:
-        return Runs(self._runs[index]) if isinstance(index, slice) else self._runs[index]
-
-    def __len__(self) -> int:
-        return len(self._runs)
-
-    def __repr__(self) -> str:
-        return f"[{', '.join(map(repr, self._runs))}]"
+        found = super().__getitem__(index)
+        return Runs(found) if isinstance(found, Table) else found
 
     def _repr_html_(self) -> str:
-        return html.runs_table(self._runs)
+        return html.runs_table(self)

@@ -3,29 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from runner.api import html
 from runner.api.arguments import checked
 from runner.api.commands import Command, check_command, run_command
-from runner.api.measured import Metric, metrics_of
 from runner.api.params import overrides_of
 from runner.api.progress import LiveView, OnUpdate, live
+from runner.api.run_contents import RunContents
 from runner.core.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from runner.core.metrics import MetricPoint
-    from runner.core.run_record import OutputFile, RunRecord, RunResult
+    from runner.core.environment_drift import Drift
+    from runner.core.run_record import RunRecord, RunResult
     from runner.core.states import RunStatus
     from runner.flows.models import ModelVersion
     from runner.flows.reproduce import Comparison
     from runner.flows.session import Session
-    from runner.flows.watch_events import LogStream, WatchEvent
+    from runner.flows.watch_events import WatchEvent
 
 
-class Run:
+class Run(RunContents):
     """One run; its properties are read when asked for, and kept once it has ended."""
 
     def __init__(
@@ -36,43 +35,9 @@ class Run:
         *,
         partial: bool = False,
     ) -> None:
-        self.session = session
-        self._record = record
-        self._partial = partial  # of a list: only some fields of run.json are here
+        super().__init__(session, record, partial=partial)
         self._status = status if status is not None and status.state.final else None
         self._result: RunResult | None = None
-
-    # -- what it is
-
-    @property
-    def id(self) -> str:
-        """Its id, which every verb of the command line takes."""
-        return self._record.run_id
-
-    @property
-    def record(self) -> RunRecord:
-        """The whole description, `run.json`."""
-        if self._partial:
-            from runner.flows.run_documents import find_run
-
-            self._record = find_run(self.session.connection, self.id)
-            self._partial = False
-        return self._record
-
-    @property
-    def experiment(self) -> str:
-        """The group it belongs to."""
-        return self._record.experiment
-
-    @property
-    def created(self) -> datetime:
-        """When it was submitted."""
-        return self._record.created
-
-    @property
-    def params(self) -> Mapping[str, Any]:
-        """Its parameters."""
-        return self._record.params
 
     # -- what it does
 
@@ -151,57 +116,6 @@ class Run:
         """Show it in a view to its end; `wait` makes one."""
         self._status = view.follow(self.events(beats=True), timeout_s)
 
-    # -- what came of it
-
-    @checked
-    def logs(
-        self,
-        stream: LogStream = "stdout",
-        *,
-        tail: int | None = None,
-        attempt: int | None = None,
-    ) -> str:
-        """What the script printed so far: all of it, its last lines, or those of one attempt."""
-        from runner.flows.logs import read_log
-
-        return "".join(
-            read_log(self.session.connection, self.record, stream, tail=tail, attempt=attempt)
-        )
-
-    def metrics(self) -> dict[str, Metric]:
-        """Every metric by name; a step that a later attempt went over again is that attempt's."""
-        return metrics_of(self.session, self.record)
-
-    def points(self) -> list[MetricPoint]:
-        """Every value as it was written: `pandas.DataFrame(run.points())`."""
-        from runner.flows.run_documents import load_points
-
-        return load_points(self.session.connection, self._record)
-
-    def outputs(self) -> tuple[OutputFile, ...]:
-        """The files it exported; before its end, those sent so far."""
-        from runner.flows.fetch import list_outputs
-
-        return list_outputs(self.session.connection, self._record)
-
-    @checked
-    def download(
-        self,
-        folder: str | Path | None = None,
-        patterns: Iterable[str] = (),
-        *,
-        on_progress: OnUpdate | None = None,
-    ) -> Path:
-        """Bring its outputs here; the folder `FOLDER/<run id>` where they lie, checked."""
-        from runner.flows.fetch import fetch_outputs
-
-        target = self.session.settings.output_dir if folder is None else Path(folder).expanduser()
-        with live(on_progress, self.id) as view:
-            fetched = fetch_outputs(
-                self.session.connection, self._record, target.absolute(), view.on_progress, patterns
-            )
-        return fetched.folder
-
     # -- what can be done with it
 
     def cancel(self) -> Run:
@@ -212,13 +126,21 @@ class Run:
         return self
 
     @checked
-    def retry(self, *, pool: str | None = None, wait: bool = False) -> Run:
+    def retry(
+        self,
+        *,
+        pool: str | None = None,
+        wait: bool = False,
+        on_progress: OnUpdate | None = None,
+    ) -> Run:
         """Run it again from its beginning, as a new run; for one that did not succeed."""
         from runner.flows.repeat import retry_run
 
         connection = self.session.connection
         return self._again(
-            lambda view: retry_run(connection, self.record, pool, view.on_progress), wait=wait
+            lambda view: retry_run(connection, self.record, pool, view.on_progress),
+            wait=wait,
+            on_progress=on_progress,
         )
 
     @checked
@@ -230,6 +152,7 @@ class Run:
         nodes: int | None = None,
         pool: str | None = None,
         wait: bool = False,
+        on_progress: OnUpdate | None = None,
     ) -> Run:
         """Go on from its newest complete checkpoint, or `checkpoint`, as a new run.
 
@@ -243,17 +166,33 @@ class Run:
                 connection, self.record, pool, overrides, view.on_progress, checkpoint, nodes=nodes
             ),
             wait=wait,
+            on_progress=on_progress,
         )
 
     @checked
-    def reproduce(self, *, pool: str | None = None, wait: bool = False) -> Run:
+    def reproduce(
+        self,
+        *,
+        pool: str | None = None,
+        wait: bool = False,
+        on_progress: OnUpdate | None = None,
+    ) -> Run:
         """Run it again with the same code, data and packages; `against` says what came of it."""
         from runner.flows.reproduce import reproduce_run
 
         connection = self.session.connection
         return self._again(
-            lambda view: reproduce_run(connection, self.record, pool, view.on_progress), wait=wait
+            lambda view: reproduce_run(connection, self.record, pool, view.on_progress),
+            wait=wait,
+            on_progress=on_progress,
         )
+
+    @checked
+    def drift(self, *, pool: str | None = None) -> tuple[Drift, ...]:
+        """What would not be as it was if it were reproduced now: `.what`, `.was`, `.now`."""
+        from runner.flows.reproduce import find_drift
+
+        return find_drift(self.session.connection, self.record, pool)
 
     @checked
     def against(self, repeated: Run) -> Comparison:
@@ -262,8 +201,14 @@ class Run:
 
         return compare_runs(self.session.connection, self.record, repeated.record)
 
-    def _again(self, submit: Callable[[LiveView], RunRecord], *, wait: bool) -> Run:
-        with live(None) as view:
+    def _again(
+        self,
+        submit: Callable[[LiveView], RunRecord],
+        *,
+        wait: bool,
+        on_progress: OnUpdate | None,
+    ) -> Run:
+        with live(on_progress) as view:
             run = Run(self.session, submit(view))
             view.submitted(run.id)
             if wait:
@@ -278,18 +223,21 @@ class Run:
         aliases: Iterable[str] = (),
         path: str | None = None,
         description: str = "",
+        on_progress: OnUpdate | None = None,
     ) -> ModelVersion:
-        """Make its outputs a version of a model; registering it again changes nothing.
+        """Make its outputs a version of a model; registered again it stays that version.
 
-        `name` and `path`, a glob of outputs, are the recipe's unless given.
+        `name` and `path`, a glob of outputs, are the recipe's unless given. `aliases` point at the
+        version then, wherever they pointed before.
         """
-        from runner.flows.model_registration import default_request, register_run
-        from runner.flows.models import find_version
+        from runner.flows.model_registration import default_request, register_with_aliases
 
-        connection = self.session.connection
-        request = default_request(self.record, name, path, tuple(aliases), description)
-        registered = register_run(connection, self.record, request, anew=True)
-        return find_version(connection, f"{request.name}@{registered.version}")
+        wanted = tuple(alias.removeprefix("@") for alias in aliases)
+        request = default_request(self.record, name, path, wanted, description)
+        with live(on_progress, what=f"register {request.name}") as view:
+            return register_with_aliases(
+                self.session.connection, self.record, request, wanted, view.on_progress
+            ).version
 
     @checked
     def exec(
@@ -313,23 +261,24 @@ class Run:
         uri: str | Path | None = None,
         *,
         artifacts: bool = True,
+        on_progress: OnUpdate | None = None,
     ) -> str:
-        """Copy it to MLflow or TensorBoard, or bring the copy up to date; where it lies there."""
-        if to == "tensorboard":
-            from runner.flows.event_files import check_folder, write_event_files
+        """Copy it to MLflow or TensorBoard, or bring the copy up to date; where it lies there.
 
-            folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
-            write_event_files(self.session.connection, [self.record], folder)
-            return str(folder / self.id)
-        from runner.core.progress import ignore_progress
+        With MLflow that is the id of the run in it, with TensorBoard a folder.
+        """
+        connection, home = self.session.connection, self.session.settings.home
+        if to == "tensorboard":
+            from runner.flows.event_files import export_to_tensorboard
+
+            return str(export_to_tensorboard(connection, self.record, uri)[0])
         from runner.flows.export_mlflow import export_to_mlflow
 
-        connection, home = self.session.connection, self.session.settings.home
         address = None if uri is None else str(uri)
-        done = export_to_mlflow(
-            connection, self.record, home, address, ignore_progress, artifacts=artifacts
-        )
-        return done.id
+        with live(on_progress, what=f"export {self.id}") as view:
+            return export_to_mlflow(
+                connection, self.record, home, address, view.on_progress, artifacts=artifacts
+            ).id
 
     # -- how it is shown
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Generic, TypeVar, cast, overload
 
 from runner.api import html
@@ -48,20 +47,4 @@ class Table(Sequence[T], Generic[T]):
 
     def _repr_html_(self) -> str:
         shown = [self._cells(row) for row in self._rows[:_SHOWN]]
-        return html.table([_texts(row) for row in shown], len(self._rows) - len(shown))
-
-
-def _texts(row: Mapping[str, object]) -> dict[str, str]:
-    return {name: _text(value) for name, value in row.items()}
-
-
-def _text(value: object) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, datetime):
-        return f"{value.astimezone():%Y-%m-%d %H:%M}"
-    if isinstance(value, tuple | list):
-        return ", ".join(map(str, cast("Sequence[object]", value)))
-    return str(value)
+        return html.table([html.texts(row) for row in shown], len(self._rows) - len(shown))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,11 +81,7 @@ def _to_mlflow(
 
 
 def _to_tensorboard(connection: Connection, record: RunRecord, uri: str | None) -> dict[str, Any]:
-    from runner.flows.event_files import check_folder, write_event_files
-    from runner.flows.extras import load_extra
+    from runner.flows.event_files import export_to_tensorboard
 
-    # Before a folder is made that would stay empty.
-    load_extra("tensorboard", "tensorboard.compat.proto.event_pb2")
-    folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
-    points = write_event_files(connection, [record], folder)[record.run_id]
-    return {"run_id": record.run_id, "where": str(folder / record.run_id), "points": points}
+    where, points = export_to_tensorboard(connection, record, uri)
+    return {"run_id": record.run_id, "where": str(where), "points": points}

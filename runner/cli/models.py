@@ -129,8 +129,7 @@ def register(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Make a succeeded run a version of a model; once, however often it is said."""
-    from runner.flows.model_registration import default_request, register_run
-    from runner.flows.models import set_alias
+    from runner.flows.model_registration import default_request, register_with_aliases
     from runner.flows.run_documents import find_run
 
     out = Output(output)
@@ -139,10 +138,8 @@ def register(
     aliases = tuple(text.removeprefix("@") for text in alias or ())
     request = default_request(record, name, path, aliases, description)
     with out.stages() as view:
-        registered = register_run(connection, record, request, view.on_progress, anew=True)
-    said = f"{request.name}@{registered.version}"
-    for wanted in aliases:  # also of a version that was there, without them
-        set_alias(connection, said, wanted)
+        registered = register_with_aliases(connection, record, request, aliases, view.on_progress)
+    said = str(registered.version)
     if output is not OutputFormat.TABLE:
         out.record({**registered.document, "new": registered.new})
         return
@@ -204,20 +201,14 @@ def rm(
     """Delete a version, or all of a model; their numbers are not given again."""
     from runner.cli.run_text import size
     from runner.flows.local_files import count_text
-    from runner.flows.model_removal import remove_versions
-    from runner.flows.models import existing_model, find_version, split_reference
+    from runner.flows.model_removal import find_to_remove, remove_versions
 
     out = Output(output)
     connection = open_connection(target, stack)
-    name, wanted = split_reference(model)
-    found = existing_model(connection, name)
-    if wanted is None:
-        numbers = [version.version for version in found.live]
-        if numbers:
-            _confirm(out, f"Delete all {len(numbers)} versions of {name}?", yes=yes)
-    else:
-        version = find_version(connection, model, deleted=True)
-        numbers = [] if version.deleted else [version.version]
+    found, numbers, everything = find_to_remove(connection, model)
+    name = found.name
+    if everything and numbers:
+        _confirm(out, f"Delete all {len(numbers)} versions of {name}?", yes=yes)
     removed = remove_versions(connection, found, numbers, force=force)
     if output is not OutputFormat.TABLE:
         out.record(

@@ -76,10 +76,11 @@ def ps(
 ) -> None:
     """List runs, newest first."""
     from runner.azure.credentials import connect
+    from runner.core.states import parse_states
     from runner.flows.history import RunFilter, list_runs
 
     out = Output(output)
-    only = RunFilter(experiment, parse_states(status), _moment(since))
+    only = RunFilter(experiment, parse_states(status or ()), _moment(since))
     if watch and output is not OutputFormat.TABLE:
         raise RunnerError(
             "R-WATCH-FORMAT",
@@ -105,23 +106,6 @@ def _of_group(connection: Connection, group: str) -> list[str]:
     from runner.flows.groups import find_group  # brings the SDK of Batch, which a listing may spare
 
     return list(find_group(connection, group).runs.values())
-
-
-def parse_states(words: list[str] | None) -> frozenset[Any]:
-    """States as typed: repeated, or with commas. Raises RunnerError for what is none."""
-    from runner.core.states import RunState
-
-    names = [name.strip().lower() for word in words or () for name in word.split(",")]
-    known = [state.value for state in RunState]
-    for name in names:
-        if name not in known:
-            raise RunnerError(
-                "R-STATE",
-                f"{name!r} is no state of a run",
-                why=f"states are {', '.join(known)}",
-                fix="--status failed",
-            )
-    return frozenset(RunState(name) for name in names)
 
 
 def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:

@@ -14,7 +14,6 @@ from runner.cli.completing import (
     complete_stack,
     complete_target,
 )
-from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
@@ -77,17 +76,11 @@ def open_settings(
     output_dir: Path | None = None,
 ) -> Settings:
     """The settings of this command line."""
-    from runner.core.settings import load_settings
+    from runner.core.settings import load_settings, refuse_stack_of_local
 
     flags = {"target": target, "stack": stack, "pool": pool, "output_dir": output_dir}
     settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
-    if stack is not None and settings.target == "local":
-        raise RunnerError(
-            "R-SETTING-VALUE",
-            f"--stack {stack}: the target local has no stacks",
-            why=f"target is local ({settings.origins['target']})",
-            fix=f"--target azure --stack {stack}, or leave --stack out",
-        )
+    refuse_stack_of_local(settings, stack)
     return settings
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,10 +15,8 @@ from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.request_options import PoolOption, SetOption
 from runner.cli.run_options import StackOption, TargetOption, open_connection, open_settings
 from runner.cli.where_options import PriorityOption
-from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
-    from runner.azure.credentials import Connection
     from runner.flows.schedules import Schedule
 
 app = typer.Typer(help="Runs that begin again and again, kept by Batch.")
@@ -62,12 +60,20 @@ def create(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Make a schedule of a recipe, or of a file of tasks, as for `runner submit`."""
-    from runner.cli.schedule_request import ScheduleFlags, make_schedule
+    from runner.flows.schedule_request import ScheduleFlags, make_schedule
 
     out = Output(output)
     settings = open_settings(target, stack, pool=pool)
     flags = ScheduleFlags(cron, every, timezone, start, until, max_runs, name, priority)
-    made = make_schedule(out, ref, settings, flags, tuple(set_ or ()))
+    with out.stages() as view:
+        made = make_schedule(
+            ref,
+            settings,
+            flags,
+            tuple(set_ or ()),
+            on_progress=view.on_progress,
+            on_warning=view.warning,
+        )
     show_made(out, made)
 
 
@@ -134,9 +140,10 @@ def pause(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Let no run begin until it is resumed; one that runs goes on."""
-    from runner.azure.schedules import pause_schedule
+    from runner.flows.schedules import find_schedule, pause_schedule
 
-    pause_schedule(_open(schedule, target, stack), schedule)
+    connection = open_connection(target, stack)
+    pause_schedule(connection, find_schedule(connection, schedule))
     _say(output, schedule, "paused", f"{schedule} is paused; runner schedule resume {schedule}")
 
 
@@ -148,9 +155,10 @@ def resume(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Let runs begin again; what was missed is not made up for."""
-    from runner.azure.schedules import resume_schedule
+    from runner.flows.schedules import find_schedule, resume_schedule
 
-    resume_schedule(_open(schedule, target, stack), schedule)
+    connection = open_connection(target, stack)
+    resume_schedule(connection, find_schedule(connection, schedule))
     _say(output, schedule, "active", f"{schedule} goes on")
 
 
@@ -207,20 +215,6 @@ def _say(
         out.record({"schedule": schedule, "state": state, **(more or {})})
 
 
-def _open(schedule: str, target: str | None, stack: str | None) -> Connection:
-    from runner.flows.schedules import find_schedule
-
-    connection = open_connection(target, stack)
-    found = find_schedule(connection, schedule)
-    if found.view is None or found.view.state not in ("active", "disabled"):
-        raise RunnerError(
-            "R-SCHEDULE-OVER",
-            f"schedule {schedule!r} is over: {found.view.state if found.view else 'gone'}",
-            fix=f"runner schedule rm {schedule}, and create it again",
-        )
-    return connection
-
-
 def show_made(out: Output, schedule: Schedule) -> None:
     """Print a schedule that was just made, and where its runs will be."""
     row = _row(schedule)
@@ -270,13 +264,10 @@ def _local(moment: str | None) -> str:
 
 def _row(schedule: Schedule) -> dict[str, Any]:
     document, view = schedule.document, schedule.view
-    interval = timedelta(seconds=document["interval_s"])
-    zone = "" if document["timezone"] == "UTC" else f" {document['timezone']}"
-    state = view.state if view else "gone"
     return {
         "schedule": schedule.schedule_id,
-        "state": "paused" if state == "disabled" else state,
-        "when": f"{document['cron']}{zone}" if document["cron"] else f"every {interval}",
+        "state": schedule.state,
+        "when": schedule.when,
         "next": view.next_run.isoformat() if view and view.next_run else None,
         "recipe": document["recipe"],
         "pool": document["pool"],

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from runner.cli.output import Output, OutputFormat, OutputOption
-from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
     from runner.core.prices import Price
@@ -40,23 +39,13 @@ def skus(
     from datetime import UTC, datetime
 
     from runner.core.home import runner_home
-    from runner.flows.skus import list_skus, refresh_prices
+    from runner.flows.skus import list_skus, refresh_region, region_name
 
     out = Output(output)
     home, today = runner_home(os.environ), datetime.now(UTC).date()
-    place = region.lower().replace(" ", "") if region else None
+    place = region_name(region)
     if refresh:
-        if place is None:
-            raise RunnerError(
-                "R-SKUS-REGION",
-                "--refresh needs a region",
-                why="prices differ by region, and there are 60 of them",
-                fix="runner skus --refresh --region westeurope",
-            )
-        from runner.azure.retail_prices import PUBLIC
-
-        endpoint = os.environ.get("RUNNER_PRICES_URL") or PUBLIC  # a mirror, behind a firewall
-        count = refresh_prices(home, place, today=today, endpoint=endpoint)
+        count = refresh_region(home, place, os.environ, today=today)
         out.note(f"{count} prices of {place} from {today}")
     rows = list_skus(home, gpu=gpu, region=place, gone=all_, today=today)
     as_text = output is OutputFormat.TABLE

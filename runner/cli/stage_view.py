@@ -52,6 +52,10 @@ class StageView:
         stream.write(f"{line}\n")
         stream.flush()
 
+    def warning(self, text: str) -> None:
+        """A line that somebody should read."""
+        self.log(f"warning: {text}", error=True)
+
     def close(self) -> None:
         """Take the display away."""
         if self._live is not None:

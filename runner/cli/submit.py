@@ -74,9 +74,19 @@ def _make_schedule(
     out: Output, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
 ) -> None:
     from runner.cli.schedule import show_made
-    from runner.cli.schedule_request import NO_FLAGS, make_file_schedule
+    from runner.flows.schedule_request import NO_FLAGS, make_file_schedule
 
-    show_made(out, make_file_schedule(out, parsed, path, settings, NO_FLAGS, request))
+    with out.stages() as view:
+        made = make_file_schedule(
+            parsed,
+            path,
+            settings,
+            NO_FLAGS,
+            request,
+            on_progress=view.on_progress,
+            on_warning=view.warning,
+        )
+    show_made(out, made)
 
 
 def _dry_run(
@@ -84,10 +94,10 @@ def _dry_run(
 ) -> None:
     import shlex
 
-    from runner.cli.schedule_request import plan_schedule
     from runner.core.dag import draw
     from runner.core.run_document import run_document
     from runner.flows.dry_run import plan_submit
+    from runner.flows.schedule_request import plan_schedule
 
     asked = plan_schedule(parsed, path) if parsed.schedule else None
     schedule_id = asked.schedule_id if asked else None
@@ -131,7 +141,7 @@ def _submit(
             parsed, path, settings, connection.outputs, request, view.on_progress
         )
         for text in prepared.warnings:
-            view.log(f"warning: {text}", error=True)
+            view.warning(text)
         submit_group(connection, prepared, view.on_progress)
     except KeyboardInterrupt:
         view.log("interrupted before everything was submitted: nothing runs", error=True)

@@ -116,7 +116,7 @@ def _dry_run(out: Output, recipe: Recipe, settings: Settings, options: TrainOpti
 
     prepared, found = plan_train(recipe, settings, options)
     plan = prepared.plan
-    for text in filter(None, (prepared.code.warning, *plan.warnings, *found.notes)):
+    for text in (*prepared.warnings, *found.notes):
         out.warning(text)
     document = run_document(plan, plan.job_id)
     document["after"] = list(plan.after or recipe.after)
@@ -250,9 +250,5 @@ def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
 
 
 def _warn(view: StageView, prepared: PreparedRun) -> None:
-    notice = prepared.dataset.notice if prepared.dataset else None
-    short = prepared.secrets.short()
-    secrets = f"{', '.join(short)}: too short to be hidden in logs" if short else None
-    texts = (prepared.code.warning, notice, secrets, *prepared.plan.warnings)
-    for text in filter(None, texts):
-        view.log(f"warning: {text}", error=True)
+    for text in prepared.warnings:
+        view.warning(text)

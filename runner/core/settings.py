@@ -62,6 +62,17 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
     )
 
 
+def refuse_stack_of_local(settings: Settings, stack: str | None) -> None:
+    """Raise RunnerError where a stack was asked for, and the target has none."""
+    if stack is not None and settings.target == "local":
+        raise RunnerError(
+            "R-SETTING-VALUE",
+            f"--stack {stack}: the target local has no stacks",
+            why=f"target is local ({settings.origins['target']})",
+            fix=f"--target azure --stack {stack}, or leave --stack out",
+        )
+
+
 def user_config_file(env: Mapping[str, str]) -> Path:
     """`RUNNER_CONFIG`, else `config.yaml` in the platform's user config folder."""
     given = env.get("RUNNER_CONFIG")

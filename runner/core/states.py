@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
+from runner.core.errors import RunnerError
 from runner.core.failure_advice import advice_for_result, explain_task
 from runner.core.run_record import AttemptEnd, RunResult
 
@@ -28,6 +29,21 @@ class RunState(StrEnum):
     def final(self) -> bool:
         """Whether the state never changes again."""
         return self in _FINAL
+
+
+def parse_states(words: Iterable[str]) -> frozenset[RunState]:
+    """States as typed: repeated, or with commas. Raises RunnerError for what is none."""
+    names = [name.strip().lower() for word in words for name in word.split(",")]
+    known = [state.value for state in RunState]
+    for name in names:
+        if name not in known:
+            raise RunnerError(
+                "R-STATE",
+                f"{name!r} is no state of a run",
+                why=f"states are {', '.join(known)}",
+                fix="--status failed",
+            )
+    return frozenset(RunState(name) for name in names)
 
 
 _FINAL = frozenset({RunState.SUCCEEDED, RunState.FAILED, RunState.CANCELLED, RunState.LOST})

@@ -183,6 +183,17 @@ def write_event_files(
     return written
 
 
+def export_to_tensorboard(
+    connection: Connection, record: RunRecord, uri: str | Path | None
+) -> tuple[Path, int]:
+    """Event files of a run in a folder, by default `./tensorboard`; where, and how many values."""
+    # Before a folder is made that would stay empty.
+    load_extra("tensorboard", "tensorboard.compat.proto.event_pb2")
+    folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
+    points = write_event_files(connection, [record], folder)[record.run_id]
+    return folder / record.run_id, points
+
+
 def _append(target: Path, size_bytes: int, read: Any) -> None:
     have = target.stat().st_size if target.is_file() else 0
     if have > size_bytes:  # another attempt began it anew

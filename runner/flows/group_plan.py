@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -98,7 +98,7 @@ def prepare_group(
             )
         plan = _placed(name, ready, file, group, priority)
         prepared[name] = replace(ready, plan=plan, pending_runs=pending)
-    warnings = dict.fromkeys(w for run in prepared.values() for w in _warnings(run))
+    warnings = dict.fromkeys(text for run in prepared.values() for text in run.warnings)
     return PreparedGroup(group, priority, file.job.max_parallel, prepared, tuple(warnings))
 
 
@@ -154,11 +154,6 @@ def _of_group(document: Mapping[str, Any], group: Group) -> Mapping[str, Any]:
     if document["kind"] == "run" and document.get("run") in group.runs:
         return {**document, "run": group.runs[document["run"]]}
     return document
-
-
-def _warnings(run: PreparedRun) -> Iterable[str]:
-    notice = run.dataset.notice if run.dataset else None
-    return filter(None, (run.code.warning, notice, *run.plan.warnings))
 
 
 def _group(file: SubmitFile, path: Path, pool: PoolOutput) -> Group:

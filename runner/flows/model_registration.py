@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from threading import Lock
 from typing import Any
@@ -16,7 +16,13 @@ from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.core.run_ids import slug
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import RunRecord, RunResult
-from runner.flows.models import open_registry, registry_errors
+from runner.flows.models import (
+    ModelVersion,
+    find_version,
+    open_registry,
+    registry_errors,
+    set_alias,
+)
 from runner.flows.run_documents import load_result, runs_container
 from runner.node.clock import now_text
 from runner.node.documents import parse_json
@@ -62,6 +68,30 @@ def wanted_model(record: RunRecord) -> ModelRequest | None:
     """What the run's recipe asked to have registered."""
     with registry_errors():
         return parse_request(record.raw.get("model"))
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredVersion:
+    """A version as it is now, what its registration said, and whether it is new."""
+
+    version: ModelVersion
+    document: Document
+    new: bool
+
+
+def register_with_aliases(
+    connection: Connection,
+    record: RunRecord,
+    request: ModelRequest,
+    aliases: Iterable[str],
+    on_progress: OnProgress,
+) -> RegisteredVersion:
+    """Register a run that a person names: a version that was there gets their `aliases` as well."""
+    registered = register_run(connection, record, request, on_progress, anew=True)
+    said = f"{request.name}@{registered.version}"
+    for alias in aliases:
+        set_alias(connection, said, alias)
+    return RegisteredVersion(find_version(connection, said), registered.document, registered.new)
 
 
 def register_run(

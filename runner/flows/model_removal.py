@@ -9,7 +9,14 @@ from typing import Protocol
 from runner.azure.credentials import Connection
 from runner.azure.models import AzureModels
 from runner.core.errors import RunnerError
-from runner.flows.models import Model, open_registry, registry_errors
+from runner.flows.models import (
+    Model,
+    existing_model,
+    find_version,
+    open_registry,
+    registry_errors,
+    split_reference,
+)
 from runner.node.clock import now_text
 from runner.node.model_documents import ModelBlobs, RegistryError, parse_version, summary, to_body
 from runner.node.registry import ModelStore, Registry, is_deleted
@@ -32,6 +39,19 @@ class Removed:
     versions: tuple[int, ...]
     files: int
     size_bytes: int
+
+
+def find_to_remove(connection: Connection, reference: str) -> tuple[Model, list[int], bool]:
+    """The model, the numbers of the versions that are meant and still there, and whether all are.
+
+    `NAME@VERSION` is one of them, `NAME` alone all.
+    """
+    name, wanted = split_reference(reference)
+    found = existing_model(connection, name)
+    if wanted is None:
+        return found, [version.version for version in found.live], True
+    version = find_version(connection, reference, deleted=True)
+    return found, [] if version.deleted else [version.version], False
 
 
 def remove_versions(

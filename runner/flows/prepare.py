@@ -57,6 +57,15 @@ class PreparedRun:
     pending_runs: frozenset[str] = frozenset()
     secrets: SecretValues = field(default_factory=no_secrets)
 
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What a person should know, and nothing is refused for."""
+        notice = self.dataset.notice if self.dataset else None
+        short = ", ".join(self.secrets.short())
+        secrets = f"{short}: too short to be hidden in logs" if short else None
+        found = (self.code.warning, notice, secrets, *self.plan.warnings)
+        return tuple(text for text in found if text)
+
 
 def request_run(recipe: Recipe, options: TrainOptions) -> RunRequest:
     """Check what was typed against the recipe. Raises RunnerError; touches nothing."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Any
 
 from runner.azure import schedules as service
@@ -29,6 +30,20 @@ class Schedule:
     schedule_id: str
     document: Mapping[str, Any]
     view: ScheduleView | None
+
+    @property
+    def state(self) -> str:
+        """`active`, `paused`, `completed`, or `gone` where the service does not have it."""
+        state = self.view.state if self.view else "gone"
+        return "paused" if state == "disabled" else state
+
+    @property
+    def when(self) -> str:
+        """Its cron expression, or how often it fires."""
+        if self.document["cron"]:
+            zone = "" if self.document["timezone"] == "UTC" else f" {self.document['timezone']}"
+            return f"{self.document['cron']}{zone}"
+        return f"every {timedelta(seconds=self.document['interval_s'])}"
 
     @property
     def place(self) -> str:
@@ -105,6 +120,27 @@ def trouble(connection: Connection, schedule: Schedule, made: Sequence[Firing]) 
     lines = said.decode(errors="replace").splitlines()
     last = lines[-1] if lines else task.failure_message or f"exit code {task.exit_code}"
     return f"job {job_id} made nothing: {last}"
+
+
+def pause_schedule(connection: Connection, schedule: Schedule) -> None:
+    """Let no run begin until it is resumed. Raises R-SCHEDULE-OVER for one that has ended."""
+    _check_goes_on(schedule)
+    service.pause_schedule(connection, schedule.schedule_id)
+
+
+def resume_schedule(connection: Connection, schedule: Schedule) -> None:
+    """Let runs begin again; what was missed is not made up for. Raises R-SCHEDULE-OVER."""
+    _check_goes_on(schedule)
+    service.resume_schedule(connection, schedule.schedule_id)
+
+
+def _check_goes_on(schedule: Schedule) -> None:
+    if schedule.state not in ("active", "paused"):
+        raise RunnerError(
+            "R-SCHEDULE-OVER",
+            f"schedule {schedule.schedule_id!r} is over: {schedule.state}",
+            fix=f"runner schedule rm {schedule.schedule_id}, and create it again",
+        )
 
 
 def remove_schedule(connection: Connection, schedule: Schedule) -> list[str]:

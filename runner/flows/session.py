@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from runner.core.progress import OnProgress
 from runner.core.recipe import load_recipe
 from runner.core.recipe_flags import NO_FLAGS, RecipeFlags, with_flags
 from runner.core.run_record import RunRecord
-from runner.core.settings import Settings, load_settings
+from runner.core.settings import Settings, load_settings, refuse_stack_of_local
 from runner.core.submit_file import load_submit_file
 from runner.flows.before_download import check_before_download, check_file_before_download
 from runner.flows.group_plan import GroupRequest, load_tasks, prepare_group
@@ -31,9 +31,17 @@ class Session:
     connection: Connection
 
 
+def read_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Settings:
+    """The settings of one call; None is not given. Raises RunnerError for a stack of no use."""
+    settings = load_settings(flags, cwd=cwd, env=env)
+    stack = flags.get("stack")
+    refuse_stack_of_local(settings, None if stack is None else str(stack))
+    return settings
+
+
 def open_session(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Session:
     """A session on services that are expected to run; `flags` are settings, None is not given."""
-    settings = load_settings(flags, cwd=cwd, env=env)
+    settings = read_settings(flags, cwd=cwd, env=env)
     return Session(settings, connect(settings))
 
 
@@ -45,10 +53,11 @@ def start_run(
     *,
     cwd: Path,
     env: Mapping[str, str],
+    on_warning: Callable[[str], None],
     where: RecipeFlags = NO_FLAGS,
 ) -> tuple[Session, RunRecord]:
     """Submit a recipe, a folder or a script; local services are started first if need be."""
-    settings = load_settings(flags, cwd=cwd, env=env)
+    settings = read_settings(flags, cwd=cwd, env=env)
     recipe = with_flags(load_recipe(ref, cwd=cwd), where)
     options = replace(options, insisted=where.resources)
     request_run(recipe, options)  # what is wrong is said before anything starts
@@ -57,6 +66,8 @@ def start_run(
     connection = connect(settings)
     check_before_download(recipe, settings, options)
     prepared = prepare_run(recipe, settings, connection.outputs, options, on_progress)
+    for text in prepared.warnings:
+        on_warning(text)
     return Session(settings, connection), submit_run(connection, prepared, on_progress)
 
 
@@ -68,15 +79,16 @@ def start_group(
     *,
     cwd: Path,
     env: Mapping[str, str],
+    on_warning: Callable[[str], None],
 ) -> tuple[Session, Group]:
     """Submit the tasks of a file; local services are started first if need be."""
-    settings = load_settings(flags, cwd=cwd, env=env)
+    settings = read_settings(flags, cwd=cwd, env=env)
     file, _ = load_submit_file(path)
     if file.schedule is not None:
         raise RunnerError(
             "R-SUBMIT-SCHEDULE",
             f"{path.name} has a schedule: it is not submitted at once",
-            fix=f"runner schedule create {path}",
+            fix=f"runner schedule create {path}, runner.create_schedule({str(path)!r})",
         )
     load_tasks(file, path.parent)  # what is wrong is said before anything starts
     if settings.target == "local":
@@ -84,5 +96,7 @@ def start_group(
     connection = connect(settings)
     check_file_before_download(file, path, settings, request)
     prepared = prepare_group(file, path, settings, connection.outputs, request, on_progress)
+    for text in prepared.warnings:
+        on_warning(text)
     submit_group(connection, prepared, on_progress)
     return Session(settings, connection), prepared.group

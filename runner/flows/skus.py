@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
@@ -47,6 +47,26 @@ def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> 
     except OSError as err:
         raise not_writable(home, err) from err
     return len(fetched)
+
+
+def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, today: date) -> int:
+    """`refresh_prices` of a region that a person names. Raises R-SKUS-REGION without one."""
+    if region is None:
+        raise RunnerError(
+            "R-SKUS-REGION",
+            "--refresh needs a region",
+            why="prices differ by region, and there are 60 of them",
+            fix="runner skus --refresh --region westeurope",
+        )
+    from runner.azure.retail_prices import PUBLIC  # noqa: PLC0415  azure-core, when asked for
+
+    endpoint = env.get("RUNNER_PRICES_URL") or PUBLIC  # a mirror, behind a firewall
+    return refresh_prices(home, region, today=today, endpoint=endpoint)
+
+
+def region_name(text: str | None) -> str | None:
+    """`West Europe` as prices name it."""
+    return text.lower().replace(" ", "") if text else None
 
 
 def list_skus(

@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 import shlex
 import subprocess
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 from typer.main import get_command
 
-from runner.cli.main import build_app
+import runner
+from runner.cli.main import VERBS, build_app
 from tools import cli_reference
 
 ROOT = Path(__file__).parents[2]
@@ -42,6 +44,20 @@ def test_commands_of_the_pages_parse(words: list[str]) -> None:
     if rest and rest[0] in getattr(verb, "commands", {}):
         verb, rest = verb.commands[rest[0]], rest[1:]
     assert verb.make_context(" ".join(words), rest).command is verb
+
+
+def test_the_page_about_python_says_of_every_verb_what_it_is_there() -> None:
+    """A name of the table is one that `runner` has; a verb without any has its reason."""
+    page = (ROOT / "docs/guides/python.md").read_text(encoding="utf-8")
+    rows = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", page, re.MULTILINE))
+    assert list(rows) == list(VERBS)
+    for verb, said in rows.items():
+        named = re.findall(r"`(?:with )?runner((?:\.\w+)+)", said)
+        assert said.startswith("not: ") or named or "`run." in said, verb
+        for path in named:
+            attrgetter(path[1:])(runner)
+        for method in re.findall(r"`run\.(\w+)", said):
+            assert hasattr(runner.Run, method), method
 
 
 def test_make_help_lists_every_target() -> None:

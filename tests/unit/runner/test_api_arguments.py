@@ -42,6 +42,28 @@ CALLS: list[tuple[Callable[[], Any], str, str, str]] = [
         "",
         "did you mean recursive?",
     ),
+    (
+        lambda: api.create_schedule("a", every=6),
+        "every cannot be 6",
+        "text or a duration",
+        "every=",
+    ),
+    (
+        lambda: api.create_schedule("a", max_runs=0),
+        "max_runs cannot be 0",
+        "1 or more",
+        "max_runs=",
+    ),
+    (lambda: api.create_schedule("a", until=5), "until cannot be 5", "text or a moment", "until="),
+    (lambda: api.runs(status=3), "status cannot be 3", "text or a list of texts", "status="),
+    (lambda: api.runs(group=3), "group cannot be 3", "text or a group", "group="),
+    (lambda: api.runs(since=3), "since cannot be 3", "a moment or a duration", "since="),
+    (lambda: api.pool(3), "runner.pool: id cannot be 3", "text, not int", "id="),
+    (lambda: api.remove_model(3), "ref cannot be 3", "text, not int", "ref="),
+    (lambda: api.alias_model("a"), "missing a required argument: 'alias'", "", "help("),
+    (lambda: api.local.up(nodes="2"), "runner.local.up: nodes cannot be '2'", "whole", "nodes="),
+    (lambda: api.local.evict(notice_s=-1), "notice_s cannot be -1", "0 or more", "notice_s="),
+    (lambda: api.skus(refresh="x"), "refresh cannot be 'x'", "True or False", "refresh="),
     (lambda: api.tensorboard(port="x"), "port cannot be 'x'", "a whole number", "port="),
 ]
 
@@ -90,5 +112,45 @@ def test_signatures_and_help_are_those_of_the_functions() -> None:
     assert list(inspect.signature(runner.train).parameters)[:2] == ["recipe", "set"]
     assert (runner.train.__doc__ or "").startswith("Submit a built-in recipe")
     assert list(inspect.signature(runner.Run.logs).parameters) == [
-        "self", "stream", "tail", "attempt",
+        "self", "stream", "tail", "attempt", "node",
     ]  # fmt: skip
+
+
+def test_stack_is_refused_where_the_target_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    for call in (
+        lambda: runner.runs(target="local", stack="prod"),
+        lambda: runner.train("mnist", target="local", stack="prod"),
+        lambda: runner.pools(target="local", stack="prod"),
+        lambda: runner.data.ls(target="local", stack="prod"),
+    ):
+        with pytest.raises(RunnerError) as caught:
+            call()
+        assert caught.value.code == "R-SETTING-VALUE"
+        assert "the target local has no stacks" in caught.value.what
+
+
+def test_services_that_do_not_run_are_told_by_every_verb(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RUNNER_CONFIG", "")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "a.txt").write_text("a")
+    for call in (
+        lambda: runner.data.put("a.txt"),
+        runner.data.ls,
+        runner.schedules,
+        runner.pools,
+        runner.models,
+        lambda: runner.remove_model("a@1"),
+        runner.runs,
+        runner.group,
+        runner.retry_failed,
+        runner.local.env,
+        runner.local.evict,
+    ):
+        with pytest.raises(RunnerError) as caught:
+            call()
+        assert "runner local up" in caught.value.fix, caught.value
+    assert not runner.local.status().running
+    assert not (tmp_path / "home").exists(), "looking makes nothing"

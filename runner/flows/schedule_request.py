@@ -2,91 +2,102 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from pydantic_core import PydanticCustomError
+
+from runner.azure.credentials import Connection, connect
 from runner.core.errors import RunnerError
+from runner.core.progress import OnProgress
+from runner.core.recipe import load_recipe
+from runner.core.recipe_file import parse_duration
+from runner.core.recipe_flags import RecipeFlags, with_flags
+from runner.core.recurrence import ScheduleSpec, plan_recurrence
+from runner.core.run_ids import slug
+from runner.core.settings import Settings
+from runner.core.spec_schedule import ScheduleFile
+from runner.core.submit_file import SubmitFile, load_submit_file
+from runner.flows.before_download import check_before_download, check_file_before_download
+from runner.flows.group_plan import GroupRequest, load_tasks, prepare_group
+from runner.flows.local import ensure_running
+from runner.flows.prepare import TrainOptions, prepare_run, request_run
+from runner.flows.schedule_creation import (
+    ScheduleRequest,
+    create_group_schedule,
+    create_schedule,
+    makes_group,
+)
+from runner.flows.schedules import Schedule
 
-if TYPE_CHECKING:
-    from runner.azure.credentials import Connection
-    from runner.cli.output import Output
-    from runner.core.progress import OnProgress
-    from runner.core.recurrence import ScheduleSpec
-    from runner.core.settings import Settings
-    from runner.core.spec_schedule import ScheduleFile
-    from runner.core.submit_file import SubmitFile
-    from runner.flows.group_plan import GroupRequest
-    from runner.flows.schedule_creation import ScheduleRequest
-    from runner.flows.schedules import Schedule
+OnWarning = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleFlags:
     """The flags; None where one was not typed."""
 
-    cron: str | None
-    every: str | None
-    timezone: str | None
-    start: str | None
-    until: str | None
-    max_runs: int | None
-    name: str | None
-    priority: int | None
+    cron: str | None = None
+    every: str | None = None
+    timezone: str | None = None
+    start: str | None = None
+    until: str | None = None
+    max_runs: int | None = None
+    name: str | None = None
+    priority: int | None = None
 
 
-NO_FLAGS = ScheduleFlags(None, None, None, None, None, None, None, None)
+NO_FLAGS = ScheduleFlags()
 
 
 def make_schedule(
-    out: Output, ref: str, settings: Settings, flags: ScheduleFlags, overrides: tuple[str, ...]
+    ref: str,
+    settings: Settings,
+    flags: ScheduleFlags,
+    overrides: tuple[str, ...],
+    *,
+    on_progress: OnProgress,
+    on_warning: OnWarning,
 ) -> Schedule:
     """Check everything, then make it: of a recipe, or of a file of tasks."""
-    from runner.core.submit_file import load_submit_file
-    from runner.flows.group_plan import GroupRequest
-
     path = Path(ref).expanduser().absolute()
     if path.suffix not in (".yml", ".yaml") or path.name == "train.yaml" or not path.is_file():
-        return _of_recipe(out, ref, settings, flags, overrides)
+        return _of_recipe(
+            ref, settings, flags, overrides, on_progress=on_progress, on_warning=on_warning
+        )
     file, _ = load_submit_file(path)
     request = GroupRequest(overrides, None, flags.priority)
-    return make_file_schedule(out, file, path, settings, flags, request)
+    return make_file_schedule(
+        file, path, settings, flags, request, on_progress=on_progress, on_warning=on_warning
+    )
 
 
 def make_file_schedule(
-    out: Output,
     file: SubmitFile,
     path: Path,
     settings: Settings,
     flags: ScheduleFlags,
     request: GroupRequest,
+    *,
+    on_progress: OnProgress,
+    on_warning: OnWarning,
 ) -> Schedule:
     """A schedule of all tasks of a file; one task alone is a run, and no group."""
-    from runner.flows.before_download import check_file_before_download
-    from runner.flows.group_plan import load_tasks, prepare_group
-    from runner.flows.schedule_creation import (
-        create_group_schedule,
-        create_schedule,
-        makes_group,
-    )
-
     asked = _asked(file.schedule, flags, file.name or path.stem)
     request = replace(request, overrides=_named(request.overrides, file))
     load_tasks(file, path.parent)  # what is wrong is said before anything starts
-    with out.stages() as view:
-        connection = _connection(settings, view.on_progress)
-        check_file_before_download(file, path, settings, request)
-        prepared = prepare_group(
-            file, path, settings, connection.outputs, request, view.on_progress
-        )
-        for text in prepared.warnings:
-            view.log(f"warning: {text}", error=True)
-        if makes_group(prepared):
-            return create_group_schedule(connection, prepared, asked, view.on_progress)
-        [run] = prepared.runs.values()
-        alone = replace(run, plan=replace(run.plan, group=None))
-        return create_schedule(connection, alone, asked, view.on_progress)
+    connection = _connection(settings, on_progress)
+    check_file_before_download(file, path, settings, request)
+    prepared = prepare_group(file, path, settings, connection.outputs, request, on_progress)
+    for text in prepared.warnings:
+        on_warning(text)
+    if makes_group(prepared):
+        return create_group_schedule(connection, prepared, asked, on_progress)
+    [run] = prepared.runs.values()
+    alone = replace(run, plan=replace(run.plan, group=None))
+    return create_schedule(connection, alone, asked, on_progress)
 
 
 def plan_schedule(file: SubmitFile, path: Path) -> ScheduleRequest:
@@ -95,14 +106,14 @@ def plan_schedule(file: SubmitFile, path: Path) -> ScheduleRequest:
 
 
 def _of_recipe(
-    out: Output, ref: str, settings: Settings, flags: ScheduleFlags, overrides: tuple[str, ...]
+    ref: str,
+    settings: Settings,
+    flags: ScheduleFlags,
+    overrides: tuple[str, ...],
+    *,
+    on_progress: OnProgress,
+    on_warning: OnWarning,
 ) -> Schedule:
-    from runner.core.recipe import load_recipe
-    from runner.core.recipe_flags import RecipeFlags, with_flags
-    from runner.flows.before_download import check_before_download
-    from runner.flows.prepare import TrainOptions, prepare_run, request_run
-    from runner.flows.schedule_creation import create_schedule
-
     recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), RecipeFlags(priority=flags.priority))
     if recipe.after:
         raise RunnerError(
@@ -113,19 +124,15 @@ def _of_recipe(
     asked = _asked(None, flags, recipe.name)
     options = TrainOptions(overrides=overrides)
     request_run(recipe, options)
-    with out.stages() as view:
-        connection = _connection(settings, view.on_progress)
-        check_before_download(recipe, settings, options)
-        prepared = prepare_run(recipe, settings, connection.outputs, options, view.on_progress)
-        for text in filter(None, (prepared.code.warning, *prepared.plan.warnings)):
-            view.log(f"warning: {text}", error=True)
-        return create_schedule(connection, prepared, asked, view.on_progress)
+    connection = _connection(settings, on_progress)
+    check_before_download(recipe, settings, options)
+    prepared = prepare_run(recipe, settings, connection.outputs, options, on_progress)
+    for text in prepared.warnings:
+        on_warning(text)
+    return create_schedule(connection, prepared, asked, on_progress)
 
 
 def _connection(settings: Settings, on_progress: OnProgress) -> Connection:
-    from runner.azure.credentials import connect
-    from runner.flows.local import ensure_running
-
     if settings.target == "local":
         ensure_running(settings, on_progress)
     return connect(settings)
@@ -140,16 +147,12 @@ def _named(overrides: tuple[str, ...], file: SubmitFile) -> tuple[str, ...]:
 
 
 def _asked(written: ScheduleFile | None, flags: ScheduleFlags, name: str) -> ScheduleRequest:
-    from runner.core.recurrence import plan_recurrence
-    from runner.flows.schedule_creation import ScheduleRequest
-
     spec = _spec(written, flags)
     recurrence = plan_recurrence(spec, datetime.now(UTC))
     return ScheduleRequest(_checked_name(flags.name or name), spec, recurrence)
 
 
 def _spec(written: ScheduleFile | None, flags: ScheduleFlags) -> ScheduleSpec:
-    from runner.core.recurrence import ScheduleSpec
 
     every = _every(flags.every)
     if flags.cron and every:
@@ -176,10 +179,6 @@ def _spec(written: ScheduleFile | None, flags: ScheduleFlags) -> ScheduleSpec:
 
 
 def _every(text: str | None) -> timedelta | None:
-    from pydantic_core import PydanticCustomError
-
-    from runner.core.recipe_file import parse_duration
-
     if text is None:
         return None
     try:
@@ -210,7 +209,5 @@ def _moment(flag: str, text: str | None) -> datetime | None:
 
 
 def _checked_name(name: str) -> str:
-    from runner.core.run_ids import slug
-
     found = slug(name)[:40].strip("-_")
     return found or "schedule"

@@ -1,0 +1,95 @@
+"""`runner.local`: the local Azure Batch and Azure Blob that runs go to unless told otherwise.
+
+The first `train` starts them; `up` does so by itself, or changes how many nodes there are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from runner.api.arguments import checked
+from runner.api.connecting import settings_of
+from runner.api.params import whole
+from runner.api.progress import OnUpdate, live
+from runner.api.table import Table
+
+if TYPE_CHECKING:
+    from runner.flows.local import LocalStatus
+    from runner.flows.local_evict import Evicted
+
+__all__ = ["down", "env", "evict", "status", "up"]
+
+
+@checked
+def up(
+    *,
+    nodes: int | None = None,
+    slots: int | None = None,
+    port: int | None = None,
+    blob_port: int | None = None,
+    on_progress: OnUpdate | None = None,
+) -> LocalStatus:
+    """Start the services; what is not given stays as it was. `slots` are those of a node."""
+    from runner.flows import local
+
+    with live(on_progress, what="local.up") as view:
+        return local.up(
+            settings_of("local", None), view.on_progress, nodes=whole(nodes), slots=whole(slots),
+            port=whole(port), blob_port=whole(blob_port),
+        )  # fmt: skip
+
+
+@checked
+def down(*, on_progress: OnUpdate | None = None) -> bool:
+    """Stop the services; their data stays. False where they did not run."""
+    from runner.flows import local
+
+    with live(on_progress, what="local.down") as view:
+        return local.down(settings_of("local", None), view.on_progress)
+
+
+def status() -> LocalStatus:
+    """What runs, and where: `.running`, `.services`, `.nodes`, `.slots` of a node, `.home`."""
+    from runner.flows import local
+
+    return local.status(settings_of("local", None))
+
+
+def env() -> dict[str, str]:
+    """The variables with which other clients of Azure Batch and Blob connect; keys are secrets."""
+    from runner.flows import local
+
+    return local.shell_env(settings_of("local", None))
+
+
+@checked
+def evict(
+    node: str | None = None,
+    *,
+    pool: str | None = None,
+    count: int | None = None,
+    everything: bool = False,
+    notice_s: float | None = None,
+    away_s: float | None = None,
+) -> Table[Evicted]:
+    """Take spot nodes away, as Azure does: notice, then disk and processes are gone.
+
+    The node of an id or how it begins, else `count` of the pool, any one unless given.
+    `notice_s` is 30 unless given; the node comes back after `away_s`, 0 unless given.
+    """
+    from runner.flows import local_evict
+
+    gone = local_evict.evict(
+        settings_of("local", None), node=node, pool=pool, count=whole(count),
+        everything=everything, notice_s=notice_s, away_s=away_s,
+    )  # fmt: skip
+    return Table(gone, _cells)
+
+
+def _cells(gone: Evicted) -> dict[str, object]:
+    return {
+        "node": gone.node,
+        "pool": gone.pool,
+        "state": gone.state,
+        "evicted": gone.not_before or "now",
+    }
