@@ -15,8 +15,10 @@ from runner.cli.output import Output, OutputFormat, OutputOption
 from runner.cli.request_options import PoolOption, SetOption
 from runner.cli.run_options import StackOption, TargetOption, open_connection, open_settings
 from runner.cli.where_options import PriorityOption
+from runner.core.errors import RunnerError
 
 if TYPE_CHECKING:
+    from runner.azure.credentials import Connection
     from runner.flows.schedules import Schedule
 
 app = typer.Typer(help="Runs that begin again and again, kept by Batch.")
