@@ -3,6 +3,11 @@
 `(\\w+\\s?)*x` tries every way to cut forty letters into words before it gives up, which takes
 longer than anybody waits; `(\\w+,)*x` cannot, as each turn ends with a comma. The node stops such a
 search (runner/node/pattern_worker.py); here it is told before anything runs.
+
+It is no analysis: what is refused is slow, what is taken may be. Not found are alternatives that
+are alike (`(a|ab|b)*x`, `(\\s+|,)*x`), counts below ten (`(\\d{1,3},?)+x`), repetitions of what may
+be empty (`(a?){30}`), those within look-around, and long rows of `.*`, which cost a power of the
+length of the line. All those the node stops.
 """
 
 from __future__ import annotations
