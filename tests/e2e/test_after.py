@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -39,40 +40,53 @@ def ended(cli: Cli, run_id: str) -> dict[str, Any]:
     return until(look) or {}
 
 
-def gated(cli: Cli, folder: Path, gate: Path, *args: object) -> str:
-    text = cli.ok("train", folder, "-d", *args, "-e", gate.name, "-o", "json", "--", gate)
-    return json.loads(text)["run_id"]
+@dataclass(frozen=True)
+class Gated:
+    """A script whose runs end when the gate is opened, with the exit code that it is given."""
+
+    cli: Cli
+    folder: Path
+    gate: Path
+
+    def train(self, *args: object) -> str:
+        named = ("-e", self.gate.name, "-o", "json", "--", self.gate)
+        return json.loads(self.cli.ok("train", self.folder, "-d", *args, *named))["run_id"]
+
+    def open(self, code: int = 0) -> None:
+        write_whole(self.gate, str(code))
+
+
+Make = Callable[[str], Gated]
+
+
+@pytest.fixture
+def gated(cli: Cli, script: Write, tmp_path: Path) -> Make:
+    return lambda name: Gated(cli, script(GATED), tmp_path / name)
 
 
 @pytest.mark.feature(29)
-def test_run_after_another_starts_when_that_succeeded(
-    cli: Cli, script: Write, tmp_path: Path
-) -> None:
-    gate = tmp_path / "good"
-    folder = script(GATED)
-    first = gated(cli, folder, gate)
-    second = gated(cli, folder, gate, "--after", first)
+def test_run_after_another_starts_when_that_succeeded(cli: Cli, gated: Make) -> None:
+    runs = gated("good")
+    first = runs.train()
+    second = runs.train("--after", first)
     waiting = row(cli, second)
     assert (waiting["state"], waiting["reason"]) == ("queued", f"after {first}")
-    write_whole(gate, "0")
+    runs.open()
     assert ended(cli, second)["state"] == "succeeded"
     shown = [cli.json("show", run) for run in (first, second)]
     assert shown[1]["run"]["after"] == [first]
     assert shown[1]["run"]["batch"]["job_id"] == shown[0]["run"]["batch"]["job_id"]
     assert shown[1]["attempts"][0]["started"] >= shown[0]["result"]["ended"]
-    third = gated(cli, folder, gate, "--after", second, "--priority", 5)
+    third = runs.train("--after", second, "--priority", 5)
     assert ended(cli, third)["state"] == "succeeded", "what has ended may be in any job"
 
 
-def test_runs_behind_a_failure_end_as_blocked_one_after_the_other(
-    cli: Cli, script: Write, tmp_path: Path
-) -> None:
-    gate = tmp_path / "bad"
-    folder = script(GATED)
-    first = gated(cli, folder, gate)
-    second = gated(cli, folder, gate, "--after", first)
-    third = gated(cli, folder, gate, "--after", second, "--retries", 2)
-    write_whole(gate, "3")
+def test_runs_behind_a_failure_end_as_blocked_one_after_the_other(cli: Cli, gated: Make) -> None:
+    runs = gated("bad")
+    first = runs.train()
+    second = runs.train("--after", first)
+    third = runs.train("--after", second, "--retries", 2)
+    runs.open(3)
     assert ended(cli, first)["state"] == "failed"
     for run, before, how in ((second, first, "failed"), (third, second, "was cancelled")):
         found = ended(cli, run)
@@ -80,57 +94,53 @@ def test_runs_behind_a_failure_end_as_blocked_one_after_the_other(
             "cancelled",
             f"blocked by {before}, which {how}",
         )
-    check_retries(cli, gate, first, second, third)
-    refused = cli.run("train", folder, "--after", first, "--", gate)
+    check_retries(cli, runs, first, second, third)
+    refused = cli.run("train", runs.folder, "--after", first, "--", runs.gate)
     assert refused.returncode == 3
     assert "R-AFTER-FAILED" in refused.stderr
-    assert cli.run("train", folder, "--after", "no-such-run").returncode == 2
+    assert cli.run("train", runs.folder, "--after", "no-such-run").returncode == 2
 
 
-def check_retries(cli: Cli, gate: Path, first: str, second: str, third: str) -> None:
+def check_retries(cli: Cli, runs: Gated, first: str, second: str, third: str) -> None:
     """What was blocked waits again: for what takes the place of the run that failed."""
     refused = cli.run("retry", third)
     assert refused.returncode == 3
     assert f"fix: runner retry {second}, then runner retry {third}" in refused.stderr
-    gate.unlink()
+    runs.gate.unlink()
     again = cli.json("retry", first, "-d")["run_id"]
     waits = cli.json("retry", second, "-d")["run_id"]
     assert row(cli, waits)["reason"] == f"after {again}"
     last = cli.json("retry", third, "-d")["run_id"]
-    write_whole(gate, "0")
+    runs.open()
     assert ended(cli, last)["state"] == "succeeded"
     assert cli.json("show", last)["run"]["after"] == [waits]
 
 
-def test_run_in_front_that_is_cancelled_blocks(cli: Cli, script: Write, tmp_path: Path) -> None:
-    gate = tmp_path / "never"
-    folder = script(GATED)
-    first = gated(cli, folder, gate)
-    second = gated(cli, folder, gate, "--after", first)
+def test_run_in_front_that_is_cancelled_blocks(cli: Cli, gated: Make) -> None:
+    runs = gated("never")
+    first = runs.train()
+    second = runs.train("--after", first)
     cli.ok("cancel", first)
     found = ended(cli, second)
     assert found["reason"] == f"blocked by {first}, which was cancelled"
 
 
-def test_waiting_for_runs_of_two_jobs_is_refused_with_the_reason(
-    cli: Cli, script: Write, tmp_path: Path
-) -> None:
-    gate, other = tmp_path / "one", tmp_path / "two"
-    folder = script(GATED)
-    first, second = gated(cli, folder, gate), gated(cli, folder, other)
-    refused = cli.run("train", folder, "--after", first, "--after", second, "--", gate)
+def test_waiting_for_runs_of_two_jobs_is_refused_with_the_reason(cli: Cli, gated: Make) -> None:
+    runs, others = gated("one"), gated("two")
+    first, second = runs.train(), others.train()
+    refused = cli.run("train", runs.folder, "--after", first, "--after", second, "--", runs.gate)
     assert refused.returncode == 2
     assert f"{first} is in job one_local, {second} in job two_local" in refused.stderr
-    refused = cli.run("train", folder, "--after", first, "--priority", "9", "--", gate)
+    refused = cli.run("train", runs.folder, "--after", first, "--priority", "9", "--", runs.gate)
     assert "R-AFTER-JOB" in refused.stderr
     wait = f"wait here: runner attach {first} && runner train ..."
     assert f"fix: --priority 0, or {wait}" in refused.stderr
-    (folder / "train.yaml").write_text("image: python:3.12")
-    refused = cli.run("train", folder, "--after", first, "--dry-run")
+    (runs.folder / "train.yaml").write_text("image: python:3.12")
+    refused = cli.run("train", runs.folder, "--after", first, "--dry-run")
     assert f"{first} is on pool local, this run on pool local-containers" in refused.stderr
     assert f"fix: {wait}" in refused.stderr, "that pool takes no containers"
-    for place in (gate, other):
-        write_whole(place, "0")
+    for each in (runs, others):
+        each.open()
     for run in (first, second):
         ended(cli, run)
 
@@ -150,13 +160,10 @@ def test_pool_that_does_not_fit_is_refused_and_a_named_one_is_taken(
     assert cli.json("show")["run"]["batch"]["job_id"] == "project_local_p3"
 
 
-def test_run_of_a_disabled_job_says_so_and_what_enables_it(
-    cli: Cli, script: Write, tmp_path: Path
-) -> None:
-    gate = tmp_path / "paused"
-    folder = script(GATED)
-    first = gated(cli, folder, gate)
-    waiting = [gated(cli, folder, gate, "--after", first) for _ in range(4)]  # ps lists their job
+def test_run_of_a_disabled_job_says_so_and_what_enables_it(cli: Cli, gated: Make) -> None:
+    runs = gated("paused")
+    first = runs.train()
+    waiting = [runs.train("--after", first) for _ in range(4)]  # ps lists their job
     job_id = cli.json("show", first)["run"]["batch"]["job_id"]
     batch = connect(load_settings({}, cwd=cli.cwd, env=cli.env)).batch_client()
     paused = models.BatchJobDisableOptions(disable_tasks=models.DisableBatchJobOption.WAIT)
@@ -166,5 +173,5 @@ def test_run_of_a_disabled_job_says_so_and_what_enables_it(
     assert cli.json("show", waiting[0])["reason"] == told
     batch.begin_enable_job(job_id, polling_interval=0).result()
     assert row(cli, waiting[0])["reason"] == f"after {first}"
-    write_whole(gate, "0")
+    runs.open()
     assert {ended(cli, run_id)["state"] for run_id in waiting} == {"succeeded"}
