@@ -34,7 +34,7 @@ class Workshop:
             env={"PATH": f"{self.bin}:{SYSTEM}", "STUB_STATE": str(self.state), **environment},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=200,
             check=False,
         )
 
@@ -322,7 +322,7 @@ def test_a_wrong_call_is_refused_before_anything_runs(
 def podman_builds() -> bool:
     if os.geteuid() != 0 or shutil.which("podman") is None:
         return False
-    done = subprocess.run(["podman", "info"], capture_output=True, check=False, timeout=60)
+    done = subprocess.run(["podman", "info"], capture_output=True, check=False, timeout=200)
     return done.returncode == 0
 
 

@@ -169,7 +169,7 @@ class Machine:
             capture_output=True,
             text=True,
             env=environment,
-            timeout=60,
+            timeout=200,
             check=False,
         )
 

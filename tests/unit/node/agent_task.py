@@ -147,14 +147,14 @@ class Task:
         """Nothing that it sent is still on its way to storage afterwards."""
         process.kill()
         process.wait()
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while self.service.connected:
             assert time.monotonic() < deadline, "somebody else is connected"
             time.sleep(0.005)
 
     def run(self, again_in: int | None = None) -> int:
         process = self.start(again_in=again_in)
-        self.output, _ = process.communicate(timeout=60)
+        self.output, _ = process.communicate(timeout=120)
         return process.returncode
 
     def json(self, name: str) -> dict[str, Any]:

@@ -45,10 +45,10 @@ def container(service: FakeBlobs, patience: Patience) -> Container:
 
 @pytest.fixture
 def until() -> Callable[[Callable[[], object]], None]:
-    """Poll a condition, at most a minute."""
+    """Poll a condition, at most two minutes."""
 
     def wait(condition: Callable[[], object]) -> None:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 120
         while not condition():
             assert time.monotonic() < deadline, "the condition did not come true"
             time.sleep(0.005)

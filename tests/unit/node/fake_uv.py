@@ -18,7 +18,7 @@ if fail.exists() and arguments[0] == "pip":
     raise SystemExit(2)
 slow = Path(__file__).with_name("uv.slow")
 if slow.exists():
-    time.sleep(60)
+    time.sleep(600)
 if arguments[0] == "venv":
     bin_dir = Path(arguments[-1]) / "bin"
     bin_dir.mkdir(parents=True)

@@ -43,7 +43,7 @@ class GangTask(Task):
                 env=self._environment(rank),
                 cwd=self.work_dir(rank),
                 capture_output=True,
-                timeout=60,
+                timeout=120,
                 check=False,
             )
             assert done.returncode == 0, done.stderr

@@ -91,7 +91,7 @@ def test_line_is_in_blob_while_the_script_runs(task: Task, until: Until) -> None
     until(lambda: task.lines("metrics.jsonl"))
     assert not task.has("result.json")
     (task.folder / "task-0" / "go").touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
 
 
 def test_storage_secret_is_not_given_to_the_script_nor_printed(task: Task) -> None:
@@ -176,7 +176,7 @@ def test_outcome_decided_meanwhile_stands(task: Task, until: Until) -> None:
     decided = json.dumps({"status": "cancelled", "exit_code": 9}).encode()
     task.service.put(f"{RUN}/result.json", decided)
     (task.folder / "task-0" / "go").touch()
-    assert process.wait(60) == 9
+    assert process.wait(120) == 9
     assert task.service.data(f"{RUN}/result.json") == decided
 
 
@@ -189,7 +189,7 @@ def test_terminated_attempt_says_so_and_leaves_the_outcome_open(task: Task, unti
     process = task.start()
     until(lambda: task.text("logs/stdout.txt"))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert process.wait(120) == 143
     assert task.text("logs/stdout.txt") == "up\ncheckpoint saved\n"
     assert task.json("attempts/1/end.json")["why"] == "terminated"
     assert not task.has("result.json")
@@ -201,7 +201,7 @@ def test_termination_during_the_environment_is_prompt(task: Task, until: Until) 
     process = task.start()
     until((task.shared / "runner/bin/uv.log").exists)
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert process.wait(120) == 143
     end = task.json("attempts/1/end.json")
     assert (end["why"], end["step"]) == ("terminated", "environment")
 
@@ -242,7 +242,7 @@ def test_storage_outage_does_not_touch_the_script(task: Task, until: Until) -> N
         (task.folder / "task-0" / f"go{number}").touch()
     until((task.folder / "task-0/wd/output/model.bin").exists)
     task.service.away.clear()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     assert task.text("logs/stdout.txt") == "0\n1\n2\n"
     assert task.text("output/model.bin") == "model"
     assert len(task.lines("attempts/1/events.jsonl")) >= 8

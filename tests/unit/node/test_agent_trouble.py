@@ -70,7 +70,7 @@ def test_nothing_is_lost_when_storage_forgets(task: Task, until: Until, seed: in
         for name in GROWING:
             forget_last_seconds(task.service, f"{RUN}/{name}", chance)
     go(task)
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     lines = [f"line {n} loss={n}.5" for n in range(200)]
     assert task.text("logs/stdout.txt").splitlines() == lines
     seen = [(m["name"], m["value"]) for m in task.lines("metrics.jsonl")]
@@ -90,7 +90,7 @@ def test_log_lost_after_its_last_line_is_written_again(task: Task, until: Until)
     until(lambda: task.text("logs/stdout.txt"))
     del task.service.blobs[f"{RUN}/logs/stdout.txt"]
     go(task)
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     assert task.text("logs/stdout.txt") == "early\n"
 
 
@@ -120,7 +120,7 @@ def test_attempts_at_the_same_time_leave_one_whole_result(
         until(lambda n=number: task.has(f"attempts/{n}/start.json"))
     for number in range(3):
         go(task, number)
-    assert [process.wait(60) for process in processes] == [0, 0, 0]
+    assert [process.wait(120) for process in processes] == [0, 0, 0]
     assert_outputs_are_as_promised(task)
     assert len(task.json("result.json")["outputs"]) == 30
 
@@ -207,7 +207,7 @@ def test_attempt_that_cannot_say_its_end_still_gives_the_outcome(task: Task) -> 
 def test_task_log_without_room_does_not_change_the_exit_code(task: Task) -> None:
     task.submit("print('x')")
     with Path("/dev/full").open("w", encoding="utf-8") as full:
-        assert task.start(stdout=full).wait(60) == 0
+        assert task.start(stdout=full).wait(120) == 0
     assert json.loads(task.service.data(f"{RUN}/result.json"))["status"] == "succeeded"
 
 
@@ -245,7 +245,7 @@ def test_access_that_ends_in_mid_run_has_an_exit_code_of_its_own(
     until(lambda: "up" in task.text("logs/stdout.txt"))
     task.service.refuse_for_good()
     go(task)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 122, output
     assert "storage:" in output
 
@@ -264,7 +264,7 @@ def test_refusal_that_passes_during_export_and_commit_costs_nothing(
     task.service.fault_code = "AuthorizationFailure"
     task.service.faults.extend([status] * 12)
     go(task)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert not task.service.faults
     assert_outputs_are_as_promised(task)

@@ -183,7 +183,7 @@ def test_folder_that_the_script_deletes_leaves_the_checkpoints(
     script.thread.start()
     until(lambda: script.thread.committed)
     shutil.rmtree(script.folder)
-    script.thread.finish(final=True, timeout_s=60)
+    script.thread.finish(final=True, timeout_s=120)
     assert (script.thread.committed, script.said()) == (1, [])
     assert "r-1/checkpoints/1/manifest.json" in service.blobs
 

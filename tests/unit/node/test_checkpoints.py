@@ -87,7 +87,7 @@ def test_only_the_last_checkpoints_and_their_files_are_kept(task: Task, until: U
     process = task.start()
     until(lambda: max([m["checkpoint"] for m in manifests(task)], default=0) > 4)
     (task.folder / "task-0" / "go").touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     found = manifests(task)
     committed = task.json("result.json")["checkpoint"]["committed"]
     late = found[-1]["checkpoint"] - committed
@@ -112,7 +112,7 @@ def test_unchanged_folder_is_committed_once(task: Task, until: Until) -> None:
     process = task.start()
     until(lambda: manifests(task))
     (task.folder / "task-0" / "go").touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     assert len(manifests(task)) == 1
     puts = [p for m, p, _ in task.service.requests if m == "PUT" and "/checkpoints/files/" in p]
     assert len(puts) == 1
@@ -133,7 +133,7 @@ def test_what_a_script_saves_on_sigterm_is_committed(task: Task, until: Until) -
     process = task.start()
     until(lambda: "ready" in task.text("logs/stdout.txt"))
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert process.wait(120) == 143
     [manifest] = manifests(task)
     assert content(task, manifest, "model") == b"x" * 20_000_000
     assert task.json("attempts/1/end.json")["checkpoint"]["last"] == 1
@@ -259,7 +259,7 @@ def test_folder_that_is_too_large_is_said_once_and_not_committed(task: Task, unt
     process = task.start()
     until(lambda: "max_size" in task.text("attempts/1/events.jsonl"))
     (task.folder / "task-0" / "go").touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     said = [e for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "checkpoint"]
     assert len(said) <= 1 + len(manifests(task))
     assert "checkpoints.max_size" in said[-1]["message"]

@@ -192,7 +192,7 @@ def test_every_node_begins_again_when_the_eviction_is_called_off(
     imds.events = []
     until(lambda: gang.has("nodes/1/attempts/2/start.json"))
     (gang.shared / "go").touch()
-    assert gang.processes[0].wait(60) == 0
+    assert gang.processes[0].wait(120) == 0
     assert gang.json("result.json")["attempt"] == 2
     saved = gang.text("logs/stdout.txt").split()[-1]
     assert saved != "0"
@@ -222,7 +222,7 @@ def test_terminated_primary_takes_the_others_with_it(gang: GangTask, until: Unti
     until(lambda: gang.pids(3))
     pids = gang.pids(3) or {}
     primary.send_signal(signal.SIGTERM)
-    assert primary.wait(60) == 143
+    assert primary.wait(120) == 143
     until(lambda: gang.all_gone(pids))
     assert not gang.has("result.json")
     assert gang.json("attempts/1/end.json")["why"] == "terminated"
@@ -251,7 +251,7 @@ def test_lost_node_fails_nothing_while_batch_may_run_the_task_again(
     until(lambda: "waiting for Batch" in gang.text("attempts/1/events.jsonl"))
     assert primary.poll() is None
     primary.send_signal(signal.SIGTERM)  # as Batch does when it requeues
-    assert primary.wait(60) == 143
+    assert primary.wait(120) == 143
     assert not gang.has("result.json")
     end = gang.json("attempts/1/end.json")
     lost = "rank 1 on node tvm-1 was lost: the connection to its agent ended"
@@ -278,7 +278,7 @@ if os.environ["RUNNER_ATTEMPT"] == "1":
         until(lambda log=log: gang.text(log).endswith("\n"))
     pids = gang.pids(2) or {}
     primary.kill()
-    primary.wait(60)
+    primary.wait(120)
     until(lambda: gang.all_gone(pids))
     assert gang.run_gang(2) == 0, gang.output
     assert gang.text("logs/stdout.txt").splitlines() == ["new False", "resumed of rank 0"]

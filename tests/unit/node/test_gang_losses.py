@@ -82,5 +82,5 @@ def test_run_with_a_frozen_node_can_be_cancelled(gang: GangTask, until: Until) -
     pids = begin(gang, until)
     os.kill(gang.worker_of(pids[1]), signal.SIGSTOP)
     gang.processes[0].send_signal(signal.SIGTERM)
-    assert gang.processes[0].wait(60) == 143
+    assert gang.processes[0].wait(120) == 143
     assert gang.json("attempts/1/end.json")["why"] == "terminated"

@@ -167,7 +167,7 @@ def test_evicted_script_is_stopped_in_time_and_what_it_saves_is_committed(
     second = task.start()
     until(lambda: f"from {saved}\n" in task.text("logs/stdout.txt"))
     second.send_signal(signal.SIGTERM)
-    assert second.wait(60) == 143
+    assert second.wait(120) == 143
 
 
 def test_run_goes_on_where_it_is_when_the_eviction_is_called_off(
@@ -184,7 +184,7 @@ def test_run_goes_on_where_it_is_when_the_eviction_is_called_off(
     imds.events = []
     until(lambda: task.has("attempts/2/resume.json"))
     (task.folder / "task-0" / "go").touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0
     assert task.json("result.json")["attempt"] == 2
 
 
@@ -199,7 +199,7 @@ def test_notice_commits_at_once_while_the_script_goes_on(
     until(lambda: manifests(task))  # the next one is due in an hour
     assert not task.has("attempts/1/end.json")
     process.send_signal(signal.SIGTERM)
-    assert process.wait(60) == 143
+    assert process.wait(120) == 143
 
 
 def test_script_without_checkpoints_is_left_alone(task: Task, imds: FakeImds, until: Until) -> None:
@@ -210,4 +210,4 @@ def test_script_without_checkpoints_is_left_alone(task: Task, imds: FakeImds, un
     until(lambda: "from 0" in task.text("logs/stdout.txt"))
     time.sleep(1.5)
     (task.folder / "task-0" / "go").touch()
-    assert process.wait(60) == 0
+    assert process.wait(120) == 0

@@ -78,7 +78,7 @@ while not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
     )
     assert notices(gang)[0] == text
     (gang.shared / "go").touch()
-    assert primary.wait(60) == 0
+    assert primary.wait(120) == 0
     assert [e for e in lines_of(gang, 1) if e["stage"] == "notice"]
 
 
@@ -96,7 +96,7 @@ sys.exit(3 if rank == "0" else 0)
     primary = gang.start_gang(2)
     until(lambda: ("command", "end") in [(e["stage"], e["state"]) for e in lines_of(gang, 1)])
     (gang.shared / "go").touch()
-    assert primary.wait(60) == 3
+    assert primary.wait(120) == 3
     [text] = [e["message"] for e in lines_of(gang, 1) if e["stage"] == "notice"]
     assert text.startswith("1 file (9 bytes) in $RUNNER_OUTPUT_DIR are not kept: the run has not")
 

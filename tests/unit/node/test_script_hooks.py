@@ -66,4 +66,4 @@ def test_states_that_are_saved_all_the_time_are_committed_all_the_same(
     blobs = CheckpointBlobs(RUN)
     until(lambda: any((blobs.number_of(name) or 0) >= 3 for name in list(task.service.blobs)))
     (task.folder / "task-0" / "go").touch()
-    assert process.wait(60) == 0, task.text("logs/stderr.txt")
+    assert process.wait(120) == 0, task.text("logs/stderr.txt")

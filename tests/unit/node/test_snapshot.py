@@ -148,7 +148,7 @@ def test_half_a_set_is_never_taken_while_it_is_being_replaced(
     writer.start()
     taken = 0
     try:
-        until = time.monotonic() + 60
+        until = time.monotonic() + 120
         while time.monotonic() < until and taken < 10:
             try:
                 found = texts(snapshots.take(list_folder(folder), strict=False))

@@ -154,7 +154,7 @@ def test_worker_that_is_killed_or_stopped_has_a_successor(
     assert not alive(first)
     assert not alive(int(child.read_text())), "it would hold the node's GPUs"
     (tmp_path / "go").touch()
-    assert keeper.wait(60) == 7
+    assert keeper.wait(120) == 7
 
 
 def test_worker_that_is_stopped_for_a_moment_goes_on(tmp_path: Path, until: Until) -> None:
@@ -165,7 +165,7 @@ def test_worker_that_is_stopped_for_a_moment_goes_on(tmp_path: Path, until: Unti
     os.kill(worker, signal.SIGSTOP)
     os.kill(worker, signal.SIGCONT)
     (tmp_path / "go").touch()
-    assert process.wait(60) == 7
+    assert process.wait(120) == 7
     assert _workers(tmp_path, 1) == [worker]
     _end_children(tmp_path)
 
@@ -175,7 +175,7 @@ def test_worker_that_batch_ends_has_none_and_dies_with_its_keeper(
 ) -> None:
     until(lambda: _workers(tmp_path, 1))
     keeper.send_signal(signal.SIGTERM)
-    assert keeper.wait(60) == 137
+    assert keeper.wait(120) == 137
     assert not alive(_workers(tmp_path, 1)[0])
 
 
@@ -184,7 +184,7 @@ def test_worker_dies_with_its_keeper(
 ) -> None:
     until(lambda: _workers(tmp_path, 1))
     keeper.kill()
-    keeper.wait(60)
+    keeper.wait(120)
     [worker] = _workers(tmp_path, 1)
     until(lambda: not alive(worker))
     assert _workers(tmp_path, 1) == [worker]

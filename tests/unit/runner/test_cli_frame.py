@@ -44,7 +44,7 @@ def _runner(
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=200,
     )
 
 
@@ -397,7 +397,7 @@ def _bash(command: str, **env: str) -> subprocess.CompletedProcess[str]:
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=200,
         env={**os.environ, **env},
     )
 
