@@ -15,7 +15,7 @@ from runner.flows.local_pool import POOL_ID
 from runner.flows.local_state import LocalState, ensure_keys, load_state
 
 _ALL = 10**9 - 1
-_TIMEOUT_S = 10.0
+_TIMEOUT_S = 60.0  # a busy machine; who does not listen is told at once
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ TITLES: Mapping[str, str] = {BATCH: "the Azure Batch emulator", BLOB: "Azurite"}
 # A loaded two-core machine has needed 26 s for Azurite.
 _READY_WITHIN_S = 120.0
 _POLL_S = 0.03
+_ANSWERS_WITHIN_S = 30.0  # a busy machine; who does not listen is told at once
 # What reaches the tasks of this machine's environment: how to get to the network and to packages,
 # never the rest.
 _PASSED_TO_TASKS = (
@@ -89,7 +90,7 @@ def marker(paths: HomePaths, name: str) -> str:
     return str(paths.batch_data if name == BATCH else paths.blob_data)
 
 
-def answers(name: str, state: LocalState, *, timeout_s: float = 2.0) -> bool:
+def answers(name: str, state: LocalState, *, timeout_s: float = _ANSWERS_WITHIN_S) -> bool:
     """Whether the service serves requests now."""
     port = state.batch_port if name == BATCH else state.blob_port
     path = "/_emulator/health" if name == BATCH else f"/{ACCOUNT}?comp=list"
