@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -123,6 +124,7 @@ class RushWorld(World):
             cast("Any", self.setups),
         )
         self._background = asyncio.get_running_loop().create_task(self.loop.run())
+        self.pushing: asyncio.Task[None] | None = None
         self.look()
 
     async def crash(self) -> None:
@@ -139,6 +141,9 @@ class RushWorld(World):
         self.store.close()
 
     async def _stop(self) -> None:
+        if self.pushing is not None:
+            self.pushing.cancel()
+            await asyncio.wait({self.pushing})
         self._background.cancel()
         await asyncio.wait({self._background})
         assert self._background.cancelled(), self._background.exception()
@@ -153,6 +158,12 @@ class RushWorld(World):
 
     def push(self, seconds: float) -> None:
         self.clock.push(seconds)
+
+    def push_through(self, seconds: float) -> None:
+        """Somebody asks for time to pass, from one thing that is due to the next."""
+        if self.pushing is None:
+            push = self.loop.push_clock(timedelta(seconds=seconds))
+            self.pushing = asyncio.get_running_loop().create_task(push)
 
     def look(self) -> None:
         """See what runs outside, and what of it is to end."""
@@ -176,6 +187,8 @@ class RushWorld(World):
             await asyncio.sleep(0)
             if self._background.done():
                 self._background.result()
+            if self.pushing is not None and self.pushing.done():
+                self.pushing = self.pushing.result()
         self.look()
 
     def answer(self, source: random.Random, errors: list[Json]) -> None:
@@ -188,7 +201,7 @@ class RushWorld(World):
         """Whatever was begun or is to end is answered until there is nothing more."""
         for _ in range(1000):
             await self.turns(_MANY_TURNS)
-            if not (self.setups.begun or self.outside.doomed):
+            if not (self.setups.begun or self.outside.doomed or self.pushing):
                 return
             for root in list(self.setups.begun):
                 self.setups.begun.pop(root)([])

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batch_emulator import erasure, loop
 from batch_emulator.eviction_trace import TraceEntry
 from batch_emulator.faults import Fault
 from batch_emulator.job_schedule import ScheduleState
@@ -19,6 +20,7 @@ from batch_emulator.task_records import task_record
 from batch_emulator.transitions import (
     auto_pools,
     autoscale,
+    dependencies,
     jobs,
     node_operations,
     pools,
@@ -54,6 +56,7 @@ class Rush(WideChaos):
             *[self.scale] * 2,
             *[self.take_node] * 2,
             *[self.move_job] * 2,
+            self.push_through,
             self.end_schedule,
         ]
 
@@ -133,6 +136,9 @@ class Rush(WideChaos):
 
     def wait(self) -> None:
         self.world.push(self.random.choice([0.5, 2.0, 5.0, 30.0, 60.0, 300.0]))
+
+    def push_through(self) -> None:
+        self.world.push_through(self.random.choice([1.0, 60.0, 1800.0]))
 
     async def hurry(self) -> None:
         """One of the things that happen between two looks."""
@@ -288,6 +294,17 @@ async def rush(seed: int, folder: Path) -> dict[str, Any]:
     return found
 
 
+def do_little_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is done bit by bit for many tasks is so for a few."""
+    monkeypatch.setattr(erasure, "AT_ONCE", 1)
+    monkeypatch.setattr(loop, "_SWEPT_AT_ONCE", 1)
+    monkeypatch.setattr(dependencies, "_FREED_AT_ONCE", 1)
+
+
 @pytest.mark.parametrize("seed", range(8))
-def test_nothing_is_left_of_what_is_asked_to_go(seed: int, tmp_path: Path) -> None:
+def test_nothing_is_left_of_what_is_asked_to_go(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if seed % 2:
+        do_little_at_once(monkeypatch)
     assert asyncio.run(rush(seed, tmp_path)) == {}
