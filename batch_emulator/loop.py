@@ -28,6 +28,7 @@ from batch_emulator.account import (
 from batch_emulator.clock import Clock
 from batch_emulator.deletion import remove_tree
 from batch_emulator.executor.blobfuse import mounted_below
+from batch_emulator.executor.failures import ended_by_request
 from batch_emulator.executor.launch import ExecutionError, Failure, Outcome
 from batch_emulator.executor.layout import is_below
 from batch_emulator.executor.node_setup import Booted, NodeSetup
@@ -189,6 +190,8 @@ class Loop:
 
     async def _execute(self, execution: Execution) -> None:
         try:
+            if execution.stop is not None:  # asked for since: its body may be gone with its task
+                raise ExecutionError(ended_by_request())
             self._load_body(execution)
             launch = self.node_setup.around(self.launches.of(execution, self.clock.now()))
             outcome = await self.executor.run(

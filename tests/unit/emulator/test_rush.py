@@ -14,7 +14,7 @@ from batch_emulator import erasure, loop
 from batch_emulator.eviction_trace import TraceEntry
 from batch_emulator.faults import Fault
 from batch_emulator.job_schedule import ScheduleState
-from batch_emulator.model import AllocationState, JobState, Json, PoolState, cores_of
+from batch_emulator.model import AllocationState, JobState, Json, NodeState, PoolState, cores_of
 from batch_emulator.records import dump, job_record, node_record, pool_record, schedule_record
 from batch_emulator.task_records import task_record
 from batch_emulator.transitions import (
@@ -33,6 +33,14 @@ from tests.unit.emulator.test_wide_chaos import WideChaos, check_pools
 CHANGES = 120
 QUOTA = 12
 NAMES = ("pool", "cluster", "p1", "p2")
+RESTING = {
+    NodeState.IDLE,
+    NodeState.OFFLINE,
+    NodeState.DEALLOCATED,
+    NodeState.PREEMPTED,
+    NodeState.UNUSABLE,
+    NodeState.START_TASK_FAILED,
+}
 TRACE = (
     TraceEntry(time_s=20.0, evict=1, notice_s=2.0),
     TraceEntry(time_s=45.0, capacity=1),
@@ -169,6 +177,10 @@ async def check_ends(chaos: Rush) -> None:
         assert pool.allocation is AllocationState.STEADY
         own = pool.id not in NAMES and pool.spec.get("displayName") != "kept"
         assert not own, "nobody will ever delete it"
+        if not account.limits.eviction_rate:  # else some are on their way back
+            moving = {node.state for node in pool.nodes.values()} - RESTING
+            assert not moving
+            assert not [node for node in pool.nodes.values() if node.next_state or node.notice]
     check_store(chaos.world)
 
 

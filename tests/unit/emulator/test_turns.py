@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from batch_emulator.transitions import (
     pools,
     tasks,
 )
+from tests.unit.emulator.rush import RushWorld
 from tests.unit.emulator.world import OK, World, failed, states
 
 RELEASED: dict[str, Any] = {
@@ -219,6 +221,33 @@ def test_ids_are_not_given_twice_after_a_restart_whatever_the_seed(tmp_path: Pat
     again = account.pools[pool.key]
     nodes.add(account, again, 2, dedicated=True, now=world.clock.now())
     assert len(again.nodes) == 4
+
+
+def test_task_that_is_deleted_before_its_process_starts_has_none(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> list[str]:
+        world = RushWorld(tmp_path, boot_s=0.0)
+        world.pool()
+        for _ in range(5):
+            await world.turns(2)
+            world.answer(random.Random(0), [])
+        job = world.job()
+        await world.turns(5)
+        task = world.task(job, "t")
+        world.loop.step()
+        assert task.execution is not None
+        tasks.delete(world.account, task)
+        world.settle()
+        await world.turns(1)
+        started = list(world.outside.running)
+        await world.turns(10)
+        assert not world.account.executions
+        await world.close()
+        return started
+
+    assert asyncio.run(main()) == []
+    assert not caplog.records
 
 
 # -- requests
