@@ -11,7 +11,7 @@ import functools
 import inspect
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
@@ -62,17 +62,20 @@ def _texts(value: Any) -> bool:
     return _stray(value) is None
 
 
+def _readable_again(value: Any) -> Iterable[object]:
+    return cast("Iterable[object]", value) if isinstance(value, Collection) else []
+
+
 def _stray(value: Any) -> object | None:
     """What stands in a list and is no text; None where there is nothing of the kind."""
-    several = cast("list[object]", value) if isinstance(value, list | tuple) else []
+    several = _readable_again(value)
     return next((each for each in several if not isinstance(each, str)), None)
 
 
 def _paths(value: Any) -> bool:
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         return False
-    several = cast("list[object]", value) if isinstance(value, list | tuple) else []
-    return all(isinstance(each, str | os.PathLike) for each in several)
+    return all(isinstance(each, str | os.PathLike) for each in _readable_again(value))
 
 
 def _runs(value: Any) -> bool:

@@ -45,6 +45,16 @@ class RunnerError(Exception):
             lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        """How it comes out of another process: by default only `what` would be handed on."""
+        return _again, (type(self), self.code, self.what, self.why, self.fix, self.exit_code)
+
     def _render_traceback_(self) -> list[str]:
         """What a notebook shows of it: what, why and fix, where a trace would hide them."""
         return str(self).splitlines()
+
+
+def _again(
+    kind: type[RunnerError], code: str, what: str, why: str, fix: str, exit_code: ExitCode
+) -> RunnerError:
+    return kind(code, what, why=why, fix=fix, exit_code=exit_code)

@@ -152,10 +152,11 @@ def sources_and_place(
     sources: Sequence[str | Path], dest: str | None, default_store: str
 ) -> tuple[list[Path], StoredPath]:
     """What to send and where to. A single source keeps its name where no place is given."""
-    if not sources or not all(str(source) for source in sources):
+    none = [str(source) for source in sources if not str(source) or "\0" in str(source)]
+    if none or not sources:
         raise RunnerError(
             "R-DATA-MISSING",
-            "'' is no file or folder" if sources else "no file or folder is named",
+            f"{none[0]!r} is no file or folder" if none else "no file or folder is named",
             fix="give a path on this machine; . is the current folder",
         )
     paths = [Path(source) for source in sources]

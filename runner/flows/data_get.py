@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event
@@ -18,6 +22,7 @@ from runner.flows.data_stores import changed, find_files, named, side_by_side, t
 from runner.flows.local_files import count_text, target_within
 from runner.flows.transfer_progress import BytesMoved
 
+_POLL_S = 0.05
 _SHOWN_NAME = 40  # of a part: with the whole name of a file its own would be too long for a disk
 
 
@@ -93,15 +98,60 @@ def _fetch(store: Store, download: Download, moved: BytesMoved) -> None:
     part = target.with_name(f".{target.name[:_SHOWN_NAME]}.{state}.part")
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        if store.get(file, part, moved.add) != file.md5 and file.md5 is not None:
-            part.unlink()
-            raise _damaged(file)
-        part.replace(target)
+        with _alone(part, moved) as waited:
+            if waited and _is_here(download):
+                part.unlink()
+                moved.add(file.size_bytes)
+                return
+            if store.get(file, part, moved.add) != file.md5 and file.md5 is not None:
+                part.unlink()
+                raise _damaged(file)
+            part.replace(target)
     except ChangedError as err:
         part.unlink(missing_ok=True)
         raise changed(file.path) from err
     except OSError as err:
         raise _unwritable(target, err) from err
+
+
+@contextmanager
+def _alone(part: Path, moved: BytesMoved) -> Generator[bool]:
+    """Hold a part that another thread or process may fetch as well; whether one did."""
+    waited = False
+    while True:
+        with part.open("ab") as held:
+            while not _lock(held.fileno()):
+                waited = True
+                moved.add(0)  # ends here where the work is called off
+                time.sleep(_POLL_S)
+            if _is_still(part, held.fileno()):
+                yield waited
+                return
+        waited = True  # what was held has become the file meanwhile
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: as alone as can be known
+        return True
+    return True
+
+
+def _is_still(part: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), part.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _is_here(download: Download) -> bool:
+    file, target = download.file, download.target
+    if not target.is_file() or target.stat().st_size != file.size_bytes:
+        return False
+    return md5_of(target) == file.md5
 
 
 def _target(file: StoredFile, place: StoredPath, local: Path | None, *, single: bool) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
@@ -114,6 +115,14 @@ def test_signatures_and_help_are_those_of_the_functions() -> None:
     assert list(inspect.signature(runner.Run.logs).parameters) == [
         "self", "stream", "tail", "attempt", "node",
     ]  # fmt: skip
+
+
+def test_error_comes_out_of_another_process_as_it_was() -> None:
+    with pytest.raises(RunnerError) as caught:
+        api.data.put({3}, "x")
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again)) == (type(caught.value), str(caught.value))
+    assert again.exit_code is caught.value.exit_code
 
 
 def test_stack_is_refused_where_the_target_has_none(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -125,6 +125,7 @@ def test_container_that_is_not_there_is_named() -> None:
         ([""], None, "R-DATA-MISSING"),
         ([], "x", "R-DATA-MISSING"),
         (["a", "b"], None, "R-DATA-DEST"),
+        (["a\0b"], None, "R-DATA-MISSING"),
     ],
 )
 def test_what_is_not_named_is_not_the_current_folder(
