@@ -25,6 +25,11 @@ class _Contended:
     def __init__(self, begin: Callable[[], object]) -> None:
         self._begin = begin
         self._calls = 0
+        self._second, self._ended = Event(), Event()
+
+    def ended(self) -> None:
+        """Who came first has the file."""
+        self._ended.set()
 
     def get(self, _file: StoredFile, part: Path, on_bytes: Callable[[int], None]) -> bytes:
         self._calls += 1
@@ -33,6 +38,10 @@ class _Contended:
             target.write(CONTENT[:4])
             if first:
                 self._begin()
+                self._second.wait(0.3)  # if nothing keeps the other out, it is in here now
+            else:
+                self._second.set()
+                assert self._ended.wait(ENDS_S)
             target.write(CONTENT[4:])
             on_bytes(len(CONTENT))
         return DIGEST
@@ -52,8 +61,10 @@ def test_two_who_get_the_same_file_at_once_both_have_it(tmp_path: Path) -> None:
             others.append(pool.submit(get_files, store, [download], on_progress))
             assert begun.wait(ENDS_S)
 
-        store = cast("Store", _Contended(begin))
+        contended = _Contended(begin)
+        store = cast("Store", contended)
         assert get_files(store, [download], ignore_progress) == 1
+        contended.ended()
         assert others[0].result(ENDS_S) == 1
     assert download.target.read_bytes() == CONTENT
     assert [path.name for path in download.target.parent.iterdir()] == ["a.bin"]
