@@ -190,8 +190,7 @@ class Loop:
 
     async def _execute(self, execution: Execution) -> None:
         try:
-            if execution.stop is not None:  # asked for since: its body may be gone with its task
-                raise ExecutionError(ended_by_request())
+            _require_wanted(execution)
             self._load_body(execution)
             launch = self.node_setup.around(self.launches.of(execution, self.clock.now()))
             outcome = await self.executor.run(
@@ -331,6 +330,12 @@ class Loop:
         await asyncio.gather(*self._work, return_exceptions=True)
         await self.node_setup.close()
         await self.executor.close()
+
+
+def _require_wanted(execution: Execution) -> None:
+    """Refuse to begin what is to end already: its body may be gone with its task."""
+    if execution.stop is not None:
+        raise ExecutionError(ended_by_request())
 
 
 async def _delete(*folders: Path) -> None:
