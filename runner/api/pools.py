@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from runner.api import html
 from runner.api.arguments import checked
 from runner.api.connecting import settings_of
 from runner.api.params import whole
+from runner.api.snapshot import bind
 from runner.api.table import Table
 
 if TYPE_CHECKING:
@@ -16,8 +17,13 @@ if TYPE_CHECKING:
     from runner.flows.pools import NodeStatus, PoolStatus, Resized
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class _Bound:
+    found: PoolStatus
+    settings: Settings
+
+
+@dataclass(frozen=True)
+class Pool(_Bound):
     """A pool as it was when it was asked for; `runner.pool(id)` looks again.
 
     `spot` and `dedicated` count nodes, with the number that is wanted beside them. What the nodes
@@ -35,8 +41,6 @@ class Pool:
     slots: int
     running_tasks: int
     usd_per_hour: float | None
-    found: PoolStatus = field(repr=False, compare=False)
-    settings: Settings = field(repr=False, compare=False)
 
     def nodes(self) -> Table[NodeStatus]:
         """Its nodes now: `.node`, and in `.log` the end of what a failed start task said."""
@@ -84,7 +88,7 @@ def pool(id: str, *, target: str | None = None, stack: str | None = None) -> Poo
 
 def _pool(settings: Settings, found: PoolStatus) -> Pool:
     view = found.pool
-    return Pool(
+    pool = Pool(
         id=view.id,
         vm_size=view.vm_size,
         state=view.state if view.allocation == "steady" else f"{view.state}, {view.allocation}",
@@ -95,9 +99,9 @@ def _pool(settings: Settings, found: PoolStatus) -> Pool:
         slots=view.slots,
         running_tasks=found.running_tasks,
         usd_per_hour=found.usd_per_hour,
-        found=found,
-        settings=settings,
     )
+    bind(pool, found=found, settings=settings)
+    return pool
 
 
 def _cells(pool: Pool) -> dict[str, object]:

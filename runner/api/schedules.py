@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from runner.api.params import overrides_of, whole
 from runner.api.progress import OnUpdate, live
 from runner.api.run_list import Runs
 from runner.api.run_object import Run
+from runner.api.snapshot import bind
 from runner.api.table import Table
 
 if TYPE_CHECKING:
@@ -24,8 +25,13 @@ if TYPE_CHECKING:
     from runner.flows.session import Session
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class _Bound:
+    session: Session
+    found: Found
+
+
+@dataclass(frozen=True)
+class Schedule(_Bound):
     """A schedule as it was when it was asked for; `runner.schedule(name)` looks again.
 
     `state` is active, paused, completed, or gone where Batch has lost it. `tasks` is empty for one
@@ -39,8 +45,6 @@ class Schedule:
     recipe: str
     pool: str
     tasks: tuple[str, ...]
-    session: Session = field(repr=False, compare=False)
-    found: Found = field(repr=False, compare=False)
 
     def firings(self) -> Table[Firing]:
         """What it made so far, the newest last: `.created`, `.group_id`, `.runs` (their ids)."""
@@ -166,7 +170,7 @@ def create_schedule(
 
 
 def _schedule(session: Session, found: Found) -> Schedule:
-    return Schedule(
+    schedule = Schedule(
         name=found.schedule_id,
         state=found.state,
         when=found.when,
@@ -174,9 +178,9 @@ def _schedule(session: Session, found: Found) -> Schedule:
         recipe=str(found.document["recipe"]),
         pool=str(found.document["pool"]),
         tasks=tuple(found.tasks),
-        session=session,
-        found=found,
     )
+    bind(schedule, session=session, found=found)
+    return schedule
 
 
 def _interval(every: str | timedelta | None) -> str | None:

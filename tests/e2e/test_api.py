@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Generator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +61,9 @@ def test_the_guide_runs_as_it_is_written(capsys: pytest.CaptureFixture[str]) -> 
     assert "epochs" in shown
     assert "<svg" in shown, "the picture too"
     assert len(repr(namespace["registered"])) < 200
+    for shown in (namespace["often"], namespace["pool"]):
+        assert set(asdict(shown)).isdisjoint({"session", "found", "settings"}), "no keys in copies"
+        assert shown._repr_html_().startswith("<table>")
 
 
 def test_run_that_fails_is_told_by_check_and_waiting_has_an_end(waiting: runner.Run) -> None:
