@@ -204,7 +204,7 @@ async def ask_all_to_go(chaos: Rush) -> None:
 async def rest(chaos: Rush) -> None:
     """What was asked to end ends, what runs ends by itself, and hours pass."""
     world = chaos.world
-    for seconds in (0, 1, 5, 30, *[60] * 5, *[900] * 4, 8 * 86400, 60, 60):
+    for seconds in (0, 1, 5, 30, *[60] * 5, *[900] * 4, 8 * 86400, *[60] * 6):
         await world.everything_answers()
         for execution in list(world.processes.values()):
             if execution.key in world.processes:
