@@ -71,7 +71,7 @@ class LiveView:
         self._lines = deque[str](maxlen=_LINES)
         self._rest: dict[str, str] = {}
         self._began = time.monotonic()
-        self._shown = -_EVERY_S
+        self._shown: float | None = None
 
     def on_progress(self, progress: Progress) -> None:
         """A step of a flow that runs here."""
@@ -88,8 +88,11 @@ class LiveView:
         self._tell(at_once=True)
 
     def over(self, state: str) -> None:
-        """What is no run has ended; a run tells its end itself."""
-        if self._run_id is None:
+        """What is no run has ended; a run tells its end itself.
+
+        An error before anything was shown stands alone.
+        """
+        if self._run_id is None and (self._shown is not None or state == "done"):
             self._state, self._progress = state, None
             self._tell(at_once=True)
 
@@ -146,7 +149,7 @@ class LiveView:
 
     def _tell(self, *, at_once: bool = False, message: str = "") -> None:
         now = time.monotonic()
-        if not at_once and now - self._shown < _EVERY_S:
+        if not at_once and self._shown is not None and now - self._shown < _EVERY_S:
             return
         self._shown = now
         progress = self._progress

@@ -158,12 +158,17 @@ def test_what_is_no_run_is_shown_by_its_name_to_its_end(notebook: Notebook) -> N
     assert ("working" in notebook.shown[0], "done" in notebook.shown[-1]) == (True, True)
     lost = RunnerError("R-X", "what", fix="fix")
     for error, state in ((lost, "failed"), (KeyboardInterrupt(), "interrupted")):
-        with pytest.raises(type(error)), live(None, what="data.put"):
-            raise error
-        assert state in notebook.shown[-1]
+        for what in ("data.put", ""):  # a submission that fails says so too
+            with pytest.raises(type(error)), live(None, what=what) as view:
+                view.on_progress(Progress("upload", "start", "", 0, 9, "bytes"))
+                raise error
+            assert state in notebook.shown[-1]
+
+
+def test_error_before_anything_was_shown_stands_alone(notebook: Notebook) -> None:
     with pytest.raises(RunnerError), live(None):
-        raise lost
-    assert "failed" in notebook.shown[-1], "a submission that fails says so too"
+        raise RunnerError("R-SET-UNKNOWN", "what", fix="fix")
+    assert not notebook.shown
 
 
 def test_rows_are_shown_escaped_and_a_long_table_is_cut() -> None:
