@@ -18,6 +18,7 @@ from pulumi.automation.events import EngineEvent, StepEventMetadata
 from infra.interrupts import wait_out
 from infra.program import program
 from infra.state_folder import release_dead, state_backend
+from infra.state_reads import HALF_WRITTEN, read_whole
 from infra.unfinished import look_for_unfinished
 from runner.core.errors import ExitCode, RunnerError
 
@@ -177,7 +178,7 @@ def deployed(environment: Environment) -> list[Deployed]:
     steps = _Steps(lambda _: None)
     try:
         with _engine_errors("reading the state of", steps):
-            state = _select(environment, steps, create=False).export_stack()
+            state = read_whole(_select(environment, steps, create=False).export_stack)
     except auto.errors.StackNotFoundError:
         return []
     found = [_deployed(each) for each in _resources(state) if _is_in_azure(each["type"])]
@@ -188,12 +189,12 @@ def outputs(environment: Environment) -> dict[str, Any]:
     """The outputs of the last deployment, wherever it was made; secrets are left out."""
     steps = _Steps(lambda _: None)
     with _engine_errors("reading the outputs of", steps):
-        found = _select(environment, steps, create=False).outputs()
+        found = read_whole(_select(environment, steps, create=False).outputs)
     return {key: each.value for key, each in found.items() if not each.secret}
 
 
 def _unprotect(stack: auto.Stack) -> None:
-    state = stack.export_stack()
+    state = read_whole(stack.export_stack)
     for resource in _resources(state):
         resource["protect"] = False
     stack.import_stack(state)
@@ -235,15 +236,17 @@ def _is_in_azure(kind: str) -> bool:
 def _select(environment: Environment, steps: _Steps, *, create: bool = True) -> auto.Stack:
     """The stack; without `create` a stack of another name leaves no trace of itself."""
     select = auto.create_or_select_stack if create else auto.select_stack
-    return select(
-        stack_name=environment.stack,
-        project_name=PROJECT,
-        program=_program(environment.folder, steps),
-        opts=auto.LocalWorkspaceOptions(
-            work_dir=str(environment.folder),
-            pulumi_command=environment.cli,
-            env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true", **environment.state},
-        ),
+    return read_whole(
+        lambda: select(
+            stack_name=environment.stack,
+            project_name=PROJECT,
+            program=_program(environment.folder, steps),
+            opts=auto.LocalWorkspaceOptions(
+                work_dir=str(environment.folder),
+                pulumi_command=environment.cli,
+                env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true", **environment.state},
+            ),
+        )
     )
 
 
@@ -323,6 +326,8 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
         said = steps.errors or _error_lines(str(err))
         if any("passphrase" in line for line in said):
             raise _wrong_passphrase(doing, said) from err
+        if any(HALF_WRITTEN in line for line in said):
+            raise _cut_off(doing, said) from err
         if any("marked for protection" in line or "unable to replace" in line for line in said):
             raise _protected(doing, said) from err
         raise RunnerError(
@@ -332,6 +337,17 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
             fix="correct it and run the same command again: what was made is kept",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
+
+
+def _cut_off(doing: str, said: Sequence[str]) -> RunnerError:
+    return RunnerError(
+        "R-PULUMI-STATE",
+        f"{doing} the stack: its state cannot be read",
+        why=f"{said[0]}: it was cut off, as by a full disk or by an engine that was killed",
+        fix="Pulumi keeps the one before beside it: copy .pulumi/stacks/<project>/<stack>.json.bak "
+        "over the .json, then run the same command again: what it lacks is looked for in Azure",
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def _wrong_passphrase(doing: str, said: Sequence[str]) -> RunnerError:

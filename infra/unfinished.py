@@ -13,6 +13,8 @@ from typing import Any
 
 from pulumi import automation as auto
 
+from infra.state_reads import read_whole
+
 _KEY = "azure-native:subscriptionId"
 _GROUP = "resources:ResourceGroup"
 _HALF = "pendingReplacement"  # deleted, and the new one not made yet
@@ -72,7 +74,7 @@ def arm_id(kind: str, inputs: Mapping[str, Any], subscription: str) -> str | Non
 
 def look_for_unfinished(stack: auto.Stack) -> None:
     """Enter what was begun into the state as if it were made; what Azure lacks goes out again."""
-    state = stack.export_stack()
+    state = read_whole(stack.export_stack)
     known: dict[str, Any] = dict(state.deployment or {})
     begun = [each for each in known.get("pending_operations") or () if each["type"] == "creating"]
     if not begun:

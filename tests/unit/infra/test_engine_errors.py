@@ -7,8 +7,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from pulumi.automation import CommandResult
+from pulumi.automation.errors import CommandError
 
-from infra import engine
+from infra import engine, state_reads
 from runner.core.errors import RunnerError
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
@@ -51,6 +53,27 @@ def test_a_single_line_of_the_engine_is_the_reason(home: Path) -> None:
 
 def test_a_line_that_is_not_called_an_error_is_the_reason_too(home: Path) -> None:
     assert refused(home, "no space left on device").why == "no space left on device"
+
+
+def test_a_state_that_is_half_written_is_read_again() -> None:
+    half = "error: failed to load checkpoint: EOF"
+    said = iter([half, half, "error: no stack named dev"])
+
+    def read() -> None:
+        raise CommandError(CommandResult(stdout="", stderr=next(said), code=255))
+
+    with pytest.raises(CommandError, match="no stack named dev"):
+        state_reads.read_whole(read)
+    assert list(said) == []
+
+
+def test_a_state_that_stays_half_written_has_the_one_before_beside_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(state_reads, "_PAUSES_S", (0, 0))
+    err = refused(home, "error: failed to load checkpoint: unexpected EOF")
+    assert err.code == "R-PULUMI-STATE"
+    assert ".json.bak" in (err.fix or "")
 
 
 def test_another_passphrase_is_told_with_what_to_do(home: Path) -> None:

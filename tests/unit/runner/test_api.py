@@ -151,6 +151,11 @@ def test_notebook_is_drawn_over_and_a_terminal_shows_nothing(notebook: Notebook)
     assert len(notebook.shown) == drawn
 
 
+def begin_and_raise(view: LiveView, error: BaseException) -> None:
+    view.on_progress(Progress("upload", "start", "", 0, 9, "bytes"))
+    raise error
+
+
 def test_what_is_no_run_is_shown_by_its_name_to_its_end(notebook: Notebook) -> None:
     with live(None, what="data.put <cats>") as view:
         view.on_progress(Progress("upload", "start", "", 0, 9, "bytes"))
@@ -160,8 +165,7 @@ def test_what_is_no_run_is_shown_by_its_name_to_its_end(notebook: Notebook) -> N
     for error, state in ((lost, "failed"), (KeyboardInterrupt(), "interrupted")):
         for what in ("data.put", ""):  # a submission that fails says so too
             with pytest.raises(type(error)), live(None, what=what) as view:
-                view.on_progress(Progress("upload", "start", "", 0, 9, "bytes"))
-                raise error
+                begin_and_raise(view, error)
             assert state in notebook.shown[-1]
 
 
