@@ -13,7 +13,11 @@ from uuid import uuid4
 
 from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
-from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+from azure.core.exceptions import (
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceNotFoundError,
+)
 from starlette.types import ASGIApp
 
 from batch_emulator.account import Limits
@@ -207,6 +211,13 @@ class Things:
             return job if job.state == state else None
 
         return eventually(look)
+
+    def said(self, job_id: str, task_id: str) -> str:
+        """What a task has printed so far: nothing when it has not begun."""
+        try:
+            return self.text(job_id, task_id)
+        except (ResourceNotFoundError, ResourceExistsError):  # no file yet, or no node
+            return ""
 
     def text(self, job_id: str, task_id: str, name: str = "stdout.txt") -> str:
         return b"".join(self.client.download_task_file(job_id, task_id, name)).decode()

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from azure.batch import models
-from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 
 from tests.contract.container_engines import (
     ENTRY,
@@ -140,7 +139,7 @@ def test_terminated_task_leaves_no_container(
 ) -> None:
     command = "/bin/sh -c 'echo up; sleep 600'"
     task = things.task(job, command, container_settings=inside())
-    eventually(lambda: _text(things, job, task) == "up\n")
+    eventually(lambda: things.said(job, task) == "up\n")
     info = info_of(things.client.get_task(job, task))
     assert info.container_info is not None
     assert info.container_info.state == "running"
@@ -208,7 +207,7 @@ def test_container_of_a_lost_node_goes_and_its_task_runs_again(
     [node] = things.wait_nodes(pool, 1)
     job = things.job(pool)
     task = things.task(job, "/bin/sh -c 'echo up; sleep 600'", container_settings=inside())
-    eventually(lambda: _text(things, job, task) == "up\n")
+    eventually(lambda: things.said(job, task) == "up\n")
     [first] = machine.left(running.emulator.settings.data_dir)
     assert node.id is not None
     how = wire(nodeReimageOption="requeue")
@@ -218,10 +217,3 @@ def test_container_of_a_lost_node_goes_and_its_task_runs_again(
     things.client.terminate_task(job, task)
     things.wait_task(job, task)
     assert machine.left(running.emulator.settings.data_dir) == []
-
-
-def _text(things: Things, job: str, task: str) -> str:
-    try:
-        return things.text(job, task)
-    except (ResourceNotFoundError, ResourceExistsError):  # no file yet, or no node
-        return ""

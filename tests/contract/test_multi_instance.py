@@ -101,7 +101,7 @@ def test_failed_coordination_fails_the_task(
     info = things.wait_task(job_id, task_id).execution_info
     assert info is not None
     assert (info.exit_code, info.result) == (4, "failure")
-    assert "never" not in things.text(job_id, task_id)
+    assert "never" not in things.said(job_id, task_id)
 
 
 def test_primary_keeps_the_output_of_its_coordination_command(things: Things, cluster: str) -> None:

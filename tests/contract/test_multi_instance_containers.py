@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from azure.batch import models
-from azure.core.exceptions import ResourceExistsError, ResourceNotFoundError
 
 from tests import plain_http
 from tests.contract.container_engines import (
@@ -96,13 +95,6 @@ def pid_here(machine: Machine, name: Path) -> int:
 
 def left(machine: Machine, running: Running) -> list[str]:
     return machine.left(running.emulator.settings.data_dir)
-
-
-def said(things: Things, job: str, task: str) -> str:
-    try:
-        return things.text(job, task)
-    except (ResourceNotFoundError, ResourceExistsError):  # no file yet, or no node
-        return ""
 
 
 def test_each_instance_has_one_container_for_both_commands(
@@ -194,7 +186,7 @@ def test_command_is_asked_to_end_before_its_container_is_killed(
             job, f"/bin/sh -c '{script}'", container_settings=inside(),
             multi_instance_settings=gang("true"),
         )  # fmt: skip
-        eventually(lambda: said(things, job, task) == "up\n")
+        eventually(lambda: things.said(job, task) == "up\n")
         things.client.terminate_task(job, task)
         info = info_of(things.wait_task(job, task))
         assert things.text(job, task) == "up\nbye\n"
@@ -230,7 +222,7 @@ def test_failed_coordination_fails_the_task_and_leaves_no_container(
     )
     info = info_of(things.wait_task(job, task))
     assert (info.exit_code, info.result) == (4, "failure")
-    assert "never" not in things.text(job, task)
+    assert "never" not in things.said(job, task)
     assert left(machine, running) == []
 
 
@@ -257,7 +249,7 @@ def test_end_by_request_ends_every_container(
         job, f"/bin/sh -c '{endless}'", container_settings=inside(),
         multi_instance_settings=gang(coordinate),
     )  # fmt: skip
-    eventually(lambda: "up" in said(things, job, task))
+    eventually(lambda: "up" in things.said(job, task))
     eventually(lambda: len(left(machine, running)) == 2)
     things.client.terminate_task(job, task)
     failure = info_of(things.wait_task(job, task)).failure_info
@@ -289,7 +281,7 @@ def test_eviction_ends_the_containers_of_all_and_the_task_runs_again(
         job, "/bin/sh -c 'echo up; sleep 600'", container_settings=inside(),
         multi_instance_settings=gang(f"{LEAVE} true"),
     )  # fmt: skip
-    eventually(lambda: said(things, job, task) == "up\n")
+    eventually(lambda: things.said(job, task) == "up\n")
     before = set(left(machine, running))
     assert len(before) == 2
     [subtask] = things.client.list_subtasks(job, task)
@@ -320,7 +312,7 @@ def test_containers_of_a_killed_emulator_go_and_the_task_runs_again(
             job, "/bin/sh -c 'echo up; sleep 600'", container_settings=inside(),
             multi_instance_settings=gang(coordinate),
         )  # fmt: skip
-        eventually(lambda: said(things, job, task) == "up\n")
+        eventually(lambda: things.said(job, task) == "up\n")
         daemons = [pid_here(machine, pid) for pid in data.glob("nodes/*/*/tasks/shared/pid")]
         before = set(machine.left(data))
         assert (len(daemons), len(before)) == (2, 2)
