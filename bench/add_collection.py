@@ -29,23 +29,23 @@ from bench.task_rate import pool_of
 REQUESTS = 200
 TASKS_EACH = 100
 SDK_TASKS = 10_000
+ROUNDS = 5  # one takes half a second, and wanders by a third
 CONNECTIONS = 4
 _VERSION = "2025-06-01"
 _JSON = "application/json; odata=minimalmetadata"
 
 
 def measure() -> list[Ratio]:
-    """Tasks accepted (or echoed) per second."""
+    """Tasks accepted (or echoed) per second; by `create_tasks` the best of interleaved rounds."""
     bodies = [_body(n) for n in range(REQUESTS)]
-    with echo() as url:
+    with echo() as url, emulator() as service:
         raw_peer = _rate(url, [_request(url, "/echo", body, {}) for body in bodies])
-        key = base64.b64encode(b"of nobody").decode()
-        sdk_peer = _sdk_rate(Emulator(url, "echo", key), "job")
-    with emulator() as service:
         job_id = _job(service)
         path = f"/jobs/{job_id}/addtaskcollection"
         raw = _rate(service.endpoint, [_signed(service, path, body) for body in bodies])
-        sdk = _sdk_rate(service, job_id)
+        peer = Emulator(url, "echo", base64.b64encode(b"of nobody").decode())
+        rounds = [(_sdk_rate(peer, "job", n), _sdk_rate(service, job_id, n)) for n in range(ROUNDS)]
+    sdk_peer, sdk = (max(rates) for rates in zip(*rounds, strict=True))
     return [
         Ratio(
             "10,000 tasks by create_tasks", "tasks/s", sdk, "the same to a JSON echo", sdk_peer,
@@ -58,10 +58,10 @@ def measure() -> list[Ratio]:
     ]  # fmt: skip
 
 
-def _sdk_rate(service: Emulator, job_id: str) -> float:
+def _sdk_rate(service: Emulator, job_id: str, number: int) -> float:
     client = BatchClient(service.endpoint, AzureNamedKeyCredential(service.account, service.key))
     tasks = [
-        models.BatchTaskCreateOptions(id=f"sdk{n}", command_line="/bin/true")
+        models.BatchTaskCreateOptions(id=f"sdk{number}-{n}", command_line="/bin/true")
         for n in range(SDK_TASKS)
     ]
     start = time.perf_counter()
