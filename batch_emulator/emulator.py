@@ -28,12 +28,11 @@ from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.packages import Packages
 from batch_emulator.executor.runner import Executor
 from batch_emulator.files_share.shares import Shares, StorageAccount
-from batch_emulator.job_schedule import ScheduleState
 from batch_emulator.launches import Launches
 from batch_emulator.loop import Loop
-from batch_emulator.model import JobState, Json, PoolState, parts
+from batch_emulator.model import Json, parts
 from batch_emulator.store import Store, StoreFormatError
-from batch_emulator.transitions import jobs, pools, schedules
+from batch_emulator.transitions import clearing
 
 log = logging.getLogger(__name__)
 
@@ -160,22 +159,12 @@ class Emulator:
 
         Whoever adds others in the meantime keeps them.
         """
-        account, now = self.account, self.clock.now()
-        doomed = {*account.schedules.values(), *account.jobs.values(), *account.pools.values()}
-        for schedule in list(account.schedules.values()):
-            if schedule.state is not ScheduleState.DELETING:
-                schedules.delete(account, schedule, now)
-        for job in list(account.jobs.values()):
-            if job.state is not JobState.DELETING:
-                jobs.delete(account, job, now)
-        for pool in list(account.pools.values()):
-            if pool.state is not PoolState.DELETING:
-                pools.delete(account, pool, now)
+        doomed = clearing.contents(self.account)
+        clearing.delete_everything(self.account, self.clock.now())
         self.loop.poke()
         while self.healthy and doomed:
             await asyncio.sleep(_RESET_POLL_S)
-            there = (*account.schedules.values(), *account.jobs.values(), *account.pools.values())
-            doomed.intersection_update(there)
+            doomed &= clearing.contents(self.account)
 
     async def close(self) -> None:
         """Stop everything that runs; the state on disk says it was interrupted."""

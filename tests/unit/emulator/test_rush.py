@@ -26,6 +26,7 @@ from batch_emulator.transitions import (
     pools,
     schedules,
 )
+from batch_emulator.transitions.clearing import delete_everything
 from tests.unit.emulator.rush import RushWorld
 from tests.unit.emulator.test_invariants import check_jobs
 from tests.unit.emulator.test_wide_chaos import WideChaos, check_pools
@@ -188,16 +189,7 @@ async def check_ends(chaos: Rush) -> None:
 
 async def ask_all_to_go(chaos: Rush) -> None:
     """As `Emulator.reset` does, and then much time passes."""
-    account, now = chaos.world.account, chaos.world.clock.now()
-    for schedule in list(account.schedules.values()):
-        if schedule.state is not ScheduleState.DELETING:
-            schedules.delete(account, schedule, now)
-    for job in list(account.jobs.values()):
-        if job.state is not JobState.DELETING:
-            jobs.delete(account, job, now)
-    for pool in list(account.pools.values()):
-        if pool.state is not PoolState.DELETING:
-            pools.delete(account, pool, now)
+    delete_everything(chaos.world.account, chaos.world.clock.now())
     chaos.world.settle()
 
 
