@@ -186,8 +186,12 @@ class _Handler(BaseHTTPRequestHandler):
         if query.get("comp") == "appendblock":
             self._append(name, body)
         elif query.get("comp") == "block":
-            self.service.staged[name, query["blockid"]] = body
+            self.service.staged[name, query["blockid"]] = self._copied() or body
             self._answer(201)
+        elif query.get("comp") == "metadata":
+            self._answer(
+                200 if name in blobs else 404, code="" if name in blobs else "BlobNotFound"
+            )
         elif query.get("comp") == "blocklist":
             ids = re.findall(r"<Latest>(.*?)</Latest>", body.decode())
             assert len({len(base64.b64decode(i)) for i in ids}) == 1
@@ -200,6 +204,14 @@ class _Handler(BaseHTTPRequestHandler):
             shown = self.headers.get("x-ms-blob-content-type", "")
             blobs[name] = Blob(bytearray(body), kind, content_type=shown)
             self._answer(201)
+
+    def _copied(self) -> bytes:
+        """The bytes of another blob that the request names as its source."""
+        source = unquote(urlsplit(self.headers.get("x-ms-copy-source", "")).path)
+        if not source:
+            return b""
+        first, last = re.findall(r"\d+", self.headers["x-ms-source-range"])
+        return self.service.data(source.removeprefix(f"{CONTAINER}/"))[int(first) : int(last) + 1]
 
     def _append(self, name: str, body: bytes) -> None:
         blob = self.service.blobs.get(name)

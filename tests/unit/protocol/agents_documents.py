@@ -1,0 +1,238 @@
+"""Every document that the agent writes in blob, rendered with fixed ids and times."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from runner.node.attempts import RunBlobs, claim_attempt, write_end
+from runner.node.blobs import Container
+from runner.node.checkpoint import Checkpoint, CheckpointFile
+from runner.node.events import EventLog
+from runner.node.export import OutputFile
+from runner.node.failures import StageFailedError
+from runner.node.group_template import GroupAccess
+from runner.node.identity import SasCredential
+from runner.node.lines import LineQueue
+from runner.node.metrics import MetricLog, MetricsFile
+from runner.node.model_store import NodeModels
+from runner.node.node_blobs import NodeBlobs, write_node_start
+from runner.node.patience import Patience
+from runner.node.predecessors import commit_blocked
+from runner.node.rank_outputs import write_list
+from runner.node.redaction import Redactor
+from runner.node.registration import settle_model
+from runner.node.registry import Registry
+from runner.node.result import commit_result
+from runner.node.resume import Resume
+from runner.node.scheduled import with_run_id
+from runner.node.scheduled_group import fire
+from runner.node.settings import NodeSettings
+from runner.node.transport import Transport
+from tests.unit.node.fake_blob import FakeBlobs
+
+NOW_TEXT = "2026-11-21T15:31:17.784871+00:00"
+OUTPUTS = [
+    OutputFile("figures/loss curve.png", 0, hashlib.sha256(b"").hexdigest()),
+    OutputFile("model.keras", 5, hashlib.sha256(b"model").hexdigest()),
+]
+CONTENTS = {"état.pt": b"abc", "sub/old": b""}
+METRICS = {"val_loss": 0.25, "accuracy": 1.0, "bad": "NaN"}
+STAGES = {"code": 0.1, "environment": 2.345, "data": 0.0, "command": 61.0, "export": 0.4}
+
+
+class Tasks:
+    """A Batch job that takes every task."""
+
+    def add(self, bodies: list[dict[str, Any]]) -> None:
+        assert bodies
+
+
+def _node(run_id: str) -> NodeSettings:
+    return NodeSettings(
+        run_id=run_id,
+        work_dir=Path("/mnt/batch/tasks/workitems/job/job-1/task/wd"),
+        shared_dir=Path("/mnt/batch/tasks/shared"),
+        node="tvmps_0123",
+        pool="local",
+        dedicated=False,
+        host="node-1",
+    )
+
+
+def _attempts(folder: Path, runs: Container, run_id: str) -> dict[str, str]:
+    """Two attempts: the first was lost with another node of the run, the second succeeded."""
+    blobs, node = RunBlobs(run_id), _node(run_id)
+    claim_attempt(runs, blobs, node, {"stdout": 0, "stderr": 0})
+    checkpoint = _checkpoint(run_id)
+    for file in checkpoint.files:
+        runs.put(file.blob, CONTENTS[file.path])
+    runs.create(f"{run_id}/checkpoints/7/manifest.json", checkpoint.to_json())
+    lost = "rank 1 is lost"
+    write_end(runs, blobs, 1, "lost", None, "command", checkpoint=None, message=lost)
+    number = claim_attempt(runs, blobs, node, {"stdout": 120, "stderr": 7})
+    (folder / "checkpoints").mkdir()
+    resume = Resume(
+        runs,
+        blobs,
+        folder=folder / "checkpoints",
+        local=folder / "snapshots",
+        events=EventLog(LineQueue()),
+        patience=Patience(20.0),
+        check=lambda: None,
+    )
+    restored = resume.restore(number, None)
+    assert restored is not None
+    told = {"restored": restored.to_json(), "last": 9, "committed": 2, "problem": None}
+    rank = NodeBlobs(run_id, 1)
+    write_node_start(runs, rank, node, number)
+    write_list(runs, rank.attempt(number, "outputs.json"), OUTPUTS)
+    write_end(runs, blobs, number, "succeeded", 0, None, checkpoint=told)
+    commit_result(
+        runs,
+        blobs,
+        run_id=run_id,
+        attempt=number,
+        started=NOW_TEXT,
+        stages_s=STAGES,
+        metrics=METRICS,
+        outputs=OUTPUTS,
+        checkpoint=told,
+    )
+    return {
+        "attempt-start.json": f"{run_id}/attempts/1/start.json",
+        "attempt-end-lost.json": f"{run_id}/attempts/1/end.json",
+        "attempt-start-again.json": f"{run_id}/attempts/2/start.json",
+        "attempt-resume.json": f"{run_id}/attempts/2/resume.json",
+        "attempt-end.json": f"{run_id}/attempts/2/end.json",
+        "node-start.json": f"{run_id}/nodes/1/attempts/2/start.json",
+        "node-outputs.json": f"{run_id}/nodes/1/attempts/2/outputs.json",
+        "checkpoint-manifest.json": f"{run_id}/checkpoints/7/manifest.json",
+        "result-succeeded.json": f"{run_id}/result.json",
+    }
+
+
+def _checkpoint(run_id: str) -> Checkpoint:
+    def file(path: str, mtime_ns: int = 0, mode: int | None = None) -> CheckpointFile:
+        sha256 = hashlib.sha256(CONTENTS[path]).hexdigest()
+        blob = f"{run_id}/checkpoints/files/1/{sha256}"
+        return CheckpointFile(path, len(CONTENTS[path]), sha256, blob, mtime_ns, mode)
+
+    return Checkpoint(
+        number=7,
+        attempt=1,
+        time=NOW_TEXT,
+        files=(file("état.pt", 1763735477784871123, 0o644), file("sub/old")),
+        links={"newest": "état.pt", "a": "sub/old"},
+        folders=("empty",),
+        step=300,
+    )
+
+
+def _failures(runs: Container) -> dict[str, str]:
+    failed, blocked = "cats-20261121-143005-hhhh", "cats-20261121-143005-iiii"
+    failure = StageFailedError("command", "CommandFailed", "the command ended with exit code 3", 3)
+    failure.rank = 2
+    commit_result(
+        runs,
+        RunBlobs(failed),
+        run_id=failed,
+        attempt=1,
+        started=NOW_TEXT,
+        stages_s={"code": 0.1},
+        metrics={},
+        failure=failure,
+    )
+    commit_blocked(runs, blocked, f"blocked by {failed}, which failed")
+    return {
+        "result-failed.json": f"{failed}/result.json",
+        "result-blocked.json": f"{blocked}/result.json",
+    }
+
+
+def _models(
+    service: FakeBlobs, runs: Container, run_id: str, metadata: Callable[[str], bytes]
+) -> dict[str, bytes]:
+    """A version of a model, its aliases, and what the run says of its model."""
+    result = json.loads(service.data(f"{run_id}/result.json"))
+    service.put(f"{run_id}/{result['output']}model.keras", b"model")
+    settle_model(runs, None, RunBlobs(run_id), Redactor())
+    problem = service.data(f"{run_id}/models/cats.json")
+    text = json.dumps(json.loads(problem)["problem"]).encode()
+    settle_model(runs, runs, RunBlobs(run_id), Redactor())
+    registry = Registry(NodeModels(runs, runs), "cats")
+    registry.set_alias("production", 1)
+    registry.set_alias("production", None)
+    return {
+        "model-version.json": service.data("cats/versions/1.json"),
+        "model-summary.txt": metadata("cats/versions/1.json"),
+        "model-aliases.json": service.data("cats/aliases.json"),
+        "model-record.json": service.data(f"{run_id}/models/cats.json"),
+        "model-record-problem.json": problem.replace(text, b'"..."'),
+    }
+
+
+def _scheduled(service: FakeBlobs, runs: Container) -> dict[str, str]:
+    """What a firing of the client's two schedules writes."""
+    place = {"RUNNER_SCHEDULE": "each-night/aaaaaaaa"}
+    task = {"AZ_BATCH_JOB_ID": "each-night:job-1", "AZ_BATCH_TASK_ID": "run"}
+    run_id = with_run_id(place | task, runs)["RUNNER_RUN_ID"]
+    container = {"url": "http://here/runs", "sas": "sv=1"}
+    access = GroupAccess({"runs": container, "identity_client_id": None, "inputs": {}}, {})
+    tasks: Any = Tasks()
+    assert fire(runs, tasks, "nightly/aaaaaaaa", "nightly:job-1", access)
+    firing = "schedules/nightly/aaaaaaaa/firings/nightly_job-1.json"
+    group = json.loads(service.data(firing))
+    return {
+        "schedule-firing.json": "schedules/each-night/aaaaaaaa/firings/each-night_job-1.json",
+        "run-scheduled.json": f"{run_id}/run.json",
+        "schedule-group-firing.json": firing,
+        "group-scheduled.json": f"groups/{group['group_id']}.json",
+        "run-scheduled-in-group.json": f"{group['runs']['merge']}/run.json",
+    }
+
+
+def _lines(folder: Path) -> dict[str, bytes]:
+    """Lines of events.jsonl and of metrics.jsonl."""
+    queue = LineQueue()
+    events = EventLog(queue)
+    with events.stage("data", "fetching mnist") as report:
+        report("fetching mnist", 5, 10, "bytes")
+        report("fetching mnist", 10, 10, "bytes")
+        events.summarise("10 bytes, é")
+    with contextlib.suppress(StageFailedError), events.stage("export"):
+        raise StageFailedError("export", "OutputMissing", "the script promised model.keras")
+    events.aside("checkpoint", "end", "checkpoint 3", done=3, unit="files")
+    shipped = queue.peek()
+    queue = LineQueue()
+    metrics = MetricLog(2, queue)
+    metrics.add("loss", 0.1, 3)
+    metrics.add("é", float("nan"), None)
+    metrics.add("up", float("-inf"), 4)
+    path = folder / "metrics.jsonl"
+    path.write_text(
+        '{"name": "acc", "value": 1, "step": 5}\n{"step": 6, "a": true, "b": 2.5, "c": "x"}\n',
+        encoding="utf-8",
+    )
+    file = MetricsFile(path, metrics)
+    file.poll(final=True)
+    file.close()
+    return {"events.jsonl": shipped, "metrics.jsonl": queue.peek()}
+
+
+def render(
+    folder: Path, service: FakeBlobs, run_id: str, metadata: Callable[[str], bytes]
+) -> dict[str, bytes]:
+    """All documents by file name. The run and the schedules were written by the client."""
+    runs = Container(Transport(service.url, SasCredential("sv=1&sig=s"), Patience(20.0), 60.0))
+    names = _attempts(folder, runs, run_id) | _failures(runs) | _scheduled(service, runs)
+    return {
+        **{file: service.data(blob) for file, blob in names.items()},
+        **_lines(folder),
+        "index-succeeded.txt": metadata(f"index/{run_id}"),
+        **_models(service, runs, run_id, metadata),
+    }

@@ -1,0 +1,355 @@
+"""Documents in blob: their bytes are those of the golden files, and old ones are read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from runner.core.group import Group, parse_group
+from runner.core.metrics import MetricPoint, parse_metric_line
+from runner.core.run_record import (
+    AttemptEnd,
+    AttemptStart,
+    Origin,
+    OutputFile,
+    RunRecord,
+    RunResult,
+    StageEvent,
+    parse_attempt_end,
+    parse_attempt_start,
+    parse_event_line,
+    parse_result,
+    parse_run,
+)
+from runner.node.checkpoint import Checkpoint, CheckpointBlobs, CheckpointFile, parse_checkpoint
+from runner.node.data import DataFile
+from runner.node.model_documents import parse_aliases, parse_summary, parse_version
+from runner.node.run_spec import CheckpointRule, ResumeFrom, RunSpec, parse_run_spec
+from tests.unit.protocol.clients_documents import CREATED, GROUP_ID, RUN_ID
+from tests.unit.protocol.documents import ATTEMPTED, GOLDEN, NOW, OLD, render
+
+NOW_TEXT = NOW.isoformat()
+EMPTY_SHA256 = hashlib.sha256(b"").hexdigest()
+OLD_ID = "digits-20261101-120000-aaaa"
+
+
+def golden(name: str) -> bytes:
+    return (GOLDEN / name).read_bytes()
+
+
+def raw(name: str) -> dict[str, Any]:
+    return json.loads(golden(name))
+
+
+def test_written_documents_are_byte_for_byte_the_golden_ones() -> None:
+    written = render()
+    names = {path.name for path in GOLDEN.iterdir() if not path.name.startswith(OLD)}
+    assert set(written) == names
+    assert {name for name, body in written.items() if body != golden(name)} == set()
+
+
+def test_client_reads_every_field_of_a_run() -> None:
+    assert parse_run(golden("run-full.json"), RUN_ID) == RunRecord(
+        run_id=RUN_ID,
+        experiment="cats",
+        created=CREATED,
+        recipe="cats",
+        pool="local",
+        spot=True,
+        job_id="cats_local-2",
+        task_id=RUN_ID,
+        params={"epochs": 5, "optimizer": "adam"},
+        primary_metric="val_loss",
+        goal="min",
+        data_notice="a notice",
+        raw=raw("run-full.json"),
+        priority=7,
+        after=("mnist-20261120-080910-x7m2",),
+    )
+
+
+def test_client_reads_what_a_run_repeats_and_its_nodes() -> None:
+    resumed = parse_run(golden("run-resume.json"), "")
+    assert (resumed.origin, resumed.nodes) == (Origin("resume", RUN_ID), 2)
+    member = parse_run(golden("run-in-group.json"), "")
+    assert (member.group, member.after) == (
+        GROUP_ID,
+        ("nightly-prepare-20261121-143005-aaaa",),
+    )
+
+
+def test_client_reads_a_run_of_the_first_version() -> None:
+    assert parse_run(golden("old-run.json"), OLD_ID) == RunRecord(
+        run_id=OLD_ID,
+        experiment="digits",
+        created=datetime(2026, 11, 1, 12, tzinfo=UTC),
+        recipe="digits",
+        pool="local",
+        spot=True,
+        job_id="digits_local",
+        task_id=OLD_ID,
+        params={},
+        primary_metric=None,
+        goal="max",
+        data_notice=None,
+        raw=raw("old-run.json"),
+    )
+
+
+FULL_SPEC = RunSpec(
+    run_id=RUN_ID,
+    code_sha256="c" * 64,
+    command=("python", "-m", "train it", "--epochs", "5", "--optimizer", "adam"),
+    params={"epochs": 5, "optimizer": "adam"},
+    env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+    requirements_file="requirements.txt",
+    constraints=(),
+    python="3.12",
+    data_prefix="mnist/a423bfb963e538511b57de206f37911e949a12867c435151be9aa25e25bafcf5/",
+    data_files=(DataFile("b.gz", 2, "b" * 64), DataFile("a.gz", 1, "a" * 64)),
+    outputs=("model.keras", "*.json", "figures", "lists/words"),
+    named_outputs={"RUNNER_OUTPUT_PLOTS": "figures", "RUNNER_OUTPUT_WORD_LIST": "lists/words"},
+    metric_patterns={"loss": "loss=([0-9.]+)"},
+    timeout_s=7200,
+    retries=2,
+    inputs=raw("run-full.json")["inputs"],
+    checkpoints=CheckpointRule(90, 5, 2 << 30),
+    secrets=frozenset({"HF_TOKEN", "WANDB_API_KEY"}),
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("run-full.json", FULL_SPEC),
+        (
+            "run-reproduce.json",
+            replace(
+                FULL_SPEC,
+                run_id="cats-20261122-143005-gggg",
+                constraints=("keras==3.12.0", "numpy==2.3.4"),
+            ),
+        ),
+        (
+            "run-resume.json",
+            replace(
+                FULL_SPEC,
+                run_id="cats-20261122-143005-ffff",
+                command=("python", "-m", "train it", "--epochs", "9", "--optimizer", "adam"),
+                params={"epochs": 9, "optimizer": "adam"},
+                resume_from=ResumeFrom(RUN_ID, 7),
+                nodes=2,
+            ),
+        ),
+        (
+            "old-run.json",
+            RunSpec(
+                run_id=OLD_ID,
+                code_sha256="c" * 64,
+                command=("python", "digits.py"),
+                params={},
+                env={},
+                requirements_file=None,
+                constraints=(),
+                python=None,
+                data_prefix=None,
+                data_files=(),
+                outputs=(),
+                named_outputs={},
+                metric_patterns={},
+                timeout_s=None,
+                retries=0,
+                inputs={},
+                checkpoints=CheckpointRule(60, 3, 10 << 30),
+            ),
+        ),
+    ],
+)
+def test_agent_reads_every_field_of_a_run(name: str, spec: RunSpec) -> None:
+    assert parse_run_spec(golden(name)) == spec
+
+
+def test_agent_reads_image_nodes_and_no_checkpoints() -> None:
+    assert parse_run_spec(golden("run-no-checkpoints.json")).checkpoints is None
+    assert parse_run_spec(golden("run-nodes.json")).nodes == 4
+    assert parse_run_spec(golden("run-image.json")).image == f"ghcr.io/me/torch@sha256:{'9' * 64}"
+
+
+def test_client_reads_every_field_of_a_result() -> None:
+    result = parse_result(golden("result-succeeded.json"), ATTEMPTED)
+    assert dict(result.metrics) == pytest.approx(
+        {"val_loss": 0.25, "accuracy": 1.0, "bad": float("nan")}, nan_ok=True
+    )
+    assert replace(result, metrics={}) == RunResult(
+        status="succeeded",
+        attempt=2,
+        exit_code=0,
+        step=None,
+        code=None,
+        message=None,
+        started=NOW,
+        ended=NOW,
+        stages_s={"code": 0.1, "environment": 2.345, "data": 0, "command": 61, "export": 0.4},
+        metrics={},
+        outputs=(
+            OutputFile("figures/loss curve.png", 0, EMPTY_SHA256),
+            OutputFile("model.keras", 5, hashlib.sha256(b"model").hexdigest()),
+        ),
+        raw=raw("result-succeeded.json"),
+        output="attempts/2/output/",
+        evicted=1,
+    )
+
+
+def test_client_reads_failed_and_cancelled_results() -> None:
+    failed = parse_result(golden("result-failed.json"), "")
+    assert (failed.status, failed.exit_code, failed.step, failed.code, failed.rank) == (
+        "failed", 3, "command", "CommandFailed", 2,
+    )  # fmt: skip
+    assert failed.message == "the command ended with exit code 3"
+    for name, code in (("blocked", "Blocked"), ("cancelled", "Cancelled")):
+        result = parse_result(golden(f"result-{name}.json"), "")
+        assert (result.status, result.code, result.attempt) == ("cancelled", code, 0)
+        assert (result.started, result.ended) == (None, NOW)
+
+
+def test_client_reads_a_result_of_the_first_version() -> None:
+    result = parse_result(golden("old-result.json"), OLD_ID)
+    assert (result.output, result.evicted, result.rank) == ("output/", None, 0)
+    assert result.outputs == (OutputFile("model", 3, "00"),)
+    assert (result.started, result.ended) == (
+        datetime(2026, 11, 1, 12, 0, 5, tzinfo=UTC),
+        datetime(2026, 11, 1, 12, 1, tzinfo=UTC),
+    )
+    assert (result.stages_s, result.metrics) == ({"command": 50.5}, {"accuracy": 0.5})
+
+
+def test_client_reads_how_attempts_began_and_ended() -> None:
+    assert parse_attempt_start(golden("attempt-start-again.json")) == AttemptStart(
+        attempt=2,
+        node="tvmps_0123",
+        started=NOW_TEXT,
+        stdout_offset=120,
+        stderr_offset=7,
+        pool="local",
+        work_dir="/mnt/batch/tasks/workitems/job/job-1/task/wd",
+        dedicated=False,
+    )
+    assert parse_attempt_start(golden("old-attempt-start.json")) == AttemptStart(
+        attempt=1, node="tvm-1", started="2026-11-01T12:00:05+00:00", stdout_offset=0,
+        stderr_offset=0,
+    )  # fmt: skip
+    assert parse_attempt_end(golden("attempt-end.json")) == AttemptEnd(
+        attempt=2, ended=NOW_TEXT, why="succeeded", exit_code=0, step=None
+    )
+    assert parse_attempt_end(golden("attempt-end-lost.json")) == AttemptEnd(
+        1, NOW_TEXT, "lost", None, "command", "rank 1 is lost"
+    )
+
+
+def test_client_reads_events() -> None:
+    lines = golden("events.jsonl").decode().splitlines()
+    events = [parse_event_line(line, 1) for line in lines]
+    assert events[:2] == [
+        StageEvent(1, NOW_TEXT, "data", "start", "fetching mnist", None, None, None),
+        StageEvent(1, NOW_TEXT, "data", "progress", "fetching mnist", 5, 10, "bytes"),
+    ]
+    assert [event and event.state for event in events[2:]] == [
+        "progress", "end", "start", "failed", "end",
+    ]  # fmt: skip
+
+
+def test_client_reads_metrics() -> None:
+    lines = golden("metrics.jsonl").decode().splitlines()
+    points = [parse_metric_line(line) for line in lines]
+    assert points[0] == MetricPoint(NOW_TEXT, 2, 3, "loss", 0.1)
+    nan, infinite = points[1:3]
+    assert nan is not None
+    assert (nan.name, nan.step) == ("é", None)
+    assert nan.value != nan.value
+    assert infinite == MetricPoint(NOW_TEXT, 2, 4, "up", float("-inf"))
+    assert [point and (point.name, point.value, point.step) for point in points[3:]] == [
+        ("acc", 1.0, 5), ("a", 1.0, 6), ("b", 2.5, 6),
+    ]  # fmt: skip
+
+
+def test_manifest_of_a_checkpoint_is_read() -> None:
+    abc = hashlib.sha256(b"abc").hexdigest()
+    files = f"{ATTEMPTED}/checkpoints/files/1/"
+    body = golden("checkpoint-manifest.json")
+    assert parse_checkpoint(body, CheckpointBlobs(ATTEMPTED), 7) == Checkpoint(
+        number=7,
+        attempt=1,
+        time=NOW_TEXT,
+        files=(
+            CheckpointFile("état.pt", 3, abc, files + abc, 1763735477784871123, 0o644),
+            CheckpointFile("sub/old", 0, EMPTY_SHA256, files + EMPTY_SHA256),
+        ),
+        links={"a": "sub/old", "newest": "état.pt"},
+        folders=("empty",),
+        step=300,
+    )
+
+
+def test_manifest_of_the_first_version_is_read() -> None:
+    body = golden("old-checkpoint-manifest.json")
+    blob = f"{OLD_ID}/checkpoints/files/1/{'1' * 64}"
+    assert parse_checkpoint(body, CheckpointBlobs(OLD_ID), 2) == Checkpoint(
+        number=2,
+        attempt=1,
+        time="2026-11-01T12:00:30+00:00",
+        files=(CheckpointFile("state", 1, "1" * 64, blob),),
+        links={},
+        folders=(),
+    )
+
+
+def test_client_reads_groups_of_a_submission_and_of_a_schedule() -> None:
+    prepare, merge = (f"nightly-{task}-20261121-143005" for task in ("prepare", "merge"))
+    assert parse_group(golden("group.json"), GROUP_ID) == Group(
+        group_id=GROUP_ID,
+        name="nightly",
+        created=CREATED,
+        job_id=GROUP_ID,
+        pool="local",
+        runs={"prepare": f"{prepare}-aaaa", "merge": f"{merge}-bbbb"},
+        after={"prepare": (), "merge": ("prepare",)},
+    )
+    fired = parse_group(golden("group-scheduled.json"), "")
+    assert (fired.job_id, fired.created) == ("nightly:job-1", NOW)
+    assert fired.after == {"prepare": (), "merge": ("prepare",)}
+
+
+def test_entries_of_the_index_are_read() -> None:
+    lines = golden("index-succeeded.txt").decode().splitlines()
+    entry = dict(line.removeprefix("x-ms-meta-").split("=", 1) for line in lines)
+    record = parse_run(entry["run"].encode(), ATTEMPTED)
+    whole = parse_run(golden("run-retry.json"), ATTEMPTED)
+    assert replace(record, raw={}) == replace(whole, raw={}, priority=0)
+    result = parse_result(entry["result"].encode(), ATTEMPTED)
+    assert (result.status, result.attempt, result.evicted) == ("succeeded", 2, 1)
+
+
+def test_documents_of_models_are_read() -> None:
+    version = parse_version(golden("model-version.json"), "cats/versions/1.json")
+    assert version == raw("model-version.json")
+    assert parse_aliases(golden("model-aliases.json"), "") == {
+        "staging": {"version": 1, "applied": 1},
+        "production": {"version": None, "applied": 1},
+    }
+    summary = golden("model-summary.txt").decode().strip().removeprefix("x-ms-meta-summary=")
+    assert parse_summary(summary) == {
+        "format": 1,
+        "run_id": ATTEMPTED,
+        "created": NOW_TEXT,
+        "primary_metric": "val_loss",
+        "goal": "min",
+        "metrics": {"val_loss": 0.25},
+        "size_bytes": 5,
+        "file_count": 1,
+    }
