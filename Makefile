@@ -57,19 +57,19 @@ schema: $(READY) ## rewrite the generated files (schemas, coverage page, referen
 	$(BIN)/python -m batch_emulator.coverage > docs/emulator-coverage.md
 	$(BIN)/python -m batch_emulator.reference
 
-lock: $(READY) ## pin the newest allowed versions (rewrites requirements/dev.lock)
+lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
 	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --upgrade --quiet \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/dev.lock
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
 	  $(BIN)/uv --no-config pip compile pyproject.toml --extra local --extra dev --extra infra --upgrade --quiet \
-	  --constraints requirements/dev.lock \
+	  --constraints requirements/dev.lock --constraints requirements/together.in \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/infra.lock
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \
 	  $(BIN)/uv --no-config pip compile pyproject.toml requirements/extras-tests.in --extra local --extra mlflow --extra tensorboard --upgrade --quiet \
-	  --constraints requirements/dev.lock \
+	  --constraints requirements/infra.lock \
 	  --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 	  --output-file requirements/extras.lock
 

@@ -102,7 +102,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         from importlib.metadata import version  # noqa: PLC0415  `import runner` costs nothing
 
-        return version("runner")
+        return version("azure-batch-runner")
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from runner import api  # noqa: PLC0415  `import runner` costs nothing

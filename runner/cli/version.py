@@ -11,7 +11,9 @@ def version(output: OutputOption = OutputFormat.TABLE) -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
-    found = {"runner": installed("runner"), "python": platform.python_version()}
+    from runner import __version__
+
+    found = {"runner": __version__, "python": platform.python_version()}
     for name in ("azure-batch", "azure-storage-blob", "azure-identity", "uv"):
         try:
             found[name] = installed(name)

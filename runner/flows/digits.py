@@ -14,6 +14,7 @@ from pathlib import Path
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import not_writable
 from runner.core.progress import OnProgress, Progress
+from runner.flows.extras import install_command
 from runner.flows.idx import IMAGES, LABELS, write_idx
 from runner.flows.node_runtime import find_uv, last_line
 
@@ -103,7 +104,7 @@ def _taps() -> Iterator[tuple[int, int, float]]:
 def _fetch_csv(target: Path) -> Path:
     uv = find_uv()
     if uv is None:
-        raise _failed("uv is missing: pip install 'runner[local]'")
+        raise _failed(f"uv is missing: {install_command('local')}")
     options = ["--quiet", "--no-deps", "--only-binary", ":all:", "--python", sys.executable]
     try:
         done = subprocess.run(

@@ -20,6 +20,7 @@ from runner.core.document import read_document
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.prices import Price, PriceTable, load_price_table
 from runner.core.settings import Settings
+from runner.flows.extras import install_command
 
 if TYPE_CHECKING:
     from infra.offline import Declared
@@ -150,7 +151,7 @@ def need_pulumi() -> None:
                 "R-INFRA-MISSING",
                 f"the package {package} is not installed",
                 why="only up, preview and down need Pulumi: it is an extra",
-                fix="pip install 'runner[infra]', or make preview in a clone",
+                fix=f"{install_command('infra')}, or make preview in a clone",
                 exit_code=ExitCode.PREFLIGHT,
             )
 

@@ -1,4 +1,4 @@
-"""Packages that not everybody needs: loaded late, and named when they are missing."""
+"""Optional packages: import them late, and say how to install the extra that brings them."""
 
 from __future__ import annotations
 
@@ -7,9 +7,20 @@ from typing import Any
 
 from runner.core.errors import ExitCode, RunnerError
 
+DISTRIBUTION = "azure-batch-runner"
+
+
+def install_command(extra: str, *, upgrade: bool = False) -> str:
+    """Return the command that installs an extra of this distribution."""
+    return f"pip install {'--upgrade ' if upgrade else ''}'{DISTRIBUTION}[{extra}]'"
+
 
 def load_extra(extra: str, module: str) -> Any:
-    """Import a module of an optional extra. Raises RunnerError with the line that installs it."""
+    """Return a module that comes with an optional extra.
+
+    Raises:
+        RunnerError: the module is missing or does not load; `fix` is the command that installs it.
+    """
     try:
         return importlib.import_module(module)
     except ImportError as err:
@@ -21,6 +32,6 @@ def load_extra(extra: str, module: str) -> Any:
             "R-EXTRA-MISSING",
             f"{missing} is not installed" if absent else f"{module} does not load",
             why=f"it comes with the extra {extra!r}" if absent else str(err),
-            fix=f"pip install 'runner[{extra}]'",
+            fix=install_command(extra),
             exit_code=ExitCode.PREFLIGHT,
         ) from err

@@ -16,6 +16,7 @@ from runner.core.home import HomePaths, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows import local_services as services
+from runner.flows.extras import install_command
 from runner.flows.file_lock import file_lock
 from runner.flows.local_pool import local_outputs
 from runner.flows.local_process import find, find_leftovers, stop
@@ -251,6 +252,6 @@ def _check_extra() -> None:
             "R-LOCAL-EXTRA",
             "the local services cannot run here",
             why="Windows is not supported" if windows else f"not installed: {', '.join(missing)}",
-            fix="use WSL" if windows else "pip install 'runner[local]'",
+            fix="use WSL" if windows else install_command("local"),
             exit_code=ExitCode.PREFLIGHT,
         )

@@ -15,6 +15,7 @@ from pathlib import Path
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import HomePaths, not_writable
 from runner.core.progress import OnProgress, Progress
+from runner.flows.extras import install_command
 from runner.flows.file_lock import file_lock
 
 # Azurite 3.37 asks for Node 22 and works on 20 (our contract tests run on it).
@@ -96,7 +97,7 @@ def _install(paths: HomePaths, on_event: OnProgress) -> NodeRuntime:
 def _install_wheel(target: Path) -> None:
     uv = find_uv()
     if uv is None:
-        raise _failed("uv, which would install it, is missing: pip install 'runner[local]'")
+        raise _failed(f"uv, which would install it, is missing: {install_command('local')}")
     try:
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
     except OSError as err:

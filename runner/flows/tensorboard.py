@@ -20,7 +20,7 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import HomePaths
 from runner.core.run_record import RunRecord
 from runner.flows.event_files import EventFolder, check_folder, clear_folder
-from runner.flows.extras import load_extra
+from runner.flows.extras import install_command, load_extra
 from runner.node.orphans import dies_with_parent
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ def _await_start(process: subprocess.Popen[bytes], port: int) -> None:
                 why=f"it ended with code {process.returncode}"
                 if process.returncode is not None
                 else f"it did not listen within {_START_S:.0f} s",
-                fix="pip install --upgrade 'runner[tensorboard]'",
+                fix=install_command("tensorboard", upgrade=True),
                 exit_code=ExitCode.PREFLIGHT,
             )
         time.sleep(_POLL_S)

@@ -159,6 +159,6 @@ def test_where_the_extra_is_missing_the_line_that_installs_it_is_said(
     ):
         refused = cli.run(*words)
         assert (refused.returncode, "R-EXTRA-MISSING" in refused.stderr) == (3, True)
-        assert f"fix: pip install 'runner[{extra}]'" in refused.stderr
+        assert f"fix: pip install 'azure-batch-runner[{extra}]'" in refused.stderr
     unsaid = cli.run("export", run_id, "--to", "mlflow")
     assert (unsaid.returncode, "R-EXPORT-URI" in unsaid.stderr) == (2, True)

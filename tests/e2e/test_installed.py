@@ -1,4 +1,4 @@
-"""What `pip install runner[infra]` brings works where there is no clone."""
+"""What `pip install azure-batch-runner[infra]` brings works where there is no clone."""
 
 from __future__ import annotations
 

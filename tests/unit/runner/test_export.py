@@ -130,4 +130,4 @@ def test_package_that_is_there_but_broken_is_told_from_one_that_is_missing(
     with pytest.raises(RunnerError) as missing:
         load_extra("tensorboard", "no_such_thing_inside.sub")
     assert missing.value.what == "no_such_thing_inside is not installed"
-    assert missing.value.fix == "pip install 'runner[tensorboard]'"
+    assert missing.value.fix == "pip install 'azure-batch-runner[tensorboard]'"

@@ -367,7 +367,7 @@ def test_missing_extra_names_the_pip_command(
     monkeypatch.setattr(local, "_NEEDED", ("psutil", "no_such_package_here"))
     with pytest.raises(RunnerError) as caught:
         local.up(settings, ignore_progress)
-    assert caught.value.fix == "pip install 'runner[local]'"
+    assert caught.value.fix == "pip install 'azure-batch-runner[local]'"
     assert "no_such_package_here" in caught.value.why
 
 

@@ -1,0 +1,97 @@
+"""The name of the distribution, and locks that can be installed in one environment."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import tomllib
+from pathlib import Path
+
+from runner.flows.extras import DISTRIBUTION, install_command
+
+ROOT = Path(__file__).parents[2]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+LOCKS = ("dev.lock", "infra.lock", "extras.lock")
+# `name[extra]` with an extra of ours, and what follows `pip install`, `uv add`, `pipx install` ...
+REQUIREMENT = re.compile(rf"([\w.-]+)\[\{{?(?:{'|'.join(EXTRAS)}|extra)\}}?\]")
+INSTALLED = re.compile(
+    r"(?:pip install|pipx install|pipx run|uv add|uv tool install|uvx) [^\n`]*?"
+    r"(?<![\w/.=-])(runner)(?![\w/.=-])"
+)
+
+
+def texts() -> dict[str, str]:
+    """Return the texts of the tree that a user reads, by path. This test is not one of them."""
+    listed = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    kinds = {".py", ".md", ".ipynb", ".sh", ".toml", ".yaml", ".yml", ".json", ".txt", ""}
+    paths = (ROOT / name for name in listed.stdout.split("\0") if name)
+    return {
+        str(path.relative_to(ROOT)): path.read_text(encoding="utf-8", errors="replace")
+        for path in paths
+        if path.suffix in kinds and path.is_file() and path != Path(__file__)
+    }
+
+
+def other_distributions(text: str) -> list[str]:
+    """Return the requirements in a text that name another distribution than ours."""
+    named = [found for found in REQUIREMENT.finditer(text) if found[1] != DISTRIBUTION]
+    return [found[0] for found in (*named, *INSTALLED.finditer(text))]
+
+
+def pins(lock: str) -> dict[str, set[str]]:
+    """Return the versions that a lock file pins, by package (numpy has one per Python)."""
+    found: dict[str, set[str]] = {}
+    text = (ROOT / "requirements" / lock).read_text(encoding="utf-8")
+    for name, version in re.findall(r"^([\w.-]+)==([^\s;\\]+)", text, re.MULTILINE):
+        found.setdefault(name, set()).add(version)
+    return found
+
+
+def test_messages_name_the_distribution_of_pyproject() -> None:
+    assert PROJECT["name"] == DISTRIBUTION
+    assert install_command("infra") == f"pip install '{PROJECT['name']}[infra]'"
+    assert install_command("local", upgrade=True).startswith("pip install --upgrade '")
+
+
+def test_no_text_installs_another_distribution() -> None:
+    found = {path: other for path, text in texts().items() if (other := other_distributions(text))}
+    assert not found
+
+
+def test_other_distributions_are_recognised() -> None:
+    for bad in (
+        "pip install 'runner[infra]'",
+        "runner[{extra}]",
+        "pip install runner",
+        "uvx runner",
+    ):
+        assert other_distributions(bad), bad
+    for good in (
+        f"pip install '{DISTRIBUTION}[infra]'",
+        f"pip install {DISTRIBUTION}",
+        "pip install ./batch_emulator",
+        "runner.cli[local-part]",
+    ):
+        assert not other_distributions(good), good
+
+
+def test_locks_pin_the_same_version_of_what_they_share() -> None:
+    locks = {name: pins(name) for name in LOCKS}
+    every = sorted({package for lock in locks.values() for package in lock})
+    versions = {
+        package: {name: lock[package] for name, lock in locks.items() if package in lock}
+        for package in every
+    }
+    assert "protobuf" in locks["infra.lock"].keys() & locks["extras.lock"].keys()
+    assert not {
+        package: found
+        for package, found in versions.items()
+        if any(pinned != next(iter(found.values())) for pinned in found.values())
+    }
