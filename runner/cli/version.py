@@ -11,9 +11,9 @@ def version(output: OutputOption = OutputFormat.TABLE) -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as installed
 
-    from runner import __version__
+    from runner.flows.extras import DISTRIBUTION
 
-    found = {"runner": __version__, "python": platform.python_version()}
+    found = {"runner": installed(DISTRIBUTION), "python": platform.python_version()}
     for name in ("azure-batch", "azure-storage-blob", "azure-identity", "uv"):
         try:
             found[name] = installed(name)
