@@ -126,7 +126,7 @@ class GpuPool(pulumi.ComponentResource):
                 image_reference=reference,
                 node_agent_sku_id=plan.node_agent,
                 container_configuration=self._containers(plan.pool) if plan.containers else None,
-                extensions=[_driver()] if image is not None and image.driver_extension else None,
+                extensions=[_driver()] if plan.driver_extension else None,
                 security_profile=_trusted_launch() if image is None else None,
             )
         )

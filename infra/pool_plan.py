@@ -15,27 +15,26 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.machines import Machine, machine
 from runner.core.prices import PriceTable
 
+_HPC_OFFER = "ubuntu-hpc"  # has NVIDIA's CUDA driver and a container runtime
+
 
 @dataclass(frozen=True, slots=True)
 class MarketplaceImage:
-    """An image that Azure sells for nothing, and the node agent that fits it.
-
-    `driver_extension`: the image has no GPU driver, so the VM extension installs it at boot.
-    `containers`: the image has a container runtime.
-    """
+    """An image of the Azure Marketplace without a charge; `version` may be `latest`."""
 
     publisher: str
     offer: str
     sku: str
     version: str
-    node_agent: str
-    driver_extension: bool
-    containers: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
-    """One pool, decided. `formula` is None for a pool of fixed size; `image` None for our own."""
+    """What a pool will be, decided before anything is declared.
+
+    `formula` is None for a pool of fixed size, `image` for a pool that boots from the stack's own
+    gallery.
+    """
 
     pool: PoolConfig
     machine: Machine
@@ -49,6 +48,11 @@ class PoolPlan:
     def containers(self) -> bool:
         """Whether every task of the pool names a container image."""
         return self.pool.containers
+
+    @property
+    def driver_extension(self) -> bool:
+        """Whether the image has no GPU driver, so that a VM extension installs it at boot."""
+        return self.image is not None and self.machine.driver == "grid"
 
 
 def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence[PoolPlan]:
@@ -69,9 +73,9 @@ def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> P
 
         check_formula(pool.formula, f"pool {pool.id!r}")
     image = _marketplace(pool, size) if pool.image.source == "marketplace" else None
-    if pool.containers and image is not None and not image.containers:
+    if pool.containers and image is not None and image.offer != _HPC_OFFER:
         raise _no_containers(pool, image)
-    agent = image.node_agent if image else load_versions()["NODE_AGENT_SKU"]
+    agent = _node_agent(image) if image else load_versions()["NODE_AGENT_SKU"]
     return PoolPlan(pool, size, caps, formula, image, agent, start_task(pool, size.gpus))
 
 
@@ -140,11 +144,10 @@ def _marketplace(pool: PoolConfig, size: Machine) -> MarketplaceImage:
     """
     version = pool.image.version
     if size.driver == "cuda":
-        series = f"{pool.image.sku[:2]}.{pool.image.sku[2:]}"
-        agent = f"batch.node.ubuntu {series}"
-        return MarketplaceImage(
-            "microsoft-dsvm", "ubuntu-hpc", pool.image.sku, version, agent, False, True
-        )
-    agent = "batch.node.ubuntu 24.04"
-    grid = size.driver == "grid"
-    return MarketplaceImage("canonical", "ubuntu-24_04-lts", "server", version, agent, grid, False)
+        return MarketplaceImage("microsoft-dsvm", _HPC_OFFER, pool.image.sku, version)
+    return MarketplaceImage("canonical", "ubuntu-24_04-lts", "server", version)
+
+
+def _node_agent(image: MarketplaceImage) -> str:
+    series = f"{image.sku[:2]}.{image.sku[2:]}" if image.offer == _HPC_OFFER else "24.04"
+    return f"batch.node.ubuntu {series}"

@@ -16,8 +16,8 @@ from runner.core.settings import Settings
 from runner.flows.check_config import check_pools, load_config
 
 if TYPE_CHECKING:
+    from infra.pool_plan import PoolPlan
     from runner.azure.management import Management
-    from runner.flows.check_config import PoolFacts
 
 _AZURE_CHECKS = ("subscription", "providers", "permissions", "names", "sizes", "images", "quotas")
 
@@ -55,7 +55,7 @@ def run_checks(
     checklist = _Checklist(on_progress, [])
     config = load_config(folder / f"Pulumi.{settings.stack}.yaml", env=env)
     checklist.add(config.check)
-    pools: Sequence[PoolFacts] = ()
+    pools: Sequence[PoolPlan] = ()
     if config.stack is not None:
         prices = load_price_table(settings.home)
         pools, checks = check_pools(config.stack, prices, today)

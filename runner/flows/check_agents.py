@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import date
+from typing import TYPE_CHECKING
 
 from runner.azure.credentials import connect
 from runner.azure.stack import outputs_path
 from runner.core.checks import Check, failed, passed, skipped, warned
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.settings import Settings
-from runner.flows.check_config import Image, PoolFacts
+
+if TYPE_CHECKING:
+    from infra.pool_plan import MarketplaceImage, PoolPlan
 
 _SOON_DAYS = 180
 
 
-def check_agents(settings: Settings, pools: Sequence[PoolFacts], today: date) -> Iterator[Check]:
+def check_agents(settings: Settings, pools: Sequence[PoolPlan], today: date) -> Iterator[Check]:
     """Ask the account, where there is one: its list is newer than any table."""
     if not outputs_path(settings).is_file():
         yield skipped("images", "the account's own list is asked for once the stack is deployed")
@@ -33,7 +36,9 @@ def check_agents(settings: Settings, pools: Sequence[PoolFacts], today: date) ->
             yield _verdict(image, agent, key in supported, supported.get(key), today)
 
 
-def _verdict(image: Image, agent: str, known: bool, end: date | None, today: date) -> Check:
+def _verdict(
+    image: MarketplaceImage, agent: str, known: bool, end: date | None, today: date
+) -> Check:
     name = f"{image.offer}/{image.sku} with {agent}"
     fix = "choose another image: az batch pool supported-images list -o table"
     if not known or (end is not None and end <= today):

@@ -15,7 +15,6 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.machines import Machine, machine
 from runner.core.settings import Settings
 from runner.flows.check_agents import check_agents
-from runner.flows.check_config import Image, PoolFacts
 from runner.flows.check_quota import (
     account_room,
     builder_quota,
@@ -26,6 +25,7 @@ from runner.flows.check_quota import (
 
 if TYPE_CHECKING:
     from infra.naming import Names
+    from infra.pool_plan import MarketplaceImage, PoolPlan
     from infra.stack_config import StackConfig
 
 _PROVIDERS = (
@@ -52,7 +52,7 @@ class AzureChecks:
 
     management: Management
     stack: StackConfig
-    pools: Sequence[PoolFacts]
+    pools: Sequence[PoolPlan]
     settings: Settings
     today: date
 
@@ -171,10 +171,10 @@ class AzureChecks:
             yield self._builder_size(self.stack.image.build_vm_size, restrictions)
         for size in dict.fromkeys(pool.machine.vm_size for pool in self.pools):
             yield attempt("sizes", lambda size=size: self._size(size, offered, restrictions))
-        for pool in self.pools:
-            found = offered.get(pool.machine.vm_size.lower())
-            if pool.spot and found is not None and found.spot_capable is False:
-                yield failed("sizes", _never_spot(pool))
+        for plan in self.pools:
+            found = offered.get(plan.machine.vm_size.lower())
+            if plan.caps.spot and found is not None and found.spot_capable is False:
+                yield failed("sizes", _never_spot(plan))
 
     def _builder_size(self, size: str, restrictions: Mapping[str, str]) -> Check:
         """The machine that builds the VM image: a deployment does without."""
@@ -213,7 +213,7 @@ class AzureChecks:
 
     def images(self) -> Iterator[Check]:
         """The image versions exist, and Batch takes them."""
-        asked = {(pool.image, pool.gallery_version) for pool in self.pools}
+        asked = {(plan.image, plan.pool.image.version) for plan in self.pools}
         for image, version in sorted(asked, key=str):
             if image is None:
                 yield attempt("images", lambda version=version: self._gallery_image(version))
@@ -221,7 +221,7 @@ class AzureChecks:
                 yield attempt("images", lambda image=image: self._marketplace_image(image))
         yield from check_agents(self.settings, self.pools, self.today)
 
-    def _marketplace_image(self, image: Image) -> str:
+    def _marketplace_image(self, image: MarketplaceImage) -> str:
         name = f"{image.publisher}/{image.offer}/{image.sku}"
         where = self.stack.location
         versions = ask.list_marketplace_versions(
@@ -285,10 +285,10 @@ class AzureChecks:
         return builder_quota(size, ask.load_free_cores(self.management, where, size.family), where)
 
 
-def _never_spot(pool: PoolFacts) -> RunnerError:
+def _never_spot(plan: PoolPlan) -> RunnerError:
     return RunnerError(
         "R-MACHINE-SPOT",
-        f"{pool.machine.vm_size} of pool {pool.id} is never offered as spot",
+        f"{plan.machine.vm_size} of pool {plan.pool.id} is never offered as spot",
         fix="set max_spot to 0 and max_dedicated to 1 or more, or use another VM size",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from runner.core.checks import Check, attempt, failed, passed, skipped, warned
 from runner.core.errors import ExitCode, RunnerError
-from runner.core.machines import Machine, machine
 from runner.core.node_agents import END_OF_LIFE
 from runner.core.prices import PriceTable
 
 if TYPE_CHECKING:
-    from infra.pool_config import PoolConfig
+    from infra.pool_plan import PoolPlan
     from infra.stack_config import StackConfig
 
 _SOON_DAYS = 180
@@ -28,29 +26,6 @@ class Config:
 
     check: Check
     stack: StackConfig | None
-
-
-@dataclass(frozen=True, slots=True)
-class Image:
-    """A marketplace image that a pool boots from; `version` may be `latest`."""
-
-    publisher: str
-    offer: str
-    sku: str
-    version: str
-
-
-@dataclass(frozen=True, slots=True)
-class PoolFacts:
-    """A pool that can be declared. `image` is None for one of the stack's own gallery."""
-
-    id: str
-    machine: Machine
-    spot: int
-    dedicated: int
-    image: Image | None
-    gallery_version: str
-    node_agent: str
 
 
 def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
@@ -74,34 +49,39 @@ def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
 
 def check_pools(
     stack: StackConfig, prices: PriceTable, today: date
-) -> tuple[Sequence[PoolFacts], Sequence[Check]]:
-    """Each pool by itself: one that is wrong does not hide what is wrong with the next."""
-    facts: list[PoolFacts] = []
+) -> tuple[Sequence[PoolPlan], Sequence[Check]]:
+    """Return the plans of the pools that can be declared, and the checks of all pools.
+
+    Pools are planned one at a time, so an error in one does not hide an error in the next.
+    """
+    from infra.pool_plan import plan_pools  # noqa: PLC0415  pydantic, YAML
+
+    plans: list[PoolPlan] = []
     checks: list[Check] = []
     for pool in stack.pools:
         name = f"pool {pool.id}"
         try:
-            found = _facts(stack, pool, prices, today)
+            (plan,) = plan_pools(stack.model_copy(update={"pools": (pool,)}), prices, today)
         except RunnerError as err:
             checks.append(failed(name, err))
             continue
-        facts.append(found)
-        checks += _pool_checks(name, found, pool, today)
-    return facts, checks
+        plans.append(plan)
+        checks += _pool_checks(name, plan, today)
+    return plans, checks
 
 
-def _pool_checks(name: str, found: PoolFacts, pool: PoolConfig, today: date) -> Iterator[Check]:
+def _pool_checks(name: str, plan: PoolPlan, today: date) -> Iterator[Check]:
     nodes = " and ".join(
         f"{count} {kind}"
-        for count, kind in ((found.spot, "spot"), (found.dedicated, "dedicated"))
+        for count, kind in ((plan.caps.spot, "spot"), (plan.caps.dedicated, "dedicated"))
         if count
     )
-    yield passed(name, f"{found.machine.vm_size}, at most {nodes}, {pool.scenario}")
-    retired = found.machine.retired
+    yield passed(name, f"{plan.machine.vm_size}, at most {nodes}, {plan.pool.scenario}")
+    retired = plan.machine.retired
     if retired is not None and (retired - today).days < _SOON_DAYS:
-        fix = f"change its vm_size to {found.machine.successor}"
-        yield warned(name, f"{found.machine.vm_size} is retired on {retired}", fix)
-    yield _agent_check(name, found.node_agent, today)
+        fix = f"change its vm_size to {plan.machine.successor}"
+        yield warned(name, f"{plan.machine.vm_size} is retired on {retired}", fix)
+    yield _agent_check(name, plan.node_agent, today)
 
 
 def _agent_check(name: str, agent: str, today: date) -> Check:
@@ -125,40 +105,6 @@ def _agent_check(name: str, agent: str, today: date) -> Check:
     if (end - today).days < _SOON_DAYS:
         return warned(name, f"{agent} ends on {end}", "use an image of Ubuntu 24.04")
     return passed(name, f"{agent} is supported until {end}")
-
-
-def _facts(stack: StackConfig, pool: PoolConfig, prices: PriceTable, today: date) -> PoolFacts:
-    size = machine(pool.vm_size, today)
-    one = stack.model_copy(update={"pools": (pool,)})
-    # By name: formulas are checked by the emulator's own parser, and the modules of runner reach
-    # the emulator over HTTP only. Here infra is a tool of the command, as it is in `runner up`.
-    try:
-        plans: Any = importlib.import_module("infra.pool_plan")
-    except ModuleNotFoundError as err:
-        raise _not_whole(err) from err
-    (plan,) = plans.plan_pools(one, prices, today)
-    image = None
-    if plan.image is not None:
-        image = Image(plan.image.publisher, plan.image.offer, plan.image.sku, plan.image.version)
-    return PoolFacts(
-        id=pool.id,
-        machine=size,
-        spot=plan.caps.spot,
-        dedicated=plan.caps.dedicated,
-        image=image,
-        gallery_version=pool.image.version,
-        node_agent=plan.node_agent,
-    )
-
-
-def _not_whole(err: ModuleNotFoundError) -> RunnerError:
-    return RunnerError(
-        "R-INSTALL",
-        "this installation of runner cannot plan pools",
-        why=str(err),
-        fix="install runner again, with the extra infra",
-        exit_code=ExitCode.PREFLIGHT,
-    )
 
 
 def _no_file(file: Path) -> RunnerError:

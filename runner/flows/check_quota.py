@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from runner.core.checks import Check, failed, passed, skipped, warned
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.machines import Machine, family_key
-from runner.flows.check_config import PoolFacts
 
 if TYPE_CHECKING:
+    from infra.pool_plan import PoolPlan
     from runner.azure.subscription import BatchAccount
 
 _ASK = "portal, the Batch account's Quotas, Request quota increase"
@@ -36,7 +36,7 @@ def account_room(accounts: Sequence[BatchAccount], limit: int, location: str) ->
     )
 
 
-def pool_room(account: BatchAccount, pools: Sequence[PoolFacts]) -> Iterator[Check]:
+def pool_room(account: BatchAccount, pools: Sequence[PoolPlan]) -> Iterator[Check]:
     """Whether the account takes so many pools."""
     if account.pool_quota is not None and account.pool_quota < len(pools):
         fix = f"{_ASK}: {len(pools)} pools; or declare fewer"
@@ -56,9 +56,11 @@ def builder_quota(size: Machine, free: int | None, location: str) -> Check:
     return passed("quotas", f"image build: {size.vcpus} of {free} free cores of {size.family}")
 
 
-def spot_quota(account: BatchAccount, pools: Sequence[PoolFacts]) -> Iterator[Check]:
+def spot_quota(account: BatchAccount, pools: Sequence[PoolPlan]) -> Iterator[Check]:
     """One number for all spot nodes of the account."""
-    wanted = [(pool.id, pool.spot, pool.machine.vcpus) for pool in pools if pool.spot]
+    wanted = [
+        (plan.pool.id, plan.caps.spot, plan.machine.vcpus) for plan in pools if plan.caps.spot
+    ]
     if not wanted:
         return
     if account.allocation_mode == _OWN or account.spot_quota is None:
@@ -67,13 +69,13 @@ def spot_quota(account: BatchAccount, pools: Sequence[PoolFacts]) -> Iterator[Ch
     yield _verdict("spot", account.spot_quota, wanted)
 
 
-def dedicated_quota(account: BatchAccount, pools: Sequence[PoolFacts]) -> Iterator[Check]:
+def dedicated_quota(account: BatchAccount, pools: Sequence[PoolPlan]) -> Iterator[Check]:
     """A number for each family, where the account has them, beside the one for all."""
     groups: dict[str, list[tuple[str, int, int]]] = {}
-    for pool in pools:
-        if pool.dedicated:
-            family = pool.machine.family if account.family_quotas is not None else "dedicated"
-            each = (pool.id, pool.dedicated, pool.machine.vcpus)
+    for plan in pools:
+        if plan.caps.dedicated:
+            family = plan.machine.family if account.family_quotas is not None else "dedicated"
+            each = (plan.pool.id, plan.caps.dedicated, plan.machine.vcpus)
             groups.setdefault(family, []).append(each)
     for family, wanted in groups.items():
         if account.allocation_mode == _OWN:

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from azure.batch import models
 
+from infra.pool_plan import MarketplaceImage, plan_pools
+from infra.stack_config import parse_stack_config
 from runner.cli.main import main
 from runner.core.checks import Check
 from runner.core.home import HomePaths
-from runner.core.machines import find_machine
+from runner.core.prices import load_price_table
 from runner.core.settings import load_settings
 from runner.flows.check_agents import check_agents
-from runner.flows.check_config import Image, PoolFacts
 from tests import plain_http
 from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, serving
 from tests.unit.runner.recipe_maker import outputs
@@ -266,11 +267,16 @@ def test_the_cost_of_a_resize_is_told(command: Command) -> None:
 def image_checks(sku: str, agent: str) -> list[Check]:
     """What the account's own list says of a pool's image."""
     settings = load_settings({}, cwd=Path.cwd(), env=os.environ)
-    size = find_machine(PAID)
-    assert size is not None
-    image = Image("canonical", "ubuntu-24_04-lts", sku, "latest")
-    pools = [PoolFacts("t4", size, 1, 0, image, "", agent)]
-    return list(check_agents(settings, pools, date(2026, 11, 21)))
+    today = date(2026, 11, 21)
+    values = {
+        "location": "westeurope",
+        "subscription_id": "00000000-0000-0000-0000-000000000000",
+        "pools": [{"id": "t4", "vm_size": PAID}],
+    }
+    stack = parse_stack_config(values, stack="dev", file=Path("Pulumi.dev.yaml"))
+    (plan,) = plan_pools(stack, load_price_table(None), today)
+    image = MarketplaceImage("canonical", "ubuntu-24_04-lts", sku, "latest")
+    return list(check_agents(settings, [replace(plan, image=image, node_agent=agent)], today))
 
 
 @pytest.mark.usefixtures("command")
