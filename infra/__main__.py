@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-from infra.collector import paused
+from infra.program import program
 
-with paused():
-    from infra.program import program
-
-    # Pulumi's own answer, get_root_directory(), is None under an older host, such as that of 3.79.
-    program(Path(__file__).parents[1])
+# Under an older host, such as 3.79, get_root_directory() of Pulumi returns None.
+program(Path(__file__).parents[1])

@@ -8,10 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.plain_yaml import read_mapping
 from infra.pool_config import PoolConfig
 from runner.core.builtin_recipes import BUILTIN_FOLDER, RECIPE_FILE, builtin_names
-from runner.core.document import near
+from runner.core.document import near, read_document
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.machines import find_machine
 
@@ -98,7 +97,7 @@ def _preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
 def _requirements(recipe: str, gpus: int) -> Iterator[str]:
     """CUDA's packages are 2 GB: only for nodes that can use them."""
     folder = BUILTIN_FOLDER / recipe
-    keys = read_mapping(folder / RECIPE_FILE, code="R-RECIPE")
+    keys = read_document(folder / RECIPE_FILE, code="R-RECIPE").data
     for file in sorted(folder.glob("requirements*.txt")):
         if gpus or "gpu" not in file.stem:
             python = _base64((keys.get("python") or "").encode())

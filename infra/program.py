@@ -13,7 +13,6 @@ import pulumi
 from pulumi.runtime.config import CONFIG, get_config_env
 from pulumi_azure_native import authorization, resources
 
-from infra.aliases import forget_versions
 from infra.batch_account import BatchAccount
 from infra.budget import MonthlyBudget
 from infra.context import StackContext
@@ -67,7 +66,6 @@ def declare(
     Without `prices` the shipped ones count.
     """
     plans = plan_pools(config, prices or load_price_table(None), now.date())
-    forget_versions()
     return _Stack(config, deployer, now).declare(plans)
 
 
@@ -106,7 +104,8 @@ class _Stack:
             (store.account.id, account.account.id),
             files=store.share is not None,
         )
-        workspace = self._workspace(account)
+        if config.observability is not None:
+            Observability("observability", context, account, config.observability)
         network = (
             None if config.network is None else PoolNetwork("network", context, config.network)
         )
@@ -120,15 +119,7 @@ class _Stack:
         )
         for plan in plans:
             GpuPool(f"pool-{plan.pool.id.lower()}", context, plan, around)
-        return {**self._exports(plans, around), "log_workspace": workspace}
-
-    def _workspace(self, account: BatchAccount) -> pulumi.Output[str] | None:
-        if self._config.observability is None:
-            return None
-        watching = Observability(
-            "observability", self._context, account, self._config.observability
-        )
-        return watching.workspace.id
+        return self._exports(plans, around)
 
     def _images(self) -> ImageFactory | None:
         if self._config.image is None:
@@ -165,7 +156,6 @@ class _Stack:
             "identity_resource_id": nodes.id,
             "pools": [dataclasses.asdict(_pool_output(plan)) for plan in plans],
             "image_definition": around.images.definition_id if around.images else None,
-            "image_template": around.images.template_name if around.images else None,
             "nodes_add_tasks": self._config.nodes_add_tasks,
             "registry_server": around.registry.login_server if around.registry else None,
         }

@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal, cast
 
 from pydantic import Field
 
-from infra.plain_yaml import read_mapping
 from infra.pool_config import BlobMount, FilesMount, OfficeHours, PoolConfig, Section
 from infra.start_scripts import script_problems, with_scripts
 from runner.core.document import Document, check_document, field_error, read_document
@@ -156,7 +155,7 @@ def parse_stack_config(values: Mapping[str, Any], *, stack: str, file: Path) -> 
 
 def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackConfig:
     """Read `Pulumi.<stack>.yaml` without Pulumi; what it lacks comes from the ARM_ variables."""
-    raw: object = read_mapping(file, code=_CODE).get("config", {})
+    raw: object = read_document(file, code=_CODE).data.get("config", {})
     config = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     named = ((str(key).partition(":"), value) for key, value in config.items())
     values = {name: value for (whose, _, name), value in named if whose == "runner"}

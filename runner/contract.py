@@ -53,9 +53,7 @@ class StackOutputs:
     pools: tuple[PoolOutput, ...]
     image_definition: str | None
     contract_version: int = CONTRACT_VERSION
-    image_template: str | None = None
     registry_server: str | None = None
-    log_workspace: str | None = None
     nodes_add_tasks: bool | None = None  # nodes may add tasks to jobs: schedules of several tasks
 
     def to_json(self) -> str:
@@ -64,7 +62,14 @@ class StackOutputs:
 
 
 def parse_stack_outputs(text: str) -> StackOutputs:
-    """Read a StackOutputs document. Raises ContractError naming the field that is wrong."""
+    """Return what a stack exported, by any version of `infra` with the same `contract_version`.
+
+    Fields that this version does not know are ignored, so a stack that still exports a removed
+    field can be read.
+
+    Raises:
+        ContractError: the text is not such a document; the message names the field.
+    """
     try:
         raw: Any = json.loads(text)
     except ValueError as err:
@@ -99,9 +104,6 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 def _checked(cls: type[Any], raw: dict[str, Any], where: str) -> dict[str, Any]:
     known = {f.name: f for f in dataclasses.fields(cls)}
-    unknown = sorted(set(raw) - set(known))
-    if unknown:
-        raise ContractError(f"{where}{unknown[0]}: unknown field")
     for name, field in known.items():
         expected = _TYPES[str(field.type)]
         # Pulumi leaves out an output that is null.

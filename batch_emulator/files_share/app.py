@@ -58,10 +58,8 @@ _FAULT_OF = {
 class FilesApp:
     """Answers the requests for the shares of one storage account."""
 
-    def __init__(self, shares: Shares, now: Callable[[], datetime] | None = None) -> None:
-        """`now` is the world's time, as files have it, however fast the Batch account's passes."""
+    def __init__(self, shares: Shares) -> None:
         self._shares = shares
-        self._now = now or _world_time
         self._threads = ThreadPoolExecutor(_THREADS, "files")
         self._copies = asyncio.Semaphore(_COPIES)
 
@@ -69,7 +67,7 @@ class FilesApp:
         """ASGI."""
         if scope["type"] != "http":
             return
-        now = self._now()
+        now = _world_time()
         headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
         request_id = str(uuid4())
         try:

@@ -36,6 +36,7 @@ BLOCK_BYTES = 8 * MIB
 # A blob has at most 50,000 blocks (learn.microsoft.com/answers/questions/614012, read 2026-11-21,
 # which quotes "Scalability targets for Blob storage").
 _MOST_BLOCKS = 50_000
+_PARALLEL_BLOCKS = 16
 _WINDOW = 8  # blocks of one file on their way at once
 _WRITTEN_BY_OTHERS = frozenset({"BlobAlreadyExists", "ConditionNotMet"})
 _NOT_THAT_FILE = frozenset({"BlobNotFound", "ConditionNotMet", "ContainerNotFound", "InvalidRange"})
@@ -49,11 +50,10 @@ class BlobStore:
         service: BlobServiceClient,
         container: str,
         requests: BlobRequests,
-        parallel: int = 16,
     ) -> None:
         self._client = service.get_container_client(container)
         self._requests = requests
-        self._pool = ThreadPoolExecutor(parallel, thread_name_prefix="block")
+        self._pool = ThreadPoolExecutor(_PARALLEL_BLOCKS, thread_name_prefix="block")
 
     def close(self) -> None:
         """Give up what was not begun; running requests end by themselves."""

@@ -32,7 +32,6 @@ class Subscription:
     id: str
     name: str
     state: str
-    tenant_id: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +85,6 @@ def load_subscription(management: Management) -> Subscription:
         id=str(body["subscriptionId"]),
         name=str(body.get("displayName", "")),
         state=str(body.get("state", "")),
-        tenant_id=str(body.get("tenantId", "")),
     )
 
 

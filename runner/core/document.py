@@ -45,8 +45,7 @@ class Document:
 
 def read_document(path: Path, *, code: str) -> Document:
     """Parse a YAML 1.2 mapping. Raises RunnerError `<code>-SYNTAX` with file and line."""
-    # Where Pulumi is, the happy path does without this parser (infra/plain_yaml.py).
-    from ruamel.yaml import YAML  # noqa: PLC0415
+    from ruamel.yaml import YAML  # noqa: PLC0415  most commands read no YAML
     from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
 

@@ -12,7 +12,6 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from infra.collector import paused
 from infra.pool_plan import PoolPlan, plan_pools
 from infra.stack_config import StackConfig, load_stack_config
 from infra.state_folder import has_stack, state_backend
@@ -132,8 +131,7 @@ def find_project(cwd: Path) -> Path:
 def offline_preview(plan: Plan, now: datetime) -> list[Declared]:
     """Everything a first deployment would create, without Azure and without the engine."""
     need_pulumi()
-    with paused():
-        from infra.offline import declared  # noqa: PLC0415  pulumi takes half a second to import
+    from infra.offline import declared  # noqa: PLC0415  pulumi takes half a second to import
 
     return declared(plan.config, now, plan.prices)
 

@@ -72,11 +72,10 @@ class CheckpointWatch(threading.Thread):
     The folder holds what was restored, when the watch begins.
     """
 
-    def __init__(self, folder: Path, tell: Callable[[str], None], every_s: float = LOOK_S) -> None:
+    def __init__(self, folder: Path, tell: Callable[[str], None]) -> None:
         super().__init__(name="checkpoint folder", daemon=True)
         self._folder = folder
         self._tell = tell
-        self._every_s = every_s
         self._before: Mapping[str, FileState] | None = None  # too many to say what is new
         with suppress(TooManyFilesError):
             self._before = list_folder(folder).files
@@ -95,7 +94,7 @@ class CheckpointWatch(threading.Thread):
         """Thread body."""
         more = self._before is not None
         while more:
-            more = not self._over.wait(self._every_s)
+            more = not self._over.wait(LOOK_S)
             with suppress(OSError):
                 if amount := self._new():
                     self._tell(

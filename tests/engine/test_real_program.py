@@ -40,20 +40,6 @@ def test_the_stack_is_made_once_and_its_changes_are_what_they_say(stage: Stage) 
     assert stage.azure.ids() == stage.ids_in_state()
 
 
-def test_a_stack_that_was_made_with_every_former_name_of_its_classes_stays_as_it_is(
-    stage: Stage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    stack = stage.stack(program, _config())
-    kept: list[str] = []
-    with monkeypatch.context() as before:
-        before.setattr("infra.program.forget_versions", lambda: kept.append("all"))
-        stack.up()
-    assert kept == ["all"]
-
-    assert set(stack.up().summary.resource_changes or {}) == {"same"}
-    assert stage.azure.ids() == stage.ids_in_state()
-
-
 def test_the_key_of_a_mounted_share_is_nowhere_in_the_clear(stage: Stage) -> None:
     share = {"runner:storage": json.dumps({"file_share_gib": 10})}
     stack = stage.stack(program, {**_config(mounts=[{"kind": "files"}]), **share})

@@ -32,7 +32,6 @@ class Registered:
     dependencies: frozenset[str]
     delete_before_replace: bool
     ignore_changes: tuple[str, ...]
-    former_types: tuple[str, ...]
 
     @property
     def kind(self) -> str:
@@ -126,7 +125,6 @@ def _registered(request: Any, urn: str) -> Registered:
         dependencies=frozenset(request.dependencies),
         delete_before_replace=request.deleteBeforeReplace,
         ignore_changes=tuple(request.ignoreChanges),
-        former_types=tuple(alias.spec.type for alias in request.aliases),
     )
 
 

@@ -36,7 +36,6 @@ def test_what_is_written_is_read_back() -> None:
     ("change", "named"),
     [
         ({"location": None}, "location"),
-        ({"extra": 1}, "extra"),
         ({"contract_version": 2}, "contract_version"),
         ({"pools": {}}, "pools"),
         ({"pools": ["t4"]}, r"pools\[0\]"),
@@ -47,6 +46,14 @@ def test_a_wrong_field_is_named(change: dict[str, Any], named: str) -> None:
     document = {**json.loads(OUTPUTS.to_json()), **change}
     with pytest.raises(ContractError, match=named):
         parse_stack_outputs(json.dumps(document))
+
+
+def test_export_of_another_version_is_read() -> None:
+    document = json.loads(OUTPUTS.to_json())
+    document |= {"image_template": "ubuntu-1f2e", "log_workspace": None}
+    document["pools"][0]["unknown"] = 1
+    del document["registry_server"], document["nodes_add_tasks"], document["pools"][0]["containers"]
+    assert parse_stack_outputs(json.dumps(document)) == OUTPUTS
 
 
 def test_a_number_is_no_flag_and_a_flag_is_no_number() -> None:
