@@ -1,7 +1,7 @@
 """Containers of tasks: images, creation, end. The engine is looked for when first needed.
 
-Messages follow public reports of the service (Azure/Batch#4, CromwellOnAzure#29, ga4gh-tes#525);
-where there is none they are ours [S].
+Messages follow public reports of the service (Azure/Batch#4, CromwellOnAzure#29,
+ga4gh-tes#525; read 2026-11-21); where there is none they are ours [S].
 """
 
 from __future__ import annotations

@@ -85,5 +85,8 @@ def _disk_failure(code: str, message: str, path: str, err: OSError) -> Failure:
 
 
 def container_failure(code: str, message: str, *details: tuple[str, str]) -> Failure:
-    """The container of a task or the images of a pool: all are the user's (Azure/Batch#4)."""
+    """Return a failure of a task's container or a pool's images, all of the user's category.
+
+    Source: Azure/Batch#4 (read 2026-11-21).
+    """
     return Failure(USER_ERROR, code, message, details)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
-import pytest
+from tests.unit.source_tree import ROOT, assert_none, sources, text_of
 
-ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "features.md"
 ROWS = 60  # of the comparison with other systems that the page follows
 ROW = re.compile(r"^\| (\d+) \| ([^|]+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)
@@ -31,8 +29,8 @@ def shown_by() -> dict[int, set[str]]:
 def marked() -> dict[int, set[str]]:
     """The tests that carry a mark, by row."""
     found: dict[int, set[str]] = {}
-    for path in (ROOT / "tests").rglob("test_*.py"):
-        for marks, name in MARK.findall(path.read_text(encoding="utf-8")):
+    for path in sources("tests"):
+        for marks, name in MARK.findall(text_of(path)):
             for row in re.findall(r"\d+", marks):
                 test = f"{path.relative_to(ROOT).as_posix()}::{name}"
                 found.setdefault(int(row), set()).add(test)
@@ -44,12 +42,16 @@ def test_every_row_is_there_once() -> None:
     assert numbers == list(range(1, ROWS + 1))
 
 
-@pytest.mark.parametrize("row", range(1, ROWS + 1))
-def test_a_row_is_shown_by_the_tests_that_name_it_or_says_why_it_waits(row: int) -> None:
-    reason = rows()[row].removeprefix("waits: ")
-    if row in shown_by():
-        assert shown_by()[row], "names no test"
-        assert shown_by()[row] == marked().get(row)
-    else:
-        assert len(reason.split()) > 5
-        assert row not in marked()
+def test_a_row_is_shown_by_the_tests_that_name_it_or_says_why_it_waits() -> None:
+    texts, shown, marks = rows(), shown_by(), marked()
+    wrong = [
+        f"row {row}: the page names {sorted(named)}, the marks {sorted(marks.get(row, set()))}"
+        for row, named in shown.items()
+        if not named or named != marks.get(row)
+    ]
+    for row in texts.keys() - shown.keys():
+        if len(texts[row].removeprefix("waits: ").split()) <= 5:
+            wrong.append(f"row {row}: does not say why it waits")
+        if row in marks:
+            wrong.append(f"row {row}: waits, and {sorted(marks[row])} show it")
+    assert_none(wrong, "the page and the marks of the tests differ")

@@ -9,14 +9,8 @@ import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
+from tests.unit.source_tree import ROOT, assert_none, product, shown, sources, text_of
 
-ROOT = Path(__file__).parents[2]
-PROGRAMS = sorted(
-    path
-    for folder in ("infra", "runner/azure", "runner/contract", "runner/core", "runner/flows")
-    for path in (ROOT / folder).rglob("*.py")
-)
 SCRIPTS = [
     *sorted((ROOT / "infra").rglob("*.sh")),
     *sorted((ROOT / "custom_image").rglob("*.sh")),
@@ -28,6 +22,7 @@ PAGE = re.compile(
 )
 DAY = re.compile(r"\d{4}-\d{2}-\d{2}")
 _NEAR = 140  # characters behind the page: its day stands there, or that of the next page
+PROGRAMS = [path for path in sources(*product()) if PAGE.search(text_of(path))]
 
 
 def undated(text: str) -> list[str]:
@@ -61,40 +56,44 @@ def _runs(lines: list[tuple[int, str]]) -> Iterator[str]:
     yield text
 
 
-@pytest.mark.parametrize("path", PROGRAMS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_page_in_the_programs_comments_has_its_day(path: Path) -> None:
-    found = [page for text in prose(path.read_text(encoding="utf-8")) for page in undated(text)]
-    assert found == [], "say when it was read, such as (read 2026-11-21)"
+def _comments(script: Path) -> Iterator[str]:
+    lines = list(enumerate(text_of(script).splitlines()))
+    yield from _runs([(number, line) for number, line in lines if line.lstrip().startswith("#")])
 
 
-@pytest.mark.parametrize("path", SCRIPTS, ids=lambda p: str(p.relative_to(ROOT)))
-def test_every_page_in_a_scripts_comments_has_its_day(path: Path) -> None:
-    lines = list(enumerate(path.read_text(encoding="utf-8").splitlines()))
-    comments = [(number, line) for number, line in lines if line.lstrip().startswith("#")]
-    assert [page for text in _runs(comments) for page in undated(text)] == []
+def test_every_page_in_a_comment_has_its_day() -> None:
+    texts = [
+        *((path, text) for path in PROGRAMS for text in prose(text_of(path))),
+        *((path, text) for path in SCRIPTS for text in _comments(path)),
+    ]
+    found = [f"{shown(path)}: {page}" for path, text in texts for page in undated(text)]
+    assert len(texts) > 200
+    assert_none(found, "say when the page was read, such as (read 2026-11-21)")
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        '"""Five addresses: https://learn.microsoft.com/azure/virtual-network/faq."""',
-        "x = 1  # https://learn.microsoft.com/azure/batch/limits (2026-11)",
-        "# https://learn.microsoft.com/azure/batch/limits\n\n# another comment (2026-11-21)",
-        "# a fraction is cut off (Azure/Batch#151)",
-        'def f():\n    """See\n    docs.microsoft.com/azure/batch/limits.\n    """',
-    ],
-)
-def test_a_page_without_a_day_is_found(source: str) -> None:
-    assert [page for text in prose(source) for page in undated(text)]
+def _undated_pages(source: str) -> list[str]:
+    return [page for text in prose(source) for page in undated(text)]
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
+def test_a_page_without_a_day_is_found() -> None:
+    missed = [
+        source
+        for source in (
+            '"""Five addresses: https://learn.microsoft.com/azure/virtual-network/faq."""',
+            "x = 1  # https://learn.microsoft.com/azure/batch/limits (2026-11)",
+            "# https://learn.microsoft.com/azure/batch/limits\n\n# another comment (2026-11-21)",
+            "# a fraction is cut off (Azure/Batch#151)",
+            'def f():\n    """See\n    docs.microsoft.com/azure/batch/limits.\n    """',
+        )
+        if not _undated_pages(source)
+    ]
+    assert missed == []
+
+
+def test_a_page_with_a_day_and_a_page_for_users_are_fine() -> None:
+    for source in (
         "# https://learn.microsoft.com/azure/batch/limits\n# (2024-03-04, read 2026-11-21)",
         '"""Rules: https://learn.microsoft.com/azure/batch/limits (read 2026-11-21)."""',
         'DOCS = "https://learn.microsoft.com/azure/batch/limits"',
-    ],
-)
-def test_a_page_with_a_day_and_a_page_for_users_are_fine(source: str) -> None:
-    assert not [page for text in prose(source) for page in undated(text)]
+    ):
+        assert _undated_pages(source) == []

@@ -1,0 +1,105 @@
+"""The Python sources of the checkout, parsed once, and which module imports which."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import tomllib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parents[2]
+TOOLS = ("bench", "tools")  # ours, but no part of the product
+
+
+class Import(NamedTuple):
+    """One of our modules imports another one."""
+
+    importer: str
+    imported: str
+    late: bool  # within a function
+    types_only: bool  # under TYPE_CHECKING
+
+
+@functools.cache
+def project() -> dict[str, Any]:
+    """Return pyproject.toml, parsed."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+
+
+def product() -> list[str]:
+    """Return the names of the packages that the distribution contains."""
+    return project()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+
+
+def sources(*folders: str) -> list[Path]:
+    """Return all Python files below these folders of the checkout."""
+    return sorted(path for folder in folders for path in (ROOT / folder).rglob("*.py"))
+
+
+def shown(path: Path) -> str:
+    """Return the path as a reader of a failure wants it: relative to the checkout."""
+    return path.relative_to(ROOT).as_posix()
+
+
+@functools.cache
+def text_of(path: Path) -> str:
+    """Return the text of a file; bytes that are not UTF-8 are replaced."""
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+@functools.cache
+def parsed(path: Path) -> ast.Module:
+    """Return the syntax tree of a Python file."""
+    return ast.parse(text_of(path))
+
+
+def assert_none(offences: Iterable[str], advice: str) -> None:
+    """Fail with all offences, one a line: pytest cuts a list short."""
+    found = sorted(offences)
+    assert not found, f"{advice} ({len(found)}):\n" + "\n".join(found)
+
+
+@functools.cache
+def modules() -> dict[str, Path]:
+    """Return the product's modules and packages by their dotted names."""
+    found: dict[str, Path] = {}
+    for path in sources(*product()):
+        parts = path.relative_to(ROOT).with_suffix("").parts
+        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+@functools.cache
+def imports() -> frozenset[Import]:
+    """Return every import of one of the product's modules by another one."""
+    return frozenset(
+        Import(name, imported, late, types_only)
+        for name, path in modules().items()
+        for imported, late, types_only in _imported(parsed(path))
+        if imported != name
+    )
+
+
+def _imported(
+    node: ast.AST, *, late: bool = False, types_only: bool = False
+) -> Iterator[tuple[str, bool, bool]]:
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Import | ast.ImportFrom):
+            yield from ((name, late, types_only) for name in _names(child))
+        else:
+            guarded = isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test)
+            inside = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+            yield from _imported(child, late=late or inside, types_only=types_only or guarded)
+
+
+def _names(node: ast.Import | ast.ImportFrom) -> Iterator[str]:
+    """`from package import name` imports the module `package.name` where there is one."""
+    origin = node.module if isinstance(node, ast.ImportFrom) else None
+    for alias in node.names:
+        full = f"{origin}.{alias.name}" if origin else alias.name
+        if full in modules():
+            yield full
+        elif origin in modules():
+            yield str(origin)
