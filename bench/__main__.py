@@ -6,8 +6,10 @@ import argparse
 import importlib
 import os
 import sys
+import time
+from collections.abc import Iterable
 
-from bench.report import PeerMissingError, Ratio, as_json, as_table
+from bench.report import HEAD, PeerMissingError, Ratio, as_json, as_row
 
 NAMES = (
     "cli_start",
@@ -31,22 +33,32 @@ def main() -> int:
     """Measure, print, and exit 1 when a bound is missed."""
     parser = argparse.ArgumentParser(prog="make bench ARGS=")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"which of {', '.join(NAMES)}")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--json", action="store_true", help="one object a line")
     args = parser.parse_args()
     unknown = sorted(set(args.names) - set(NAMES))
     if unknown:
         parser.error(f"no benchmark named {unknown[0]}; there are {', '.join(NAMES)}")
     # Each first round compiles what is not compiled yet; nobody pays for that on every run.
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-    ratios: list[Ratio] = []
+    show = as_json if args.json else as_row
+    if not args.json:
+        print(HEAD, flush=True)
+    missed = 0
     for name in args.names or NAMES:
-        print(f"measuring {name} ...", file=sys.stderr, flush=True)
+        start = time.monotonic()
         try:
-            ratios += importlib.import_module(f"bench.{name}").measure()
+            for ratio in _measured(name):
+                print(show(ratio), flush=True)
+                missed += ratio.met is False
         except PeerMissingError as err:
-            print(f"  skipped: {err}", file=sys.stderr)
-    print(as_json(ratios) if args.json else as_table(ratios))
-    return 0 if all(r.met is not False for r in ratios) else 1
+            print(f"{name} is skipped: {err}", file=sys.stderr, flush=True)
+        print(f"[{name}: {time.monotonic() - start:.0f} s]", file=sys.stderr, flush=True)
+    return 1 if missed else 0
+
+
+def _measured(name: str) -> Iterable[Ratio]:
+    """Yield the ratios of one benchmark, each as soon as it is known."""
+    return importlib.import_module(f"bench.{name}").measure()
 
 
 if __name__ == "__main__":

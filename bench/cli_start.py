@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,14 +23,14 @@ RUNS = 200
 SCRIPT = Path(__file__).with_name("nothing.py")
 
 
-def measure() -> list[Ratio]:
+def measure() -> Iterator[Ratio]:
     """Medians of interleaved runs, so that a noisy moment hits both sides."""
     with tempfile.TemporaryDirectory() as folder:
         bare = Path(folder, "bare.py")
         bare.write_text(_bare_app(VERBS))
         bare_app = [sys.executable, str(bare), "--help"]
         ours, peer = _race([RUNNER, "--help"], bare_app, dict(os.environ))
-    help_ratio = Ratio(
+    yield Ratio(
         "runner --help", "s", ours, "bare Typer app, as many commands", peer,
         "<= 1.3x", ours <= 1.3 * peer,
     )  # fmt: skip
@@ -38,11 +38,10 @@ def measure() -> list[Ratio]:
     with local_services() as env:
         _finished_runs(env, RUNS)
         ours, peer = _race([RUNNER, "ps"], imports, env)
-    ps_ratio = Ratio(
+    yield Ratio(
         f"runner ps, {RUNS} runs", "s", ours, "importing Typer and its SDKs", peer,
         "<= 1.5x", ours <= 1.5 * peer,
     )  # fmt: skip
-    return [help_ratio, ps_ratio]
 
 
 def _race(ours: list[str], peer: list[str], env: dict[str, str]) -> tuple[float, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 
@@ -38,27 +38,25 @@ def percentile(values: Sequence[float], percent: int) -> float:
     return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
 
 
-def as_table(ratios: Iterable[Ratio]) -> str:
-    """A table for people; the rows keep their order."""
-    head = ("what", "ours", "peer", "ratio", "must be", "")
-    rows = [
-        (
-            r.name,
-            f"{r.ours:.3g} {r.unit}",
-            f"{r.peer:.3g} {r.unit} ({r.peer_name})",
-            f"{r.ratio:.2f}",
-            r.bound,
-            {True: "ok", False: "MISSED", None: ""}[r.met],
-        )
-        for r in ratios
-    ]
-    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in (head, *rows)
+# Fixed, so that a row can be printed before the others are known; a longer cell moves its row.
+_COLUMNS = {"what": 56, "ours": 18, "peer": 50, "ratio": 6, "must be": 16, "": 6}
+HEAD = "  ".join(name.ljust(width) for name, width in _COLUMNS.items()).rstrip()
+
+
+def as_row(ratio: Ratio) -> str:
+    """Return the row of the table for people; `HEAD` names its columns."""
+    cells = (
+        ratio.name,
+        f"{ratio.ours:.3g} {ratio.unit}",
+        f"{ratio.peer:.3g} {ratio.unit} ({ratio.peer_name})",
+        f"{ratio.ratio:.2f}",
+        ratio.bound,
+        {True: "ok", False: "MISSED", None: ""}[ratio.met],
     )
+    padded = (cell.ljust(width) for cell, width in zip(cells, _COLUMNS.values(), strict=True))
+    return "  ".join(padded).rstrip()
 
 
-def as_json(ratios: Iterable[Ratio]) -> str:
-    """The same as JSON, with the ratio filled in."""
-    return json.dumps([{**asdict(r), "ratio": r.ratio} for r in ratios], indent=2)
+def as_json(ratio: Ratio) -> str:
+    """Return one line of JSON with the ratio filled in."""
+    return json.dumps({**asdict(ratio), "ratio": ratio.ratio})
