@@ -155,7 +155,7 @@ def _end(code: int) -> None:
 def _import_all() -> None:
     for name in _PACKAGES:
         package = importlib.import_module(name)
-        for module in pkgutil.iter_modules(package.__path__, f"{name}."):
+        for module in pkgutil.walk_packages(package.__path__, f"{name}."):
             if not module.ispkg:
                 importlib.import_module(module.name)
     for name in _LATE:
