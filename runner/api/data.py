@@ -122,11 +122,11 @@ def rm(
 
 
 def _cells(entry: Entry) -> dict[str, object]:
-    from runner.core.size_text import size
+    from runner.core.units import format_size
 
     return {
         "path": entry.path,
-        "size": size(entry.size_bytes),
+        "size": format_size(entry.size_bytes),
         "files": entry.files,
         "modified": entry.modified,
     }

@@ -101,7 +101,7 @@ def retry_failed(
 
 
 def _moment(since: str | datetime | timedelta | None) -> datetime | None:
-    from runner.core.since import parse_since
+    from runner.core.units import parse_since
 
     if isinstance(since, timedelta):
         return datetime.now(UTC) - since

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from runner.core.errors import RunnerError
 from runner.core.metrics import format_value
+from runner.core.units import format_duration
 
 if TYPE_CHECKING:
     from runner.api.progress import Update
@@ -106,7 +107,7 @@ def live_card(update: Update) -> str:
     if update.total:
         share = max(0.0, min(1.0, (update.done or 0.0) / update.total))
         parts.append(f" <progress value='{share:.3f}' max='1'></progress>")
-    parts.append(f" <span style='color:gray'>{update.elapsed_s:.0f} s</span>")
+    parts.append(f" <span style='color:gray'>{format_duration(round(update.elapsed_s))}</span>")
     if update.metrics:
         shown = {name: format_value(value) for name, value in update.metrics.items()}
         parts.append(f"<div>{_pairs(shown)}</div>")

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import Progress
+from runner.core.units import format_duration
 
 if TYPE_CHECKING:
     from runner.core.states import RunStatus
@@ -219,7 +220,7 @@ def not_ended(name: str, timeout_s: float | None, fix: str) -> RunnerError:
     """A run or a group that is not waited for any longer."""
     return RunnerError(
         "R-TIMEOUT",
-        f"{name} has not ended within {timeout_s:g} s",
+        f"{name} has not ended within {format_duration(timeout_s or 0)}",
         why="it goes on; only waiting for it has ended",
         fix=fix,
         exit_code=ExitCode.CAPACITY,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from runner.core.size_text import size
+from runner.core.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from runner.flows.attempts import AttemptRow
@@ -19,7 +19,7 @@ def attempt_cells(attempt: AttemptRow) -> dict[str, object]:
         "node": attempt.node,
         "spot": attempt.spot,
         "started": attempt.started,
-        "took": "" if attempt.took_s is None else f"{attempt.took_s:.1f} s",
+        "took": "" if attempt.took_s is None else format_duration(attempt.took_s),
         "exit code": attempt.exit_code,
     }
 
@@ -32,5 +32,5 @@ def checkpoint_cells(checkpoint: Checkpoint) -> dict[str, object]:
         "step": checkpoint.step,
         "time": checkpoint.time,
         "files": len(checkpoint.files),
-        "size": size(checkpoint.size_bytes),
+        "size": format_size(checkpoint.size_bytes),
     }

@@ -27,6 +27,7 @@ from azure.core.exceptions import ResourceNotFoundError
 from runner.azure.credentials import Connection
 from runner.azure.faults import service_errors
 from runner.core.errors import ExitCode, RunnerError
+from runner.core.units import format_duration
 
 _GONE_WITHIN_S = 60.0
 _POLL_S = 0.1
@@ -192,7 +193,7 @@ def _wait_gone(client: BatchClient, pool_id: str) -> None:
         if time.monotonic() > deadline:
             raise RunnerError(
                 "R-POOL-DELETE",
-                f"pool {pool_id!r} is still being deleted after {_GONE_WITHIN_S:.0f} s",
+                f"pool {pool_id!r} is still being deleted after {format_duration(_GONE_WITHIN_S)}",
                 fix="wait a moment and run the command again",
                 exit_code=ExitCode.CAPACITY,
             )

@@ -106,7 +106,8 @@ def ls(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List stored files; folders with what is below them."""
-    from runner.cli.run_text import local_time, size
+    from runner.cli.run_text import local_time
+    from runner.core.units import format_size
     from runner.flows.data import listing
 
     out = Output(output)
@@ -114,7 +115,7 @@ def ls(
     rows: list[dict[str, Any]] = [
         {
             "path": entry.path,
-            "size": size(entry.size_bytes),
+            "size": format_size(entry.size_bytes),
             "size_bytes": entry.size_bytes,
             "files": entry.files,
             "modified": local_time(entry.modified)
@@ -142,7 +143,7 @@ def rm(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete stored files. What a run refers to is gone for `runner reproduce`, too."""
-    from runner.cli.run_text import size
+    from runner.core.units import format_size
     from runner.flows.data import files_to_remove, place_to_remove
     from runner.flows.data_stores import open_store, remove_files
 
@@ -152,7 +153,7 @@ def rm(
     with open_store(connection, place.store) as store:
         files = files_to_remove(store, place, recursive=recursive)
         what = f"{len(files)} files" if len(files) > 1 else "1 file"
-        total = size(sum(file.size_bytes for file in files))
+        total = format_size(sum(file.size_bytes for file in files))
         if files and not (yes or out.confirm(f"Delete {what}, {total}, of {place}?")):
             raise RunnerError(
                 "R-DATA-NOT-CONFIRMED",

@@ -90,12 +90,12 @@ def _show(out: Output, settings: Settings, remains: Remains, *, everything: bool
 
 
 def _row(part: tuple[str, int | None, float | None]) -> dict[str, str]:
-    from runner.cli.terminal import size_text
+    from runner.core.units import format_size
 
     what, size_bytes, usd = part
     return {
         "what": what,
-        "size": "unknown" if size_bytes is None else size_text(size_bytes),
+        "size": "unknown" if size_bytes is None else format_size(size_bytes),
         "usd_per_month": "unknown" if usd is None else f"{usd:.2f}",
     }
 

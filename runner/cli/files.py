@@ -35,7 +35,7 @@ def ls(
     """List what a run exported; as JSON with the address of each file."""
     from urllib.parse import quote
 
-    from runner.cli.run_text import size
+    from runner.core.units import format_size
     from runner.flows.fetch import find_outputs
     from runner.flows.run_documents import find_run
 
@@ -54,7 +54,7 @@ def ls(
     rows: list[dict[str, Any]] = [
         {
             "path": file.path,
-            "size": size(file.size_bytes),
+            "size": format_size(file.size_bytes),
             "size_bytes": file.size_bytes,
             "sha256": file.sha256,
             "url": folder + quote(file.path),
@@ -67,7 +67,7 @@ def ls(
 
 def _checkpoint_files(connection: Connection, run_id: str) -> list[dict[str, Any]]:
     """The one to go on from first."""
-    from runner.cli.run_text import size
+    from runner.core.units import format_size
     from runner.flows.checkpoints import list_checkpoints
     from runner.flows.run_documents import runs_container
 
@@ -77,7 +77,7 @@ def _checkpoint_files(connection: Connection, run_id: str) -> list[dict[str, Any
             "attempt": checkpoint.attempt,
             "step": checkpoint.step,
             "path": file.path,
-            "size": size(file.size_bytes),
+            "size": format_size(file.size_bytes),
             "size_bytes": file.size_bytes,
             "sha256": file.sha256,
         }

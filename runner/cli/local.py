@@ -96,10 +96,10 @@ def evict(
     count: Annotated[int | None, typer.Option(min=1, help="How many nodes; 1 by default.")] = None,
     everything: Annotated[bool, typer.Option("--all", help="All spot nodes of the pool.")] = False,
     notice: Annotated[
-        float | None, typer.Option(min=0, help="Seconds of notice that tasks get; 30 by default.")
+        str | None, typer.Option(metavar="TIME", help="Notice that tasks get; 30s by default.")
     ] = None,
     away: Annotated[
-        float | None, typer.Option(min=0, help="Seconds until the node comes back; 0 by default.")
+        str | None, typer.Option(metavar="TIME", help="Until the node comes back; 0s by default.")
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
@@ -113,8 +113,8 @@ def evict(
         pool=pool,
         count=count,
         everything=everything,
-        notice_s=notice,
-        away_s=away,
+        notice_s=_seconds("notice", notice),
+        away_s=_seconds("away", away),
     )
     as_text = out.format is OutputFormat.TABLE
     rows = [
@@ -182,3 +182,11 @@ def _show(out: Output, found: LocalStatus) -> None:
     out.rows(rows, columns, empty="the local services were never started here: runner local up")
     if rows and out.format is OutputFormat.TABLE:
         out.note(f"pool local: {found.nodes} spot nodes of {found.slots} task slots", style="dim")
+
+
+def _seconds(flag: str, text: str | None) -> float | None:
+    from runner.core.units import parse_duration_flag
+
+    if text is None:
+        return None
+    return parse_duration_flag(flag, text, "0s", "366d").total_seconds()

@@ -199,7 +199,7 @@ def rm(
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a version, or all of a model; their numbers are not given again."""
-    from runner.cli.run_text import size
+    from runner.core.units import format_size
     from runner.flows.local_files import count_text
     from runner.flows.model_removal import find_to_remove, remove_versions
 
@@ -222,7 +222,7 @@ def rm(
         return
     files = count_text(removed.files)
     said = ", ".join(f"{name}@{number}" for number in removed.versions)
-    freed = f"; {files}, {size(removed.size_bytes)} freed" if removed.files else ""
+    freed = f"; {files}, {format_size(removed.size_bytes)} freed" if removed.files else ""
     out.note(f"deleted {said}{freed}" if said else f"{model} was deleted before{freed}")
 
 

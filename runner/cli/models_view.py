@@ -72,7 +72,8 @@ def version_row(version: ModelVersion, *, as_text: bool) -> dict[str, Any]:
 
 def version_pairs(version: ModelVersion) -> dict[str, str]:
     """`models show` for people."""
-    from runner.cli.run_text import local_time, metric, size
+    from runner.cli.run_text import local_time, metric
+    from runner.core.units import format_size
 
     document: Mapping[str, Any] = version.document or {}
     pairs = {
@@ -89,7 +90,7 @@ def version_pairs(version: ModelVersion) -> dict[str, str]:
         pairs[name] = str(metrics[name]) if value is None else metric(value)
     pairs |= _lineage(cast("Mapping[str, Any]", document.get("lineage") or {}))
     for file in version.files:
-        text = f"{size(int(file['size_bytes']))}, sha256 {str(file['sha256'])[:12]}"
+        text = f"{format_size(int(file['size_bytes']))}, sha256 {str(file['sha256'])[:12]}"
         pairs[str(file["path"])] = text
     return {name: text for name, text in pairs.items() if text}
 
@@ -137,16 +138,14 @@ def _created(version: ModelVersion | None) -> str | None:
 
 
 def _age(version: ModelVersion | None) -> str:
-    from runner.cli.run_text import duration
+    from runner.core.units import format_age
 
     if version is None or version.created is None:
         return ""
-    seconds = max((datetime.now(UTC) - version.created).total_seconds(), 0.0)
-    days = int(seconds // 86400)
-    return f"{days} days" if days > 1 else duration(seconds)
+    return format_age(datetime.now(UTC) - version.created)
 
 
 def _size(version: ModelVersion | None) -> str:
-    from runner.cli.run_text import size
+    from runner.core.units import format_size
 
-    return "" if version is None else size(version.size_bytes)
+    return "" if version is None else format_size(version.size_bytes)

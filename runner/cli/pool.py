@@ -90,7 +90,9 @@ def show(
         record["resize_error"] = f"{trouble.code}: {trouble.message}"
     out.record(record)
     if view.autoscale is not None:
-        out.text(f"formula        every {view.autoscale.interval_s / 60:g} min")
+        from runner.core.units import format_duration
+
+        out.text(f"formula        every {format_duration(view.autoscale.interval_s)}")
         for line in view.autoscale.formula.strip().splitlines():
             out.text(f"  {line}")
 

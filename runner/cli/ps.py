@@ -114,7 +114,7 @@ def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
 
 
 def _moment(since: str | None) -> datetime | None:
-    from runner.core.since import parse_since
+    from runner.core.units import parse_since
 
     return None if since is None else parse_since(since, datetime.now(UTC))
 
@@ -168,7 +168,8 @@ def _row(row: RunRow) -> dict[str, Any]:
 
 
 def _text_row(row: RunRow) -> dict[str, Any]:
-    from runner.cli.run_text import age, duration, metric
+    from runner.cli.run_text import metric
+    from runner.core.units import format_age, format_duration
 
     record, status = row.record, row.status
     ended = status is None or status.state.final
@@ -185,8 +186,8 @@ def _text_row(row: RunRow) -> dict[str, Any]:
         "status": state if ended or not reason else f"{state}: {_short(reason)}",
         "attempt": f"{row.attempts} ({row.evicted} evicted)" if row.evicted else row.attempts or "",
         "pool": record.pool if record else "",
-        "age": age(datetime.now(UTC) - record.created) if record else "",
-        "duration": "" if took is None else duration(took),
+        "age": format_age(datetime.now(UTC) - record.created) if record else "",
+        "duration": "" if took is None else format_duration(took),
         "metric": "" if name is None else f"{name} {metric(metrics[name])}",
         "error": _short(reason) if ended else "",
     }

@@ -106,11 +106,12 @@ class RunDisplay:
         self._view.on_progress(Progress("command", "progress", message))
 
     def _skipped(self, stream: str, size_bytes: int) -> None:
-        from runner.cli.run_text import size
+        from runner.core.units import format_size
 
         flag = " --stderr" if stream == "stderr" else ""
         self._say(
-            f"{size(size_bytes)} of older {stream} left out: runner logs {self._run_id}{flag}"
+            f"{format_size(size_bytes)} of older {stream} left out: "
+            f"runner logs {self._run_id}{flag}"
         )
 
     def _log(self, event: LogText) -> None:

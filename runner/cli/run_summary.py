@@ -123,9 +123,10 @@ def _status_line(ended: RunEnded) -> str:
 
 
 def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
-    from runner.cli.run_text import duration, metric, size, where_time_went
+    from runner.cli.run_text import metric, where_time_went
     from runner.core.failure_advice import advice_for_result
     from runner.core.metrics import not_finite_text
+    from runner.core.units import format_duration, format_size
 
     pairs: dict[str, str] = {}
     if result.status != "succeeded" and result.message:
@@ -137,11 +138,11 @@ def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
     if odd := not_finite_text(result.metrics, record.run_id):
         pairs["not finite"] = odd
     if result.started and result.ended:
-        pairs["took"] = duration((result.ended - result.started).total_seconds())
+        pairs["took"] = format_duration((result.ended - result.started).total_seconds())
     if stages := where_time_went(result.stages_s):
         pairs["of which"] = stages
     if result.outputs:
-        total = size(sum(file.size_bytes for file in result.outputs))
+        total = format_size(sum(file.size_bytes for file in result.outputs))
         names = [file.path for file in result.outputs]
         more = f" and {len(names) - 5} more" if len(names) > 5 else ""
         pairs["outputs"] = f"{', '.join(names[:5])}{more} ({total})"
@@ -150,11 +151,12 @@ def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
 
 def _in_all(result: RunResult, view: StageView) -> dict[str, str]:
     """What this machine waited for beside the run itself: services, upload, boot, download."""
-    from runner.cli.run_text import duration, where_time_went
+    from runner.cli.run_text import where_time_went
+    from runner.core.units import format_duration
 
     inside = {"azurite", *result.stages_s}  # Azurite's installation is part of the services' time
     around = where_time_went({k: s for k, s in view.seconds.items() if k not in inside})
-    total = duration(time.monotonic() - view.began)
+    total = format_duration(time.monotonic() - view.began)
     return {"in all": f"{total}, with {around}" if around else total}
 
 

@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from runner.cli.run_text import duration, local_time, size, where_time_went
+from runner.cli.run_text import local_time, where_time_went
 from runner.cli.run_text import metric as metric_text
+from runner.core.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from runner.azure.credentials import Connection
@@ -107,7 +108,7 @@ def code(shown: Shown) -> dict[str, str]:
     git = found.get("git_revision")
     changed = " and changes, which the archive holds" if found.get("git_dirty") else ""
     return {
-        "code": f"sha256 {found['sha256'][:12]}, {size(found.get('size_bytes') or 0)}"
+        "code": f"sha256 {found['sha256'][:12]}, {format_size(found.get('size_bytes') or 0)}"
         if found
         else "",
         "git": f"{git[:12]}{changed}" if git else "",
@@ -150,7 +151,7 @@ def time(shown: Shown) -> dict[str, str]:
     if result is None or result.started is None or result.ended is None:
         return {}
     return {
-        "took": duration((result.ended - result.started).total_seconds()),
+        "took": format_duration((result.ended - result.started).total_seconds()),
         "of which": where_time_went(result.stages_s),
     }
 
@@ -162,7 +163,7 @@ def outputs(shown: Shown) -> dict[str, str]:
     result = shown.view.result
     if result is None or not result.outputs:
         return {}
-    listed = [f"{file.path} ({size(file.size_bytes)})" for file in result.outputs[:_LISTED]]
+    listed = [f"{file.path} ({format_size(file.size_bytes)})" for file in result.outputs[:_LISTED]]
     more = len(result.outputs) - len(listed)
     return {
         "outputs": ", ".join(listed) + (f" and {more} more" if more else ""),
@@ -177,7 +178,7 @@ def checkpoints(shown: Shown) -> dict[str, str]:
         return problem
     newest, older = shown.checkpoints[0], len(shown.checkpoints) - 1
     more = f", and {older} older" if older else ""
-    return {"checkpoint": f"{newest.name}, {size(newest.size_bytes)}{more}", **problem}
+    return {"checkpoint": f"{newest.name}, {format_size(newest.size_bytes)}{more}", **problem}
 
 
 def models(shown: Shown) -> dict[str, str]:
@@ -198,7 +199,7 @@ def attempt_rows(shown: Shown) -> list[dict[str, Any]]:
             "node": row.node + (f" and {len(row.others)} more" if row.others else ""),
             "spot": row.spot,
             "started": local_time(datetime.fromisoformat(row.started)) if row.started else None,
-            "took": None if row.took_s is None else duration(row.took_s),
+            "took": None if row.took_s is None else format_duration(row.took_s),
             "ended": row.why + (f" in {row.step}" if row.step else ""),
             "exit_code": row.exit_code,
             "resumed_from": row.resumed.text(shown.view.record.run_id) if row.resumed else None,

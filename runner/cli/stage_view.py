@@ -6,7 +6,8 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
-from runner.cli.terminal import duration_text, is_terminal, mark, shows_colour, size_text, styled
+from runner.cli.terminal import is_terminal, mark, shows_colour, styled
+from runner.core.units import format_duration, format_size
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -71,7 +72,7 @@ class StageView:
             self._live.refresh()  # or the line below would be drawn above a stale display
         failed = progress.state == "failed"
         symbol = mark("✗", "x") if failed else mark("✓", "+")
-        took = duration_text(seconds) if seconds >= _SHOWN_FROM_S else ""
+        took = format_duration(seconds) if seconds >= _SHOWN_FROM_S else ""
         message = "  ".join(part for part in (_text(progress), took) if part)
         self._line(symbol, "red" if failed else "green", progress.stage, message)
 
@@ -136,8 +137,8 @@ def _text(progress: Progress) -> str:
     if progress.total is None or progress.done is None or progress.state == "failed":
         return message
     if progress.unit == "bytes":
-        count = f"{size_text(progress.done)} of {size_text(progress.total)}"
-        count = size_text(progress.total) if progress.state == "end" else count
+        count = f"{format_size(progress.done)} of {format_size(progress.total)}"
+        count = format_size(progress.total) if progress.state == "end" else count
     else:
         count = f"{progress.done:g} of {progress.total:g} {progress.unit or ''}".rstrip()
         count = f"{progress.total:g} {progress.unit or ''}" if progress.state == "end" else count

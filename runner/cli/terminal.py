@@ -61,24 +61,3 @@ def mark(symbol: str, fallback: str, stream: TextIO | None = None) -> str:
     except (UnicodeEncodeError, LookupError):
         return fallback
     return symbol
-
-
-def size_text(size_bytes: float) -> str:
-    """`1.5 MB`: decimal units, as disks and networks count."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if abs(size_bytes) < 1000:
-            return f"{size_bytes:.0f} {unit}" if unit == "B" else f"{size_bytes:.1f} {unit}"
-        size_bytes /= 1000
-    return f"{size_bytes:.1f} TB"
-
-
-def duration_text(seconds: float) -> str:
-    """`0.4 s`, `12 s`, `3 min 20 s`, `2 h 05 min`."""
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    total = round(seconds)
-    if total < 60:
-        return f"{total} s"
-    if total < 3600:
-        return f"{total // 60} min {total % 60:02d} s"
-    return f"{total // 3600} h {total % 3600 // 60:02d} min"

@@ -136,7 +136,7 @@ def _dry_run(out: Output, recipe: Recipe, settings: Settings, options: TrainOpti
 def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
     import shlex
 
-    from runner.cli.run_text import size
+    from runner.core.units import format_size
     from runner.flows.local_files import count_text
 
     recipe, code, pool = plan.recipe, plan.inputs.code, plan.pool
@@ -147,7 +147,8 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "job": plan.job_id,
         "task": plan.task_id,
         "command": shlex.join(plan.command),
-        "code": f"{count_text(code.files)}, {size(code.size_bytes)}, sha256 {code.sha256[:12]}",
+        "code": f"{count_text(code.files)}, {format_size(code.size_bytes)}, "
+        f"sha256 {code.sha256[:12]}",
         "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
         if code.git_revision
         else "none",
@@ -164,7 +165,9 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
 
 
 def _limits(recipe: Recipe) -> str:
-    time = f"{recipe.timeout_s} s" if recipe.timeout_s else "no time limit"
+    from runner.core.units import format_duration
+
+    time = format_duration(recipe.timeout_s) if recipe.timeout_s else "no time limit"
     return f"{time}, {recipe.retries} retries"
 
 

@@ -24,7 +24,6 @@ _OTHERS_OPTIONS = {
 # What pydantic says of a value that Typer gave it.
 _NUMBERS = (
     (re.compile(r"Input should be a valid integer, .*"), "it is a whole number, like 3"),
-    (re.compile(r"Input should be a valid number, .*"), "it is a number, like 0.5"),
     (re.compile(r"Input should be greater than or equal to (\S+)"), r"the least is \1"),
     (re.compile(r"Input should be less than or equal to (\S+)"), r"the most is \1"),
 )

@@ -14,6 +14,7 @@ from pathlib import Path
 from runner.core.errors import RunnerError
 from runner.core.ignore import walk_code
 from runner.core.recipe import Recipe
+from runner.core.units import format_size
 
 WARN_BYTES = 25 * 1024**2
 WARN_FILE_BYTES = 10 * 1024**2
@@ -36,9 +37,9 @@ class CodeArchive:
         largest = self.largest[0][1] if self.largest else 0
         if self.raw_bytes <= WARN_BYTES and largest <= WARN_FILE_BYTES:
             return None
-        names = ", ".join(f"{name} ({size / 1e6:.0f} MB)" for name, size in self.largest)
+        names = ", ".join(f"{name} ({format_size(size)})" for name, size in self.largest)
         return (
-            f"the code folder holds {self.raw_bytes / 1e6:.0f} MB in {self.files} files; "
+            f"the code folder holds {format_size(self.raw_bytes)} in {self.files} files; "
             f"the largest: {names}. A .runnerignore file keeps them out; what the script reads "
             "is an input: --input NAME=PATH"
         )
@@ -104,8 +105,8 @@ def _refuse_too_large(sizes: dict[str, int]) -> None:
     name, size = max(sizes.items(), key=lambda item: item[1])
     raise RunnerError(
         "R-CODE-TOO-LARGE",
-        f"the code folder holds {total / 1e6:.0f} MB, the limit is {LIMIT_BYTES / 1e6:.0f} MB",
-        why=f"the largest file is {name} ({size / 1e6:.0f} MB)",
+        f"the code folder holds {format_size(total)}, the limit is {format_size(LIMIT_BYTES)}",
+        why=f"the largest file is {name} ({format_size(size)})",
         fix="name data and results in .runnerignore; pass data with --data PATH",
     )
 

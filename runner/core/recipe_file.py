@@ -14,7 +14,6 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    WithJsonSchema,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -22,7 +21,7 @@ from pydantic_core import PydanticCustomError
 from runner.core.pattern_cost import endless_part
 from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
 from runner.core.spec_env import EnvFile
-from runner.core.spec_form import Form, between
+from runner.core.spec_form import Amount, Form
 from runner.core.spec_image import ImageName
 from runner.core.spec_inputs import Inputs
 from runner.core.spec_model import Model
@@ -30,7 +29,6 @@ from runner.core.spec_outputs import OutputName, check_named_outputs
 from runner.core.spec_resources import Priority, ResourcesFile, RunReference
 from runner.core.spec_secrets import Secrets
 
-_DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?")
 _SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -40,17 +38,6 @@ Scalar = bool | int | float | str
 def _refuse(problem: str, fix: str) -> PydanticCustomError:
     # The text goes in as data: braces in it must not be read as a template.
     return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
-
-
-def parse_duration(value: object) -> object:
-    """Seconds from `90`, `"90m"`, `"1h30m"` or `"2d"`."""
-    if not isinstance(value, str):
-        return value
-    match = _DURATION.fullmatch(value.strip())
-    if not match or not any(match.groups()):
-        raise _refuse(f"{value!r} is not a duration", "write 90m, 2h, 1h30m, 1d or seconds")
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _argument_list(value: object) -> object:
@@ -119,19 +106,7 @@ def _expanded_param(value: object) -> object:
     return raw
 
 
-Duration = Annotated[
-    int,
-    BeforeValidator(parse_duration),
-    AfterValidator(between("1s", 1, "7d", 7 * 86400)),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1, "maximum": 7 * 86400},
-                {"type": "string", "pattern": "^(\\d+d)?(\\d+h)?(\\d+m)?(\\d+s)?$"},
-            ]
-        }
-    ),
-]
+Duration = Annotated[int, Amount("duration", "1s", "7d")]
 Command = Annotated[
     list[Annotated[str, Field(min_length=1)]],
     BeforeValidator(_argument_list, json_schema_input_type=str | list[str]),

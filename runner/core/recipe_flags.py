@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from runner.core.errors import RunnerError
 from runner.core.recipe import Recipe
 from runner.core.resources import MOST_NODES, PRIORITIES, Capacity, Resources
+from runner.core.units import parse_duration_flag
 
 _MOST_RETRIES = 100
-_MOST_SECONDS = 7 * 86400
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
         ),
         priority=_within("priority", flags.priority, recipe.priority, PRIORITIES) or 0,
         after=flags.after or recipe.after,
-        timeout_s=recipe.timeout_s if flags.max_time is None else _seconds(flags.max_time),
+        timeout_s=recipe.timeout_s if flags.max_time is None else _max_time_s(flags.max_time),
         retries=_within("retries", flags.retries, recipe.retries, range(_MOST_RETRIES + 1)) or 0,
     )
 
@@ -64,20 +64,5 @@ def _within(flag: str, given: int | None, default: int | None, allowed: range) -
     )
 
 
-def _seconds(text: str) -> int:
-    from pydantic_core import PydanticCustomError  # noqa: PLC0415  only with this flag
-
-    from runner.core.recipe_file import parse_duration  # noqa: PLC0415
-
-    try:
-        seconds = int(text) if text.isdecimal() else parse_duration(text)
-    except PydanticCustomError:
-        seconds = None
-    if isinstance(seconds, int) and 1 <= seconds <= _MOST_SECONDS:
-        return seconds
-    raise RunnerError(
-        "R-FLAG-VALUE",
-        f"--max-time {text!r} is refused",
-        why="a duration of one second to 7 days",
-        fix="--max-time 90m, 2h, 1h30m, 1d, or seconds",
-    )
+def _max_time_s(text: str) -> int:
+    return int(parse_duration_flag("max-time", text, "1s", "7d").total_seconds())

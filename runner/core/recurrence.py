@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from runner.core.cron import CronError, parse_cron
 from runner.core.errors import RunnerError
+from runner.core.units import format_duration
 
 _OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d{2}))?")
 _AHEAD = timedelta(days=2 * 366)  # so far ahead clocks are looked at
@@ -97,7 +98,7 @@ def _check_clock(
                 "R-SCHEDULE-CLOCK",
                 f"the clocks of {zone} change before {local:%Y-%m-%d}",
                 why="Batch keeps one interval: from then on it would fire "
-                f"{abs(moved)} {'late' if moved > timedelta() else 'early'}",
+                f"{format_duration(abs(moved))} {'late' if moved > timedelta() else 'early'}",
                 fix=f"--timezone {fixed}, or --until a day before",
             )
         moment += timedelta(days=1)

@@ -2,44 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
-from pydantic_core import PydanticCustomError
+from pydantic import BaseModel, ConfigDict, Field
 
 from runner.core.resources import MOST_NODES, PRIORITIES, Capacity, Resources
-from runner.core.spec_form import Form
+from runner.core.spec_form import Amount, Form
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kKMGT]i?)B?")
-_UNITS = {"K": 1, "M": 2, "G": 3, "T": 4}
-
-
-def parse_size(value: object) -> object:
-    """Bytes from `28GiB`, `28Gi` (powers of 1024), `28GB`, `28G` (of 1000), or a number."""
-    if not isinstance(value, str):
-        return value
-    match = _SIZE.fullmatch(value.strip())
-    if not match:
-        problem, fix = f"{value!r} is not a size", "write 28GiB, 512MiB or 64GB"
-        raise PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
-    number, unit = match.groups()
-    return round(float(number) * (1024 if unit.endswith("i") else 1000) ** _UNITS[unit[0].upper()])
-
-
-Size = Annotated[
-    int,
-    BeforeValidator(parse_size),
-    Field(ge=1),
-    WithJsonSchema(
-        {
-            "anyOf": [
-                {"type": "integer", "minimum": 1},
-                {"type": "string", "pattern": "^\\d+(\\.\\d+)?\\s*[kKMGT]i?B?$"},
-            ]
-        }
-    ),
-]
 Priority = Annotated[int, Field(ge=PRIORITIES.start, le=PRIORITIES.stop - 1)]
 RunReference = Annotated[
     str,
@@ -60,7 +29,9 @@ class ResourcesFile(BaseModel):
     gpus: int | None = Field(
         None, ge=0, le=16, description="At least so many on the node; the fewest that fit."
     )
-    memory: Size | None = Field(None, description="Of the node, at least: 28GiB, 64GB.")
+    memory: Annotated[int, Amount("size", "1B")] | None = Field(
+        None, description="Of the node, at least: 28GiB, 64GB."
+    )
     vm_sizes: list[Annotated[str, Field(min_length=1)]] | None = Field(
         None, min_length=1, description="One of these, such as Standard_NC4as_T4_v3."
     )

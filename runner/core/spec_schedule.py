@@ -6,7 +6,6 @@ from datetime import date, datetime
 from typing import Annotated, Any, cast
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -16,8 +15,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from runner.core.recipe_file import parse_duration
-from runner.core.spec_form import between
+from runner.core.spec_form import Amount
 
 
 def _moment(value: object) -> object:
@@ -37,11 +35,7 @@ Moment = Annotated[
     BeforeValidator(_moment, json_schema_input_type=str),
     WithJsonSchema({"type": "string"}),
 ]
-Every = Annotated[
-    int,
-    BeforeValidator(parse_duration, json_schema_input_type=int | str),
-    AfterValidator(between("1m", 60, "366d", 366 * 86400)),
-]
+Every = Annotated[int, Amount("duration", "1m", "366d")]
 
 
 class ScheduleFile(BaseModel):

@@ -10,8 +10,8 @@ from runner.azure.credentials import Connection
 from runner.azure.stores import Store, StoredFile
 from runner.core.errors import RunnerError
 from runner.core.progress import OnProgress
-from runner.core.size_text import size
 from runner.core.stored_paths import StoredPath, parse_stored_path
+from runner.core.units import format_size
 from runner.flows.data_get import Download, get_files, plan_get, refuse_replacing
 from runner.flows.data_put import Upload, plan_put, put_files, refuse_different
 from runner.flows.data_stores import Entry, find_files, list_entries, open_store, refuse_ours
@@ -38,7 +38,7 @@ class PutResult:
 
     def __repr__(self) -> str:
         counts = f"{self.sent} sent, {self.unchanged} unchanged"
-        return f"<PutResult {self.place}: {counts}, {size(self.size_bytes)}>"
+        return f"<PutResult {self.place}: {counts}, {format_size(self.size_bytes)}>"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -66,7 +66,7 @@ class GetResult:
 
     def __repr__(self) -> str:
         counts = f"{self.fetched} fetched, {self.unchanged} unchanged"
-        return f"<GetResult {self.folder}: {counts}, {size(self.size_bytes)}>"
+        return f"<GetResult {self.folder}: {counts}, {format_size(self.size_bytes)}>"
 
 
 def put(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import not_writable
+from runner.core.units import format_duration
 
 _POLL_S = 0.05
 
@@ -41,7 +42,7 @@ def _acquire(
             if time.monotonic() > deadline:
                 raise RunnerError(
                     "R-LOCK",
-                    f"another runner has been {what} for {timeout_s:.0f} s",
+                    f"another runner has been {what} for {format_duration(timeout_s)}",
                     fix="wait for it, or end it, and run the command again",
                     exit_code=ExitCode.PREFLIGHT,
                 ) from err

@@ -26,6 +26,7 @@ from runner.core.recurrence import Recurrence, ScheduleSpec
 from runner.core.run_document import run_document
 from runner.core.run_ids import SUFFIX_ALPHABET
 from runner.core.run_record import FORMAT
+from runner.core.units import format_duration
 from runner.flows.group_plan import PreparedGroup
 from runner.flows.once import Once
 from runner.flows.prepare import PreparedRun
@@ -65,7 +66,7 @@ class ScheduleRequest:
         first, last = self.recurrence.first, self.recurrence.last
         until = f", until {last.isoformat()}" if last else ""
         begin = f"first {first.isoformat()}" if first else "the first at once"
-        return f"every {self.recurrence.interval}, {begin}{until}"
+        return f"every {format_duration(self.recurrence.interval)}, {begin}{until}"
 
 
 def create_schedule(

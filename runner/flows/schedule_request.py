@@ -7,19 +7,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from pydantic_core import PydanticCustomError
-
 from runner.azure.credentials import Connection, connect
 from runner.core.errors import RunnerError
 from runner.core.progress import OnProgress
 from runner.core.recipe import load_recipe
-from runner.core.recipe_file import parse_duration
 from runner.core.recipe_flags import RecipeFlags, with_flags
 from runner.core.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.run_ids import slug
 from runner.core.settings import Settings
 from runner.core.spec_schedule import ScheduleFile
 from runner.core.submit_file import SubmitFile, load_submit_file
+from runner.core.units import parse_duration_flag
 from runner.flows.before_download import check_before_download, check_file_before_download
 from runner.flows.group_plan import GroupRequest, load_tasks, prepare_group
 from runner.flows.local import ensure_running
@@ -153,8 +151,9 @@ def _asked(written: ScheduleFile | None, flags: ScheduleFlags, name: str) -> Sch
 
 
 def _spec(written: ScheduleFile | None, flags: ScheduleFlags) -> ScheduleSpec:
-
-    every = _every(flags.every)
+    every = (
+        parse_duration_flag("every", flags.every, "1m", "366d") if flags.every is not None else None
+    )
     if flags.cron and every:
         raise RunnerError("R-SCHEDULE", "--cron and --every are two schedules", fix="one of them")
     spec = ScheduleSpec()
@@ -175,23 +174,6 @@ def _spec(written: ScheduleFile | None, flags: ScheduleFlags) -> ScheduleSpec:
         start=_moment("start", flags.start) or spec.start,
         until=_moment("until", flags.until) or spec.until,
         max_runs=flags.max_runs or spec.max_runs,
-    )
-
-
-def _every(text: str | None) -> timedelta | None:
-    if text is None:
-        return None
-    try:
-        seconds = int(text) if text.isdecimal() else parse_duration(text)
-    except PydanticCustomError:
-        seconds = 0
-    if isinstance(seconds, int) and 60 <= seconds <= 366 * 86400:
-        return timedelta(seconds=seconds)
-    raise RunnerError(
-        "R-FLAG-VALUE",
-        f"--every {text!r} is refused",
-        why="Batch takes a minute at least; a year is the most here",
-        fix="--every 90m, 6h, 1d",
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from runner.azure import schedules as service
@@ -18,6 +17,7 @@ from runner.core.document import near
 from runner.core.errors import RunnerError
 from runner.core.run_paths import RunPaths
 from runner.core.run_record import parse_run
+from runner.core.units import format_duration
 from runner.flows.cancel import cancel_run
 from runner.flows.run_documents import load_result, runs_container
 from runner.node.scheduled import FOLDER
@@ -43,7 +43,7 @@ class Schedule:
         if self.document["cron"]:
             zone = "" if self.document["timezone"] == "UTC" else f" {self.document['timezone']}"
             return f"{self.document['cron']}{zone}"
-        return f"every {timedelta(seconds=self.document['interval_s'])}"
+        return f"every {format_duration(self.document['interval_s'])}"
 
     @property
     def place(self) -> str:

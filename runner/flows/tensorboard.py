@@ -19,6 +19,7 @@ from runner.azure.faults import SERVICES_DOWN
 from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import HomePaths
 from runner.core.run_record import RunRecord
+from runner.core.units import format_duration
 from runner.flows.event_files import EventFolder, check_folder, clear_folder
 from runner.flows.extras import install_command, load_extra
 from runner.node.orphans import dies_with_parent
@@ -138,7 +139,7 @@ def _await_start(process: subprocess.Popen[bytes], port: int) -> None:
                 "TensorBoard does not start",
                 why=f"it ended with code {process.returncode}"
                 if process.returncode is not None
-                else f"it did not listen within {_START_S:.0f} s",
+                else f"it did not listen within {format_duration(_START_S)}",
                 fix=install_command("tensorboard", upgrade=True),
                 exit_code=ExitCode.PREFLIGHT,
             )

@@ -317,7 +317,7 @@ def test_completion_is_installed_by_the_spelling_of_others_and_for_the_shell_in_
     [
         (["ps", "--limit", "x"], "it is a whole number, like 3"),
         (["ps", "--limit", "-1"], "the least is 1"),
-        (["local", "evict", "--away", "x"], "it is a number, like 0.5"),
+        (["local", "evict", "--away", "x"], "invalid --away: 'x' is not a duration"),
     ],
 )
 def test_number_that_is_none_is_told_in_our_words(

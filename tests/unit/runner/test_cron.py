@@ -107,7 +107,7 @@ def test_zone_whose_clocks_change_is_refused_unless_the_schedule_ends_before() -
     with pytest.raises(RunnerError) as caught:
         plan_recurrence(daily, NOW)
     assert caught.value.code == "R-SCHEDULE-CLOCK"
-    assert "1:00:00 late" in caught.value.why
+    assert "1 h late" in caught.value.why
     assert "--timezone UTC+01:00" in caught.value.fix
     until = datetime(2027, 3, 1, tzinfo=UTC)
     ends = ScheduleSpec(cron="0 3 * * *", timezone="Europe/Berlin", until=until)

@@ -8,7 +8,7 @@ import pytest
 
 from runner.cli.output import Output, OutputFormat
 from runner.cli.table import columns_that_fit, cut, text_width
-from runner.cli.terminal import duration_text, mark, size_text, styled
+from runner.cli.terminal import mark, styled
 from runner.core.progress import Progress
 
 ROWS = [
@@ -151,27 +151,6 @@ def test_symbols_have_an_ascii_form() -> None:
     ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     assert mark("✓", "+", ascii_stream) == "+"
     assert mark("✓", "+", Terminal()) == "✓"
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.44, "0.4 s"),
-        (59.2, "59 s"),
-        (60, "1 min 00 s"),
-        (3599.6, "1 h 00 min"),
-        (7500, "2 h 05 min"),
-    ],
-)
-def test_durations_read_well(seconds: float, text: str) -> None:
-    assert duration_text(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("size", "text"), [(0, "0 B"), (999, "999 B"), (1500, "1.5 kB"), (2.5e13, "25.0 TB")]
-)
-def test_sizes_are_decimal(size: float, text: str) -> None:
-    assert size_text(size) == text
 
 
 def test_confirm_without_a_terminal_is_no(monkeypatch: pytest.MonkeyPatch) -> None:

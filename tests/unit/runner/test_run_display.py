@@ -6,7 +6,7 @@ import pytest
 
 from runner.cli.output import StageView
 from runner.cli.run_display import RunDisplay
-from runner.cli.run_text import duration, size, where_time_went
+from runner.cli.run_text import where_time_went
 from runner.core.exit_codes import describe_exit
 from runner.core.metrics import MetricPoint
 from runner.core.run_record import StageEvent
@@ -109,33 +109,9 @@ def test_lost_contact_and_skipped_output_say_what_it_means(
     assert "2.0 MB of older stderr left out: runner logs run-1 --stderr" in text
 
 
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (0.04, "0.0 s"),
-        (9.94, "9.9 s"),
-        (61, "61 s"),
-        (99.6, "1 min 40 s"),
-        (723, "12 min 03 s"),
-        (7500, "2 h 05 min"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-@pytest.mark.parametrize(
-    ("size_bytes", "text"),
-    [(0, "0 B"), (812, "812 B"), (999.7, "1.0 kB"), (4100, "4.1 kB"), (11_400_000, "11 MB"),
-     (3.2e12, "3200 GB")],
-)  # fmt: skip
-def test_sizes(size_bytes: float, text: str) -> None:
-    assert size(size_bytes) == text
-
-
 def test_stages_too_short_to_matter_are_left_out() -> None:
     assert where_time_went({"code": 0.01, "environment": 2.34, "command": 61.0}) == (
-        "environment 2.3 s, command 61 s"
+        "environment 2.3 s, command 1 min 01 s"
     )
 
 

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 
 from runner.azure.blobs import BlobContainer
 from runner.azure.credentials import Connection
-from runner.core.errors import RunnerError
 from runner.core.run_record import parse_result, parse_run
-from runner.core.since import parse_since
 from runner.core.states import RunState, TaskView
 from runner.flows import history, live_runs, run_view
 from runner.flows.history import RunFilter, RunRow, list_runs
@@ -232,26 +230,6 @@ def test_filters_are_by_experiment_state_and_time(
         connection, tmp_path, limit=3, only=RunFilter(states=frozenset({RunState.LOST}))
     )
     assert len(found.rows) == 3
-
-
-@pytest.mark.parametrize(
-    ("text", "ago"),
-    [("7d", timedelta(days=7)), ("12h", timedelta(hours=12)), (" 2W ", timedelta(weeks=2))],
-)
-def test_since_is_so_long_ago(text: str, ago: timedelta) -> None:
-    assert parse_since(text, NOW) == NOW - ago
-
-
-def test_since_is_a_moment_with_a_zone() -> None:
-    assert parse_since("2026-11-20T12:00:00+00:00", NOW) == NOW - timedelta(days=1)
-    assert parse_since("2026-11-20", NOW).tzinfo is UTC
-
-
-@pytest.mark.parametrize("text", ["", "yesterday", "7", "999999w", "-3d", "2026-13-01", "1e3d"])
-def test_since_that_is_no_time_is_refused(text: str) -> None:
-    with pytest.raises(RunnerError) as caught:
-        parse_since(text, NOW)
-    assert caught.value.fix
 
 
 def test_experiment_is_found_as_it_was_typed() -> None:

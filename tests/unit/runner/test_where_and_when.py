@@ -13,7 +13,6 @@ from runner.core.recipe import Recipe
 from runner.core.recipe_flags import RecipeFlags, with_flags
 from runner.core.resources import Resources
 from runner.core.run_ids import MAX_ID, job_id_for
-from runner.core.spec_resources import parse_size
 from tests.unit.runner.recipe_maker import load_text, recipe
 
 Load = Callable[[str], Recipe]
@@ -68,14 +67,6 @@ def test_wrong_key_is_told_with_file_line_and_field(
         load(text)
     assert f"train.yaml:{where}" in caught.value.what
     assert said in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("text", "size_bytes"),
-    [("28GiB", 28 << 30), ("28Gi", 28 << 30), ("1.5 GB", 1_500_000_000), ("512M", 512_000_000)],
-)
-def test_sizes_are_of_1024_with_an_i_and_of_1000_without(text: str, size_bytes: int) -> None:
-    assert parse_size(text) == size_bytes
 
 
 def test_flags_override_the_file_and_leave_the_rest() -> None:

@@ -1,0 +1,203 @@
+"""Sizes, durations and ages: one grammar for what people write, one format for what they read.
+
+**Sizes.** `K M G T` are powers of 1000 and `Ki Mi Gi Ti` powers of 1024, as in Kubernetes, disks
+and networks; a `B` may follow, case does not matter, and a number alone is bytes. So `28G`, `28gb`
+and `28 GB` are 28,000,000,000 bytes, `28Gi`, `28GiB` and `28 gib` are 30,064,771,072. Fractions are
+allowed (`1.5GiB`); a fraction of a byte is dropped.
+
+**Durations.** Numbers with the units `w d h m s` (or `min`) in that order (`90s`, `1h30m`, `2h`),
+ISO 8601 with weeks, days and times (`P1DT2H`, `PT15M`; months and years differ in length and are
+refused), or a number alone, which is seconds. `m` is minutes in any case.
+
+Standard library only: `--since` and `--max-time` must not wait for pydantic.
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+
+from runner.core.errors import RunnerError
+
+_NUMBER = r"[0-9]+(?:\.[0-9]+)?"
+# Written without flags and named groups, so that the JSON schemas have the same patterns.
+SIZE_PATTERN = rf"^\s*({_NUMBER})\s*([kKmMgGtT][iI]?)?[bB]?\s*$"
+_UNITS = ("[wW]", "[dD]", "[hH]", "[mM](?:[iI][nN])?", "[sS]")
+_PARTS = "".join(rf"(?:({_NUMBER})\s*{unit}\s*)?" for unit in _UNITS)
+_ISO_DATE, _ISO_TIME = (
+    "".join(rf"(?:({_NUMBER})[{letter}{letter.lower()}])?" for letter in letters)
+    for letters in ("WD", "HMS")
+)
+DURATION_PATTERN = (
+    rf"^\s*(?=[0-9]|[pP].*[0-9])"
+    rf"(?:({_NUMBER})|{_PARTS}|[pP]{_ISO_DATE}(?:[tT](?=[0-9]){_ISO_TIME})?)\s*$"
+)
+_SIZE = re.compile(SIZE_PATTERN)
+_DURATION = re.compile(DURATION_PATTERN)
+_SECONDS = (7 * 86400, 86400, 3600, 60, 1)
+_LONGEST = 60  # characters of a text that an error repeats
+_POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
+
+
+class UnitError(ValueError):
+    """A text that is not a size or a duration: `what`, `why` and `fix` for whoever wrote it."""
+
+    def __init__(self, what: str, why: str, fix: str) -> None:
+        super().__init__(f"{what}: {fix}")
+        self.what, self.why, self.fix = what, why, fix
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= _LONGEST else f"{text[:_LONGEST]}...")
+
+
+def parse_size(text: str) -> int:
+    """Return the number of bytes.
+
+    Args:
+        text: A number alone or with a unit: `28G`, `28gb`, `28 GiB`, `500 MB`, `1073741824`.
+
+    Raises:
+        UnitError: The text is not a size.
+    """
+    match = _SIZE.match(text)
+    if match is not None:
+        unit = (match[2] or "").lower()
+        total = Decimal(match[1]) * (1024 if unit[1:] else 1000) ** _POWERS[unit[:1]]
+        if total < 1 << 63:
+            return int(total)
+    raise UnitError(
+        f"{_short(text)} is not a size",
+        "a size is a number of bytes, or a number with K, M, G, T (powers of 1000) or Ki, Mi, Gi, "
+        "Ti (of 1024)",
+        "write 28GiB, 500MB, 64G or a number of bytes",
+    )
+
+
+def parse_duration(text: str) -> timedelta:
+    """Return the duration.
+
+    Args:
+        text: Numbers with units (`90s`, `15m`, `1h30m`, `2h`, `1d`, `1w`), ISO 8601 (`P1DT2H`), or
+            seconds.
+
+    Raises:
+        UnitError: The text is not a duration.
+    """
+    match = _DURATION.match(text)
+    if match is not None:
+        seconds, *rest = match.groups(default="0")
+        amounts = [
+            Decimal(one) + Decimal(other) for one, other in zip(rest[:5], rest[5:], strict=True)
+        ]
+        total = Decimal(seconds) + sum(a * b for a, b in zip(amounts, _SECONDS, strict=True))
+        if total < 10**9 * 86400:
+            return timedelta(seconds=int(total), microseconds=int(total % 1 * 10**6))
+    raise UnitError(
+        f"{_short(text)} is not a duration",
+        "a duration is numbers with w, d, h, m or s, or ISO 8601, or a number of seconds",
+        "write 90s, 90m, 1h30m, 2h, 1d, P1DT2H or a number of seconds",
+    )
+
+
+def parse_duration_flag(flag: str, text: str, least: str, most: str) -> timedelta:
+    """Return the duration given to a command-line option.
+
+    Args:
+        flag: The name of the option, without dashes.
+        text: What was given.
+        least: The smallest duration allowed, such as `1m`.
+        most: The largest.
+
+    Raises:
+        RunnerError: R-FLAG-VALUE, the text is not a duration or is out of bounds.
+    """
+    try:
+        found = parse_duration(text)
+    except UnitError as err:
+        raise RunnerError(
+            "R-FLAG-VALUE",
+            f"invalid --{flag}: {err.what}",
+            why=err.why,
+            fix=f"--{flag} 90m, 2h, 1d",
+        ) from err
+    if parse_duration(least) <= found <= parse_duration(most):
+        return found
+    nearest = least if found < parse_duration(least) else most
+    raise RunnerError(
+        "R-FLAG-VALUE",
+        f"invalid --{flag}: {text} is out of bounds",
+        why=f"allowed: {least} to {most}",
+        fix=f"--{flag} {nearest}",
+    )
+
+
+def parse_since(text: str, now: datetime) -> datetime:
+    """Return the moment that `--since` names.
+
+    Args:
+        text: A duration before `now`, with a unit (`7d`, `12h`), or a date or time; one without a
+            zone is of this machine's zone.
+        now: The present, with a zone.
+
+    Raises:
+        RunnerError: R-SINCE, the text is neither.
+    """
+    try:
+        if text.strip()[-1:].isdigit():  # a date, and no number of seconds
+            return datetime.fromisoformat(text.strip()).astimezone(UTC)
+        try:
+            return now - parse_duration(text)
+        except UnitError:
+            return datetime.fromisoformat(text.strip()).astimezone(UTC)
+    except (ValueError, OverflowError, OSError) as err:
+        raise RunnerError(
+            "R-SINCE",
+            f"invalid --since {text!r}",
+            why="it is neither a duration with a unit (m, h, d, w) nor a date",
+            fix="--since 7d, --since 12h, or --since 2026-11-21",
+        ) from err
+
+
+def format_size(size_bytes: float) -> str:
+    """Return a size for people, in powers of 1000: `812 B`, `4.1 kB`, `11 MB`, `3.2 TB`."""
+    units = ["B", "kB", "MB", "GB", "TB"]
+    while abs(size_bytes) >= 999.5 and len(units) > 1:
+        size_bytes /= 1000
+        units.pop(0)
+    digits = 0 if units[0] == "B" or abs(size_bytes) >= 9.95 else 1
+    return f"{size_bytes:.{digits}f} {units[0]}"
+
+
+def format_duration(duration: float | timedelta) -> str:
+    """Return a duration for people: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`.
+
+    Args:
+        duration: A timedelta, or seconds.
+    """
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    whole = round(seconds)
+    if seconds < 9.95 and seconds != whole:
+        return f"{seconds:.1f} s"
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return _two(whole, 60, "min", 1, "s")
+    if whole < 48 * 3600:
+        return _two(whole, 3600, "h", 60, "min")
+    return _two(whole, 86400, "d", 3600, "h")
+
+
+def _two(seconds: int, large: int, large_unit: str, small: int, small_unit: str) -> str:
+    rest = seconds % large // small
+    return f"{seconds // large} {large_unit}" + (f" {rest:02d} {small_unit}" if rest else "")
+
+
+def format_age(passed: timedelta) -> str:
+    """Return how long ago something was, in one unit: `12 s`, `5 min`, `3 h`, `12 d`."""
+    seconds = max(round(passed.total_seconds()), 0)
+    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= 2 * length or (unit == "min" and seconds >= length):
+            return f"{seconds // length} {unit}"
+    return f"{seconds} s"
