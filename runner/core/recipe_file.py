@@ -18,7 +18,6 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from runner.core.pattern_cost import endless_part
 from runner.core.spec_checkpoints import Checkpoints, CheckpointsFile
 from runner.core.spec_env import EnvFile
 from runner.core.spec_form import Amount, Form
@@ -79,11 +78,6 @@ def _compiled(value: str) -> str:
         problem = f"{value!r} is not a regular expression: {err}"
         fix = "put \\ before ( [ * + ? . | that are meant as they stand"
         raise _refuse(problem, fix) from err
-    if (part := endless_part(value)) is not None:
-        raise _refuse(
-            f"{value!r} may search a line for ever: it has {part}",
-            r"let each turn end with what only ends it: (\w+,)* and not (\w+,?)*",
-        )
     if compiled.groups != 1 and "value" not in compiled.groupindex:
         raise _refuse(
             f"{value!r} has {compiled.groups} groups",
