@@ -2,23 +2,24 @@
 
 A job schedule has a recurrence interval and a first time and no calendar (JobScheduleConfiguration,
 Batch REST 2025-06-01). So `0 3 * * *` is every 24 hours from 3 o'clock on, and `0 3 1 * *` nothing.
+What an expression means is up to `cronsim`, which does as Debian's cron does.
 """
 
 from __future__ import annotations
 
-import calendar
-import re
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta, tzinfo
+from datetime import UTC, datetime, timedelta, tzinfo
+
+from cronsim import CronSim, CronSimError
 
 _DAY = 24 * 60
-_WEEK = 7
-_PART = re.compile(r"(?P<first>\*|\w+)(?:-(?P<last>\w+))?(?:/(?P<step>\d+))?")
-_MONTH_NAMES = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
-_MONTHS = {name: number for number, name in enumerate(_MONTH_NAMES, 1)}
-_WEEKDAY_NAMES = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
-_WEEKDAYS = {name: number for number, name in enumerate(_WEEKDAY_NAMES)}
+_FIELDS = {  # cronsim's name of each field, in order; ours, and what it may be
+    "minute": ("minute", "0 to 59"),
+    "hour": ("hour", "0 to 23"),
+    "day-of-month": ("day of month", "1 to 31"),
+    "month": ("month", "1 to 12, or jan to dec"),
+    "day-of-week": ("weekday", "0 to 7, or sun to sat"),
+}
 _ALIASES = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",
@@ -40,115 +41,92 @@ class CronError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Cron:
-    """`times` are minutes of a day; `weekdays` count from Sunday, 0, and are 7 or 1."""
+    """An expression that fires at one even `interval`."""
 
-    times: tuple[int, ...]
-    weekdays: frozenset[int]
-
-    @property
-    def interval(self) -> timedelta:
-        """What lies between two firings."""
-        if len(self.weekdays) == 1:
-            return timedelta(days=_WEEK)
-        return timedelta(minutes=_DAY // len(self.times))
+    expression: str
+    interval: timedelta
 
     def first_after(self, moment: datetime, zone: tzinfo) -> datetime:
-        """The first firing at or after `moment`."""
-        local = moment.astimezone(zone)
-        day = local.replace(hour=0, minute=0, second=0, microsecond=0, tzinfo=None)
-        for number in range(_WEEK + 2):
-            date = day + timedelta(days=number)
-            if (date.weekday() + 1) % _WEEK not in self.weekdays:
-                continue
-            for time in self.times:
-                found = (date + timedelta(minutes=time)).replace(tzinfo=zone)
-                if found >= moment:
-                    return found
-        raise AssertionError("every week has one of its days")
+        """Return the first firing at or after `moment`, by the clocks of `zone`."""
+        # CronSim drops what is below a second, and begins with the next one.
+        before = (moment - timedelta(microseconds=1)).astimezone(zone)
+        return next(CronSim(self.expression, before))
 
 
 def parse_cron(text: str) -> Cron:
-    """Read five fields. Raises CronError for what is none, never fires, or is not even."""
-    fields = _ALIASES.get(text.strip().lower(), text).split()
+    """Return the expression with its interval.
+
+    Raises:
+        CronError: It is not five fields of cron, never fires, or is not even.
+    """
+    expression = _ALIASES.get(text.strip().lower(), text)
+    fields = expression.split()
     if len(fields) != 5:
         raise CronError(
             f"{text!r} has {len(fields)} fields: minute, hour, day of month, month, weekday",
             'cron: "0 3 * * *"',
         )
-    minutes = _values("minute", fields[0], range(60))
-    hours = _values("hour", fields[1], range(24))
-    days = _values("day of month", fields[2], range(1, 32))
-    months = _values("month", fields[3], range(1, 13), _MONTHS)
-    weekdays = frozenset(n % _WEEK for n in _values("weekday", fields[4], range(8), _WEEKDAYS))
-    at = f"{fields[0]} {fields[1]}"
-    _check_calendar(days, months, weekdays, at)
-    times = tuple(60 * hour + minute for hour in sorted(hours) for minute in sorted(minutes))
-    _check_even(times, weekdays, fields)
-    return Cron(times, weekdays)
+    try:
+        simulation = _simulation(fields)
+    except CronSimError as err:
+        raise _refused(fields, err) from err
+    return Cron(expression, _interval(simulation, fields))
 
 
-def _values(
-    name: str, text: str, allowed: range, names: Mapping[str, int] | None = None
-) -> frozenset[int]:
-    found: set[int] = set()
-    for part in text.lower().split(","):
-        match = _PART.fullmatch(part)
-        if match is None or (match["first"] == "*" and match["last"]):
-            raise CronError(f"{name} {text!r} is not a number, a-b, a,b, * or */n")
-        first, last, step = match["first"], match["last"], int(match["step"] or 1)
-        if first == "*":
-            low, high = allowed.start, allowed.stop - 1
+def _simulation(fields: list[str]) -> CronSim:
+    return CronSim(" ".join(fields), datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def _refused(fields: list[str], err: CronSimError) -> CronError:
+    place = str(err).removeprefix("Bad ")
+    if place == "day-of-month":
+        try:
+            _simulation([*fields[:3], "*", fields[4]])
+        except CronSimError:
+            pass
         else:
-            low = _number(name, first, allowed, names)
-            high = _number(name, last, allowed, names) if last else low
-            if match["step"] and not last:
-                high = allowed.stop - 1
-        if low > high or step < 1:
-            raise CronError(f"{name} {text!r} has a range or step that holds nothing")
-        found.update(range(low, high + 1, step))
-    return frozenset(found)
+            return CronError("it never fires: no such month has such a day", "every: 30d")
+    name, allowed = _FIELDS[place]
+    written = fields[list(_FIELDS).index(place)]
+    return CronError(f"{name} {written!r} is not in {allowed}, nor a-b, a,b, *, */n or a/n of them")
 
 
-def _number(name: str, text: str, allowed: range, names: Mapping[str, int] | None) -> int:
-    number = (names or {}).get(text, int(text) if text.isdecimal() else -1)
-    if number not in allowed:
-        raise CronError(f"{name} {text!r} is not in {allowed.start} to {allowed.stop - 1}")
-    return number
-
-
-def _check_calendar(
-    days: frozenset[int], months: frozenset[int], weekdays: frozenset[int], at: str
-) -> None:
-    longest = max(29 if month == 2 else calendar.monthrange(2023, month)[1] for month in months)
-    any_weekday = len(weekdays) == _WEEK
-    if any_weekday and min(days) > longest:
-        raise CronError(f"it never fires: no such month has a day {min(days)}", "every: 30d")
-    if len(months) < 12:
+def _interval(found: CronSim, fields: list[str]) -> timedelta:
+    """Return what lies between two firings. Raises CronError where that differs."""
+    if len(found.months) < 12:
         raise CronError("months are not an even interval, and Batch has no calendar", "every: 30d")
-    if len(days) < 31:
+    weekdays = {day % 7 if isinstance(day, int) else day for day in found.weekdays}
+    every_date, every_weekday = found.days.issuperset(range(1, 32)), weekdays.issuperset(range(7))
+    times = [60 * hour + minute for hour in sorted(found.hours) for minute in sorted(found.minutes)]
+    # Debian's rule: a day has to match both, unless neither field begins with a star.
+    if (every_date and every_weekday) or (not found.day_and and (every_date or every_weekday)):
+        return _daily(times)
+    if not every_date:
         raise CronError("days of a month are not an even interval", "every: 30d")
-    if not any_weekday and len(weekdays) > 1:
+    if not all(isinstance(day, int) for day in weekdays):
+        raise CronError("weekdays of a month are not an even interval", "every: 4w")
+    if len(weekdays) > 1:
         raise CronError(
             f"{len(weekdays)} of 7 weekdays are not an even interval",
-            f'cron: "{at} * * *", or a schedule for each weekday',
+            f'cron: "{fields[0]} {fields[1]} * * *", or a schedule for each weekday',
         )
-
-
-def _check_even(times: Sequence[int], weekdays: frozenset[int], fields: Sequence[str]) -> None:
-    if len(weekdays) == 1:
-        if len(times) > 1:
-            raise CronError(
-                "several times on one weekday are not an even interval",
-                f'cron: "{times[0] % 60} {times[0] // 60} * * {fields[4]}"',
-            )
-        return
-    gaps = {b - a for a, b in zip(times, [*times[1:], times[0] + _DAY], strict=True)}
-    if len(gaps) > 1:
-        shown = " and ".join(f"{gap} min" for gap in sorted(gaps)[:3])
-        average = _DAY / len(times)
-        even = (gap for gap in range(1, _DAY + 1) if _DAY % gap == 0)
-        near = min(even, key=lambda gap: abs(gap - average))
+    if len(times) > 1:
         raise CronError(
-            f"its times are {shown} apart, which is not an even interval",
-            f"every: {near // 60}h" if near % 60 == 0 else f"every: {near}m",
+            "several times on one weekday are not an even interval",
+            f'cron: "{times[0] % 60} {times[0] // 60} * * {fields[4]}"',
         )
+    return timedelta(weeks=1)
+
+
+def _daily(times: list[int]) -> timedelta:
+    gaps = {b - a for a, b in zip(times, [*times[1:], times[0] + _DAY], strict=True)}
+    if len(gaps) == 1:
+        return timedelta(minutes=gaps.pop())
+    shown = " and ".join(f"{gap} min" for gap in sorted(gaps)[:3])
+    average = _DAY / len(times)
+    even = (gap for gap in range(1, _DAY + 1) if _DAY % gap == 0)
+    near = min(even, key=lambda gap: abs(gap - average))
+    raise CronError(
+        f"its times are {shown} apart, which is not an even interval",
+        f"every: {near // 60}h" if near % 60 == 0 else f"every: {near}m",
+    )

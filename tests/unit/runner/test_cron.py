@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from datetime import UTC, datetime, timedelta
 from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
+from hypothesis import given
+from hypothesis import strategies as st
 
 from runner.core.cron import CronError, parse_cron
 from runner.core.errors import RunnerError
@@ -34,6 +38,15 @@ def minutes(count: int) -> timedelta:
         ("0 3 * * MON", timedelta(days=7), "2026-11-23T03:00"),
         ("0 3 * * sat", timedelta(days=7), "2026-11-28T03:00"),
         ("0 3 1-31 jan-dec 0-6", timedelta(days=1), "2026-11-22T03:00"),
+        ("7/15 * * * *", minutes(15), "2026-11-21T14:22"),
+        ("59/1 * * * *", minutes(60), "2026-11-21T14:59"),
+        ("0 5/6 * * *", minutes(360), "2026-11-21T17:00"),
+        ("0 23/1 * * *", timedelta(days=1), "2026-11-21T23:00"),
+        ("0 3 1/1 * *", timedelta(days=1), "2026-11-22T03:00"),
+        ("0 3 * 1/1 *", timedelta(days=1), "2026-11-22T03:00"),
+        ("0 3 * * 1/1", timedelta(days=1), "2026-11-22T03:00"),
+        ("0 3 * * 0/7", timedelta(days=7), "2026-11-22T03:00"),
+        ("0 3 1-31 * 1", timedelta(days=1), "2026-11-22T03:00"),
         ("@hourly", minutes(60), "2026-11-21T15:00"),
         ("@daily", timedelta(days=1), "2026-11-22T00:00"),
         ("@weekly", timedelta(days=7), "2026-11-22T00:00"),
@@ -72,11 +85,20 @@ def test_even_expressions_become_an_interval_and_a_first_time(
         ("0 0 * 13 *", "month '13'", ""),
         ("0 0 * * 8", "weekday '8'", ""),
         ("0 0 * * funday", "weekday 'funday'", ""),
-        ("5-1 * * * *", "holds nothing", ""),
-        ("*/0 * * * *", "holds nothing", ""),
+        ("5-1 * * * *", "minute '5-1'", ""),
+        ("*/0 * * * *", "minute '*/0'", ""),
         ("a * * * *", "minute 'a'", ""),
-        ("*-5 * * * *", "is not a number", ""),
-        ("1; * * * *", "is not a number", ""),
+        ("*-5 * * * *", "minute '*-5'", ""),
+        ("1; * * * *", "minute '1;'", ""),
+        ("0 3 L * *", "days of a month", "every: 30d"),
+        ("0 3 32 2 *", "day of month '32'", ""),
+        ("0 3 * * 5L", "weekdays of a month", "every: 4w"),
+        ("0 3 * * MON#2", "weekdays of a month", "every: 4w"),
+        ("0 3 1 * 1", "days of a month", "every: 30d"),
+        ("0 4/7 * * *", "420 min and 600 min apart", "every: 8h"),
+        ("0 3 2/3 * *", "days of a month", ""),
+        ("0 3 * 1/2 *", "months", ""),
+        ("0 3 * * 1/6", "2 of 7 weekdays", ""),
     ],
 )  # fmt: skip
 def test_others_are_refused_with_the_reason_and_what_comes_near(
@@ -170,3 +192,21 @@ def test_schedule_that_never_fires_is_refused(spec: ScheduleSpec) -> None:
     with pytest.raises(RunnerError) as caught:
         plan_recurrence(spec, NOW)
     assert caught.value.code == "R-SCHEDULE-NEVER"
+
+
+@given(st.integers(0, 59), st.integers(1, 59), st.integers(0, 23), st.integers(1, 23))
+def test_interval_is_what_lies_between_all_firings(
+    minute: int, minutes: int, hour: int, hours: int
+) -> None:
+    text = f"{minute}/{minutes} {hour}/{hours} * * *"
+    firings = [*itertools.islice(CronSim(text, NOW), 100)]
+    gaps = {b - a for a, b in itertools.pairwise(firings)}
+    try:
+        cron = parse_cron(text)
+    except CronError:
+        assert len(gaps) > 1
+    else:
+        assert gaps == {cron.interval}
+        assert cron.first_after(NOW, UTC) == firings[0]
+        assert cron.first_after(firings[0], UTC) == firings[0]
+        assert cron.first_after(firings[0] + timedelta(microseconds=1), UTC) == firings[1]
