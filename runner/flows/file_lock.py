@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,43 +10,43 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import not_writable
 from runner.core.units import format_duration
 
-_POLL_S = 0.05
-
 
 @contextmanager
 def file_lock(
     path: Path, *, what: str, timeout_s: float, on_wait: Callable[[], None] | None = None
 ) -> Generator[None]:
-    """Hold `path`; `on_wait` is called once when someone else does."""
+    """Hold the lock of a file.
+
+    Args:
+        path: The file; its folder is made.
+        what: What the holder does, for the error of those that wait too long.
+        timeout_s: How long to wait for the lock.
+        on_wait: Called once when another process holds the lock.
+
+    Raises:
+        RunnerError: R-LOCK, the lock was not free in time; or the file cannot be written.
+    """
+    from filelock import FileLock, Timeout  # noqa: PLC0415  25 ms, which not every command pays
+
+    lock = FileLock(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        file = path.open("a")
+        try:
+            lock.acquire(timeout=0)
+        except Timeout:
+            if on_wait is not None:
+                on_wait()
+            lock.acquire(timeout=timeout_s)
+    except Timeout as err:
+        raise RunnerError(
+            "R-LOCK",
+            f"another runner has been {what} for {format_duration(timeout_s)}",
+            fix="wait for it, or end it, and run the command again",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
     except OSError as err:
         raise not_writable(path.parent, err) from err
-    with file:
-        _acquire(file.fileno(), what, timeout_s, on_wait)
-        yield  # closing the file frees the lock
-
-
-def _acquire(
-    descriptor: int, what: str, timeout_s: float, on_wait: Callable[[], None] | None
-) -> None:
-    deadline = time.monotonic() + timeout_s
-    waited = False
-    while True:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as err:
-            if time.monotonic() > deadline:
-                raise RunnerError(
-                    "R-LOCK",
-                    f"another runner has been {what} for {format_duration(timeout_s)}",
-                    fix="wait for it, or end it, and run the command again",
-                    exit_code=ExitCode.PREFLIGHT,
-                ) from err
-            if not waited and on_wait is not None:
-                on_wait()
-            waited = True
-            time.sleep(_POLL_S)
-        else:
-            return
+    try:
+        yield
+    finally:
+        lock.release()
