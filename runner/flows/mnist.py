@@ -55,6 +55,8 @@ def resolve(given: Path | None, home: Path, on_progress: OnProgress) -> Dataset:
     if given is not None:
         return _from_folder(given.expanduser().absolute())
     folder = HomePaths(home).data("mnist")
+    if is_complete(folder):
+        return Dataset("mnist", "cache", None, folder, FILES)
     with file_lock(folder.parent / ".lock", what="fetching MNIST", timeout_s=_LOCKED_FOR_S):
         if is_complete(folder):
             return Dataset("mnist", "cache", None, folder, FILES)
