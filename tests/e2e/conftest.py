@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from tests.e2e import warm
 from tests.e2e.extras import Extras, ensure_extras
-from tests.e2e.warm import warm
 
 T = TypeVar("T")
 ROOT = Path(__file__).parents[2]
@@ -50,17 +50,7 @@ class Cli:
         self, *args: object, timeout_s: float = 240, env: dict[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         given, words = {**self.env, **(env or {})}, [*map(str, args)]
-        if sys.platform == "linux":
-            return warm(RUNNER).run(words, given, self.cwd, timeout_s)
-        return subprocess.run(
-            [str(RUNNER), *words],
-            env=given,
-            cwd=self.cwd,
-            capture_output=True,
-            text=True,
-            timeout=timeout_s,
-            check=False,
-        )
+        return warm.run(RUNNER, words, given, self.cwd, timeout_s)
 
     def ok(self, *args: object, **kwargs: Any) -> str:
         done = self.run(*args, **kwargs)

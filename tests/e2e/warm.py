@@ -102,6 +102,23 @@ def warm(program: Path) -> Warm:
     return Warm(program)
 
 
+def run(
+    program: Path, arguments: Sequence[str], env: Mapping[str, str], cwd: Path, timeout_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run the command, in a fork of this worker's warm process where processes can fork."""
+    if sys.platform == "linux":
+        return warm(program).run(arguments, env, cwd, timeout_s)
+    return subprocess.run(
+        [str(program), *arguments],
+        env=env,
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
 def _read(fd: int, texts: list[str], number: int) -> None:
     with open(fd, encoding="utf-8") as pipe:
         texts[number] = pipe.read()

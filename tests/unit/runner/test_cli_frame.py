@@ -20,6 +20,7 @@ from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import HomePaths
 from runner.flows.local_pool import local_outputs
 from runner.flows.local_state import LocalState
+from tests.e2e import warm
 
 HEAVY = ("azure", "pulumi", "pydantic", "numpy", "ruamel", "httpx", "psutil", "keras", "requests")
 
@@ -37,15 +38,9 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def _runner(
     *words: str, env: dict[str, str] | None = None, cwd: Path | None = None
 ) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "runner", *words],
-        env={**os.environ, **(env or {})},
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=200,
-    )
+    program = Path(sys.executable).with_name("runner")
+    given = {**os.environ, **(env or {})}
+    return warm.run(program, words, given, cwd or Path.cwd(), timeout_s=200)
 
 
 @pytest.mark.parametrize(
