@@ -1,1 +1,1 @@
-"""The Pulumi program: the Azure environment that `runner` trains in."""
+"""The Pulumi program of the Azure environment. Start reading in `program`."""

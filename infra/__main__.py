@@ -1,4 +1,4 @@
-"""The entry of Pulumi.yaml: what `pulumi up` and `pulumi preview` run."""
+"""The entry point that Pulumi.yaml names: what `pulumi up` and `pulumi preview` run."""
 
 from pathlib import Path
 

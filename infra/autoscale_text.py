@@ -1,9 +1,9 @@
-"""How a pool grows and shrinks: its scenario and its caps as an autoscale formula.
+"""The autoscale formula of a pool, from its scenario and its node caps.
 
-The language, its variables and limits (8 KB, 100 statements, `//` comments, one sample every 30 s,
-seen about a minute late): https://learn.microsoft.com/azure/batch/batch-automatic-scaling
-(2025-06-05). Every formula frees a node only when its tasks are done (`taskcompletion`): the
-service's default, `requeue`, throws away what a task has done since its last checkpoint.
+Language, variables and limits (8 KB, 100 statements, `//` comments, one sample every 30 s,
+available a minute later): https://learn.microsoft.com/azure/batch/batch-automatic-scaling
+(2025-06-05). Every formula removes a node only after its tasks completed (`taskcompletion`). The
+service's default, `requeue`, loses the progress of tasks since their last checkpoint.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from runner.core.prices import PriceTable
 __all__ = ["FALLBACK_WAIT_MINUTES", "NodeCaps", "formula_text", "node_caps"]
 
 _SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
-# Nodes outlive the last task by so much, so that a sweep's next trial finds them warm.
+# How long nodes stay after the last task, so that the next trial of a sweep can use them.
 _KEEP_MINUTES = 5
-# So long must tasks wait and spot capacity be away before dedicated nodes are paid for.
+# How long tasks must wait without spot capacity before dedicated nodes are added.
 FALLBACK_WAIT_MINUTES = 15
 _WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
 _DAY_MINUTES = 24 * 60
@@ -30,17 +30,25 @@ _DAY_MINUTES = 24 * 60
 
 @dataclass(frozen=True, slots=True)
 class NodeCaps:
-    """The most nodes of each kind that a pool may have."""
+    """The maximum numbers of spot and dedicated nodes of a pool."""
 
     spot: int
     dedicated: int
 
 
 def node_caps(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
-    """The maxima of a pool, lowered to what its spend cap buys per hour.
+    """Return the maxima of a pool, lowered to the nodes that its spend cap pays for.
 
-    Spot and dedicated nodes may be up together, so the cap covers both. One dedicated node comes
-    first, then spot nodes, then the other dedicated ones. Raises RunnerError.
+    Spot and dedicated nodes may run at the same time, so the cap covers both: first one dedicated
+    node, then spot nodes, then the remaining dedicated nodes.
+
+    Args:
+        pool: the configuration of the pool.
+        location: the region, for prices.
+        prices: USD per node and hour.
+
+    Raises:
+        RunnerError: R-POOL-CAP, the cap is too low, or a price is unknown.
     """
     caps = NodeCaps(pool.max_spot, pool.max_dedicated)
     if pool.spend_cap_usd_per_hour is not None:
@@ -51,8 +59,8 @@ def node_caps(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
     if kept > caps.spot + caps.dedicated:
         raise RunnerError(
             "R-POOL-CAP",
-            f"pool {pool.id!r} is to keep {kept} nodes in office hours",
-            why=f"it may have {caps.spot + caps.dedicated} at most",
+            f"pool {pool.id!r} cannot keep {kept} nodes during office hours",
+            why=f"its maximum is {caps.spot + caps.dedicated}",
             fix="lower office_hours.nodes, or raise max_spot, max_dedicated or the spend cap",
             exit_code=ExitCode.COST_CAP,
         )
@@ -71,26 +79,27 @@ def _bought(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
         both = "one spot and one dedicated node" if first and pool.max_spot else "one node"
         raise RunnerError(
             "R-POOL-CAP",
-            f"pool {pool.id!r}: {left} USD per hour do not buy {both}",
+            f"pool {pool.id!r}: {left} USD per hour do not pay for {both}",
             why=f"{both} of {pool.vm_size} in {location} cost {least} USD per hour",
-            fix=f"set spend_cap_usd_per_hour to {least} or more, or take a smaller vm_size",
+            fix=f"set spend_cap_usd_per_hour to {least} or more, or use a smaller vm_size",
             exit_code=ExitCode.COST_CAP,
         )
     return NodeCaps(spot, dedicated)
 
 
 def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -> Decimal:
-    """Exact, so that 0.3 USD buy three nodes of 0.1 USD."""
+    """Return the exact price, so that 0.3 USD pay for three nodes of 0.1 USD."""
     found = prices.find(pool.vm_size, location, spot=spot)
     if found is not None:
         return Decimal(str(found.usd_per_hour))
     kind = "spot" if spot else "dedicated"
     raise RunnerError(
         "R-POOL-CAP",
-        f"pool {pool.id!r} has a spend cap, and the price of its nodes is unknown",
+        f"pool {pool.id!r} has a spend cap, but the price of its nodes is unknown",
         why=f"no {kind} price of {pool.vm_size} in {location} is in the price table",
-        fix=f"runner skus --refresh --region {location}, or remove spend_cap_usd_per_hour and "
-        "set max_spot and max_dedicated",
+        fix=f"run `runner skus --refresh --region {location}`, or remove "
+        "spend_cap_usd_per_hour "
+        "and set max_spot and max_dedicated",
         exit_code=ExitCode.COST_CAP,
     )
 
@@ -98,26 +107,31 @@ def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -
 def _cap_of_own_formula(pool: PoolConfig) -> RunnerError:
     return RunnerError(
         "R-POOL-CAP",
-        f"pool {pool.id!r} has a spend cap and a formula of its own",
-        why="a formula is taken as it is written, so the cap would not hold",
+        f"pool {pool.id!r} has both a spend cap and its own formula",
+        why="the formula is used unchanged, so the cap would have no effect",
         fix="cap the targets in the formula with min(), and remove spend_cap_usd_per_hour",
         exit_code=ExitCode.COST_CAP,
     )
 
 
 def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = None) -> str | None:
-    """The formula of a pool, or None for one of fixed size.
+    """Return the formula of a pool, or None for a pool of fixed size.
 
-    From `end` (aware) on, the pool goes to zero; what runs then may finish. Raises RunnerError
-    where an end is given to a pool whose formula is not ours.
+    Args:
+        pool: the configuration of the pool.
+        caps: the maximum numbers of nodes.
+        end: the pool scales to zero from then on, after its running tasks; aware.
+
+    Raises:
+        RunnerError: R-POOL-END, `end` for a pool without one of our formulas.
     """
     if pool.scenario in ("formula", "fixed"):
         if end is not None:
             raise RunnerError(
                 "R-POOL-END",
                 f"pool {pool.id!r} cannot have an end date",
-                why=f"with scenario {pool.scenario!r} nothing of ours decides its size",
-                fix="take another scenario, or write the date into the formula",
+                why=f"its scenario is {pool.scenario!r}, for which we generate no formula",
+                fix="use another scenario, or write the date into the formula",
             )
         return pool.formula
     if pool.scenario == "spot_first_with_dedicated_fallback":
@@ -128,7 +142,7 @@ def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = Non
 
 
 def _one_kind(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
-    """Nodes for the tasks there are, and in office hours some nodes in any case."""
+    """Return statements that scale one kind of node with the tasks and the office hours."""
     target, other = (_SPOT, _DEDICATED) if caps.spot else (_DEDICATED, _SPOT)
     kind = "spot" if caps.spot else "dedicated"
     hours = pool.office_hours
@@ -143,11 +157,11 @@ def _one_kind(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequenc
 
 
 def _fallback(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
-    """Spot nodes; dedicated ones for what spot has failed to bring for a while.
+    """Return statements that add dedicated nodes when spot nodes are not available for a while.
 
-    Capacity can be away in two ways: nodes that were preempted still count in
-    $CurrentLowPriorityNodes, nodes that were never allocated do not. The spot target stays at the
-    full demand: were it lowered by the dedicated nodes, spot could never take over again.
+    Preempted nodes still count in $CurrentLowPriorityNodes; nodes that were never allocated do not.
+    The spot target stays at the full demand: if the dedicated nodes lowered it, spot nodes could
+    not replace them later.
     """
     wait = FALLBACK_WAIT_MINUTES
     return [
@@ -179,11 +193,11 @@ def _cap(name: str, nodes: int, end: datetime | None) -> Sequence[str]:
 
 
 def _demand(pool: PoolConfig, target: str) -> Sequence[str]:
-    """`need`, nodes for the tasks of the newest sample, and `warm`, nodes that may stay a while.
+    """Return statements for `need`, nodes for the current tasks, and `warm`, nodes that may stay.
 
-    A fraction of a node is cut off by the service (Azure/Batch#151), so every count is rounded up.
-    Tasks are counted, not the slots they ask for (Azure/Batch#118, both read 2026-11-21).
-    Instances of one multi-instance task each want a node of their own, so slots do not divide them.
+    The service truncates fractions of nodes (Azure/Batch#151), so counts are rounded up. Samples
+    count tasks, not the slots that they require (Azure/Batch#118, both read 2026-11-21). Each
+    instance of a multi-instance task needs its own node, so slots do not divide them.
     """
     slots = 1 if pool.inter_node_communication else pool.slots
     return [
@@ -200,10 +214,10 @@ def _demand(pool: PoolConfig, target: str) -> Sequence[str]:
 
 
 def _kept(hours: OfficeHours) -> Sequence[str]:
-    """`kept`: nodes in office hours, on a clock that begins its day when they open.
+    """Return statements for `kept`, the nodes in office hours.
 
-    So hours across midnight belong to the day on which they began. A Sunday is 0 or 7: the
-    documentation says only that Monday is 1.
+    The clock starts its day at the opening time, so hours across midnight belong to the day on
+    which they start. Sunday is 0 or 7: the documentation only says that Monday is 1.
     """
     opens, closes = _minutes(hours.start), _minutes(hours.end)
     shift = hours.utc_offset_hours * 60 - opens

@@ -1,4 +1,4 @@
-"""The Batch account: Entra only, auto-storage through an identity."""
+"""The Batch account: sign-in with Entra only, auto-storage through a managed identity."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from infra.identity import Identities
 
 
 class BatchAccount(pulumi.ComponentResource):
-    """An account in Batch-managed mode: spot needs no subscription of its own since March 2026.
+    """A Batch account in Batch-managed allocation mode.
 
+    Since March 2026, spot nodes no longer need allocation mode UserSubscription.
     Source: github.com/Azure/Batch issue 196 and azure-docs 8aed47d (2026-04-14).
     """
 
@@ -45,7 +46,7 @@ class BatchAccount(pulumi.ComponentResource):
                 ),
             ),
             tags=dict(context.tags),
-            # Without its role the account cannot sign in to the storage that it is given.
+            # The account signs in to its storage with this role.
             opts=pulumi.ResourceOptions(parent=self, depends_on=identities.ready),
         )
         self.endpoint = self.account.account_endpoint.apply(lambda host: f"https://{host}")

@@ -1,6 +1,6 @@
-"""A monthly budget over the resource group, with notifications before it is spent.
+"""A monthly budget for the resource group, with notifications.
 
-A budget alerts and stops nothing: what stops spending is each pool's node cap and scale to zero.
+A budget notifies but does not stop spending. The node caps of pools and scale to zero limit it.
 https://learn.microsoft.com/azure/cost-management-billing/costs/tutorial-acm-create-budgets
 (2020-05-27, read 2026-11-21).
 """
@@ -19,7 +19,7 @@ from infra.stack_config import BudgetConfig
 
 
 class MonthlyBudget(pulumi.ComponentResource):
-    """Notifies at each threshold that was reached, and when the forecast passes the whole."""
+    """A budget that notifies at each threshold, and when the forecast exceeds the amount."""
 
     def __init__(
         self,
@@ -31,7 +31,7 @@ class MonthlyBudget(pulumi.ComponentResource):
     ) -> None:
         super().__init__("runner:infra:MonthlyBudget", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
-        # A budget wants an address or an action group; a role alone is too little for it
+        # A notification needs an e-mail address or an action group; a role is not enough
         # (docs of Notification.contactEmails, azure-native 3.29).
         groups = (
             []
@@ -56,7 +56,7 @@ class MonthlyBudget(pulumi.ComponentResource):
             category=consumption.CategoryType.COST,
             amount=config.usd_per_month,
             time_grain=consumption.TimeGrainType.MONTHLY,
-            # A budget begins with a month that is not over; later months change nothing.
+            # A budget must start in the current month or later. A later deployment keeps its start.
             time_period=consumption.BudgetTimePeriodArgs(start_date=f"{today:%Y-%m}-01T00:00:00Z"),
             notifications=notifications,
             opts=pulumi.ResourceOptions(parent=self, ignore_changes=["timePeriod"]),

@@ -1,4 +1,4 @@
-"""What every component of a stack needs to know."""
+"""What every component of a stack needs: names, location, tags, and the assignment of roles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from infra.naming import Names
 
 @dataclass(frozen=True, slots=True)
 class StackContext:
-    """Where a component's resources go, how they are called and what tags they carry."""
+    """The resource group, location, names and tags of a component's resources."""
 
     names: Names
     location: str
@@ -32,10 +32,19 @@ def assign_role(
     scope: pulumi.Input[str],
     opts: pulumi.ResourceOptions,
 ) -> authorization.RoleAssignment:
-    """Give a principal one built-in role; `role` is its GUID. `name` must be unique in the stack.
+    """Return a resource that assigns a built-in role to a principal.
 
-    The assignment's own name is a GUID made of the stack and `name`, so that a second deployment
-    finds the first one's instead of failing with RoleAssignmentExists.
+    The assignment is named by a GUID derived from the stack and `name`, so that a second deployment
+    finds it instead of failing with RoleAssignmentExists.
+
+    Args:
+        name: the resource's name in Pulumi, unique in the stack.
+        context: the stack.
+        role: the GUID of the built-in role.
+        principal_id: the object id of the principal.
+        principal_type: Azure refuses an assignment whose type does not match the principal.
+        scope: the id of the resource that the role applies to.
+        opts: `parent` and `depends_on` of the resource.
     """
     definition = (
         f"/subscriptions/{context.names.subscription_id}/providers/"
@@ -48,6 +57,6 @@ def assign_role(
         role_definition_id=definition,
         scope=scope,
         role_assignment_name=context.names.role_assignment(name),
-        # Two assignments of one role, scope and principal cannot be there at once.
+        # Azure allows one assignment for the same role, scope and principal.
         opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True)),
     )

@@ -1,4 +1,4 @@
-"""The storage account: containers for runs, models and data, and the optional file share."""
+"""The storage account: containers for runs, models and data, and an optional file share."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ _LARGE_SHARE_GIB = 5120
 
 
 class DataStore(pulumi.ComponentResource):
-    """Blobs that only Entra principals may touch; `account_key` exists with the file share only.
+    """A storage account whose blobs need sign-in with Entra.
 
-    The account is protected: `destroy` leaves it, and what was trained, unless that is lifted.
+    `account_key` is None without a file share. The account and its containers are protected:
+    `pulumi destroy` keeps them, and the models in them, until the protection is removed.
     """
 
     def __init__(
@@ -55,14 +56,14 @@ class DataStore(pulumi.ComponentResource):
             access_tier=storage.AccessTier.HOT,
             allow_blob_public_access=False,
             allow_cross_tenant_replication=False,
-            # An SMB mount signs in with an account key: Batch offers no identity for it
+            # An SMB mount needs an account key; Batch cannot mount with a managed identity
             # (azure-native 3.29 `AzureFileShareConfiguration`, seen 2026-11-20).
             allow_shared_key_access=shared_keys,
             default_to_o_auth_authentication=True,
             enable_https_traffic_only=True,
             minimum_tls_version=storage.MinimumTlsVersion.TLS1_2,
             is_local_user_enabled=False,
-            # Without it a share ends at 5 TiB; with it the account is locally or zone redundant.
+            # Shares above 5 TiB need it, and it requires locally or zone redundant storage.
             # https://learn.microsoft.com/azure/storage/files/storage-how-to-create-file-share
             # ("Enable large file shares", read 2026-11-21)
             large_file_shares_state=(
@@ -101,7 +102,7 @@ class DataStore(pulumi.ComponentResource):
             resource_group_name=self._context.resource_group_name,
             container_name=container,
             public_access=storage.PublicAccess.NONE,
-            # The service answers 409 when settings and containers change at once.
+            # The service answers 409 to concurrent changes of settings and containers.
             opts=pulumi.ResourceOptions.merge(
                 self._child, pulumi.ResourceOptions(depends_on=[service])
             ),
@@ -145,9 +146,9 @@ def _rules(config: StorageConfig) -> list[storage.ManagementPolicyRuleArgs]:
     base = storage.ManagementPolicyBaseBlobArgs
     rules = [_rule("cool-models", "models/", "blockBlob", base(tier_to_cool=cool))]
     if config.keep_runs_days is not None:
-        # Code is stored once and read by every run that uses it: its age says nothing, its last
-        # read does. Only block blobs know their last read (docs of
-        # `LastAccessTimeTrackingPolicy.blobType`, azure-native 3.29), where it is tracked:
+        # Code is stored once and read by every run that uses it, so its last access counts, not
+        # its age. Only block blobs have a last access time (docs of
+        # `LastAccessTimeTrackingPolicy.blobType`, azure-native 3.29), if tracking is enabled:
         # https://learn.microsoft.com/azure/storage/blobs/lifecycle-management-overview
         # (2025-06-13, read 2026-11-21).
         unread = storage.DateAfterModificationArgs(

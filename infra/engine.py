@@ -1,4 +1,4 @@
-"""Drives Pulumi through its Automation API; what happens comes out as plain data."""
+"""Run the Pulumi engine through its Automation API and return plain data."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from runner.core.errors import ExitCode, RunnerError
 
 PROJECT = "runner"
 _STACK_TYPE = "pulumi:pulumi:Stack"
-# The stack, its providers, and components: the engine's own, nothing that is in Azure.
+# Types that are not resources in Azure: the stack, its providers and our components.
 _NOT_IN_AZURE = ("pulumi:", "runner:")
-# A replacement is one change for people; the engine makes three steps of it.
+# The engine makes three steps of a replacement; we show one.
 _PARTS_OF_REPLACE = ("create-replacement", "delete-replaced")
-# What the SDK puts before the text of a command that failed.
+# The SDK's prefix before the output of a failed command.
 _STREAM = re.compile(r"^(?:stdout|stderr):\s*")
 _URN_NAME = re.compile(r"urn:pulumi:[^\s\"]*::([\w.-]+)")
 _PASSPHRASE = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
@@ -36,9 +36,9 @@ _PASSPHRASE = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One step of the engine: `op` is Pulumi's word (create, update, replace, delete, same…).
+    """A step of the engine; `op` is Pulumi's term: create, update, replace, delete, same.
 
-    `keys` are the properties that changed; for a replacement those that force it.
+    `keys` are the changed properties, or those that force a replacement.
     """
 
     op: str
@@ -49,7 +49,10 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """`phase` is start, end, failed, error or stopping; `message` says more of the last two."""
+    """An event of the engine; `phase` is start, end, failed, error or stopping.
+
+    `message` has the details of the last two.
+    """
 
     phase: str
     change: Change | None
@@ -58,9 +61,9 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """One stack of the project in `folder`, with its CLI and the settings of its state.
+    """A stack of the project in `folder`, with the CLI and the variables for its state.
 
-    `backend` is where the state is, as far as that can be told without Pulumi.
+    `backend` is the URL of the state, or None if only Pulumi knows it.
     """
 
     folder: Path
@@ -72,7 +75,7 @@ class Environment:
 
 @dataclass(frozen=True, slots=True)
 class Deployed:
-    """One resource of the state; `id` is its ARM id."""
+    """A resource in the state; `id` is its ARM id."""
 
     type: str
     name: str
@@ -84,17 +87,21 @@ OnProgress = Callable[[Progress], None]
 
 
 def find_cli(root: Path) -> auto.PulumiCommand | None:
-    """The CLI on PATH, or the one installed under `root` on consent; None when there is neither."""
+    """Return the Pulumi CLI on PATH, else the one installed under `root`, else None."""
     for place in (None, str(root)):
         try:
             return auto.PulumiCommand(root=place)
-        except Exception:  # noqa: BLE001, S112  the SDK raises what it likes for "not there"
+        except Exception:  # noqa: BLE001, S112  the SDK documents no error for "not found"
             continue
     return None
 
 
 def install_cli(root: Path) -> auto.PulumiCommand:
-    """Run Pulumi's own install script into `root`. Raises RunnerError when it cannot."""
+    """Install the Pulumi CLI into `root` with Pulumi's install script.
+
+    Raises:
+        RunnerError: R-PULUMI-INSTALL.
+    """
     try:
         return auto.PulumiCommand.install(root=str(root))
     except Exception as err:
@@ -102,16 +109,21 @@ def install_cli(root: Path) -> auto.PulumiCommand:
             "R-PULUMI-INSTALL",
             "could not install the Pulumi CLI",
             why=str(err).strip().splitlines()[-1] if str(err).strip() else type(err).__name__,
-            fix="install it by hand (https://www.pulumi.com/docs/install), then run this again",
+            fix="install it manually (https://www.pulumi.com/docs/install), then try again",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
 def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
-    """Where state is kept: wherever Pulumi is signed in, else in a folder of `home`.
+    """Return the environment variables for Pulumi's state.
 
-    The folder's secrets are encrypted with a passphrase made once, readable by its owner only,
-    unless the environment has one.
+    They are empty if Pulumi is signed in to a backend or PULUMI_BACKEND_URL is set. Otherwise the
+    state is a folder of `home`. Its secrets are encrypted with a random passphrase in a file that
+    only its owner can read, unless the environment has a passphrase.
+
+    Args:
+        home: RUNNER_HOME.
+        env: the environment of the command.
     """
     backend = state_backend(home, env)
     if backend is None or env.get("PULUMI_BACKEND_URL"):
@@ -123,7 +135,7 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
         temporary = passphrase.with_suffix(f".{os.getpid()}")
         temporary.touch(mode=0o600)
         temporary.write_text(secrets.token_urlsafe(32), encoding="utf-8")
-        # The first to link wins: a passphrase that is in use must never be written over.
+        # The first process to link wins: a passphrase in use must not be overwritten.
         try:
             os.link(temporary, passphrase)
         except FileExistsError:
@@ -139,7 +151,11 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
-    """What `up` would do, in the engine's order; unchanged resources are left out."""
+    """Return the changes that `up` would make, in the engine's order.
+
+    Raises:
+        RunnerError: the program or the engine failed.
+    """
     steps = _Steps(on_progress)
     with _engine_errors("previewing", steps):
         stack = _select(environment, steps)
@@ -148,7 +164,11 @@ def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
 
 
 def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
-    """Create or change everything; returns the stack's outputs, secrets left out."""
+    """Deploy the stack and return its outputs without secrets.
+
+    Raises:
+        RunnerError: the program or the engine failed.
+    """
     steps = _Steps(on_progress)
     release_dead(environment.backend, environment.stack)
     with _engine_errors("deploying", steps):
@@ -159,7 +179,11 @@ def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
 
 
 def down(environment: Environment, on_progress: OnProgress, *, everything: bool) -> None:
-    """Destroy what is not protected; with `everything`, lift the protection first."""
+    """Destroy the resources that are not protected; `everything` removes the protection first.
+
+    Raises:
+        RunnerError: the engine failed.
+    """
     steps = _Steps(on_progress)
     release_dead(environment.backend, environment.stack)
     with _engine_errors("destroying", steps):
@@ -174,7 +198,7 @@ def down(environment: Environment, on_progress: OnProgress, *, everything: bool)
 
 
 def deployed(environment: Environment) -> list[Deployed]:
-    """What the stack's state holds; empty when it was never deployed."""
+    """Return the resources in the stack's state; empty if it was never deployed."""
     steps = _Steps(lambda _: None)
     try:
         with _engine_errors("reading the state of", steps):
@@ -186,7 +210,7 @@ def deployed(environment: Environment) -> list[Deployed]:
 
 
 def outputs(environment: Environment) -> dict[str, Any]:
-    """The outputs of the last deployment, wherever it was made; secrets are left out."""
+    """Return the outputs of the last deployment without secrets, also one from another machine."""
     steps = _Steps(lambda _: None)
     with _engine_errors("reading the outputs of", steps):
         found = read_whole(_select(environment, steps, create=False).outputs)
@@ -216,7 +240,7 @@ def _deployed(resource: Mapping[str, Any]) -> Deployed:
 
 
 def _program(folder: Path, steps: _Steps) -> Callable[[], None]:
-    """The program runs in this process: an error of ours is kept as it was raised."""
+    """Return the program, which runs in this process and keeps a RunnerError in `steps`."""
 
     def run() -> None:
         try:
@@ -234,7 +258,7 @@ def _is_in_azure(kind: str) -> bool:
 
 
 def _select(environment: Environment, steps: _Steps, *, create: bool = True) -> auto.Stack:
-    """The stack; without `create` a stack of another name leaves no trace of itself."""
+    """Return the stack. Without `create`, an unknown name creates no state."""
     select = auto.create_or_select_stack if create else auto.select_stack
     return read_whole(
         lambda: select(
@@ -251,7 +275,7 @@ def _select(environment: Environment, steps: _Steps, *, create: bool = True) -> 
 
 
 class _Steps:
-    """Turns engine events into progress, and keeps the steps and the errors."""
+    """Turns events of the engine into progress, and keeps the changes and errors."""
 
     def __init__(self, on_progress: OnProgress) -> None:
         self._on_progress = on_progress
@@ -260,7 +284,7 @@ class _Steps:
         self.own_error: RunnerError | None = None
 
     def see(self, event: EngineEvent) -> None:
-        """Called by the SDK, in a thread of its own."""
+        """Handle an event. The SDK calls this in its own thread."""
         if event.resource_pre_event is not None:
             self._begin(event.resource_pre_event.metadata)
         elif event.res_outputs_event is not None:
@@ -269,19 +293,19 @@ class _Steps:
             change = _change(event.res_op_failed_event.metadata)
             self._on_progress(Progress("failed", change))
         elif event.diagnostic_event is not None and event.diagnostic_event.severity == "error":
-            # A trace of Python goes on below its first line; the engine repeats the last error.
+            # Keep the first line of a Python trace. The engine repeats the last error.
             message = event.diagnostic_event.message.strip().partition("\n")[0]
             if not message.startswith("an unhandled error occurred"):
                 self.errors.append(message)
             self._on_progress(Progress("error", None, message))
 
     def stopping(self) -> None:
-        """Somebody pressed Ctrl-C."""
-        text = "stopping when what is begun is done; Ctrl-C again leaves at once"
+        """Report that Ctrl-C was pressed."""
+        text = "stopping after the operations in progress; press Ctrl-C again to exit at once"
         self._on_progress(Progress("stopping", None, text))
 
     def planned(self) -> list[Change]:
-        """Steps that change something."""
+        """Return the steps that change a resource."""
         return [change for change in self._changes.values() if change.op != "same"]
 
     def _begin(self, metadata: StepEventMetadata) -> None:
@@ -307,15 +331,15 @@ def _change(metadata: StepEventMetadata) -> Change:
 
 @contextmanager
 def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
-    """An error of the engine as people read it: our own first, else what it printed last."""
+    """Turn an error of the engine into a RunnerError: the program's own, else its message."""
     try:
         yield
     except (auto.errors.ConcurrentUpdateError, auto.errors.StackAlreadyExistsError) as err:
         raise RunnerError(
             "R-PULUMI-LOCKED",
-            f"{doing} the stack: another deployment holds it",
-            why="its state is locked until that deployment ends",
-            fix="wait for it; when it was killed on another machine: pulumi cancel, there",
+            f"{doing} the stack: another deployment is in progress",
+            why="the state is locked until that deployment ends",
+            fix="wait for it; if it was killed on another machine, run `pulumi cancel` there",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     except auto.errors.StackNotFoundError:
@@ -334,7 +358,7 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
             "R-PULUMI-FAILED",
             f"{doing} the stack failed",
             why="; ".join(said[:3]) or "the engine gave no reason",
-            fix="correct it and run the same command again: what was made is kept",
+            fix="correct the cause and run the command again; resources created so far are kept",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
 
@@ -342,10 +366,10 @@ def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
 def _cut_off(doing: str, said: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-PULUMI-STATE",
-        f"{doing} the stack: its state cannot be read",
-        why=f"{said[0]}: it was cut off, as by a full disk or by an engine that was killed",
-        fix="Pulumi keeps the one before beside it: copy .pulumi/stacks/<project>/<stack>.json.bak "
-        "over the .json, then run the same command again: what it lacks is looked for in Azure",
+        f"{doing} the stack: cannot read its state",
+        why=f"{said[0]}: the file is incomplete, as after a full disk or a killed engine",
+        fix="copy the backup .pulumi/stacks/<project>/<stack>.json.bak over the .json file, then "
+        "run the command again: it looks up in Azure what the backup lacks",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -354,29 +378,29 @@ def _wrong_passphrase(doing: str, said: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-PULUMI-PASSPHRASE",
         f"{doing} the stack: its secrets are encrypted with another passphrase",
-        why=f"{said[0]}: the line encryptionsalt of the stack's file belongs to the passphrase of "
-        "who deployed it first, runner's own is in RUNNER_HOME/pulumi/passphrase",
-        fix="deploy from there, or copy that folder here, or set PULUMI_CONFIG_PASSPHRASE; "
-        "where nothing was deployed, remove the line",
+        why=f"{said[0]}: encryptionsalt in the stack's file belongs to the passphrase of its first "
+        "deployment; this machine's is in RUNNER_HOME/pulumi/passphrase",
+        fix="deploy from that machine, copy its RUNNER_HOME/pulumi here, or set "
+        "PULUMI_CONFIG_PASSPHRASE; if nothing was deployed, remove encryptionsalt",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def _protected(doing: str, said: Sequence[str]) -> RunnerError:
-    """Another region or account means other resources, and data is not moved by making them."""
+    """Build the error for a change that replaces protected resources, which would lose data."""
     names = dict.fromkeys(_URN_NAME.findall(" ".join(said)))
     return RunnerError(
         "R-PULUMI-PROTECTED",
-        f"{doing} the stack: it would delete what holds runs, models and data",
-        why=f"the change makes these anew: {', '.join(names) or said[0]}",
-        fix="take the change of region, subscription or storage back; a stack of another name "
-        "(--stack) can have it, or runner down --everything first",
+        f"{doing} the stack would delete the storage of runs, models and data",
+        why=f"the change replaces {', '.join(names) or said[0]}",
+        fix="revert the change of region, subscription or storage; or use another stack (--stack); "
+        "or run `runner down --everything` first",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def _error_lines(text: str) -> list[str]:
-    """What the engine called an error; where it did not, the last thing that it said."""
+    """Return the lines that the engine marked as errors, else its last line."""
     lines = [_STREAM.sub("", line.strip()) for line in text.splitlines()]
     said = [line for line in lines if line and not line.startswith("code:")]
     errors = [line.removeprefix("error: ") for line in said if line.startswith("error:")]

@@ -1,8 +1,8 @@
-"""Whether a text is an autoscale formula that works, said before anything is created.
+"""Check an autoscale formula before a pool is created.
 
-The service checks the syntax when a pool is made, and the rest at the first evaluation, minutes
-later and where nobody looks (`autoScaleRun.error` of the pool). Here the emulator's reading of the
-language says both at once.
+The service checks the syntax when a pool is created. It finds all other errors minutes later, at
+the first evaluation, and reports them only in `autoScaleRun.error` of the pool. The emulator's
+parser and evaluator find both here.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _DOCS = "https://learn.microsoft.com/azure/batch/batch-automatic-scaling"
 _KNOWN = {*CONSTANTS, *METRICS, *LEGACY_METRICS, *METRIC_ALIASES, *TARGETS, *TARGET_ALIASES}
 _PARTS = {"year", "month", "day", "weekday", "hour", "minute", "second"}
 _COUNTS = {name for name in (*TARGETS, *TARGET_ALIASES) if name != "$NodeDeallocationOption"}
-# What a pool may meet: nothing to do, and more to do than it has nodes for.
+# The samples of an idle pool, and of a pool with more tasks than nodes.
 _IDLE: Mapping[str, float] = {"$TaskSlotsPerNode": 1}
 _BUSY: Mapping[str, float] = {
     **{"$TaskSlotsPerNode": 1, "$ActiveTasks": 2, "$RunningTasks": 1, "$PendingTasks": 3},
@@ -45,10 +45,16 @@ _NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def check_formula(text: str, where: str) -> None:
-    """Raises RunnerError with line and column when the text cannot scale a pool.
+    """Check the syntax, that all names are known in every branch, and that a node count is set.
 
-    `where` says whose formula it is. Beside the syntax: every name is known in every branch, a
-    number of nodes is set, and an idle and a busy day can be evaluated.
+    The formula is evaluated with the samples of an idle and of a busy pool as well.
+
+    Args:
+        text: the formula.
+        where: whose formula it is, for the error.
+
+    Raises:
+        RunnerError: the formula is invalid; the error has line and column.
     """
     try:
         check(text)
@@ -59,42 +65,42 @@ def check_formula(text: str, where: str) -> None:
     if not any(statement.target in _COUNTS for statement in statements):
         wrong = [meant(s.target) for s in statements if s.target is not None]
         hint = next((f"; case matters: {name}" for name in wrong if name in _COUNTS), "")
-        raise _error(where, f"it sets no number of nodes{hint}")
+        raise _error(where, f"it does not set a node count{hint}")
     for day in (_IDLE, _BUSY):
         problem = _tried(text, day).problem
-        # A window longer than a day finds too few samples here, and enough on the service.
+        # A window of more than a day lacks samples here, but not on the service.
         if problem is not None and problem.code != "InsufficientSampleData":
             raise _error(where, problem.detail)
 
 
 class _UnknownNameError(FormulaError):
-    """A name that neither the service nor the formula gives a value."""
+    """A name that neither the service nor the formula defines."""
 
 
 def _check_names(statements: Sequence[Statement]) -> None:
-    """Find what an evaluation would only find in the branch that it takes."""
+    """Check the names in all branches; an evaluation checks the branch that it takes."""
     known = set(_KNOWN)
     for statement in statements:
         for part in _walk(statement.value):
             if isinstance(part, Name) and part.name not in known:
-                raise _UnknownNameError(part.at, f"'{part.name}' is not known{_hint(part.name)}")
+                raise _UnknownNameError(part.at, f"unknown name '{part.name}'{_hint(part.name)}")
             if isinstance(part, Call) and part.name not in FUNCTIONS:
-                raise _UnknownNameError(part.at, f"there is no function '{part.name}'")
+                raise _UnknownNameError(part.at, f"unknown function '{part.name}'")
             if isinstance(part, Member) and part.name not in (
                 _PARTS if part.arguments is None else METHODS
             ):
-                raise _UnknownNameError(part.at, f"there is no '.{part.name}'")
+                raise _UnknownNameError(part.at, f"unknown member '.{part.name}'")
         if statement.target is not None:
             known.add(statement.target)
 
 
 def _hint(name: str) -> str:
     found = meant(name)
-    return f", '{found}' is" if found else " before this statement"
+    return f"; did you mean '{found}'?" if found else ", not assigned before this statement"
 
 
 def _walk(part: object) -> Iterator[object]:
-    """Every part of an expression, however the parts are held."""
+    """Yield every node of an expression's syntax tree."""
     if isinstance(part, tuple):
         for each in cast("tuple[object, ...]", part):
             yield from _walk(each)
@@ -112,7 +118,7 @@ def _tried(text: str, day: Mapping[str, float]) -> Evaluation:
 def _error(where: str, why: str) -> RunnerError:
     return RunnerError(
         _CODE,
-        f"the autoscale formula of {where} does not work",
+        f"invalid autoscale formula of {where}",
         why=why,
         fix=f"correct it ({_DOCS}), or use a scenario instead of a formula",
         exit_code=ExitCode.PREFLIGHT,

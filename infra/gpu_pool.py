@@ -1,4 +1,4 @@
-"""A pool of spot nodes as its plan says: image, scale, start task, mounts."""
+"""A Batch pool declared from its plan: image, scale, start task, mounts, network."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from infra.registry import Registry
 from infra.vm_image import ImageFactory
 
 _RESIZE_TIMEOUT = "PT15M"
-_SSH_PORTS = (40000, 41999)  # one for each node that a pool can have
-# What Batch refuses to change in place (PropertyCannotBeUpdated, github.com/Azure/Batch/issues/85
-# and 153, read 2026-11-21). azure-native does not know it (provider/pkg/gen/replacement.go has
-# nothing of Batch, 2026-11-21): without this the preview would promise an update that fails.
+_SSH_PORTS = (40000, 41999)  # one for each of at most 2,000 nodes
+# Properties that Batch refuses to update (PropertyCannotBeUpdated, github.com/Azure/Batch/issues/85
+# and 153, read 2026-11-21). azure-native does not list them (provider/pkg/gen/replacement.go has
+# no entry of Batch, 2026-11-21), so a preview would show an update that fails.
 _IMMUTABLE = [
     "vmSize",
     "deploymentConfiguration",
@@ -36,7 +36,7 @@ _IMMUTABLE = [
 
 @dataclass(frozen=True, slots=True)
 class PoolSurroundings:
-    """What pools share: the account, storage and identities, and where their nodes live."""
+    """What all pools share: the account, storage, identities, network, images and registry."""
 
     account: BatchAccount
     store: DataStore
@@ -47,15 +47,15 @@ class PoolSurroundings:
 
     @property
     def ready(self) -> list[pulumi.Resource]:
-        """What a node needs when it boots: roles that are not granted yet make it unusable."""
+        """The role assignments that pools depend on; without them nodes become unusable."""
         pulling = [self.registry.ready] if self.registry else []
         return [*self.identities.ready, *pulling]
 
 
 class GpuPool(pulumi.ComponentResource):
-    """One pool. Size, image, network and slots cannot change in place: those replace it.
+    """A pool. A change of VM size, image, network, mounts or slots replaces it.
 
-    Pools with an identity are made through the management plane only:
+    Pools with an identity can only be created through the management plane:
     https://learn.microsoft.com/azure/batch/managed-identity-pools (2021-02-10, read 2026-11-21).
     """
 
@@ -103,7 +103,7 @@ class GpuPool(pulumi.ComponentResource):
                 batch.MetadataItemArgs(name=SCENARIO, value=pool.scenario),
             ],
             tags={**context.tags, **pool.tags},
-            # Two pools cannot share one name, and the account's quota may not hold both.
+            # Pool names are unique, and the quota may not allow both pools.
             opts=pulumi.ResourceOptions(
                 parent=self,
                 delete_before_replace=True,
@@ -133,8 +133,8 @@ class GpuPool(pulumi.ComponentResource):
 
     def _own_image(self, version: str) -> pulumi.Input[str]:
         images = self._around.images
-        if images is None:  # the configuration is checked for this
-            raise ValueError("a pool wants the stack's own image, and there is none")
+        if images is None:  # the configuration was checked
+            raise ValueError("a pool uses the gallery image, but the stack has no gallery")
         return images.version_id(version)
 
     def _mount(self, mount: Mount) -> batch.MountConfigurationArgs:
@@ -165,7 +165,7 @@ class GpuPool(pulumi.ComponentResource):
     def _files_mount(self, mount: FilesMount) -> batch.MountConfigurationArgs:
         store = self._around.store
         if store.share is None or store.account_key is None or store.file_endpoint is None:
-            raise ValueError("a pool mounts the file share, and there is none")
+            raise ValueError("a pool mounts the file share, but the stack has none")
         return batch.MountConfigurationArgs(
             azure_file_share_configuration=batch.AzureFileShareConfigurationArgs(
                 account_name=store.account.name,
@@ -209,10 +209,11 @@ class GpuPool(pulumi.ComponentResource):
 
 
 def _ssh(allowed: Sequence[str]) -> batch.PoolEndpointConfigurationArgs:
-    """Port 22 for some addresses: the service itself maps none for pools made since 2025-11-30.
+    """Return the endpoint that opens port 22 to the allowed addresses only.
 
-    Ports 50000 to 55000 are reserved, rules begin at 150, the lowest number decides
-    (https://learn.microsoft.com/azure/batch/pool-endpoint-configuration,
+    The service maps no port 22 for pools created since 2025-11-30. Ports 50000 to 55000 are
+    reserved, priorities start at 150, and the lowest matching number decides (
+    https://learn.microsoft.com/azure/batch/pool-endpoint-configuration,
     2026-01-12, read 2026-11-21; the rest: docs of `InboundNatPool`, azure-native 3.29).
     """
     access = batch.NetworkSecurityGroupRuleAccess
@@ -241,8 +242,8 @@ def _warn_of_mounts(plan: PoolPlan) -> None:
     if len(blobs) > 1 and plan.node_agent.endswith("24.04"):
         pulumi.log.warn(
             f"pool {plan.pool.id!r} mounts {len(blobs)} containers on Ubuntu 24.04, where Batch "
-            "was seen to mount the first only (github.com/Azure/Batch/issues/190): mount one, or "
-            "use image.sku '2204'; a node whose mount failed is unusable"
+            "may mount only the first (github.com/Azure/Batch/issues/190); the node is then "
+            "unusable: mount one, or use image.sku '2204'"
         )
 
 
@@ -258,7 +259,7 @@ def _scale(plan: PoolPlan) -> batch.ScaleSettingsArgs:
             target_dedicated_nodes=plan.caps.dedicated,
             target_low_priority_nodes=plan.caps.spot,
             resize_timeout=_RESIZE_TIMEOUT,
-            # The default, requeue, throws away what a task has done since its checkpoint.
+            # The default, requeue, loses the progress of tasks since their last checkpoint.
             node_deallocation_option=batch.ComputeNodeDeallocationOption.TASK_COMPLETION,
         )
     )
@@ -282,7 +283,7 @@ def _start_task(start: StartTask) -> batch.StartTaskArgs:
 
 
 def _driver() -> batch.VMExtensionArgs:
-    """NVIDIA's driver (GRID for the A10), for images without one; installed while a node boots.
+    """Return the extension that installs NVIDIA's driver (GRID for the A10) while a node boots.
 
     https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux (2023-07-28,
     read 2026-11-21)
@@ -297,7 +298,7 @@ def _driver() -> batch.VMExtensionArgs:
 
 
 def _trusted_launch() -> batch.SecurityProfileArgs:
-    """Our image is built for it: its driver is signed by Canonical."""
+    """Return Secure Boot and vTPM, which our image supports: Canonical signs its driver."""
     return batch.SecurityProfileArgs(
         security_type=batch.SecurityTypes.TRUSTED_LAUNCH,
         uefi_settings=batch.UefiSettingsArgs(secure_boot_enabled=True, v_tpm_enabled=True),

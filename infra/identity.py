@@ -1,4 +1,4 @@
-"""Who may do what: an identity for nodes, one for the Batch account, and the people who submit.
+"""Managed identities of nodes and of the Batch account, and the roles of operators.
 
 Role ids: https://learn.microsoft.com/azure/role-based-access-control/built-in-roles
 (read 2026-11-21).
@@ -17,20 +17,20 @@ from infra.data_store import DataStore
 
 _BLOB_DATA_CONTRIBUTOR = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
 _BLOB_DATA_READER = "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
-# Azure Files by REST with a token: the SMB roles do not count there.
+# Azure Files over REST with a token; the SMB roles do not apply.
 _FILE_DATA_PRIVILEGED_CONTRIBUTOR = "69566ab7-960f-475b-8e7c-b3118f30c6bd"
-# Pools and jobs, but not the account itself.
+# Manages pools and jobs, but not the account.
 _BATCH_DATA_CONTRIBUTOR = "6aaa78f1-f7de-44ca-8722-c64a23943cae"
-# Jobs and their tasks, and to read pools.
+# Manages jobs and tasks, and reads pools.
 # https://learn.microsoft.com/azure/batch/batch-role-based-access-control (read 2026-11-21)
 _BATCH_JOB_SUBMITTER = "48e5e92e-a480-4e71-aa9c-2778f4c13781"
 
 
 class Identities(pulumi.ComponentResource):
-    """Two user-assigned identities with the least that they need.
+    """Two user-assigned identities with minimal roles.
 
-    `nodes` writes runs and models and reads data; `account` is what Batch itself signs in to its
-    auto-storage with. `ready` holds the assignments that something must wait for.
+    `nodes` writes runs and models and reads data. Batch uses `account` to sign in to its
+    auto-storage. The Batch account and the pools must depend on the assignments in `ready`.
     """
 
     def __init__(
@@ -49,13 +49,13 @@ class Identities(pulumi.ComponentResource):
             self._may("nodes-write-runs", self.nodes, _BLOB_DATA_CONTRIBUTOR, "runs"),
             self._may("nodes-write-models", self.nodes, _BLOB_DATA_CONTRIBUTOR, "models"),
             self._may("nodes-read-data", self.nodes, _BLOB_DATA_READER, "data"),
-            # Batch makes containers of its own in the auto-storage account.
+            # Batch creates its own containers in the auto-storage account.
             self._may("account-auto-storage", self.account, _BLOB_DATA_CONTRIBUTOR, None),
         ]
         self.register_outputs({"nodes": self.nodes.id, "account": self.account.id})
 
     def let_nodes_add_tasks(self, batch_account: pulumi.Input[str]) -> None:
-        """Let tasks add tasks, to any job of the account: Azure has no right to one job alone."""
+        """Let nodes add tasks to any job of the account; Azure has no role for a single job."""
         assign_role(
             "nodes-add-tasks",
             self._context,
@@ -100,19 +100,19 @@ class Identities(pulumi.ComponentResource):
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """A principal that submits runs. Azure wants its kind, and takes a wrong one for an error."""
+    """A principal that submits runs. Azure refuses a role assignment with the wrong kind."""
 
     principal_id: str
     kind: authorization.PrincipalType
 
     @property
     def name(self) -> str:
-        """Of its resources: the same principal keeps its roles wherever it stands in the list."""
+        """The prefix of its resources, which does not depend on its position in the list."""
         return f"operator-{self.principal_id.lower()}"
 
 
 class Operators(pulumi.ComponentResource):
-    """The principals that submit runs: who deploys, and those named in the configuration."""
+    """The roles of the principals that submit runs: who deploys, and the configured operators."""
 
     def __init__(
         self,
@@ -124,9 +124,15 @@ class Operators(pulumi.ComponentResource):
         files: bool,
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        """`scopes` are the ids of the storage account and of the Batch account.
+        """Declare the role assignments.
 
-        `files` gives access to the file share by its REST API, as `runner data` uses it.
+        Args:
+            name: the component's name in Pulumi.
+            context: the stack.
+            operators: the principals.
+            scopes: the ids of the storage account and of the Batch account.
+            files: also assign access to the file share over REST, for `runner data`.
+            opts: the options of the component.
         """
         super().__init__("runner:infra:Operators", name, None, opts)
         account, batch = scopes

@@ -1,4 +1,4 @@
-"""What the VM image is made of, as plain data: the files of `custom_image/`, and their order."""
+"""The sources of the VM image: files of `custom_image/` as steps of an Image Builder template."""
 
 from __future__ import annotations
 
@@ -15,33 +15,37 @@ from runner.core.errors import ExitCode, RunnerError
 
 FOLDER = Path(__file__).parents[1] / "custom_image"
 ON_THE_MACHINE = "/opt/runner/image"
-# What the build machine needs; the rest of the folder is for people.
+# What the build VM needs of the folder.
 _FILES = ("versions.env", "uv.txt", "*.sh", "steps/*.sh", "probe/*.cu", "probe/*.py")
 
 
 @dataclass(frozen=True, slots=True)
 class ImageFile:
-    """One file of the folder, by its path in it."""
+    """A file of `custom_image/`; `path` is relative to it."""
 
     path: str
     content: bytes
 
     @property
     def sha256(self) -> str:
-        """Of the content, in hex."""
+        """The hash of the content, in hexadecimal."""
         return hashlib.sha256(self.content).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class TemplateStep:
-    """One named Shell customizer: its lines are one script of /bin/sh."""
+    """A named shell customizer; `lines` are one script for /bin/sh."""
 
     name: str
     lines: tuple[str, ...]
 
 
 def load_files(folder: Path = FOLDER) -> tuple[ImageFile, ...]:
-    """The files that the build machine gets, sorted by path. Raises R-IMAGE-SOURCE."""
+    """Return the files that the build VM gets, sorted by path.
+
+    Raises:
+        RunnerError: R-IMAGE-SOURCE, a required file is missing.
+    """
     paths = sorted({path for pattern in _FILES for path in folder.glob(pattern)})
     found = tuple(
         ImageFile(path.relative_to(folder).as_posix(), path.read_bytes()) for path in paths
@@ -49,12 +53,16 @@ def load_files(folder: Path = FOLDER) -> tuple[ImageFile, ...]:
     present = {file.path for file in found}
     missing = {"versions.env", "provision.sh", "verify.sh", "lib.sh"} - present
     if missing:
-        raise _refused(f"{folder} has no {sorted(missing)[0]}", "check the repository out again")
+        raise _refused(f"{folder} has no {sorted(missing)[0]}", "check out the repository again")
     return found
 
 
 def load_versions(folder: Path = FOLDER) -> dict[str, str]:
-    """`versions.env` as bash reads it: NAME=value, the value in double quotes if it has blanks."""
+    """Return the variables of `versions.env`, as bash would read them.
+
+    Raises:
+        RunnerError: R-IMAGE-SOURCE, a line is not NAME=value or needs a shell to read it.
+    """
     versions: dict[str, str] = {}
     path = folder / "versions.env"
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
@@ -65,13 +73,19 @@ def load_versions(folder: Path = FOLDER) -> dict[str, str]:
         plain = value[1:-1] if quoted else value
         if not equals or not name.isidentifier() or _is_shell(plain, quoted=quoted):
             why = f"{path}:{number}: {line!r} is not NAME=value"
-            raise _refused(why, "one plain value a line; one with blanks in double quotes")
+            raise _refused(
+                why, "write one NAME=value a line, with double quotes around a value with spaces"
+            )
         versions[name] = plain
     return versions
 
 
 def template_steps(files: Sequence[ImageFile] | None = None) -> tuple[TemplateStep, ...]:
-    """The customizers in order: bring the files, then one for each step of provision.sh."""
+    """Return the customizers in order: one writes the files, then one runs each step.
+
+    Args:
+        files: the files of the image; None loads those of `custom_image/`.
+    """
     found = load_files() if files is None else files
     names = [
         file.path.removeprefix("steps/").removesuffix(".sh").partition("-")[2]
@@ -86,24 +100,24 @@ def template_steps(files: Sequence[ImageFile] | None = None) -> tuple[TemplateSt
 
 
 def delivery(files: Sequence[ImageFile], target: str) -> tuple[str, ...]:
-    """A script that writes the files below `target`, each checked against its hash.
+    """Return the lines of a script that writes the files below `target` and checks their hashes.
 
-    In base64, for Image Builder puts these lines into a template of Packer, where `{{` and `${`
-    would be expressions, and not compressed, for a compressor's next version would make other
-    bytes of the same files.
+    The files are in base64, because Image Builder copies the lines into a Packer template, where
+    `{{` and `${` are expressions. They are not compressed, because another version of the
+    compressor would produce other bytes and therefore another template.
     """
     folders = sorted({f"{target}/{file.path}".rpartition("/")[0] for file in files})
     return ("set -eu", f"sudo mkdir -p {' '.join(folders)}", *_written(files, target))
 
 
 def template_hash(description: Mapping[str, Any]) -> str:
-    """Twelve hex digits of everything that makes a template: any difference is another template."""
+    """Return 12 hexadecimal digits of a template's description. Any difference changes them."""
     text = json.dumps(description, sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def scripts_hash(folder: Path = FOLDER) -> str:
-    """Twelve hex digits of the files alone: the same scripts and versions have the same."""
+    """Return 12 hexadecimal digits of the files alone: of scripts and versions."""
     return template_hash({file.path: file.sha256 for file in load_files(folder)})
 
 
@@ -119,7 +133,7 @@ def _written(files: Sequence[ImageFile], target: str) -> Iterator[str]:
 
 
 def _is_shell(value: str, *, quoted: bool) -> bool:
-    """Whether bash would read the value otherwise than it stands there."""
+    """Return whether bash would change the value, by expansion or splitting."""
     special = set("$`\\\"'") if quoted else set("$`\\\"'#;&|<>()*?~ \t")
     return bool(special & set(value))
 
@@ -127,7 +141,7 @@ def _is_shell(value: str, *, quoted: bool) -> bool:
 def _refused(why: str, fix: str) -> RunnerError:
     return RunnerError(
         "R-IMAGE-SOURCE",
-        "the VM image's scripts are not whole",
+        "the scripts of the VM image are incomplete or invalid",
         why=why,
         fix=fix,
         exit_code=ExitCode.PREFLIGHT,

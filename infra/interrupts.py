@@ -1,4 +1,4 @@
-"""Ctrl-C while the engine works: it is told by the terminal itself, and given time to end."""
+"""Wait for the engine through a Ctrl-C, which the terminal also sends to the engine."""
 
 from __future__ import annotations
 
@@ -11,29 +11,36 @@ _LOOK_S = 0.2
 
 
 def wait_out(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
-    """The result of `work`, which goes on through one Ctrl-C; what it then fails with is that.
+    """Return the result of `work`, which continues after the first Ctrl-C.
 
-    The engine is of this process group: a terminal's Ctrl-C reaches it, and it ends when what it
-    has begun is made, and kept in the state. Whoever does not wait for that presses it again.
+    The engine is in this process group, so a terminal's Ctrl-C reaches it. It then finishes the
+    operations in progress and saves the state. A second Ctrl-C does not wait for that.
+
+    Args:
+        work: runs in a thread.
+        on_interrupt: called after the first Ctrl-C.
+
+    Raises:
+        KeyboardInterrupt: `work` failed after a Ctrl-C, or Ctrl-C was pressed twice.
     """
     results: list[_T] = []
     errors: list[BaseException] = []
 
-    # Events, for a join that is interrupted takes the thread for ended (Python 3.11).
+    # Events, because an interrupted join treats the thread as ended (Python 3.11).
     begin, ended = threading.Event(), threading.Event()
 
     def run() -> None:
         begin.wait()
         try:
             results.append(work())
-        except BaseException as err:  # noqa: BLE001  raised where it is waited for
+        except BaseException as err:  # noqa: BLE001  raised in the waiting thread
             errors.append(err)
         ended.set()
 
     threading.Thread(target=run, daemon=True).start()
     interrupted = False
     while True:
-        try:  # all of it, to the last look: a Ctrl-C between two of them is one as well
+        try:  # includes the check of the loop: a Ctrl-C can arrive between two waits
             begin.set()
             while not ended.wait(_LOOK_S):
                 pass

@@ -1,6 +1,6 @@
-"""Names of everything in a stack: the same subscription and stack always give the same names.
+"""Names of the resources of a stack. The same subscription and stack always give the same names.
 
-Rules of length and letters:
+Rules for length and characters:
 https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
 (read 2026-11-21).
 """
@@ -17,21 +17,22 @@ _ROLE_NAMES = uuid.UUID("8b1f6d3c-52d7-4f0e-9a55-0b6f2f3c9f57")
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Names of one stack; those that must be unique in all of Azure carry a hash."""
+    """Names of one stack. Names that must be unique in all of Azure end in a hash."""
 
     stack: str
     subscription_id: str
 
     @property
     def slug(self) -> str:
-        """The stack's name in lower-case letters, digits and single dashes, at most 20.
+        """The stack's name as at most 20 lower-case letters, digits and single dashes.
 
-        Where that is not the name itself it ends in a hash: `a.b` and `a-b` share no group.
+        If characters had to be replaced, it ends in a hash, so that stacks `a.b` and `a-b` get
+        different resource groups.
         """
         if self._plain == self.stack and len(self.stack) <= 20:
             return self.stack
-        told_apart = hashlib.sha256(self.stack.encode()).hexdigest()[:6]
-        return f"{self._plain[:13].strip('-')}-{told_apart}"
+        suffix = hashlib.sha256(self.stack.encode()).hexdigest()[:6]
+        return f"{self._plain[:13].strip('-')}-{suffix}"
 
     @property
     def _plain(self) -> str:
@@ -49,7 +50,7 @@ class Names:
 
     @property
     def resource_group(self) -> str:
-        """Holds everything of the stack."""
+        """The resource group of all resources of the stack."""
         return self.of("rg")
 
     @property
@@ -73,9 +74,9 @@ class Names:
         return f"runner_{self.slug.replace('-', '_')}"
 
     def of(self, kind: str) -> str:
-        """A name inside the resource group, such as `vnet-runner-dev`."""
+        """Return a name that is unique in the resource group, such as `vnet-runner-dev`."""
         return f"{kind}-runner-{self.slug}"
 
     def role_assignment(self, *parts: str) -> str:
-        """The GUID of an assignment: the same role, scope and principal have the same one."""
+        """Return the GUID of a role assignment, which depends on the stack and `parts` only."""
         return str(uuid.uuid5(_ROLE_NAMES, "/".join((self.subscription_id, self.stack, *parts))))

@@ -1,4 +1,4 @@
-"""A virtual network for the pools, with a NAT gateway for what nodes download."""
+"""A virtual network for the pools, with a NAT gateway for outbound traffic."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from infra.stack_config import NetworkConfig
 
 
 class PoolNetwork(pulumi.ComponentResource):
-    """One private subnet: nodes have no public address and leave through the gateway.
+    """One private subnet: nodes have no public address and use a NAT gateway for outbound traffic.
 
-    Outbound access is switched off by name, because new networks have none by default with API
+    `default_outbound_access` is set explicitly, because its default changes to false with API
     versions after 2026-03-31 (github.com/MicrosoftDocs/azure-docs issues 127645 and 127723, read
     2026-11-20).
     """
@@ -43,7 +43,7 @@ class PoolNetwork(pulumi.ComponentResource):
             location=context.location,
             address_space=network.AddressSpaceArgs(address_prefixes=[config.address_space]),
             tags=dict(context.tags),
-            # Subnets are resources of their own: without this each update would drop them.
+            # The subnet is a separate resource; without this an update of the network removes it.
             opts=pulumi.ResourceOptions(parent=self, ignore_changes=["subnets"]),
         )
         self.subnet = network.Subnet(
@@ -55,7 +55,7 @@ class PoolNetwork(pulumi.ComponentResource):
             default_outbound_access=False,
             nat_gateway=network.SubResourceArgs(id=gateway.id),
             network_security_group=network.NetworkSecurityGroupArgs(id=group.id),
-            # Blobs go past the gateway, which charges for every byte.
+            # Blob traffic bypasses the gateway, which charges per byte.
             service_endpoints=[
                 network.ServiceEndpointPropertiesFormatArgs(service="Microsoft.Storage")
             ],

@@ -1,4 +1,4 @@
-"""What a node does before its first task, and how it mounts storage: plain data for the pool."""
+"""The start task of a pool and its mount options, as plain data."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from runner.core.machines import find_machine
 
 _SCRIPT = Path(__file__).with_suffix(".sh")
 _UV_PIN = Path(__file__).parents[1] / "custom_image" / "uv.txt"
-# Our choice: the driver may load a little after boot; as an extension it is only installed then.
-# That takes "a few minutes" and may reboot the machine:
+# Our choice. The driver of an image may load shortly after boot. The extension installs the driver
+# at boot, which takes "a few minutes" and may reboot the VM:
 # https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux
 # (2023-07-28, read 2026-11-21)
 _DRIVER_WAIT_S, _EXTENSION_WAIT_S = 60, 900
 
-# SMB 3.1.1 encrypts on the way; tasks run as another user than the one that mounts. Options as in
+# SMB 3.1.1 encrypts in transit. Tasks run as another user than the mount. Options from
 # https://learn.microsoft.com/azure/storage/files/storage-how-to-use-files-linux (read 2026-11-21),
-# modes as in https://learn.microsoft.com/azure/batch/virtual-file-mount (2021-11-11, read
+# modes from https://learn.microsoft.com/azure/batch/virtual-file-mount (2021-11-11, read
 # 2026-11-21).
 FILES_OPTIONS = (
     "-o vers=3.1.1,dir_mode=0777,file_mode=0777,serverino,nosharesock,mfsymlinks,actimeo=30"
@@ -33,19 +33,26 @@ FILES_OPTIONS = (
 
 @dataclass(frozen=True, slots=True)
 class StartTask:
-    """The start task of a pool: nothing in it is a secret."""
+    """The start task of a pool. It contains no secrets."""
 
     command_line: str
     environment: tuple[tuple[str, str], ...]
 
 
 def start_task(pool: PoolConfig, gpus: int) -> StartTask:
-    """Gate on the GPUs, get uv ready, preload recipes. Raises R-POOL-PRELOAD for an unknown one.
+    """Return the start task, which waits for the GPUs, installs uv and preloads recipes.
 
-    The script travels as an environment setting: Batch starts command lines without a shell, and
-    base64 has nothing in it that a quote or a line break could change on the way.
+    The script is an environment setting in base64, because Batch starts command lines without a
+    shell, and base64 needs no quoting.
+
+    Args:
+        pool: the configuration of the pool.
+        gpus: the number of GPUs of a node.
+
+    Raises:
+        RunnerError: R-POOL-PRELOAD, a recipe to preload does not exist.
     """
-    # An empty script would succeed, and with it a node without a GPU: whatever is wrong here fails.
+    # An empty script would succeed on a node without a GPU, so every problem here is a failure.
     command = (
         'set -e; : "${RUNNER_NODE_SETUP:?}"; setup=$(echo "$RUNNER_NODE_SETUP" | base64 -d); '
         'exec bash -c "$setup"'
@@ -64,10 +71,10 @@ def start_task(pool: PoolConfig, gpus: int) -> StartTask:
 
 
 def blobfuse_options(*, read_only: bool) -> str:
-    """Options of blobfuse that let the tasks' user in, who is not the one that mounts.
+    """Return blobfuse options that give access to the user of the tasks.
 
-    What another node changed is seen after a minute; a read-only mount keeps the files it fetched
-    for two hours. Options: github.com/Azure/azure-storage-fuse, README and wiki (read 2026-11-21).
+    Changes of other nodes are visible after a minute. A read-only mount caches files for two hours.
+    Options: github.com/Azure/azure-storage-fuse, README and wiki (read 2026-11-21).
     """
     shared = "-o allow_other -o attr_timeout=60 -o entry_timeout=60 -o negative_timeout=10"
     return f"{shared} -o ro --file-cache-timeout-in-seconds=7200" if read_only else shared
@@ -81,7 +88,7 @@ def _driver_wait(pool: PoolConfig) -> int:
 
 
 def _own_script(pool: PoolConfig) -> Iterator[tuple[str, str]]:
-    """Only where there is one: the start task of every other pool stays what it was."""
+    """Yield the variable of the pool's own script, if it has one."""
     if pool.start_script is not None:
         yield "RUNNER_START_SCRIPT", _base64(Path(pool.start_script).read_bytes())
 
@@ -95,7 +102,7 @@ def _preloads(pool: PoolConfig, gpus: int) -> Iterator[str]:
 
 
 def _requirements(recipe: str, gpus: int) -> Iterator[str]:
-    """CUDA's packages are 2 GB: only for nodes that can use them."""
+    """Yield a recipe's requirements; those for GPUs (2 GB) only for nodes with a GPU."""
     folder = BUILTIN_FOLDER / recipe
     keys = read_document(folder / RECIPE_FILE, code="R-RECIPE").data
     for file in sorted(folder.glob("requirements*.txt")):
@@ -107,9 +114,9 @@ def _requirements(recipe: str, gpus: int) -> Iterator[str]:
 def _unknown(pool: PoolConfig, name: str, known: Sequence[str]) -> RunnerError:
     return RunnerError(
         "R-POOL-PRELOAD",
-        f"pool {pool.id!r} is to preload {name!r}, and there is no such recipe",
-        why=f"recipes that come with runner: {', '.join(known)}",
-        fix=near(name, known) or "name one of these, or remove it from preload",
+        f"pool {pool.id!r} preloads {name!r}, which is not a built-in recipe",
+        why=f"built-in recipes: {', '.join(known)}",
+        fix=near(name, known) or "use one of these, or remove it from preload",
         exit_code=ExitCode.PREFLIGHT,
     )
 

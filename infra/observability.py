@@ -1,8 +1,8 @@
-"""Diagnostics of the Batch account in Log Analytics, and alerts on nodes and tasks that fail.
+"""Diagnostics of the Batch account in Log Analytics, and alerts on failed nodes and tasks.
 
 Metric and log names: https://learn.microsoft.com/azure/batch/monitor-batch-reference (2026-08-05,
 read 2026-11-21) and the list of Azure Monitor's metrics that it includes.
-Counts of nodes are averaged and events counted, never summed:
+Node counts are averaged and events are counted; neither is summed:
 https://learn.microsoft.com/azure/batch/batch-diagnostics (read 2026-11-21).
 """
 
@@ -23,9 +23,9 @@ _EVERY = "PT5M"
 
 
 class Observability(pulumi.ComponentResource):
-    """A workspace that keeps the account's logs and metrics, and two alerts.
+    """A workspace for the account's logs and metrics, and two alerts.
 
-    Whoever is named in `emails` is told; when nobody is, the owners of the subscription are.
+    Alerts go to `emails`, or to the owners of the subscription if there are none.
     """
 
     def __init__(
@@ -131,7 +131,15 @@ def action_group(
     emails: Sequence[str],
     opts: pulumi.ResourceOptions,
 ) -> monitor.ActionGroup:
-    """Who is told: the addresses, or where there are none the owners of the subscription."""
+    """Return an action group of the addresses, or of the subscription's owners if there are none.
+
+    Args:
+        name: the resource's name in Pulumi.
+        azure_name: its name in Azure.
+        context: the stack.
+        emails: the receivers.
+        opts: the options of the resource.
+    """
     owners = monitor.ArmRoleReceiverArgs(
         name="owners", role_id=_OWNER, use_common_alert_schema=True
     )

@@ -1,7 +1,7 @@
-"""What a first deployment would create, without Azure, the Pulumi CLI or a sign-in.
+"""A preview of the first deployment, without Azure, the Pulumi CLI or a sign-in.
 
-The program runs against Pulumi's own mock monitor in preview mode: what Azure would compute stays
-unknown, as in a preview by the engine.
+The program runs with Pulumi's mock monitor in preview mode. Values that Azure computes stay
+unknown, as in a preview of the engine.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from infra.stack_config import StackConfig
 from runner.core.prices import PriceTable
 
 _NOBODY = Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER)
-# Where the input is not called after its type; the more particular ones come first.
+# Inputs that are not named after their type, the most specific first.
 _NAME_KEYS = (
     "galleryImageName",
     "imageTemplateName",
@@ -39,7 +39,7 @@ _NAME_KEYS = (
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """One resource; `azure_name` is empty where only Azure knows it."""
+    """A resource that a deployment creates; `azure_name` is empty if only Azure knows it."""
 
     type: str
     name: str
@@ -49,7 +49,16 @@ class Declared:
 
 
 def declared(config: StackConfig, now: datetime, prices: PriceTable) -> list[Declared]:
-    """Every resource of the stack, component by component. Raises what the program raises."""
+    """Return every resource of the stack, grouped by component.
+
+    Args:
+        config: the stack's configuration.
+        now: the time of the deployment, aware.
+        prices: the prices for spend caps.
+
+    Raises:
+        RunnerError: a pool cannot be planned.
+    """
     monitor = _Monitor()
     mocks.set_mocks(monitor.mocks, "runner", config.stack, preview=True, monitor=monitor)
 
@@ -65,7 +74,7 @@ def declared(config: StackConfig, now: datetime, prices: PriceTable) -> list[Dec
 
 class _Mocks(mocks.Mocks):
     def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
-        del args  # what it would become is for Azure to say
+        del args  # outputs stay unknown
         return None, {}
 
     def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]]]:
@@ -95,9 +104,9 @@ class _Monitor(mocks.MockMonitor):
 
 
 def _azure_name(kind: str, inputs: Mapping[str, Any]) -> str:
-    """The input that names the resource itself, such as `poolName` of a Pool.
+    """Return the input that names the resource, such as `poolName` of a Pool.
 
-    A role assignment's is a GUID, which tells nobody anything.
+    It is empty for role assignments, whose names are GUIDs.
     """
     if kind == "RoleAssignment":
         return ""

@@ -1,4 +1,4 @@
-"""What a person may say of one pool in `Pulumi.<stack>.yaml`."""
+"""The configuration of one pool in `Pulumi.<stack>.yaml`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PoolId = Annotated[
         r"^[A-Za-z0-9_-]{1,64}$", "the id of a pool", "letters, digits, _ and -, 64 at most", "t4"
     ),
 ]
-# Below $AZ_BATCH_NODE_MOUNTS_DIR; no part begins with a dot, so none leads out of it.
+# Relative to $AZ_BATCH_NODE_MOUNTS_DIR. No part starts with a dot, so none leaves the folder.
 _MountPath = Annotated[
     str,
     Form(
@@ -48,23 +48,22 @@ _NfsExport = Annotated[
 Scenario = Literal[
     "scale_to_zero", "spot_first_with_dedicated_fallback", "office_hours", "fixed", "formula"
 ]
-# A pool says in its metadata how it scales: the policies let `fixed` and `office_hours` keep nodes.
+# Metadata of a pool with its scenario: the policies let `fixed` and `office_hours` keep nodes.
 SCENARIO = "runner-scenario"
 Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
 
 
 class Section(BaseModel):
-    """A part of the file: a key nobody knows is an error, not a wish.
+    """A part of the file. Unknown keys are errors.
 
-    Defaults that are sections come from `model_construct`: making one otherwise builds a validator
-    for it alone, and the whole file's is built anyway.
+    Defaults that are sections use `model_construct`, which does not build a validator for each.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
 
 
 class OfficeHours(Section):
-    """Days and hours during which a pool keeps its nodes, in a fixed offset from UTC."""
+    """Days and hours during which a pool keeps nodes, with a fixed offset from UTC."""
 
     days: tuple[Weekday, ...] = Field(
         ("mon", "tue", "wed", "thu", "fri"), min_length=1, strict=False
@@ -76,9 +75,9 @@ class OfficeHours(Section):
 
 
 class ImageChoice(Section):
-    """The VM image: Microsoft's GPU image of the marketplace, or a version of the stack's own.
+    """The VM image: Microsoft's GPU image from the marketplace, or one of the stack's gallery.
 
-    `sku` is of the marketplace image only. 2204 is the newest that the Batch team names as
+    `sku` applies to the marketplace image. 2204 is the newest that the Batch team lists as
     supported, until 2027-06-30 (github.com/Azure/Batch issues 166 and 200, read 2026-11-20).
     """
 
@@ -88,12 +87,12 @@ class ImageChoice(Section):
 
 
 class BlobMount(Section):
-    """A container mounted through blobfuse with the pool's identity.
+    """A blob container, mounted with blobfuse and the pool's identity.
 
-    Batch's page excluded Ubuntu 22.04 in 2021-11, with blobfuse 1; today it names Linux as a whole
+    Batch's page excluded Ubuntu 22.04 in 2021-11, with blobfuse 1. Today it lists Linux in general
     (learn.microsoft.com/azure/batch/virtual-file-mount, read 2026-11-21), and the node agent
-    installs blobfuse2. Of several containers, only the first was mounted on 24.04 in 2025-03
-    (github.com/Azure/Batch/issues/190, open, read 2026-11-21): such a pool gets a warning.
+    installs blobfuse2. On 24.04, only the first of several containers was mounted in 2025-03
+    (github.com/Azure/Batch/issues/190, open, read 2026-11-21), so such a pool gets a warning.
     """
 
     kind: Literal["blob"]
@@ -103,7 +102,7 @@ class BlobMount(Section):
 
 
 class FilesMount(Section):
-    """The stack's Azure Files share, over SMB with the account's key."""
+    """The stack's Azure Files share, mounted over SMB with the account key."""
 
     kind: Literal["files"]
     path: _MountPath = "shared"
@@ -121,7 +120,7 @@ class NfsMount(Section):
 Mount = Annotated[BlobMount | FilesMount | NfsMount, Field(discriminator="kind")]
 
 
-# What `docker pull` takes, without blanks: a host, a path, a tag or a digest.
+# An argument of `docker pull`: host, path, and a tag or digest.
 ImageName = Annotated[
     str,
     Field(max_length=255),
@@ -135,14 +134,14 @@ ImageName = Annotated[
 
 
 class PoolConfig(Section):
-    """One pool. Node counts are maxima: every scenario but `fixed` begins with none.
+    """A pool. Node counts are maxima; every scenario except `fixed` starts with no nodes.
 
-    `spend_cap_usd_per_hour` lowers the maxima to what the price table says it buys. `containers`
-    is for tasks that name a container image: the service then refuses every other, and so those of
-    `runner train` (docs of TaskContainerSettings, Batch REST 2025-06-01). `ssh_from` are the
-    addresses, as 203.0.113.0/24, that reach port 22 of its nodes: for `runner ssh` and `exec`.
-    `start_script` is a file beside the stack's, run as root at the end of every start task;
-    `container_images` are on a node before it takes a task that names a container.
+    `spend_cap_usd_per_hour` lowers the maxima to the number of nodes that it pays for. With
+    `containers`, the service refuses tasks without a container image, such as those of
+    `runner train` (docs of TaskContainerSettings, Batch REST 2025-06-01); `container_images` are
+    pulled before a node takes tasks. `ssh_from` lists the address ranges, such as 203.0.113.0/24,
+    that may reach port 22 of the nodes (`runner ssh` and `exec`). `start_script` is a file next to
+    the stack's file; it runs as root at the end of the start task.
     """
 
     id: _PoolId

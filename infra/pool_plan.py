@@ -1,4 +1,4 @@
-"""What a pool will be, decided before anything is declared: size, node counts, formula, image."""
+"""The plan of a pool: VM size, node counts, autoscale formula and image. Pure."""
 
 from __future__ import annotations
 
@@ -56,7 +56,16 @@ class PoolPlan:
 
 
 def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence[PoolPlan]:
-    """Decide every pool. Raises RunnerError for a size, cap or formula that cannot be."""
+    """Return the plan of every pool.
+
+    Args:
+        config: the stack's configuration.
+        prices: they turn a spend cap into a number of nodes.
+        today: a VM size that is retired by then is refused.
+
+    Raises:
+        RunnerError: a VM size, node cap, image or formula is invalid.
+    """
     if config.image is not None:
         _check_builder(machine(config.image.build_vm_size, today))
     return [_plan(pool, config.location, prices, today) for pool in config.pools]
@@ -68,7 +77,7 @@ def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> P
     caps = node_caps(pool, location, prices)
     formula = formula_text(pool, caps)
     if pool.formula is not None:
-        # The language is not loaded for the scenarios, whose texts the tests read with it.
+        # Imported late: tests check the formulas of the scenarios, so these need no check here.
         from infra.formula_check import check_formula  # noqa: PLC0415
 
         check_formula(pool.formula, f"pool {pool.id!r}")
@@ -84,37 +93,37 @@ def _check_builder(size: Machine) -> None:
         raise RunnerError(
             "R-IMAGE-BUILDER",
             f"the VM image cannot be built on {size.vm_size}",
-            why="the image is verified on a GPU that NVIDIA's CUDA driver runs",
+            why="the image is verified on a GPU with NVIDIA's CUDA driver",
             fix="set image.build_vm_size to Standard_NC4as_T4_v3, or remove it",
             exit_code=ExitCode.PREFLIGHT,
         )
 
 
 def _check_size(pool: PoolConfig, size: Machine) -> None:
-    """What the service or a node of that size would refuse later.
+    """Refuse what the service, or a node of that size, would refuse later. Raises RunnerError.
 
     Slots: docs of taskSlotsPerNode, Batch REST 2025-06-01. GRID: the stack's own image has the CUDA
-    driver (custom_image/steps/30-driver.sh), and sizes with a part of a GPU take the GRID driver:
+    driver (custom_image/steps/30-driver.sh), and sizes with a fraction of a GPU need GRID:
     https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup (read 2026-11-21)
     """
     most = min(4 * size.vcpus, 256)
     problem: tuple[str, str, str] | None = None
     if pool.slots > most:
-        why = f"Batch takes four slots a vCPU and 256 in all: {most} for {size.vm_size}"
-        problem = "SLOTS", f"wants {pool.slots} slots a node", why
+        why = f"Batch allows 4 slots per vCPU, at most 256: {most} for {size.vm_size}"
+        problem = "SLOTS", f"has too many slots per node: {pool.slots}", why
     if size.driver == "grid" and pool.image.source == "gallery":
         why = (
             f"{size.vm_size} needs NVIDIA's GRID driver, and the stack's image has the CUDA driver"
         )
-        problem = "IMAGE", "cannot take the stack's own image", why
+        problem = "IMAGE", "cannot use the stack's own image", why
     if size.driver != "cuda" and "sku" in pool.image.model_fields_set:
-        why = f"{size.vm_size} takes Ubuntu 24.04 of the marketplace"
-        problem = "IMAGE", "cannot choose image.sku", why
+        why = f"{size.vm_size} uses Ubuntu 24.04 from the marketplace"
+        problem = "IMAGE", "cannot set image.sku", why
     if problem is not None:
         code, what, why = problem
         fixes = {
             "SLOTS": f"set slots to {most} or less",
-            "IMAGE": "remove image, or take a vm_size with the CUDA driver",
+            "IMAGE": "remove image, or use a vm_size with the CUDA driver",
         }
         raise RunnerError(
             f"R-POOL-{code}",
@@ -128,17 +137,17 @@ def _check_size(pool: PoolConfig, size: Machine) -> None:
 def _no_containers(pool: PoolConfig, image: MarketplaceImage) -> RunnerError:
     return RunnerError(
         "R-POOL-CONTAINERS",
-        f"pool {pool.id!r} wants containers, and its image has no container runtime",
-        why=f"{pool.vm_size} takes {image.publisher}'s {image.offer} of the marketplace",
+        f"pool {pool.id!r} has containers: true, but its image has no container runtime",
+        why=f"{pool.vm_size} uses the marketplace image {image.publisher}/{image.offer}",
         fix="set image: {source: gallery} to use the stack's own image, or remove containers",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def _marketplace(pool: PoolConfig, size: Machine) -> MarketplaceImage:
-    """Microsoft's HPC image has the CUDA driver; GRID drivers and CPU sizes take plain Ubuntu.
+    """Return Microsoft's HPC image for sizes with the CUDA driver, else plain Ubuntu.
 
-    The extension is on Batch's list and knows GRID for the A10 on 24.04:
+    Batch supports the driver extension, which installs GRID for the A10 on Ubuntu 24.04:
     https://learn.microsoft.com/azure/batch/create-pool-extensions and the resources file of
     github.com/Azure/azhpc-extensions (both read 2026-11-21).
     """

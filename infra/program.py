@@ -1,4 +1,4 @@
-"""The whole environment: configuration in, resources and one versioned contract out."""
+"""The Pulumi program: declares the resources of a stack and exports the fields of StackOutputs."""
 
 from __future__ import annotations
 
@@ -36,17 +36,22 @@ _KINDS = {
     "group": authorization.PrincipalType.GROUP,
     "service_principal": authorization.PrincipalType.SERVICE_PRINCIPAL,
 }
-# What azure-native signs in with when it is not a person.
+# Set when azure-native signs in as a service principal or a managed identity.
 _MACHINE_SIGN_IN = ("ARM_CLIENT_ID", "ARM_USE_MSI", "ARM_USE_OIDC")
 
 _FALLBACK = "spot_first_with_dedicated_fallback"
 
 
 def program(folder: Path) -> None:
-    """Declare the stack that is selected; what Pulumi runs. An error is text, without a trace.
+    """Declare the selected stack and export its outputs. Pulumi runs this.
 
-    `folder` holds `Pulumi.<stack>.yaml`, whose lines errors name. Prices are those that runner's
-    own commands use, so that a spend cap buys as many nodes as `runner check` said.
+    The prices are those that `runner check` uses, so a spend cap gives the same number of nodes.
+
+    Args:
+        folder: holds `Pulumi.<stack>.yaml`; errors name its lines.
+
+    Raises:
+        pulumi.RunError: an error of ours, which Pulumi prints without a trace.
     """
     try:
         prices = load_price_table(runner_home(os.environ))
@@ -60,24 +65,32 @@ def program(folder: Path) -> None:
 def declare(
     config: StackConfig, deployer: Operator, now: datetime, prices: PriceTable | None = None
 ) -> Mapping[str, pulumi.Input[Any]]:
-    """Declare all resources; returns the fields of StackOutputs.
+    """Declare all resources and return the fields of StackOutputs.
 
-    Every pool is decided first: an impossible one raises RunnerError before a resource exists.
-    Without `prices` the shipped ones count.
+    All pools are planned first, so an invalid one fails before any resource is declared.
+
+    Args:
+        config: the stack's configuration.
+        deployer: who deploys; may submit runs like the configured operators.
+        now: the date that budgets and retirements are compared with, aware.
+        prices: None uses the price table of the package.
+
+    Raises:
+        RunnerError: a pool cannot be planned.
     """
     plans = plan_pools(config, prices or load_price_table(None), now.date())
     return _Stack(config, deployer, now).declare(plans)
 
 
 class _Stack:
-    """The order in which things are declared."""
+    """Declares the components of one stack, in the order of their dependencies."""
 
     def __init__(self, config: StackConfig, deployer: Operator, now: datetime) -> None:
         self._config = config
         self._now = now
         names = Names(config.stack, config.subscription_id)
         tags = {"app": "runner", "stack": config.stack, **config.tags}
-        # The group goes with its storage account: both are protected, or neither could stay.
+        # Deleting the group would delete the protected storage account, so both are protected.
         group = resources.ResourceGroup(
             "group",
             resource_group_name=names.resource_group,
@@ -89,7 +102,7 @@ class _Stack:
         self._operators = _operators(config, deployer)
 
     def declare(self, plans: Sequence[PoolPlan]) -> Mapping[str, pulumi.Input[Any]]:
-        """Everything, and what it exports."""
+        """Declare all components and return the exports."""
         config, context = self._config, self._context
         MonthlyBudget("monthly-budget", context, config.budget, self._now.date())
         store = DataStore("data-store", context, config.storage)
@@ -139,7 +152,7 @@ class _Stack:
     def _exports(
         self, plans: Sequence[PoolPlan], around: PoolSurroundings
     ) -> Mapping[str, pulumi.Input[Any]]:
-        """The fields of StackOutputs: a test holds the two together."""
+        """Return the fields of StackOutputs. A test parses them as StackOutputs."""
         store, nodes = around.store, around.identities.nodes
         return {
             "contract_version": CONTRACT_VERSION,
@@ -176,16 +189,16 @@ def _pool_output(plan: PoolPlan) -> PoolOutput:
 
 
 def _task_nodes(plan: PoolPlan) -> int:
-    """A multi-instance task needs nodes that reach one another, each for itself alone."""
+    """Return how many nodes one task may span: 1 without communication or with several slots."""
     if not plan.pool.inter_node_communication or plan.pool.slots > 1:
         return 1
     spot, dedicated = plan.caps.spot, plan.caps.dedicated
-    # One kind takes over from the other: they are not surely there together.
+    # One kind replaces the other, so both may not be available at the same time.
     return max(spot, dedicated) if plan.pool.scenario == _FALLBACK else spot + dedicated
 
 
 def _capacity(plan: PoolPlan) -> str:
-    """`mixed` has nodes of both kinds, and nothing says on which a task comes to run."""
+    """Return the kind of the nodes; `mixed` does not determine which kind runs a task."""
     if plan.pool.scenario == _FALLBACK and plan.caps.dedicated:
         return "spot-then-dedicated"
     if plan.caps.spot and plan.caps.dedicated:
@@ -196,7 +209,7 @@ def _capacity(plan: PoolPlan) -> str:
 def _selected_config(folder: Path) -> StackConfig:
     stack = pulumi.get_stack()
     ours, azure = pulumi.Config("runner"), pulumi.Config("azure-native")
-    # All that there are, for a key that nobody knows is a mistake of whoever wrote it.
+    # All keys, also unknown ones, so that the parser can refuse them.
     given = (key.partition(":") for key in {**get_config_env(), **CONFIG.get()})
     values = {name: _value(ours, name) for whose, _, name in given if whose == "runner"}
     values["location"] = azure.get("location")
@@ -212,13 +225,13 @@ def _value(config: pulumi.Config, key: str) -> Any:
 
 
 def _operators(config: StackConfig, deployer: Operator) -> list[Operator]:
-    """Everybody once: a second assignment of the same role is an error in Azure."""
+    """Return each operator once; Azure refuses a second assignment of the same role."""
     named = [Operator(found.id, _KINDS[found.kind]) for found in config.operators]
     return list({found.name: found for found in (deployer, *named)}.values())
 
 
 def _deployer() -> Operator:
-    """Who is signed in; Azure's answer does not say whether that is a person."""
+    """Return who is signed in. Azure does not say whether it is a user, so the settings decide."""
     found = authorization.get_client_config()
     configured = pulumi.Config("azure-native")
     machine = any(configured.get(name) for name in ("clientId", "useMsi", "useOidc"))

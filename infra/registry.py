@@ -1,4 +1,4 @@
-"""The stack's container registry: pools pull from it, operators push what `images/` builds."""
+"""The container registry of the stack. Pools pull from it; operators push images to it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _ACR_PUSH = "8311e382-0749-4cb8-b61a-304f252e45ec"
 
 
 class Registry(pulumi.ComponentResource):
-    """An Azure Container Registry that knows identities only: no admin user, no anonymous pull.
+    """An Azure Container Registry without an admin user and without anonymous pull.
 
-    Basic includes 10 GiB, more is charged by the day:
+    The Basic SKU includes 10 GiB; more storage is charged per day:
     https://learn.microsoft.com/azure/container-registry/container-registry-skus (read 2026-11-21)
-    `ready` is what pools that pull from it must wait for.
+    Pools that pull from the registry must depend on `ready`.
     """
 
     def __init__(
@@ -33,7 +33,15 @@ class Registry(pulumi.ComponentResource):
         pushers: Sequence[Operator],
         opts: pulumi.ResourceOptions | None = None,
     ) -> None:
-        """`puller` is the principal of the pools' identity, `pushers` are the operators."""
+        """Declare the registry.
+
+        Args:
+            name: the component's name in Pulumi.
+            context: the stack.
+            puller: the principal id of the nodes' identity, which may pull.
+            pushers: the operators, who may push.
+            opts: the options of the component.
+        """
         super().__init__("runner:infra:Registry", name, None, opts)
         child = pulumi.ResourceOptions(parent=self)
         self.registry = containerregistry.Registry(
@@ -48,7 +56,7 @@ class Registry(pulumi.ComponentResource):
             opts=child,
         )
         self.login_server = self.registry.login_server
-        # A pool that prefetches images before this is granted has unusable nodes.
+        # Nodes become unusable if their pool prefetches images before this role is assigned.
         self.ready: pulumi.Resource = assign_role(
             "nodes-pull-images",
             context,

@@ -1,4 +1,4 @@
-"""`Pulumi.<stack>.yaml` as typed values: everything a person may say of an environment."""
+"""`Pulumi.<stack>.yaml` as typed values: the configuration of a stack."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ _CODE = "R-STACK-CONFIG"
 # https://learn.microsoft.com/azure/azure-resource-manager/management/resource-name-rules
 # (read 2026-11-21)
 _ACCOUNT_NAME = re.compile(r"[a-z0-9]{3,24}")
-# Names without <>%&\\?/ and the prefixes that Azure keeps for itself; 50 a resource, of which ours
-# and those of an image's versions are up to 8. A storage account's names are the shortest.
+# Tag names have no <>%&\\?/ and no prefix that Azure reserves. A resource may have 50 tags, of
+# which we set up to 8 (image versions). The limit of 128 characters is that of storage accounts.
 # https://learn.microsoft.com/azure/azure-resource-manager/management/tag-resources
 # (2022-03-15, read 2026-11-21)
 _TAG_NAME = re.compile(r"(?!microsoft|azure|windows)[^<>%&\\?/]{1,128}", re.IGNORECASE)
@@ -36,7 +36,7 @@ _Email = Annotated[
     Form(
         r"^[^@\s]+@[^@\s]+\.[^@\s]+$",
         "an e-mail address",
-        "one @ and a dot behind it",
+        "one @, and a dot after it",
         "team@company.example",
     ),
 ]
@@ -70,9 +70,9 @@ _Location = Annotated[
 
 
 class StorageConfig(Section):
-    """The storage account. A file share needs the account's keys, which are off without it.
+    """The storage account. Account keys are enabled only with a file share, which needs them.
 
-    `shared_keys` may only say what is so: `false` is a promise that no share breaks.
+    `shared_keys` must agree with that; `false` makes sure that no file share is added.
     """
 
     account_name: str | None = None
@@ -83,24 +83,24 @@ class StorageConfig(Section):
 
 
 class NetworkConfig(Section):
-    """A virtual network of the stack's own, with a NAT gateway for what nodes download."""
+    """A virtual network for the pools, with a NAT gateway for outbound traffic."""
 
     address_space: str = "10.20.0.0/16"
     pool_subnet: str = "10.20.0.0/20"
 
 
 class ImageConfig(Section):
-    """The stack's own VM image, verified on a GPU: `build_vm_size` must have one."""
+    """The stack's own VM image. It is verified on a GPU, so `build_vm_size` must have one."""
 
     build_vm_size: str = "Standard_NC4as_T4_v3"
     replicate_to: tuple[str, ...] = Field(default=(), strict=False)
 
 
 class BudgetConfig(Section):
-    """A monthly budget: it notifies, it does not stop spending.
+    """A monthly budget. It notifies but does not stop spending.
 
-    Azure takes five notifications, thresholds of 0 to 1000 (docs of Budget, azure-native 3.29): one
-    is for the forecast.
+    Azure allows five notifications with thresholds from 0 to 1000 (docs of Budget, azure-native
+    3.29); one is used for the forecast.
     """
 
     usd_per_month: float = Field(default=100, gt=0, strict=False)
@@ -111,7 +111,7 @@ class BudgetConfig(Section):
 
 
 class ObservabilityConfig(Section):
-    """Diagnostics to Log Analytics, and alerts to `emails`."""
+    """Diagnostics in Log Analytics, and alerts to `emails`."""
 
     retention_days: int = Field(default=30, ge=30, le=730)
     emails: tuple[_Email, ...] = Field(default=(), strict=False)
@@ -125,9 +125,9 @@ class OperatorConfig(Section):
 
 
 class StackConfig(Section):
-    """One environment. `operators` may submit, beside who deploys.
+    """The configuration of a stack. `operators` may submit runs, as may whoever deploys.
 
-    `nodes_add_tasks` lets nodes add tasks to jobs, for schedules of several tasks.
+    `nodes_add_tasks` lets nodes add tasks to jobs, which schedules of several tasks need.
     """
 
     stack: _StackName
@@ -146,15 +146,30 @@ class StackConfig(Section):
 
 
 def parse_stack_config(values: Mapping[str, Any], *, stack: str, file: Path) -> StackConfig:
-    """Check the values of `file`'s `runner:` keys, with `location` and `subscription_id` added.
+    """Return the checked configuration of a stack.
 
-    Raises RunnerError naming the file, the line when the file can be read, and the field.
+    Args:
+        values: the `runner:` keys without prefix, `location` and `subscription_id`.
+        stack: the name of the stack.
+        file: the file that the values came from, for errors.
+
+    Raises:
+        RunnerError: a value is missing or invalid; it names the file, the field and, if the file
+            can be read, the line.
     """
     return _checked(values, stack, file)
 
 
 def load_stack_config(file: Path, *, environment: Mapping[str, str]) -> StackConfig:
-    """Read `Pulumi.<stack>.yaml` without Pulumi; what it lacks comes from the ARM_ variables."""
+    """Return the checked configuration of `Pulumi.<stack>.yaml`, read without Pulumi.
+
+    Args:
+        file: the stack's file.
+        environment: ARM_LOCATION and ARM_SUBSCRIPTION_ID are used if the file has neither.
+
+    Raises:
+        RunnerError: the file cannot be read, or a value is missing or invalid.
+    """
     raw: object = read_document(file, code=_CODE).data.get("config", {})
     config = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     named = ((str(key).partition(":"), value) for key, value in config.items())
@@ -173,10 +188,10 @@ def _checked(values: Mapping[str, Any], stack: str, file: Path) -> StackConfig:
         if not values.get(key):
             raise RunnerError(
                 f"{_CODE}-MISSING",
-                f"{file.name} does not say the {key.replace('_id', '')}",
+                f"{file.name} does not set the {key.replace('_id', '')}",
                 why=f"azure-native:{setting} is not set for stack {stack!r}",
-                fix=f"under config: of {file.name} write azure-native:{setting}: VALUE "
-                f"(or pulumi config set azure-native:{setting} VALUE --stack {stack})",
+                fix=f"add azure-native:{setting}: VALUE under config: in {file.name} "
+                f"(or run `pulumi config set azure-native:{setting} VALUE --stack {stack}`)",
                 exit_code=ExitCode.PREFLIGHT,
             )
     config = check_document(document, StackConfig, code=_CODE)
@@ -187,9 +202,9 @@ def _checked(values: Mapping[str, Any], stack: str, file: Path) -> StackConfig:
 
 
 def _runner_tree(file: Path) -> Any:
-    """The file's lines under the names of our keys, so that an error can say where.
+    """Return the file's YAML tree with our keys, so that errors can name lines.
 
-    None if it cannot be read: its values came from Pulumi.
+    None if it cannot be read, because the values may come from Pulumi.
     """
     from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415  only for errors
 
@@ -217,34 +232,34 @@ def _contradictions(config: StackConfig) -> Iterator[_Problem]:
     if storage.account_name is not None and not _ACCOUNT_NAME.fullmatch(storage.account_name):
         yield (
             ("storage", "account_name"),
-            f"{storage.account_name!r} is not the name of a storage account",
-            "use 3 to 24 lower-case letters and digits, or leave it out",
+            f"invalid storage account name {storage.account_name!r}",
+            "use 3 to 24 lower-case letters and digits, or remove it",
         )
     if storage.file_share_gib is not None and storage.shared_keys is False:
         yield (
             ("storage", "file_share_gib"),
-            "a share is asked for while shared_keys is false",
-            "an SMB mount signs in with an account key: remove one of the two",
+            "a file share needs account keys, but shared_keys is false",
+            "remove file_share_gib or shared_keys",
         )
     if storage.file_share_gib is None and storage.shared_keys:
         yield (
             ("storage", "shared_keys"),
-            "keys are asked for while there is no file share, which alone needs them",
+            "account keys are enabled only with a file share, and there is none",
             "remove it, or set file_share_gib",
         )
     thresholds = config.budget.thresholds_percent
     if len(set(thresholds)) < len(thresholds):
-        yield ("budget", "thresholds_percent"), "one is named twice", "name each once"
+        yield ("budget", "thresholds_percent"), "duplicate threshold", "list each threshold once"
     yield from _network_contradictions(config)
     yield from _tag_contradictions(("tags",), config.tags, _OUR_TAGS)
     if not config.pools:
-        yield ("pools",), "there is no pool", "add one: - id: t4"
+        yield ("pools",), "no pool", "add one: - id: t4"
     seen: dict[str, str] = {}
     for number, pool in enumerate(config.pools):
         where = ("pools", number)
         if (first := seen.setdefault(pool.id.lower(), pool.id)) is not pool.id:
-            what = f"two pools are called {first!r} (case does not count)"
-            yield (*where, "id"), what, "give each pool an id of its own"
+            what = f"two pools have the id {first!r} (case is ignored)"
+            yield (*where, "id"), what, "give each pool a unique id"
         yield from _tag_contradictions((*where, "tags"), pool.tags, (*_OUR_TAGS, *config.tags))
         problems = (_pool_contradictions(pool), _missing_parts(config, pool))
         for key, what, fix in chain(*problems, _ssh_contradictions(config, pool)):
@@ -264,59 +279,67 @@ def _network_contradictions(config: StackConfig) -> Iterator[_Problem]:
     space, subnet = found["address_space"], found["pool_subnet"]
     if not subnet.subnet_of(space):
         what = f"{subnet} is not inside address_space {space}"
-        yield ("network", "pool_subnet"), what, "take a part of the address space"
-    # Azure keeps five addresses of a subnet, and one must be left for a node.
+        yield ("network", "pool_subnet"), what, "use a part of the address space"
+    # Azure reserves five addresses of a subnet, and a node needs one.
     # https://learn.microsoft.com/azure/virtual-network/virtual-networks-faq (read 2026-11-21)
     if subnet.prefixlen > 29:
         what = f"{subnet} has no address for a node"
-        yield ("network", "pool_subnet"), what, "Azure takes /29 or larger"
+        yield ("network", "pool_subnet"), what, "use /29 or larger"
 
 
 def _tag_contradictions(
     where: tuple[int | str, ...], tags: Mapping[str, str], taken: Collection[str]
 ) -> Iterator[_Problem]:
-    """Names are compared without case, so `Team` and `team` would be one tag twice."""
+    """Yield the problems of tags, whose names are compared without case."""
     exact = set(taken) - set(_OUR_TAGS)
     others = Counter(name.lower() for name in {*tags, *taken})
     for name, value in tags.items():
         if not _TAG_NAME.fullmatch(name) or len(value) > 256:
-            what = f"Azure takes no tag {name[:40]!r} with a value of {len(value)} characters"
-            yield where, what, "up to 128 characters without <>%&\\?/, values up to 256"
+            what = f"Azure refuses tag {name[:40]!r} with a value of {len(value)} characters"
+            yield where, what, "use up to 128 characters without <>%&\\?/, and 256 for values"
         elif name.lower() in _OUR_TAGS or (others[name.lower()] > 1 and name not in exact):
-            yield where, f"there is a tag {name!r} already (case does not count)", "rename one"
+            yield where, f"duplicate tag {name!r} (case is ignored)", "rename one"
     if len({*tags, *taken}) > _MAX_TAGS:
-        yield where, f"{len({*tags, *taken})} tags", f"a resource may have {_MAX_TAGS} of yours"
+        yield where, f"{len({*tags, *taken})} tags", f"use at most {_MAX_TAGS} tags a resource"
 
 
 def _pool_contradictions(pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
     if pool.max_spot + pool.max_dedicated < 1:
-        yield "max_spot", "it may never have a node", "set max_spot or max_dedicated to 1 or more"
+        yield "max_spot", "it can have no node", "set max_spot or max_dedicated to 1 or more"
     if (pool.scenario == "formula") != (pool.formula is not None):
-        yield "scenario", "scenario 'formula' and the key formula go together", "give both or none"
+        yield (
+            "scenario",
+            "scenario 'formula' and the key formula go together",
+            "set both or neither",
+        )
     if (pool.scenario == "office_hours") != (pool.office_hours is not None):
-        yield "scenario", "scenario and key office_hours go together", "give both or none"
+        yield "scenario", "scenario and key office_hours go together", "set both or neither"
     if pool.office_hours is not None and (what := _clock_problem(pool.office_hours)):
-        yield "office_hours", what, "as start: '08:00', end: '18:00', utc_offset_hours: 1"
+        yield (
+            "office_hours",
+            what,
+            "use for example start: '08:00', end: '18:00', utc_offset_hours: 1",
+        )
     both = pool.max_spot > 0 and pool.max_dedicated > 0
     if pool.scenario == "spot_first_with_dedicated_fallback" and not both:
         fix = "set max_spot and max_dedicated to 1 or more"
-        yield "scenario", "a fallback needs both kinds of node", fix
+        yield "scenario", "a fallback needs spot and dedicated nodes", fix
     if pool.scenario in ("scale_to_zero", "office_hours") and both:
         fix = "set one of the two to 0, or use spot_first_with_dedicated_fallback"
-        yield "max_dedicated", f"{pool.scenario} uses one kind of node", fix
+        yield "max_dedicated", f"{pool.scenario} uses either spot or dedicated nodes", fix
     if pool.inter_node_communication and pool.max_spot + pool.max_dedicated > 100:
         # https://learn.microsoft.com/azure/batch/batch-quota-limit (read 2026-11-21)
-        fix = "lower max_spot or max_dedicated, or make two pools"
-        yield "max_spot", "a pool with inter_node_communication has 100 nodes at most", fix
+        fix = "lower max_spot or max_dedicated, or declare two pools"
+        yield "max_spot", "a pool with inter_node_communication has at most 100 nodes", fix
     if pool.image.source == "gallery" and "sku" in pool.image.model_fields_set:
-        what = "image.sku is of the marketplace image, and this pool takes the gallery's"
+        what = "image.sku applies to marketplace images, but the image is in the gallery"
         yield "image", what, "remove image.sku"
     if pool.container_images and not pool.containers:
         fix = "set containers: true, or remove container_images"
-        yield "container_images", "they are for tasks in containers, and it takes none", fix
+        yield "container_images", "they need containers: true", fix
     paths = [mount.path.lower() for mount in pool.mounts]
     if len(set(paths)) < len(paths):
-        yield "mounts", "two mounts have the same path", "give each mount a path of its own"
+        yield "mounts", "two mounts have the same path", "give each mount a unique path"
 
 
 def _ssh_contradictions(config: StackConfig, pool: PoolConfig) -> Iterator[tuple[str, str, str]]:
@@ -326,16 +349,16 @@ def _ssh_contradictions(config: StackConfig, pool: PoolConfig) -> Iterator[tuple
         except ValueError as err:
             yield "ssh_from", str(err), "write addresses as 203.0.113.7/32"
     if pool.ssh_from and config.network is not None:
-        what = "nodes in the stack's network have no public address to reach"
-        yield "ssh_from", what, "remove it; runner ssh takes their private address, through a VPN"
+        what = "nodes in the stack's network have no public address"
+        yield "ssh_from", what, "remove it; use `runner ssh` through a VPN"
 
 
 def _clock_problem(hours: OfficeHours) -> str | None:
     if hours.start == hours.end:
-        return "they begin and end at the same time"
+        return "start and end are the same time"
     moments = (hours.start, hours.end)
     if any(moment.tzinfo or moment.second or moment.microsecond for moment in moments):
-        return "start and end are hours and minutes, without seconds and zone"
+        return "start and end must be hours and minutes, without seconds or time zone"
     return None
 
 
@@ -343,16 +366,16 @@ def _missing_parts(config: StackConfig, pool: PoolConfig) -> Iterator[tuple[str,
     if pool.image.source == "gallery" and config.image is None:
         yield (
             "image",
-            "its image comes from the gallery, and this stack has none",
+            "its image is in the gallery, but the stack has no gallery",
             "add runner:image: {}, or set image.source to marketplace",
         )
     for mount in pool.mounts:
         if isinstance(mount, FilesMount) and config.storage.file_share_gib is None:
             yield (
                 "mounts",
-                "it mounts the file share, and this stack has none",
+                "it mounts the file share, but the stack has none",
                 "set storage.file_share_gib, or mount a container with kind: blob",
             )
         if isinstance(mount, BlobMount) and mount.container not in CONTAINERS:
-            what = f"there is no container {mount.container!r}"
-            yield "mounts", what, f"the stack has {', '.join(CONTAINERS)}"
+            what = f"unknown container {mount.container!r}"
+            yield "mounts", what, f"use one of {', '.join(CONTAINERS)}"

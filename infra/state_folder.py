@@ -1,4 +1,4 @@
-"""The state folder, looked at without the engine: what a killed one left, whether there is any."""
+"""The state folder, without the engine: locks of killed engines, and whether a stack exists."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ _LOGIN_FILE = ".pulumi/credentials.json"
 
 
 def release_dead(backend: str | None, stack: str) -> None:
-    """Remove locks of the stack whose engine ran on this machine and is gone.
+    """Remove the stack's locks whose engine ran on this machine and has ended.
 
-    Pulumi leaves its lock when it is killed, and never looks whether its owner lives; without this
-    the next deployment would have to begin with `pulumi cancel`. Other backends are left alone.
+    A killed Pulumi leaves its lock, and Pulumi does not check whether the owner still runs. Without
+    this, `pulumi cancel` would be needed before the next deployment. Backends that are not folders
+    are left alone.
     """
     folder = _folder(backend)
     if folder is None:
@@ -32,7 +33,7 @@ def release_dead(backend: str | None, stack: str) -> None:
 
 
 def has_stack(backend: str | None, stack: str) -> bool | None:
-    """Whether the folder has a state of the stack; None where the state is not in a folder."""
+    """Return whether the folder has a state of the stack; None if the backend is not a folder."""
     folder = _folder(backend)
     if folder is None:
         return None
@@ -41,9 +42,9 @@ def has_stack(backend: str | None, stack: str) -> bool | None:
 
 
 def state_backend(home: Path, env: Mapping[str, str]) -> str | None:
-    """Where state is kept: what the environment says, else a folder of `home`.
+    """Return the URL of the state: PULUMI_BACKEND_URL, else a folder of `home`.
 
-    None where Pulumi is signed in: then its own files say.
+    None if Pulumi is signed in to a backend, which its own files name.
     """
     if env.get("PULUMI_BACKEND_URL"):
         return env["PULUMI_BACKEND_URL"]
@@ -51,7 +52,7 @@ def state_backend(home: Path, env: Mapping[str, str]) -> str | None:
 
 
 def _folder(backend: str | None) -> Path | None:
-    """`file:///path`, or `file://~` (what `pulumi login --local` keeps): others are Pulumi's."""
+    """Return the folder of `file:///path` or `file://~` (`pulumi login --local`), else None."""
     parts = urlsplit(backend or "")
     if parts.scheme != "file" or parts.netloc not in {"", "~"}:
         return None
@@ -70,7 +71,7 @@ def _is_dead(path: Path) -> bool:
 
 
 def _is_running(pid: int) -> bool:
-    """Whether an engine has this pid: not a zombie, and not another program that got it since."""
+    """Return whether the process is an engine, not a zombie or another program with its pid."""
     if sys.platform == "win32":  # signal 0 would end the process there
         return True
     if Path("/proc/self/stat").exists():

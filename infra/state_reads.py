@@ -1,4 +1,4 @@
-"""The state as Pulumi reads it, while another engine may be writing it."""
+"""Read the state while another engine may be writing it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ T = TypeVar("T")
 
 
 def read_whole(read: Callable[[], T]) -> T:
-    """What `read` finds in the state.
+    """Return the result of `read`, retried while the state is half-written.
 
-    A state in a folder is written in place, and what only reads takes no lock: half of one is read
-    once more, a few times. Raises CommandError, also when it stays half.
+    The engine writes a state folder in place, and a reader takes no lock.
+
+    Raises:
+        CommandError: `read` failed otherwise, or the state stayed half-written.
     """
     for pause_s in _PAUSES_S:
         try:

@@ -1,8 +1,9 @@
-"""What an engine that was killed had begun to make: the next one looks whether Azure has it.
+"""Import resources whose creation a killed engine did not see finish.
 
-Azure finishes what it was asked for, and the state says only that it was begun. azure-native makes
-nothing that exists ("cannot create already existing resource", `CanCreate` of
-github.com/pulumi/pulumi-azure-native, read 2026-11-21): every later deployment would fail.
+Azure completes a request although the engine was killed, and the state has only a pending
+operation. azure-native refuses to create a resource that exists ("cannot create already existing
+resource", `CanCreate` of github.com/pulumi/pulumi-azure-native, read 2026-11-21), so every later
+deployment would fail.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from infra.state_reads import read_whole
 
 _KEY = "azure-native:subscriptionId"
 _GROUP = "resources:ResourceGroup"
-_HALF = "pendingReplacement"  # deleted, and the new one not made yet
-# Paths of ARM ids; braces are names of inputs. Those without a provider in front are in a group.
+_HALF = "pendingReplacement"  # deleted, and its replacement not created yet
+# Paths of ARM ids, with the names of inputs in braces.
 _SCOPED: Mapping[str, str] = {
     "authorization:RoleAssignment": (
         "{scope}/providers/Microsoft.Authorization/roleAssignments/{roleAssignmentName}"
@@ -60,7 +61,13 @@ _IN_GROUP: Mapping[str, str] = {
 
 
 def arm_id(kind: str, inputs: Mapping[str, Any], subscription: str) -> str | None:
-    """The id of a resource such as `azure-native:batch:Pool`; None where that cannot be told."""
+    """Return the ARM id of a resource, or None if its type or an input is unknown.
+
+    Args:
+        kind: the type, such as `azure-native:batch:Pool`.
+        inputs: the resource's inputs in the state.
+        subscription: the subscription id.
+    """
     _, _, short = kind.partition(":")
     group = f"/subscriptions/{subscription}/resourceGroups/{{resourceGroupName}}"
     path = _SCOPED.get(short) or (group if short == _GROUP else None)
@@ -73,7 +80,7 @@ def arm_id(kind: str, inputs: Mapping[str, Any], subscription: str) -> str | Non
 
 
 def look_for_unfinished(stack: auto.Stack) -> None:
-    """Enter what was begun into the state as if it were made; what Azure lacks goes out again."""
+    """Add pending creations to the state, then refresh, which drops those that Azure lacks."""
     state = read_whole(stack.export_stack)
     known: dict[str, Any] = dict(state.deployment or {})
     begun = [each for each in known.get("pending_operations") or () if each["type"] == "creating"]
@@ -85,7 +92,7 @@ def look_for_unfinished(stack: auto.Stack) -> None:
     for each in begun:
         resource: dict[str, Any] = each["resource"]
         where = arm_id(resource["type"], resource.get("inputs") or {}, subscription)
-        # The old one, to be deleted once the new one is there: the state must not lose it.
+        # The state must keep the old resource until its replacement exists.
         if where is not None and resource["urn"] not in alive:
             found[resource["urn"]] = {**resource, "id": where}
     if not found:
@@ -101,10 +108,10 @@ def look_for_unfinished(stack: auto.Stack) -> None:
 def _with_begun(
     resources: Iterable[dict[str, Any]], found: Mapping[str, dict[str, Any]]
 ) -> list[dict[str, Any]]:
-    """The state's resources; none may come before one that it depends on.
+    """Return the state's resources, each after the ones that it depends on.
 
-    A replacement that was killed between its halves has left the old one there, marked: its place,
-    before all that depend on it, is taken.
+    A replacement that was killed half-way has left the old resource, marked. The new one takes its
+    place, which is before its dependents.
     """
     ordered = {each["urn"]: each for each in found.values()}
     listed: list[dict[str, Any]] = []
@@ -115,12 +122,12 @@ def _with_begun(
 
 
 def _is_gone(resource: Mapping[str, Any]) -> bool:
-    """Whether the state keeps it only until its replacement is made, or until it is deleted."""
+    """Return whether the state keeps the resource only until it is replaced or deleted."""
     return bool(resource.get(_HALF) or resource.get("delete"))
 
 
 def _subscription(stack: auto.Stack, resources: Any) -> str:
-    """The one of the stack's other resources; where its group is the first, that of its file."""
+    """Return the subscription id of any existing resource, else the configured one."""
     for each in resources:
         parts = str(each.get("id", "")).split("/")
         if parts[:2] == ["", "subscriptions"]:

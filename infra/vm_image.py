@@ -1,7 +1,7 @@
-"""The stack's own VM image: gallery, definition, and the template that builds versions of it.
+"""The VM image of the stack: gallery, image definition, and the template that builds versions.
 
-The stack declares how an image is built and never builds one: `runner image build` runs the
-template, see docs/decisions/0007-the-image-is-built-by-a-command.md.
+A deployment declares the template but builds no image; `runner image build` does. See
+docs/decisions/0007-the-image-is-built-by-a-command.md.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from infra.stack_config import ImageConfig
 __all__ = ["ImageFactory", "scripts_hash", "template_steps"]
 
 DEFINITION = "runner-gpu"
-# Compute Gallery Artifacts Publisher: galleries/* and nothing that makes a machine.
+# Compute Gallery Artifacts Publisher: galleries/*, without the right to create VMs.
 # https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/compute
 # (read 2026-11-21);
-# Azure's own modules give Image Builder's identity this role on the gallery, and no other
+# Azure's own modules assign Image Builder's identity this role on the gallery and no other
 # (github.com/Azure/bicep-registry-modules, virtual-machine-images, read 2026-11-21).
 _GALLERY_PUBLISHER = "85a2d0d9-2eba-4c9c-b355-11c2cc0788ab"
-# The default: it covers validation and the copies to other regions, too (docs of
+# The default; it includes validation and replication to other regions (docs of
 # `build_timeout_in_minutes`, azure-native 3.29).
 _TIMEOUT_MINUTES = 240
-# Ubuntu's image has 30 GB; CUDA's toolkit takes 8 of them. Nodes get the same disk.
+# Ubuntu's image has 30 GB, of which the CUDA toolkit needs 8. Nodes get the same disk size.
 _OS_DISK_GB = 64
 _VERIFY = f"sudo {ON_THE_MACHINE}/verify.sh"
 
@@ -44,9 +44,9 @@ _VERIFY = f"sudo {ON_THE_MACHINE}/verify.sh"
 class ImageFactory(pulumi.ComponentResource):
     """A gallery with one image definition, and the Image Builder template for it.
 
-    Pools name `definition_id` (the newest version) or `version_id("1.0.3")`. The template's name
-    ends in a hash of everything that it says: a change is a new template, never an update, which
-    Image Builder does not know. Versions that were built stay.
+    Pools refer to `definition_id` (the newest version) or `version_id("1.0.3")`. The template's
+    name ends in a hash of its content, because Image Builder cannot update a template: a change
+    creates a new one. Versions that were built are kept.
     """
 
     def __init__(
@@ -85,7 +85,7 @@ class ImageFactory(pulumi.ComponentResource):
         )
 
     def version_id(self, version: str) -> pulumi.Output[str]:
-        """What a pool's image reference is for `latest` or a version such as `1.0.3`."""
+        """Return the id for a pool's image reference: `latest` or a version such as `1.0.3`."""
         if version == "latest":
             return self.definition_id
         return pulumi.Output.concat(self.definition_id, "/versions/", version)
@@ -115,12 +115,12 @@ class ImageFactory(pulumi.ComponentResource):
                 publisher="runner", offer="gpu", sku=f"ubuntu-{versions['UBUNTU_RELEASE']}"
             ),
             os_type=compute.OperatingSystemTypes.LINUX,
-            # Batch takes generalized images only.
+            # Batch supports generalized images only.
             # https://learn.microsoft.com/azure/batch/batch-sig-images (2024-03-04, read 2026-11-21)
             os_state=compute.OperatingSystemStateTypes.GENERALIZED,
             hyper_v_generation=compute.HyperVGeneration.V2,
             architecture=compute.Architecture.X64,
-            # Our choice: supported, not required. A pool may boot it with or without Secure Boot.
+            # Our choice: supported, so a pool may boot with or without Secure Boot.
             features=[
                 compute.GalleryImageFeatureArgs(name="SecurityType", value="TrustedLaunchSupported")
             ],
@@ -165,7 +165,7 @@ class ImageFactory(pulumi.ComponentResource):
                 vm_size=plan["vm_size"], os_disk_size_gb=plan["os_disk_gb"]
             ),
             build_timeout_in_minutes=plan["timeout_minutes"],
-            # A build costs GPU hours and takes one: it starts when somebody says so.
+            # A build takes an hour on a GPU VM, so it starts only on command.
             auto_run=builder.ImageTemplateAutoRunArgs(state=builder.AutoRunState.AUTO_RUN_DISABLED),
             error_handling=builder.ImageTemplatePropertiesErrorHandlingArgs(
                 on_customizer_error=builder.OnBuildError.CLEANUP,
@@ -189,7 +189,7 @@ class ImageFactory(pulumi.ComponentResource):
             target_regions=[
                 builder.TargetRegionArgs(
                     name=region,
-                    # One for 300 nodes, as batch-sig-images says (see above).
+                    # One replica serves 300 nodes (batch-sig-images, see above).
                     replica_count=1,
                     storage_account_type=builder.SharedImageStorageAccountType.STANDARD_LRS,
                 )
@@ -203,7 +203,7 @@ class ImageFactory(pulumi.ComponentResource):
 def template_plan(
     context: StackContext, config: ImageConfig, versions: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Everything that the template says, as plain data; its hash is part of the name."""
+    """Return the content of the template as plain data. Its hash is part of the template's name."""
     steps = template_steps(load_files())
     regions = dict.fromkeys(_region(r) for r in (context.location, *config.replicate_to))
     return {
@@ -226,7 +226,7 @@ def template_plan(
 
 
 def _artifact_tags(versions: Mapping[str, str]) -> dict[str, str]:
-    """What `runner image ls` says of a version."""
+    """Return the tags of a version, which `runner image ls` shows."""
     return {
         "runner-scripts": scripts_hash(),
         "runner-node-agent": versions["NODE_AGENT_SKU"],
@@ -251,5 +251,5 @@ def _validation(
 
 
 def _region(name: str) -> str:
-    """`West Europe` and `westeurope` are the same region."""
+    """Return a region in the form `westeurope`, also for `West Europe`."""
     return name.replace(" ", "").lower()

@@ -1,4 +1,4 @@
-"""The rules of a pool: what it has when nobody needs it, and what it is made of."""
+"""Policy rules for a pool: idle nodes, and retired VM sizes and images."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ _TARGETS = ("targetDedicatedNodes", "targetLowPriorityNodes")
 
 
 def scales_to_zero(props: Mapping[str, Any], report: Report) -> None:
-    """No node while there is nothing to do; proved by evaluating the formula."""
+    """Report a pool that keeps nodes when idle. The formula is evaluated to find out."""
     scenario = _scenario(props)
     scale = cast("Mapping[str, Any]", props.get("scaleSettings") or {})
     fixed = cast("Mapping[str, Any]", scale.get("fixedScale") or {})
     nodes = sum(_number(fixed.get(key)) for key in _TARGETS)
     if nodes and scenario != "fixed":
-        report(f"it keeps {nodes} nodes: use a formula, or say {SCENARIO}=fixed in its metadata")
+        report(f"it keeps {nodes} nodes: use a formula, or set {SCENARIO}=fixed in its metadata")
     formula = cast("Mapping[str, Any]", scale.get("autoScale") or {}).get("formula")
     if isinstance(formula, str) and scenario != "fixed":
         _formula(formula, scenario, report)
 
 
 def _formula(formula: str, scenario: str | None, report: Report) -> None:
-    """Idle at every third hour of a week; office hours may keep nodes, not all the week."""
+    """Evaluate the idle pool every third hour of a week; office hours may keep nodes at times."""
     hours = [_MONDAY + timedelta(hours=hour) for hour in range(0, 7 * 24, 3)]
     try:
         seen = [(at, idle(formula, at)) for at in hours]
     except FormulaError as err:
-        report(f"its formula is none: {err.detail(formula)}")
+        report(f"its formula is invalid: {err.detail(formula)}")
         return
     failed = [result.problem for _, result in seen if result.problem is not None]
     if failed:
@@ -53,13 +53,14 @@ def _formula(formula: str, scenario: str | None, report: Report) -> None:
     if kept and (scenario != "office_hours" or len(kept) == len(hours)):
         at, nodes = kept[0]
         when = "always" if len(kept) == len(hours) else f"on {at:%A} at {at:%H:%M} UTC"
-        report(f"it keeps {nodes} nodes when idle ({when}): the formula must come to zero")
+        report(f"it keeps {nodes} nodes when idle ({when}): the formula must scale to zero")
 
 
 def idle(formula: str, now: datetime) -> Evaluation:
-    """What the formula says at `now`, two hours after the last of many tasks.
+    """Return the evaluation at `now`, two hours after the last of many tasks.
 
-    Raises FormulaError for a text that is no formula.
+    Raises:
+        FormulaError: the formula is invalid.
     """
     history = History()
     moment = now - timedelta(minutes=5 * (_BUSY_EVALUATIONS + _IDLE_EVALUATIONS))
@@ -82,7 +83,7 @@ def idle(formula: str, now: datetime) -> Evaluation:
 
 
 def nothing_retired(props: Mapping[str, Any], today: date, report: Report) -> None:
-    """The size, the node agent and a marketplace image's release."""
+    """Report a retired VM size, node agent or managed image."""
     size_is_current(props.get("vmSize"), today, report)
     deployment = cast("Mapping[str, Any]", props.get("deploymentConfiguration") or {})
     virtual = cast("Mapping[str, Any]", deployment.get("virtualMachineConfiguration") or {})
@@ -95,11 +96,11 @@ def nothing_retired(props: Mapping[str, Any], today: date, report: Report) -> No
         report(f"Batch stopped supporting {agent} on {end}")
     image = cast("Mapping[str, Any]", virtual.get("imageReference") or {})
     if "/providers/microsoft.compute/images/" in str(image.get("id", "")).lower():
-        report("managed images are gone since 2026-03-31: use a gallery image")
+        report("Azure retired managed images on 2026-03-31: use a gallery image")
 
 
 def size_is_current(vm_size: object, today: date, report: Report) -> None:
-    """A size the table knows and that can still be had."""
+    """Report a VM size that is unknown or retired."""
     if not isinstance(vm_size, str):
         return
     try:

@@ -1,6 +1,6 @@
-"""The rules of one resource, and of a stack as a whole; `report` is called with what is wrong.
+"""Policy rules for single resources and for a whole stack. A rule calls `report` for a violation.
 
-Properties have their names on the wire. What a preview does not know yet is not judged.
+Properties have the names of the ARM API. Values that a preview does not know are ignored.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Declared:
 
 StackRule = Callable[[Sequence[Declared], Report], None]
 
-# Types of ours without the property `tags`; a test holds this to the SDK.
+# Our resource types without a property `tags`. A test compares this with the SDK.
 UNTAGGABLE = frozenset(
     {
         "authorization:RoleAssignment",
@@ -43,7 +43,7 @@ UNTAGGABLE = frozenset(
 
 
 def kind_of(resource_type: str) -> str | None:
-    """`batch:Pool` for azure-native's pool of any API version; None for others' resources."""
+    """Return `batch:Pool` for azure-native's pool of any API version, None for other providers."""
     package, _, rest = resource_type.partition(":")
     if package != "azure-native":
         return None
@@ -52,45 +52,45 @@ def kind_of(resource_type: str) -> str | None:
 
 
 def no_public_blob_access(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
-    """Nobody reads blobs without signing in; TLS 1.2 and HTTPS only."""
+    """Blobs need a sign-in, TLS 1.2 and HTTPS."""
     kind = kind_of(resource_type)
     if kind == "storage:StorageAccount":
         if props.get("allowBlobPublicAccess") is not False:
-            report("blobs may be made public: set allowBlobPublicAccess to false")
+            report("public access to blobs is allowed: set allowBlobPublicAccess to false")
         if props.get("minimumTlsVersion") not in ("TLS1_2", "TLS1_3"):
             report("set minimumTlsVersion to TLS1_2")
         if props.get("enableHttpsTrafficOnly") is False:
-            report("plain HTTP is allowed: leave enableHttpsTrafficOnly on")
+            report("plain HTTP is allowed: set enableHttpsTrafficOnly to true")
     if kind == "storage:BlobContainer" and props.get("publicAccess", "None") != "None":
         report(f"the container is public ({props['publicAccess']})")
 
 
 def entra_only(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
-    """Batch and the registry take no keys."""
+    """The Batch account and the container registry allow no keys."""
     kind = kind_of(resource_type)
-    # Pulumi hands lists over in a class of its own, which is equal to no list.
+    # Pulumi passes lists as its own class, which is not equal to a list.
     modes = list(cast("Sequence[str]", props.get("allowedAuthenticationModes") or ()))
     if kind == "batch:BatchAccount" and modes != ["AAD"]:
-        report("keys sign in to the Batch account: set allowedAuthenticationModes to [AAD]")
+        report("the Batch account allows keys: set allowedAuthenticationModes to [AAD]")
     if kind == "containerregistry:Registry" and props.get("adminUserEnabled") is not False:
         report("the registry has an admin password: set adminUserEnabled to false")
 
 
 def tagged(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
-    """What carries tags has some: bills are read by tags."""
+    """Resources that support tags have some, for cost reports."""
     kind = kind_of(resource_type)
     if kind is not None and kind not in UNTAGGABLE and not props.get("tags"):
         report("it has no tags")
 
 
 def pools_scale_to_zero(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
-    """An idle pool has no node within two hours, unless its metadata says otherwise."""
+    """An idle pool has no nodes after two hours, unless its metadata says otherwise."""
     if kind_of(resource_type) == "batch:Pool":
         pool_rules.scales_to_zero(props, report)
 
 
 def nothing_retired(today: date) -> ResourceRule:
-    """No VM size, image or node agent that Azure has retired on that day."""
+    """Return the rule that no VM size, image or node agent is retired on a day."""
 
     def rule(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
         if kind_of(resource_type) == "batch:Pool":
@@ -103,17 +103,17 @@ def nothing_retired(today: date) -> ResourceRule:
 
 
 def budget_present(resources: Sequence[Declared], report: Report) -> None:
-    """A stack with pools has a budget that tells somebody."""
+    """A stack with pools has a budget with notifications."""
     kinds = [kind_of(found.resource_type) for found in resources]
     if "batch:Pool" not in kinds:
         return
     budgets = [r.props for r in resources if kind_of(r.resource_type) == "consumption:Budget"]
     if not any(budget.get("notifications") for budget in budgets):
-        report("there are pools and no budget with notifications")
+        report("the stack has pools but no budget with notifications")
 
 
 def keys_only_for_the_share(resources: Sequence[Declared], report: Report) -> None:
-    """Account keys are off unless there is a file share: SMB mounts sign in with them."""
+    """Account keys are disabled unless there is a file share, which needs them for SMB."""
     kinds = {kind_of(found.resource_type) for found in resources}
     for found in resources:
         if kind_of(found.resource_type) != "storage:StorageAccount":
@@ -122,4 +122,4 @@ def keys_only_for_the_share(resources: Sequence[Declared], report: Report) -> No
             found.props.get("allowSharedKeyAccess") is not False
             and "storage:FileShare" not in kinds
         ):
-            report("keys sign in to the storage account: set allowSharedKeyAccess to false")
+            report("the storage account allows keys: set allowSharedKeyAccess to false")

@@ -103,7 +103,7 @@ def test_spend_cap_covers_spot_and_dedicated_nodes_together() -> None:
 @pytest.mark.parametrize(
     ("prices", "values", "says"),
     [
-        (table(spot=0.1), {"spend_cap_usd_per_hour": 0.09}, "do not buy one node"),
+        (table(spot=0.1), {"spend_cap_usd_per_hour": 0.09}, "do not pay for one node"),
         (
             table(spot=0.1, dedicated=0.5),
             {"spend_cap_usd_per_hour": 0.5, "max_dedicated": 1, "scenario": _FALLBACK},
@@ -118,7 +118,7 @@ def test_spend_cap_covers_spot_and_dedicated_nodes_together() -> None:
         (
             table(spot=0.1),
             {"spend_cap_usd_per_hour": 9, "scenario": "formula", "formula": "x=1;"},
-            "the cap would not hold",
+            "the cap would have no effect",
         ),
         (
             table(spot=0.1),
@@ -127,7 +127,7 @@ def test_spend_cap_covers_spot_and_dedicated_nodes_together() -> None:
                 "scenario": "office_hours",
                 "office_hours": OfficeHours.model_validate({"nodes": 3}),
             },
-            "it may have 2 at most",
+            "its maximum is 2",
         ),
     ],
 )
@@ -146,18 +146,18 @@ def test_cap_that_cannot_hold_is_an_error_with_its_fix(
     ("text", "says"),
     [
         ("$TargetDedicatedNodes = 1 +;", "Line 1, Col 28: Unexpected ';'"),
-        ("x = 1;\n$TargetDedicatedNodes = maxx(x);", "Line 2, Col 25: there is no function 'maxx'"),
+        ("x = 1;\n$TargetDedicatedNodes = maxx(x);", "Line 2, Col 25: unknown function 'maxx'"),
         (
             '$TargetDedicatedNodes = time() > time("2030-01-01") ? nodes : 1;',
-            "Line 1, Col 55: 'nodes' is not known",
+            "Line 1, Col 55: unknown name 'nodes'",
         ),
-        ("$TargetDedicatedNodes = late;\nlate = 1;", "Line 1, Col 25: 'late' is not known"),
-        ("$TargetDedicatedNodes = $ActiveTask.GetSample(1);", "Col 25: '$ActiveTask'"),
-        ("$TargetDedicatedNodes = $ActiveTasks.GetSamples(1);", "there is no '.GetSamples'"),
+        ("$TargetDedicatedNodes = late;\nlate = 1;", "Line 1, Col 25: unknown name 'late'"),
+        ("$TargetDedicatedNodes = $ActiveTask.GetSample(1);", "Col 25: unknown name '$ActiveTask'"),
+        ("$TargetDedicatedNodes = $ActiveTasks.GetSamples(1);", "unknown member '.GetSamples'"),
         ("$TargetDedicatedNodes = 1 / sum($RunningTasks.GetSample(1));", "Line 1, Col 27"),
         ('$TargetDedicatedNodes = "two";', "must be a double"),
         ("$targetDedicatedNodes = 1;", "case matters: $TargetDedicatedNodes"),
-        ("$NodeDeallocationOption = requeue;", "sets no number of nodes"),
+        ("$NodeDeallocationOption = requeue;", "does not set a node count"),
         ("$TargetDedicatedNodes = 1;" + " " * 9000, "9026 characters"),
         ("x = 1;" * 100 + "$TargetDedicatedNodes = x;", "100"),
         ("", "Line 1, Col 1"),
@@ -174,5 +174,5 @@ def test_formula_that_cannot_work_is_refused_with_its_place(text: str, says: str
 def test_window_longer_than_a_day_is_no_error_and_the_rest_of_the_formula_still_is() -> None:
     text = "$TargetDedicatedNodes = max($PendingTasks.GetSample(TimeInterval_Week, 50));"
     check_formula(text, "a pool")
-    with pytest.raises(RunnerError, match="does not work"):
+    with pytest.raises(RunnerError, match="invalid autoscale formula"):
         check_formula(text + "$TargetLowPriorityNodes = none;", "a pool")

@@ -155,7 +155,7 @@ def test_a_formula_that_keeps_idle_nodes_is_refused(formula: str) -> None:
 
 def test_a_formula_with_a_mistake_is_refused_with_its_place() -> None:
     (text,) = found(rules.pools_scale_to_zero, "batch:Pool", _pool("$TargetDedicatedNodes="))
-    assert "its formula is none" in text
+    assert "its formula is invalid" in text
     assert "line 1" in text.lower()
 
 

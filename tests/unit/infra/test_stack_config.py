@@ -76,10 +76,10 @@ def test_missing_region_or_subscription_names_the_command(
 @pytest.mark.parametrize(
     ("values", "field", "says"),
     [
-        ({"pools": [pool(), pool(id="T4")]}, "pools.1.id", "two pools are called 't4'"),
+        ({"pools": [pool(), pool(id="T4")]}, "pools.1.id", "two pools have the id 't4'"),
         ({"pools": []}, "pools", "no pool"),
         ({"pools": [pool(id="t 4")]}, "pools.0.id", "'t 4' is not"),
-        ({"pools": [pool(max_spot=0)]}, "pools.0.max_spot", "never have a node"),
+        ({"pools": [pool(max_spot=0)]}, "pools.0.max_spot", "can have no node"),
         ({"pools": [pool(max_spot=-1)]}, "pools.0.max_spot", "-1"),
         ({"pools": [pool(scenario="formula")]}, "pools.0.scenario", "go together"),
         ({"pools": [pool(formula="$x=1;")]}, "pools.0.scenario", "go together"),
@@ -87,16 +87,20 @@ def test_missing_region_or_subscription_names_the_command(
         (
             {"pools": [office(start="08:00", end="08:00")]},
             "pools.0.office_hours",
-            "begin and end",
+            "are the same time",
         ),
         ({"pools": [office(start="08:00:30")]}, "pools.0.office_hours", "without seconds"),
         ({"pools": [office(end="18:00+02:00")]}, "pools.0.office_hours", "without seconds"),
         (
             {"pools": [pool(scenario="spot_first_with_dedicated_fallback")]},
             "pools.0.scenario",
-            "both kinds",
+            "spot and dedicated nodes",
         ),
-        ({"pools": [pool(container_images=["a"])]}, "pools.0.container_images", "takes none"),
+        (
+            {"pools": [pool(container_images=["a"])]},
+            "pools.0.container_images",
+            "need containers: true",
+        ),
         (
             {"pools": [pool(containers=True, container_images=["a b"])]},
             "pools.0.container_images.0",
@@ -104,7 +108,7 @@ def test_missing_region_or_subscription_names_the_command(
         ),
         ({"pools": [pool(start_script="no.sh")]}, "pools.0.start_script", "cannot read"),
         ({"pools": [pool(start_script=".")]}, "pools.0.start_script", "cannot read"),
-        ({"pools": [pool(max_dedicated=1)]}, "pools.0.max_dedicated", "one kind of node"),
+        ({"pools": [pool(max_dedicated=1)]}, "pools.0.max_dedicated", "either spot or dedicated"),
         ({"pools": [pool(evaluation_minutes=4)]}, "pools.0.evaluation_minutes", "got 4"),
         ({"pools": [pool(ssh_from=["here"])]}, "pools.0.ssh_from", "4 octets"),
         ({"pools": [pool(ssh_from=["10.0.0.1/8"])]}, "pools.0.ssh_from", "host bits"),
@@ -114,13 +118,17 @@ def test_missing_region_or_subscription_names_the_command(
             "no public address",
         ),
         ({"pools": [pool(scenario="spot")]}, "pools.0.scenario", "got 'spot'"),
-        ({"pools": [pool(image={"source": "gallery"})]}, "pools.0.image", "this stack has none"),
+        (
+            {"pools": [pool(image={"source": "gallery"})]},
+            "pools.0.image",
+            "the stack has no gallery",
+        ),
         ({"pools": [pool(image={"version": "newest"})]}, "pools.0.image.version", "newest"),
         ({"pools": [pool(mounts=[{"kind": "files"}])]}, "pools.0.mounts", "has none"),
         (
             {"pools": [pool(mounts=[{"kind": "blob", "container": "x", "path": "x"}])]},
             "pools.0.mounts",
-            "no container 'x'",
+            "unknown container 'x'",
         ),
         (
             {"pools": [pool(mounts=[{"kind": "blob", "container": "data", "path": "../x"}])]},
@@ -146,13 +154,13 @@ def test_missing_region_or_subscription_names_the_command(
             "storage.file_share_gib",
             "shared_keys is false",
         ),
-        ({"storage": {"shared_keys": True}}, "storage.shared_keys", "no file share"),
-        ({"tags": {"a<b": "x"}}, "tags", "no tag 'a<b'"),
-        ({"tags": {"azure-team": "x"}}, "tags", "no tag 'azure-team'"),
-        ({"tags": {"": "x"}}, "tags", "no tag ''"),
+        ({"storage": {"shared_keys": True}}, "storage.shared_keys", "there is none"),
+        ({"tags": {"a<b": "x"}}, "tags", "refuses tag 'a<b'"),
+        ({"tags": {"azure-team": "x"}}, "tags", "refuses tag 'azure-team'"),
+        ({"tags": {"": "x"}}, "tags", "refuses tag ''"),
         ({"tags": {"a": "x" * 257}}, "tags", "257 characters"),
-        ({"tags": {"Stack": "x"}}, "tags", "'Stack' already"),
-        ({"tags": {"team": "x", "Team": "y"}}, "tags", "already"),
+        ({"tags": {"Stack": "x"}}, "tags", "duplicate tag 'Stack'"),
+        ({"tags": {"team": "x", "Team": "y"}}, "tags", "duplicate tag"),
         ({"tags": {f"t{n}": "" for n in range(60)}}, "tags", "62 tags"),
         ({"tags": {"team": "a"}, "pools": [pool(tags={"TEAM": "b"})]}, "pools.0.tags", "'TEAM'"),
         ({"network": {"pool_subnet": "10.30.0.0/20"}}, "network.pool_subnet", "not inside"),
@@ -165,7 +173,11 @@ def test_missing_region_or_subscription_names_the_command(
             "budget.thresholds_percent",
             "4 at most",
         ),
-        ({"budget": {"thresholds_percent": [50, 50]}}, "budget.thresholds_percent", "twice"),
+        (
+            {"budget": {"thresholds_percent": [50, 50]}},
+            "budget.thresholds_percent",
+            "duplicate threshold",
+        ),
         ({"observability": {"emails": ["ops@"]}}, "observability.emails.0", "ops@"),
         (
             {"pools": [pool(inter_node_communication=True, max_spot=101)]},
@@ -175,7 +187,7 @@ def test_missing_region_or_subscription_names_the_command(
         (
             {"image": {}, "pools": [pool(image={"source": "gallery", "sku": "2404"})]},
             "pools.0.image",
-            "image.sku is of the marketplace",
+            "image.sku applies to marketplace",
         ),
         ({"budget": {"usd_per_month": 0}}, "budget.usd_per_month", "0"),
         ({"colour": "blue"}, "colour", "unknown key"),
@@ -213,7 +225,7 @@ def test_pool_may_give_a_stacks_tag_another_value(load: _Load) -> None:
 
 @pytest.mark.parametrize(
     ("content", "says"),
-    [("echo hello\n", "does not begin with #!"), ("#!/bin/sh\n" + "#" * 32768, "takes 32 KiB")],
+    [("echo hello\n", "does not start with #!"), ("#!/bin/sh\n" + "#" * 32768, "may have 32 KiB")],
 )
 def test_a_script_that_no_node_could_run_is_refused(
     load: _Load, tmp_path: Path, content: str, says: str
