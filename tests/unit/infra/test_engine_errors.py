@@ -99,5 +99,5 @@ def test_what_holds_data_is_not_made_anew_and_the_error_names_it(home: Path) -> 
         home, f'{said} "{urn}:BlobContainer::runs" as it is currently marked for protection'
     )
     assert err.code == "R-PULUMI-PROTECTED"
-    assert "anew: storage, runs" in err.why
+    assert "replaces storage, runs" in err.why
     assert "--stack" in err.fix
