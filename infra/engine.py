@@ -151,11 +151,7 @@ def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
-    """Return the changes that `up` would make, in the engine's order.
-
-    Raises:
-        RunnerError: the program or the engine failed.
-    """
+    """Return the changes that `up` would make, in the engine's order. Raises RunnerError."""
     steps = _Steps(on_progress)
     with _engine_errors("previewing", steps):
         stack = _select(environment, steps)
@@ -164,11 +160,7 @@ def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
 
 
 def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
-    """Deploy the stack and return its outputs without secrets.
-
-    Raises:
-        RunnerError: the program or the engine failed.
-    """
+    """Deploy the stack and return its outputs without secrets. Raises RunnerError."""
     steps = _Steps(on_progress)
     release_dead(environment.backend, environment.stack)
     with _engine_errors("deploying", steps):
