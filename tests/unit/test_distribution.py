@@ -22,7 +22,7 @@ INSTALLED = re.compile(
 
 
 def texts() -> dict[str, str]:
-    """Return the texts of the tree that a user reads, by path. The tests of this rule are not among them."""
+    """Return the texts of the tree by path, without the tests of this rule."""
     listed = subprocess.run(
         ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"],
         cwd=ROOT,
