@@ -11,14 +11,6 @@ from pydantic import BaseModel, ValidationError
 
 from runner.core.errors import RunnerError
 from runner.core.field_errors import explain_errors, near
-from runner.core.yaml_errors import (
-    cannot_parse,
-    cannot_read,
-    no_mapping,
-    syntax_error,
-    too_deep,
-    wrong_tag,
-)
 
 __all__ = ["Document", "check_document", "field_error", "near", "read_document"]
 
@@ -28,6 +20,20 @@ _UNREADABLE: dict[type[OSError], str] = {
     IsADirectoryError: "name a file in that folder",
 }
 _MAX_BYTES = 1 << 20
+_MAX_DEPTH = 50  # no file of ours has a tenth of it
+# What ruamel says, as it begins, and what whoever wrote the line would do about it.
+_FIXES = {
+    "mapping values are not allowed": "put text that has `: ` in it in quotes, or indent as above",
+    "could not find expected ':'": "write `key: value`, with a space after the colon",
+    "found character '\\t'": "indent with spaces: YAML takes no tabs",
+    "found duplicate key": "remove one of the two",
+    "found unexpected end of stream": "close the quote that was opened",
+    "expected ',' or": "close the bracket, or put a comma between",
+    "expected <block end>": "indent it as the line that it belongs with",
+    "but found another document": "keep what is above the line `---`, or below it",
+    "unacceptable character": "remove the control character",
+}
+_FIX = "put text with special characters in single quotes, and indent with spaces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,17 +60,22 @@ def read_document(path: Path, *, code: str) -> Document:
     try:
         tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
     except MarkedYAMLError as err:
-        raise cannot_parse(code, path, err) from err
-    except (YAMLError, ValueError) as err:
-        raise cannot_read(code, path, err, text) from err
-    except (LookupError, AttributeError, TypeError) as err:
-        raise wrong_tag(code, path) from err
+        raise _marked_error(code, path, err) from err
+    except (YAMLError, ValueError) as err:  # a character that YAML does not have, or a value
+        position = getattr(err, "position", None)
+        line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
+        raise _syntax_error(code, path, str(err).splitlines()[0], line=line) from err
+    except (LookupError, AttributeError, TypeError) as err:  # from `!!float x`, without a mark
+        problem = "a value is not what its tag (`!!...`) says"
+        fix = "remove the tag, or put text that begins with ! in quotes"
+        raise _syntax_error(code, path, problem, fix) from err
     except RecursionError as err:
-        raise too_deep(code, path, text) from err
+        fix = "close brackets before you open more, and indent fewer lines below one another"
+        raise _syntax_error(code, path, "nested too deeply", fix, _deep_line(text)) from err
     if tree is None:
         tree = CommentedMap()
     if not isinstance(tree, CommentedMap):
-        raise no_mapping(code, path, text)
+        raise _no_mapping(code, path, text, tree)
     return Document(path, _plain(tree), lambda: tree)
 
 
@@ -96,6 +107,49 @@ def field_error(
     )
 
 
+def _syntax_error(
+    code: str, path: Path, problem: str, fix: str = "", line: int | None = None
+) -> RunnerError:
+    known = (text for begin, text in _FIXES.items() if problem.lower().startswith(begin))
+    return RunnerError(
+        f"{code}-SYNTAX",
+        f"{path}:{line}: {problem}" if line else f"{path}: {problem}",
+        why="the file is not valid YAML of this kind",
+        fix=fix or next(known, _FIX),
+    )
+
+
+def _marked_error(code: str, path: Path, err: Any) -> RunnerError:
+    mark = err.problem_mark or err.context_mark
+    problem = str(err.problem or err.context or "cannot be parsed").split("\n")[0]
+    return _syntax_error(code, path, problem, line=mark.line + 1 if mark else None)
+
+
+def _deep_line(text: str) -> int | None:
+    from ruamel.yaml import YAML  # noqa: PLC0415  see above
+    from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent  # noqa: PLC0415
+
+    depth = 0
+    events: Any = YAML(typ="rt", pure=True).parse(text)  # pyright: ignore[reportUnknownMemberType]
+    for event in events:
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            return event.start_mark.line + 1
+    return None
+
+
+def _no_mapping(code: str, path: Path, text: str, tree: object) -> RunnerError:
+    """For a file that is a list, or one text."""
+    from ruamel.yaml import YAML  # noqa: PLC0415  see above
+
+    node: Any = YAML(typ="rt", pure=True).compose(text)  # pyright: ignore[reportUnknownMemberType]
+    kind, fix = "text", "write `key: value`, with a space after the colon"
+    if isinstance(tree, list):
+        kind, fix = "a list", "begin with `key:` and not `- `"
+    problem = f"expected `key: value` lines at the top, got {kind}"
+    return _syntax_error(code, path, problem, fix, node.start_mark.line + 1)
+
+
 def _text(path: Path, code: str) -> str:
     try:
         raw = path.read_bytes()
@@ -108,14 +162,14 @@ def _text(path: Path, code: str) -> str:
         ) from err
     if len(raw) > _MAX_BYTES:
         fix = "name large things in it, and keep them in files of their own"
-        raise syntax_error(code, str(path), "larger than 1 MiB", fix)
+        raise _syntax_error(code, path, "larger than 1 MiB", fix)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as err:
-        line = raw.count(b"\n", 0, err.start) + 1
         problem = f"not UTF-8 text (byte {err.start})"
         fix = "save it as UTF-8, or type that character anew"
-        raise syntax_error(code, f"{path}:{line}", problem, fix) from err
+        line = raw.count(b"\n", 0, err.start) + 1
+        raise _syntax_error(code, path, problem, fix, line) from err
 
 
 def _plain(value: Any) -> Any:

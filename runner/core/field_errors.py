@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date
 from typing import Any, NamedTuple, cast
 
@@ -34,9 +34,22 @@ _WRITTEN: Mapping[str, str] = {
     "`key: value` lines": "write a line with `key: value` for each",
     "a date or time": "write 2026-12-31 or 2026-12-31T06:00+01:00",
 }
-
-
-_SCHEMA = "docs/guides has an example of each key"
+# What, why and fix of pydantic's other error types; names in braces are of its context.
+_TEXTS: Mapping[str, tuple[str, str, str]] = {
+    "missing": ("missing", "the key is required", "add it"),
+    "greater_than_equal": ("got {value}", "the least is {ge}", "write {ge} or more"),
+    "less_than_equal": ("got {value}", "the most is {le}", "write {le} or less"),
+    "too_short": ("it is empty", "it has {min_length} at least", "fill it"),
+    "string_too_short": ("it is empty", "it has {min_length} at least", "fill it"),
+    "too_long": ("it is too long", "it has {max_length} at most", "leave {max_length} or fewer"),
+    "finite_number": ("got {value}", "only a finite number can be compared", "write 0.5"),
+    "invalid_key": ("the key is not text", "YAML reads it as {kind}", "put it in quotes"),
+}
+_ANY = (
+    "got {value}",
+    "it is not what is allowed here ({type})",
+    "docs/guides has an example of each key",
+)
 
 
 class FieldProblem(NamedTuple):
@@ -90,14 +103,16 @@ def _explain(errors: Sequence[ErrorDetails], model: type[BaseModel]) -> tuple[st
     error = next(error for error in errors if error["type"] not in _EXPECTED)
     if error["type"] == "extra_forbidden":
         return _unknown_key(error, model)
-    explain = _OTHERS.get(error["type"])
-    if explain is not None:
-        return explain(error["input"], error.get("ctx", {}))
-    return (
-        f"got {shown(error['input'])}",
-        f"it is not what is allowed here ({error['type']})",
-        _SCHEMA,
-    )
+    value, context = error["input"], error.get("ctx", {})
+    if error["type"] == "runner":  # from a validator of ours
+        problem, why, fix = (str(context.get(name, "")) for name in ("problem", "why", "fix"))
+        return problem, why, fix
+    if error["type"] == "literal_error":
+        return _other_word(value, str(context["expected"]))
+    texts = _TEXTS.get(error["type"], _ANY)
+    known = {**context, "value": shown(value), "kind": _read_as(value), "type": error["type"]}
+    what, why, fix = (text.format_map(known) for text in texts)
+    return what, why, fix
 
 
 def _of_another_kind(value: object, kinds: Sequence[str]) -> tuple[str, str, str]:
@@ -142,72 +157,10 @@ def _unknown_key(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str,
     return "unknown key", f"allowed: {', '.join(known)}", fix
 
 
-Context = Mapping[str, Any]
-
-
-def _ours(_: object, context: Context) -> tuple[str, str, str]:
-    return (
-        str(context.get("problem", "")),
-        str(context.get("why", "")),
-        str(context.get("fix", "")),
-    )
-
-
-def _missing(_: object, __: Context) -> tuple[str, str, str]:
-    return "missing", "the key is required", "add it"
-
-
-def _literal(value: object, context: Context) -> tuple[str, str, str]:
-    allowed = str(context["expected"])
+def _other_word(value: object, allowed: str) -> tuple[str, str, str]:
     names = [name.strip("'") for name in allowed.replace(" or ", ", ").split(", ")]
     fix = near(value, names) if isinstance(value, str) else ""
     return f"got {shown(value)}", f"allowed: {allowed}", fix or f"write {' or '.join(names)}"
-
-
-def _bound(key: str, side: str, way: str) -> Callable[[object, Context], tuple[str, str, str]]:
-    def explain(value: object, context: Context) -> tuple[str, str, str]:
-        bound = context[key]
-        return f"got {shown(value)}", f"the {side} is {bound}", f"write {bound} or {way}"
-
-    return explain
-
-
-def _too_short(_: object, context: Context) -> tuple[str, str, str]:
-    least = context["min_length"]
-    return "it is empty" if least == 1 else "it is too short", f"it has {least} at least", "fill it"
-
-
-def _too_long(_: object, context: Context) -> tuple[str, str, str]:
-    most = context["max_length"]
-    return "it is too long", f"it has {most} at most", f"leave {most} of them, or fewer"
-
-
-def _pattern(value: object, context: Context) -> tuple[str, str, str]:
-    return f"got {shown(value)}", f"it is to match {context['pattern']}", ""
-
-
-def _no_text_as_key(value: object, _: Context) -> tuple[str, str, str]:
-    return "the key is not text", f"YAML reads it as {_read_as(value)}", "put it in quotes"
-
-
-def _infinite(value: object, _: Context) -> tuple[str, str, str]:
-    return f"got {shown(value)}", "only a finite number can be compared", "write a finite number"
-
-
-_OTHERS: Mapping[str, Callable[[object, Context], tuple[str, str, str]]] = {
-    "runner": _ours,
-    "missing": _missing,
-    "literal_error": _literal,
-    "greater_than_equal": _bound("ge", "least", "more"),
-    "less_than_equal": _bound("le", "most", "less"),
-    "too_short": _too_short,
-    "string_too_short": _too_short,
-    "too_long": _too_long,
-    "string_too_long": _too_long,
-    "string_pattern_mismatch": _pattern,
-    "finite_number": _infinite,
-    "invalid_key": _no_text_as_key,
-}
 
 
 def _keys(model: type[BaseModel], parents: Place) -> set[str]:
