@@ -52,10 +52,10 @@ bench: $(INFRA_READY) ## ratios against peers measured in the same run
 	$(BIN)/python -m bench $(ARGS)
 
 schema: $(READY) ## rewrite the generated files (schemas, coverage page, references)
-	$(BIN)/python -m runner.core.schema
+	$(BIN)/python -m tools.recipe_schema
 	$(BIN)/python -m tools.cli_reference
-	$(BIN)/python -m batch_emulator.coverage > docs/emulator-coverage.md
-	$(BIN)/python -m batch_emulator.reference
+	$(BIN)/python -m tools.emulator_coverage > docs/emulator-coverage.md
+	$(BIN)/python -m tools.emulator_reference
 
 lock: $(READY) ## pin the newest allowed versions (rewrites requirements/*.lock)
 	env -u UV_INDEX -u UV_DEFAULT_INDEX -u UV_FIND_LINKS -u PIP_FIND_LINKS \

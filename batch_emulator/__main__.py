@@ -8,12 +8,12 @@ import sys
 
 import uvicorn
 
-from batch_emulator.app import App
 from batch_emulator.emulator import Emulator
+from batch_emulator.http.app import App
 from batch_emulator.logs import set_up_logs
 from batch_emulator.options import OptionError, check_host, parser, settings_of
 from batch_emulator.server import bind, url_of, uvicorn_config, with_files
-from batch_emulator.store import StoreFormatError, StoreInUseError
+from batch_emulator.storage.account_store import StoreFormatError, StoreInUseError
 
 _USAGE_ERROR = 2
 _START_ERROR = 1

@@ -1,4 +1,6 @@
-"""One running emulator: its account, store, clock and background loop, opened from a data dir."""
+"""One running emulator: its account, store, clock and background loop, opened from a data
+folder.
+"""
 
 from __future__ import annotations
 
@@ -13,26 +15,55 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from batch_emulator import metadata, restart
-from batch_emulator.account import Account, Limits
-from batch_emulator.applications import Applications
-from batch_emulator.certificates import Certificates
-from batch_emulator.clock import Clock, SystemClock
-from batch_emulator.deletion import remove_tree
-from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers
-from batch_emulator.executor.blobfuse import mounted_below
-from batch_emulator.executor.containers import Containers
-from batch_emulator.executor.identity import Identity
-from batch_emulator.executor.mounts import Mounts
+from batch_emulator.domain import scheduled_events
+from batch_emulator.domain.account import Account, Limits
+from batch_emulator.domain.applications import Applications
+from batch_emulator.domain.certificates import Certificates
+from batch_emulator.domain.clock import Clock, SystemClock
+from batch_emulator.domain.model import (
+    Job,
+    JobSchedule,
+    JobState,
+    Json,
+    Pool,
+    PoolState,
+    ScheduleState,
+    parts,
+)
+from batch_emulator.domain.transitions import job_schedules, jobs, pools
+from batch_emulator.executor.containers.task_containers import TaskContainers
+from batch_emulator.executor.executor import Executor
+from batch_emulator.executor.mounts.blob_mounts import BlobMounts, forget_leftovers
+from batch_emulator.executor.mounts.blobfuse import mounted_below
+from batch_emulator.executor.mounts.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
-from batch_emulator.executor.packages import Packages
-from batch_emulator.executor.runner import Executor
+from batch_emulator.executor.transfer.application_packages import PackageInstaller
+from batch_emulator.executor.transfer.blob_client import NodeIdentity
 from batch_emulator.files_share.shares import Shares, StorageAccount
-from batch_emulator.launches import Launches
+from batch_emulator.folders import remove_tree
+from batch_emulator.launches import LaunchBuilder
 from batch_emulator.loop import Loop
-from batch_emulator.model import Json, parts
-from batch_emulator.store import Store, StoreFormatError
-from batch_emulator.transitions import clearing
+from batch_emulator.storage import restart
+from batch_emulator.storage.account_store import AccountStore, StoreFormatError
+
+
+def delete_everything(account: Account, now: datetime) -> None:
+    """Delete all schedules, jobs and pools; they are gone some turns later."""
+    for schedule in list(account.schedules.values()):
+        if schedule.state is not ScheduleState.DELETING:
+            job_schedules.delete(account, schedule, now)
+    for job in list(account.jobs.values()):
+        if job.state is not JobState.DELETING:
+            jobs.delete(account, job, now)
+    for pool in list(account.pools.values()):
+        if pool.state is not PoolState.DELETING:
+            pools.delete(account, pool, now)
+
+
+def entities_of(account: Account) -> set[JobSchedule | Job | Pool]:
+    """All schedules, jobs and pools."""
+    return {*account.schedules.values(), *account.jobs.values(), *account.pools.values()}
+
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +72,7 @@ _RESET_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class EmulatorSettings:
     """What an emulator is started with. `key` is base64; patterns name variables tasks inherit."""
 
     data_dir: Path
@@ -61,19 +92,19 @@ class Settings:
 class Emulator:
     """Everything a request can reach. Raises StoreInUseError or StoreFormatError."""
 
-    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+    def __init__(self, settings: EmulatorSettings, clock: Clock | None = None) -> None:
         self.settings = settings
         self.clock = clock or SystemClock(settings.time_scale)
-        self.store = Store(settings.data_dir)
+        self.store = AccountStore(settings.data_dir)
         self.shares = Shares(settings.data_dir, settings.storage) if settings.storage else None
         self.account = Account(settings.account, settings.limits, _network(settings.data_dir))
-        environment = passed(os.environ, settings.pass_env)
+        environment = inherited_environment(os.environ, settings.pass_env)
         self.applications = Applications(settings.data_dir / "applications")
         self.certificates = Certificates(settings.data_dir / "certificates.json")
         self.account.check_references = self._check_references
-        packages = Packages(self.applications)
+        packages = PackageInstaller(self.applications)
         self.launches = self._launches(packages, environment.get("PATH"))
-        self.containers = Containers(
+        self.containers = TaskContainers(
             settings.data_dir, settings.container_engine, settings.container_options
         )
         self.identity = _identity(settings)
@@ -84,7 +115,7 @@ class Emulator:
             containers=self.containers,
         )
         blobs = BlobMounts(settings.blob_endpoint, self.identity)
-        self._mounts = mounts = Mounts(settings.data_dir, self.shares, blobs)
+        self._mounts = mounts = NodeMounts(settings.data_dir, self.shares, blobs)
         steps = [mounts.step(), packages.step(), self.containers.step()]
         self.node_setup = NodeSetup(steps, mounts.blobs)
         self.loop = Loop(
@@ -94,9 +125,9 @@ class Emulator:
         self._background: asyncio.Task[None] | None = None
         self._load()
 
-    def _launches(self, packages: Packages, node_path: str | None) -> Launches:
+    def _launches(self, packages: PackageInstaller, node_path: str | None) -> LaunchBuilder:
         settings = self.settings
-        return Launches(
+        return LaunchBuilder(
             settings.data_dir,
             settings.account,
             settings.url,
@@ -104,7 +135,7 @@ class Emulator:
             packages=packages,
             certificates=self.certificates,
             time_scale=self.clock.scale,
-            imds=partial(metadata.base_url, settings.url, settings.key),
+            imds=partial(scheduled_events.base_url, settings.url, settings.key),
         )
 
     def _check_references(self, pool: Json) -> None:
@@ -159,12 +190,12 @@ class Emulator:
 
         Whoever adds others in the meantime keeps them.
         """
-        doomed = clearing.contents(self.account)
-        clearing.delete_everything(self.account, self.clock.now())
+        doomed = entities_of(self.account)
+        delete_everything(self.account, self.clock.now())
         self.loop.poke()
         while self.healthy and doomed:
             await asyncio.sleep(_RESET_POLL_S)
-            doomed &= clearing.contents(self.account)
+            doomed &= entities_of(self.account)
 
     async def close(self) -> None:
         """Stop everything that runs; the state on disk says it was interrupted."""
@@ -177,9 +208,9 @@ class Emulator:
         self.store.close()
 
 
-def _identity(settings: Settings) -> Identity | None:
+def _identity(settings: EmulatorSettings) -> NodeIdentity | None:
     account = settings.storage
-    return account and Identity(account.name, account.key, settings.blob_endpoint)
+    return account and NodeIdentity(account.name, account.key, settings.blob_endpoint)
 
 
 def _network(data_dir: Path) -> int:
@@ -192,7 +223,9 @@ def _report(background: asyncio.Task[None]) -> None:
         log.critical("the background work failed", exc_info=background.exception())
 
 
-def passed(environment: Mapping[str, str], patterns: tuple[str, ...]) -> dict[str, str]:
+def inherited_environment(
+    environment: Mapping[str, str], patterns: tuple[str, ...]
+) -> dict[str, str]:
     """The variables of this process that tasks inherit: PATH, LANG and what the patterns name."""
     wanted = (*_ALWAYS_PASSED, *patterns)
     return {

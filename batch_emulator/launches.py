@@ -1,32 +1,244 @@
-"""From an execution to what the executor runs: folders, environment, files, limits."""
+"""Build what the executor runs from an execution: folders, environment, files, limits,
+container.
+
+Kept in memory only: after a crash the tasks that had one run again and get another.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+import hmac
+import os
+import secrets
+import shlex
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from batch_emulator import container_launches, group_launches, metadata
-from batch_emulator.certificates import Certificates
-from batch_emulator.executor.environment import (
-    LINUX_PATH,
-    NodeFacts,
-    TaskKind,
-    task_environment,
+from batch_emulator.domain import scheduled_events
+from batch_emulator.domain.certificates import Certificates
+from batch_emulator.domain.launch import ContainerMount, ContainerSpec, ExecutionError, LaunchSpec
+from batch_emulator.domain.model import (
+    Execution,
+    ExecutionKind,
+    Json,
+    MultiInstance,
+    Node,
+    cores_of,
+    part,
+    parts,
 )
-from batch_emulator.executor.launch import Launch
+from batch_emulator.domain.transitions.job_preparation import task_id
+from batch_emulator.domain.values import parse_duration
+from batch_emulator.executor.containers import task_containers
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.packages import Packages, installed
-from batch_emulator.model import Execution, Json, Kind, parts
-from batch_emulator.tokens import Tokens
-from batch_emulator.transitions.preparation import task_id
-from batch_emulator.values import parse_duration
+from batch_emulator.executor.process.task_process import split_command
+from batch_emulator.executor.transfer.application_packages import PackageInstaller, installed
+
+
+class TaskTokens:
+    """The tokens that are valid now."""
+
+    def __init__(self) -> None:
+        self._given: dict[str, tuple[str, str]] = {}
+
+    def issue(self, execution: str, job: str) -> str:
+        """A token for the task of an execution, good for the job of that key."""
+        token = secrets.token_urlsafe(32)
+        self._given[execution] = (token, job)
+        return token
+
+    def revoke(self, execution: str) -> None:
+        """The execution is over."""
+        self._given.pop(execution, None)
+
+    def job_of(self, token: str) -> str | None:
+        """The key of the job that a token is good for, None for one that is not valid."""
+        presented = token.encode()
+        for known, job in self._given.values():
+            if hmac.compare_digest(known.encode(), presented):
+                return job
+        return None
+
+
+_MASTER_PORT = 6000  # environment variables page: AZ_BATCH_MASTER_NODE
+
+
+def with_instances(
+    execution: Execution,
+    group: MultiInstance,
+    layout: NodeLayout,
+    launch: LaunchSpec,
+    spent_s: float,
+) -> LaunchSpec:
+    """The coordination command, or the task's own one once all are coordinated.
+
+    Common resource files go to the task's folder, the others to the primary's working directory
+    before the task's own command [S]. `spent_s` is how much of the maxWallClockTime is over.
+    """
+    directory = _shared_dir(execution, layout)
+    nodes = [member.node for member in group.members]
+    environment = {
+        **launch.environment,
+        **environment_of(nodes, execution.instance),
+        "AZ_BATCH_TASK_SHARED_DIR": str(directory),
+    }
+    if not execution.coordinating:
+        limit_s = launch.wall_clock_s
+        left_s = None if limit_s is None else max(0.0, limit_s - spent_s)
+        return replace(launch, environment=environment, wall_clock_s=left_s, continues=True)
+    settings = part(execution.body, "multiInstanceSettings")
+    return replace(
+        launch,
+        command_line=settings["coordinationCommandLine"],
+        environment=environment,
+        resource_files=tuple(parts(settings, "commonResourceFiles")),
+        resource_dir=directory,
+        output_files=(),
+        holds=True,
+    )
+
+
+def _shared_dir(execution: Execution, layout: NodeLayout) -> Path:
+    job, task = execution.job, execution.task
+    return layout.task_dir("" if job is None else job.id, "" if task is None else task.id)
+
+
+def environment_of(nodes: Sequence[Node], instance: int) -> dict[str, str]:
+    """Who takes part, the primary first (environment variables page)."""
+    addresses = [node.address for node in nodes]
+    cores = cores_of(nodes[0].pool.spec["vmSize"])
+    listed = " ".join(f"{address} {cores}" for address in addresses)
+    return {
+        "AZ_BATCH_HOST_LIST": ",".join(addresses),
+        "AZ_BATCH_NODE_LIST": ";".join(addresses),
+        "AZ_BATCH_MASTER_NODE": f"{addresses[0]}:{_MASTER_PORT}",
+        "AZ_BATCH_IS_CURRENT_NODE_MASTER": "false" if instance else "true",
+        "CCP_NODES": f"{len(addresses)} {listed}",
+    }
+
+
+_OF_THE_NODE = ("PATH", "HOME")  # mean nothing in a container, unless the user sets them
+
+# what the emulator finds its containers by [S]
+_OURS = ("--name", "--label", "--label-file", "-l", "--cidfile", "--pod")
+
+
+def in_container(
+    execution: Execution, launch: LaunchSpec, layout: NodeLayout, data_dir: Path
+) -> LaunchSpec:
+    """The launch in a container, if the task asks for one. Raises ExecutionError.
+
+    On a container pool tasks must ask for one; start, preparation and release tasks may (docs).
+    """
+    settings: Json | None = execution.body.get("containerSettings")
+    config = task_containers.configuration(execution.node.pool.spec)
+    if settings is None:
+        if config is not None and execution.kind is ExecutionKind.TASK:
+            raise ExecutionError(task_containers.settings_missing())
+        return launch
+    if config is None:
+        raise ExecutionError(
+            task_containers.not_supported("The pool has no containerConfiguration")
+        )
+    mounts = tuple(_container_mounts(execution, settings, launch, layout))
+    registries = [*parts(config, "containerRegistries"), part(settings, "registry")]
+    container = ContainerSpec(
+        image=settings["imageName"],
+        command=tuple(split_command(launch.command_line)) if launch.command_line.strip() else (),
+        run_options=_container_options(settings),
+        environment=_container_environment(execution, launch),
+        mounts=mounts,
+        working_dir=_container_working_dir(settings, launch, mounts),
+        registries=task_containers.registries_of(registries),
+        node_root=layout.root,
+        data_dir=data_dir,
+    )
+    return replace(launch, container=container)
+
+
+def _container_options(settings: Json) -> tuple[str, ...]:
+    try:
+        options = tuple(shlex.split(settings.get("containerRunOptions") or ""))
+    except ValueError as err:
+        raise ExecutionError(
+            task_containers.invalid_settings(f"containerRunOptions: {err}")
+        ) from err
+    for option in options:
+        if option.split("=")[0] in _OURS:
+            why = f"containerRunOptions: {option} is set by the service"
+            raise ExecutionError(task_containers.invalid_settings(why))
+    return options
+
+
+def _container_environment(execution: Execution, launch: LaunchSpec) -> dict[str, str]:
+    job = execution.job
+    settings = [
+        *parts(execution.body, "environmentSettings"),
+        *([] if job is None else parts(job.spec, "commonEnvironmentSettings")),
+    ]
+    own = {setting["name"] for setting in settings}
+    return {
+        name: value
+        for name, value in launch.environment.items()
+        if name in own or name not in _OF_THE_NODE
+    }
+
+
+def _container_mounts(
+    execution: Execution, settings: Json, launch: LaunchSpec, layout: NodeLayout
+) -> Iterable[ContainerMount]:
+    """All of the node's folders, or those that are listed (containerHostBatchBindMounts)."""
+    if "containerHostBatchBindMounts" not in settings:
+        yield ContainerMount(layout.root)
+        yield from _linked(execution, layout, read_only=False)
+        return
+    job = execution.job
+    folders = {
+        "shared": layout.shared,
+        "startup": layout.startup,
+        "vfsmounts": layout.fsmounts,
+        "task": launch.resource_dir or launch.task_dir,  # a subtask's is below the shared one
+        "applications": layout.applications,
+    }
+    if job is not None and "jobPreparationTask" in job.spec:
+        folders["jobprep"] = layout.task_dir(job.id, task_id(job, ExecutionKind.PREPARATION))
+    for entry in parts(settings, "containerHostBatchBindMounts"):
+        source, read_only = str(entry.get("source")).lower(), bool(entry.get("isReadOnly"))
+        if source in folders:
+            folders[source].mkdir(parents=True, exist_ok=True)
+            yield ContainerMount(folders[source], read_only)
+        if source == "vfsmounts":
+            yield from _linked(execution, layout, read_only=read_only)
+
+
+def _linked(
+    execution: Execution, layout: NodeLayout, *, read_only: bool
+) -> Iterable[ContainerMount]:
+    """What is mounted on the node lies elsewhere; the links to it must lead there inside too."""
+    for entry in parts(execution.node.pool.spec, "mountConfiguration"):
+        for config in entry.values():
+            point = layout.fsmounts / str(part({"": config}, "").get("relativeMountPath") or ".")
+            if point.is_symlink():
+                yield ContainerMount(Path(os.path.realpath(point)), read_only)
+
+
+def _container_working_dir(
+    settings: Json, launch: LaunchSpec, mounts: tuple[ContainerMount, ...]
+) -> Path | None:
+    """The task's own, unless the image's is asked for or the container does not see it [S]."""
+    if str(settings.get("workingDirectory")).lower() == "containerimagedefault":
+        return None
+    seen = any(launch.working_dir.is_relative_to(mount.path) for mount in mounts)
+    return launch.working_dir if seen else None
+
 
 _RELEASE_LIMIT = timedelta(minutes=15)  # docs: maxWallClockTime of a job release task
 
 
-class Launches:
+class LaunchBuilder:
     """Knows where nodes lie and what they are told about the account."""
 
     def __init__(
@@ -36,7 +248,7 @@ class Launches:
         account_url: str,
         node_path: str | None = None,
         *,
-        packages: Packages,
+        packages: PackageInstaller,
         certificates: Certificates,
         time_scale: float = 1.0,
         imds: Callable[[str, str], str] | None = None,
@@ -44,7 +256,7 @@ class Launches:
         self._time_scale = time_scale
         self._packages = packages
         self._certificates = certificates
-        self.tokens = Tokens()
+        self.tokens = TaskTokens()
         self._imds = imds
         self._data_dir = data_dir
         self.nodes = data_dir / "nodes"
@@ -61,7 +273,7 @@ class Launches:
         """The node's folders; its root is `tasks` as on the service's Linux images."""
         return NodeLayout(self.node_dir(pool_id, node_id) / "tasks")
 
-    def of(self, execution: Execution, now: datetime) -> Launch:
+    def of(self, execution: Execution, now: datetime) -> LaunchSpec:
         """The launch of an execution whose body is loaded."""
         node = execution.node
         layout = self.layout(node.pool.id, node.id)
@@ -71,16 +283,16 @@ class Launches:
         if group is not None:
             begun = None if execution.task is None else execution.task.start
             spent_s = 0.0 if begun is None else (now - begun).total_seconds() / self._time_scale
-            launch = group_launches.of(execution, group, layout, launch, spent_s)
-        return container_launches.of(execution, launch, layout, self._data_dir)
+            launch = with_instances(execution, group, layout, launch, spent_s)
+        return in_container(execution, launch, layout, self._data_dir)
 
-    def _launch(self, execution: Execution, layout: NodeLayout, directory: Path) -> Launch:
+    def _launch(self, execution: Execution, layout: NodeLayout, directory: Path) -> LaunchSpec:
         body = execution.body
         environment = self._environment(execution, layout, directory)
         if body.get("authenticationTokenSettings") and execution.job is not None:
             token = self.tokens.issue(execution.key, execution.job.key)
             environment["AZ_BATCH_AUTHENTICATION_TOKEN"] = token
-        return Launch(
+        return LaunchSpec(
             key=execution.key,
             root_dir=layout.root,
             task_dir=directory,
@@ -101,7 +313,7 @@ class Launches:
         certificates = parts(execution.node.pool.spec, "certificateReferences")
         if not certificates:
             return install
-        who = "starttask" if execution.kind is Kind.START else "task"
+        who = "starttask" if execution.kind is ExecutionKind.START else "task"
 
         async def prepare() -> Mapping[str, str]:
             self._certificates.write(certificates, who, directory / "certs")
@@ -140,7 +352,7 @@ class Launches:
             "BATCH_EMULATOR_NODE_IP": node.address,
         }  # ours: where a server listens
         if self._imds is not None:
-            extra[metadata.VARIABLE] = self._imds(node.pool.id, node.id)
+            extra[scheduled_events.VARIABLE] = self._imds(node.pool.id, node.id)
         return task_environment(
             facts,
             kind,
@@ -161,7 +373,7 @@ def _of_job(execution: Execution) -> dict[str, Any]:
     return {
         "job_id": job.id,
         "task_id": _own_id(execution),
-        "preparation_task_id": task_id(job, Kind.PREPARATION) if prepared else None,
+        "preparation_task_id": task_id(job, ExecutionKind.PREPARATION) if prepared else None,
         "job_settings": job.spec.get("commonEnvironmentSettings") or [],
     }
 
@@ -175,9 +387,104 @@ def _own_id(execution: Execution) -> str:
 def _wall_clock_s(execution: Execution) -> float | None:
     constraints: dict[str, Any] = execution.body.get("constraints") or {}
     text = constraints.get("maxWallClockTime")
-    if execution.kind is Kind.RELEASE:
+    if execution.kind is ExecutionKind.RELEASE:
         text = execution.body.get("maxWallClockTime")
         if text is None:
             return _RELEASE_LIMIT.total_seconds()
     limit = None if text is None else parse_duration(text)
     return None if limit is None else limit.total_seconds()
+
+
+LINUX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+class TaskKind(Enum):
+    """Which variables a task sees depends on what it is."""
+
+    START = "start"
+    PREPARATION = "preparation"
+    RELEASE = "release"
+    TASK = "task"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """What every task of a node is told about it."""
+
+    account_name: str
+    account_url: str
+    pool_id: str
+    node_id: str
+    is_dedicated: bool
+    layout: NodeLayout
+
+
+def task_environment(  # noqa: PLR0913 - one argument per thing the page names
+    node: NodeFacts,
+    kind: TaskKind,
+    task_dir: Path,
+    *,
+    job_id: str | None = None,
+    task_id: str | None = None,
+    preparation_task_id: str | None = None,
+    job_settings: Iterable[Mapping[str, Any]] = (),
+    task_settings: Iterable[Mapping[str, Any]] = (),
+    extra: Mapping[str, str] | None = None,
+    node_path: str | None = None,
+) -> dict[str, str]:
+    """The whole environment of a task; settings are wire `{"name", "value"}` objects.
+
+    `extra` are variables of the node itself, such as CUDA_VISIBLE_DEVICES; task settings override
+    job settings, which override `extra`. `node_path` is the PATH of the node: this machine's when
+    it is not given, for the node is this machine.
+    """
+    node_path = node_path or os.environ.get("PATH") or LINUX_PATH
+    working_dir = task_dir / "wd"
+    environment = {
+        # The two folders that dumps of real tasks show behind the node's own PATH.
+        "PATH": f"{node_path}:{node.layout.shared}:{working_dir}",
+        "HOME": str(working_dir),
+        **(extra or {}),
+        **_settings(job_settings),
+        **_settings(task_settings),
+        **_of_node(node),
+        **_of_task(kind, task_dir),
+    }
+    if kind is not TaskKind.START:
+        environment["AZ_BATCH_JOB_ID"] = job_id or ""
+        environment["AZ_BATCH_TASK_ID"] = task_id or ""
+    if preparation_task_id and job_id and kind in (TaskKind.TASK, TaskKind.RELEASE):
+        prepared = node.layout.task_dir(job_id, preparation_task_id)
+        environment["AZ_BATCH_JOB_PREP_DIR"] = str(prepared)
+        environment["AZ_BATCH_JOB_PREP_WORKING_DIR"] = str(prepared / "wd")
+    return environment
+
+
+def _of_node(node: NodeFacts) -> dict[str, str]:
+    return {
+        "AZ_BATCH_ACCOUNT_NAME": node.account_name,
+        "AZ_BATCH_ACCOUNT_URL": node.account_url,
+        "AZ_BATCH_POOL_ID": node.pool_id,
+        "AZ_BATCH_NODE_ID": node.node_id,
+        "AZ_BATCH_NODE_IS_DEDICATED": "true" if node.is_dedicated else "false",
+        "AZ_BATCH_NODE_ROOT_DIR": str(node.layout.root),
+        "AZ_BATCH_NODE_SHARED_DIR": str(node.layout.shared),
+        "AZ_BATCH_NODE_STARTUP_DIR": str(node.layout.startup),
+        "AZ_BATCH_NODE_MOUNTS_DIR": str(node.layout.fsmounts),
+    }
+
+
+def _of_task(kind: TaskKind, task_dir: Path) -> dict[str, str]:
+    is_start = kind is TaskKind.START
+    return {
+        "AZ_BATCH_TASK_DIR": str(task_dir),
+        "AZ_BATCH_TASK_WORKING_DIR": str(task_dir / "wd"),
+        "AZ_BATCH_CERTIFICATES_DIR": str(task_dir / "certs"),
+        "AZ_BATCH_TASK_RESERVED_EPHEMERAL_DISK_SPACE_BYTES": "0",  # [S]: nothing is reserved here
+        "AZ_BATCH_TASK_USER": "_azbatchtask_start" if is_start else "_azbatch",
+        "AZ_BATCH_TASK_USER_IDENTITY": "TaskNonAdmin" if is_start else "PoolNonAdmin",
+    }
+
+
+def _settings(settings: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    return {str(one["name"]): str(one.get("value") or "") for one in settings}

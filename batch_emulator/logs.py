@@ -7,8 +7,9 @@ import logging
 import sys
 from datetime import UTC, datetime
 
+from batch_emulator.domain.events import LOG_FIELDS
+
 _TEXT = "%(asctime)s %(levelname)s %(name)s %(message)s"
-FIELDS = "fields"  # log.debug(..., extra={FIELDS: {...}}): what a reader of the JSON may search
 
 
 class JsonFormatter(logging.Formatter):
@@ -21,7 +22,7 @@ class JsonFormatter(logging.Formatter):
             "level": record.levelname.lower(),
             "logger": record.name,
             "message": record.getMessage(),
-            **getattr(record, FIELDS, {}),
+            **getattr(record, LOG_FIELDS, {}),
         }
         if record.exc_info:
             document["exception"] = self.formatException(record.exc_info)

@@ -1,4 +1,6 @@
-"""The background: decide, apply, act outside, write, sleep until something is due."""
+"""The background loop: decide, apply, start and end processes, write, sleep until something is
+due.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from batch_emulator import erasure
-from batch_emulator.account import (
+from batch_emulator.domain.account import (
     Account,
     AwaitRetention,
     DeleteNodeFolder,
@@ -25,27 +26,25 @@ from batch_emulator.account import (
     Start,
     SweepTasks,
 )
-from batch_emulator.clock import Clock
-from batch_emulator.deletion import remove_tree
-from batch_emulator.executor.blobfuse import mounted_below
-from batch_emulator.executor.failures import ended_by_request
-from batch_emulator.executor.launch import ExecutionError, Failure, Outcome
-from batch_emulator.executor.layout import is_below
-from batch_emulator.executor.node_setup import Booted, NodeSetup
-from batch_emulator.executor.runner import Executor
-from batch_emulator.launches import Launches
-from batch_emulator.model import Execution, Job, Json, Kind, Node, Stop
-from batch_emulator.scheduling.scheduler import apply, decide
-from batch_emulator.store import Store
-from batch_emulator.transitions import (
-    container_info,
-    dependencies,
-    executions,
-    jobs,
-    nodes,
-    retained_nodes,
-    retention,
+from batch_emulator.domain.clock import Clock
+from batch_emulator.domain.launch import (
+    ExecutionError,
+    ExecutionOutcome,
+    FailureInfo,
+    ended_by_request,
 )
+from batch_emulator.domain.model import Execution, ExecutionKind, Job, Json, Node, Stop
+from batch_emulator.domain.transitions import executions, jobs, nodes, task_admission, tasks
+from batch_emulator.domain.transitions import executions as container_info
+from batch_emulator.domain.transitions import nodes as retained_nodes
+from batch_emulator.executor.executor import Executor
+from batch_emulator.executor.mounts.blobfuse import mounted_below
+from batch_emulator.executor.node_setup import Booted, NodeSetup
+from batch_emulator.folders import is_below, remove_tree
+from batch_emulator.launches import LaunchBuilder
+from batch_emulator.scheduling.scheduler import apply, decide
+from batch_emulator.storage import account_store
+from batch_emulator.storage.account_store import AccountStore
 
 log = logging.getLogger(__name__)
 
@@ -58,10 +57,10 @@ class Loop:
     def __init__(
         self,
         account: Account,
-        store: Store,
+        store: AccountStore,
         executor: Executor,
         clock: Clock,
-        launches: Launches,
+        launches: LaunchBuilder,
         node_setup: NodeSetup,
     ) -> None:
         self.account = account
@@ -148,7 +147,7 @@ class Loop:
                 case AwaitRetention(node):
                     self.store.write(self.account.take_journal())
                     until = self.store.tasks.retained_until(node.pool.id, node.id)
-                    retained_nodes.answer(self.account, node, until, self.clock.now())
+                    retained_nodes.retention_answered(self.account, node, until, self.clock.now())
                 case SetUpNode(node):
                     self._set_up(node)
                 case DeleteNodeFolder(pool_id, node_id):
@@ -196,16 +195,16 @@ class Loop:
             outcome = await self.executor.run(
                 launch,
                 lambda _pid: None,
-                partial(container_info.show, self.account, execution),
+                partial(container_info.record_container, self.account, execution),
             )
             if execution.stop is not Stop.LOST:
                 await self.node_setup.after_task(launch.root_dir)
         except ExecutionError as err:
-            outcome = Outcome(exit_code=None, failure=err.failure, retryable=False)
+            outcome = ExecutionOutcome(exit_code=None, failure=err.failure, retryable=False)
         except Exception as err:  # a task must end whatever happens to it
             log.exception("execution %s failed", execution.key)
-            failure = Failure("servererror", "Unknown", f"{type(err).__name__}: {err}")
-            outcome = Outcome(exit_code=None, failure=failure, retryable=False)
+            failure = FailureInfo("servererror", "Unknown", f"{type(err).__name__}: {err}")
+            outcome = ExecutionOutcome(exit_code=None, failure=failure, retryable=False)
         if execution.stop is not None or not execution.coordinating:
             await self.executor.release(execution.key)
         self._running.discard(execution.key)
@@ -214,7 +213,7 @@ class Loop:
 
     def _load_body(self, execution: Execution) -> None:
         job, task = execution.job, execution.task
-        if execution.kind is Kind.TASK and job is not None and task is not None:
+        if execution.kind is ExecutionKind.TASK and job is not None and task is not None:
             self.store.write(self.account.take_journal())
             row = self.store.tasks.find(job, task.key)
             execution.body = {} if row is None else row.body
@@ -242,7 +241,7 @@ class Loop:
         await self.executor.release(execution.key)
         self._ended(execution, None)
 
-    def _ended(self, execution: Execution, outcome: Outcome | None) -> None:
+    def _ended(self, execution: Execution, outcome: ExecutionOutcome | None) -> None:
         executions.ended(self.account, execution, outcome, self.clock.now())
         waiter = self._waiters.get(execution.key)
         if waiter is not None and execution.key not in self.account.executions:
@@ -256,7 +255,7 @@ class Loop:
             await self._waiters.setdefault(execution.key, asyncio.Event()).wait()
 
     def _free(self, job: Job) -> None:
-        dependencies.free(self.account, job)
+        task_admission.free(self.account, job)
         self.poke()
 
     async def _erase(self, job: Job) -> None:
@@ -270,7 +269,7 @@ class Loop:
 
     def _erase_some(self, job: Job) -> bool:
         more = self.store.erase(job)
-        for key in list(islice(job.live, erasure.AT_ONCE)) if more else ():
+        for key in list(islice(job.live, account_store.ERASED_AT_ONCE)) if more else ():
             del job.live[key]
         if not more:
             jobs.forget(self.account, job)
@@ -296,7 +295,7 @@ class Loop:
             await _delete(*doomed)
         due = self.store.tasks.next_expiry()
         if due is not None:
-            retention.look_at(self.account, due)
+            tasks.sweep_at(self.account, due)
             self.poke()
 
     def _remove(self, folder: Path) -> None:

@@ -12,10 +12,10 @@ import shlex
 from pathlib import Path
 
 from batch_emulator import __version__
-from batch_emulator.account import Limits
 from batch_emulator.autoscale.dialect import DIALECTS
-from batch_emulator.emulator import Settings
-from batch_emulator.eviction_trace import TraceEntry, TraceError, load_trace
+from batch_emulator.domain.account import Limits
+from batch_emulator.domain.eviction_trace import TraceEntry, TraceError, load_trace
+from batch_emulator.emulator import EmulatorSettings
 from batch_emulator.files_share.shares import StorageAccount
 
 _LARGEST = 1e6
@@ -169,9 +169,9 @@ def _positive(text: str) -> float:
     return value
 
 
-def settings_of(options: argparse.Namespace, url: str) -> Settings:
+def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
     """What the options say, for an emulator that is reached at `url`. Raises OptionError."""
-    return Settings(
+    return EmulatorSettings(
         data_dir=options.data_dir.resolve(),
         account=options.account,
         key=_account_key(options.key),

@@ -1,4 +1,8 @@
-"""The emulator as a server of this process: in a thread, for tests, or under `__main__`."""
+"""The emulator as a server of this process: in a thread for tests, or under `__main__`.
+
+One server listens on two ports: the Batch account on one, Azure Files of its storage on the
+other.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +18,30 @@ from types import TracebackType
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from batch_emulator.account import Limits
-from batch_emulator.app import App
-from batch_emulator.clock import Clock
-from batch_emulator.emulator import Emulator, Settings
-from batch_emulator.files_share.ports import WithFiles
+from batch_emulator.domain.account import Limits
+from batch_emulator.domain.clock import Clock
+from batch_emulator.emulator import Emulator, EmulatorSettings
+from batch_emulator.files_share.app import FilesApp
+from batch_emulator.files_share.shares import Shares
+from batch_emulator.http.app import App
+
+
+class WithFiles:
+    """Passes what comes in on the port of the files to the app of the files. ASGI."""
+
+    def __init__(self, batch: ASGIApp, shares: Shares, listener: socket.socket) -> None:
+        self._batch = batch
+        self._files = FilesApp(shares)
+        self._port: int = listener.getsockname()[1]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI; start and stop are the Batch account's."""
+        server = scope.get("server")
+        is_for_files = scope["type"] == "http" and server is not None and server[1] == self._port
+        await (self._files if is_for_files else self._batch)(scope, receive, send)
+
 
 _STOPS_WITHIN_S = 60.0
 _ANSWERS_WITHIN_S = 5  # once it stops; who still reads or waits then is cut off
@@ -75,7 +96,7 @@ class Server:
             client = BatchClient(server.url, AzureNamedKeyCredential(server.account, server.key))
 
     Without `data_dir` its state and its nodes lie in a temporary folder that goes with it. Nodes
-    boot in a twentieth of a second. `settings` are fields of `batch_emulator.emulator.Settings`.
+    boot in a twentieth of a second. `settings` are fields of `EmulatorSettings`.
     Raises what Emulator raises.
     """
 
@@ -84,7 +105,7 @@ class Server:
     ) -> None:
         self._folder = None if data_dir else tempfile.TemporaryDirectory(prefix="batch-emulator-")
         folder = data_dir or Path(self._folder.name if self._folder else "")
-        usual = Settings(
+        usual = EmulatorSettings(
             data_dir=folder,
             account="test",
             key=base64.b64encode(secrets.token_bytes(32)).decode(),

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 
 from batch_emulator.autoscale.evaluate import Inputs, evaluate
-from batch_emulator.autoscale.samples import KEPT, PERIOD, History
+from batch_emulator.autoscale.samples import KEPT, PERIOD, SampleHistory
 from batch_emulator.autoscale.values import Timestamp
 from bench.report import Ratio
 
@@ -63,9 +63,9 @@ def _medians(*runs: Callable[[], object]) -> list[float]:
     return [statistics.median(times) for times in spent]
 
 
-def _samples() -> tuple[History, dict[str, list[float]]]:
+def _samples() -> tuple[SampleHistory, dict[str, list[float]]]:
     rng = random.Random(1)
-    history = History()
+    history = SampleHistory()
     columns: dict[str, list[float]] = {"active": [], "pending": [], "cpu": []}
     newest = Timestamp.of(NOW).ticks
     for age in range(KEPT, 0, -1):

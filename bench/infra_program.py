@@ -29,9 +29,9 @@ _OURS = """
 from datetime import UTC, datetime
 from pathlib import Path
 from uuid import UUID
-from infra.offline import declared
-from infra.stack_config import load_stack_config
-from runner.core.prices import load_price_table
+from infra.engine.offline import declared
+from infra.config.stack import load_stack_config
+from runner.core.pricing.prices import load_price_table
 example = {"ARM_LOCATION": "eastus", "ARM_SUBSCRIPTION_ID": str(UUID(int=0))}
 config = load_stack_config(Path("Pulumi.dev.yaml"), environment=example)
 found = declared(config, datetime.now(UTC), load_price_table(None))

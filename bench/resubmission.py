@@ -14,12 +14,12 @@ from azure.storage.blob import BlobServiceClient
 
 from bench.report import Ratio
 from bench.services import local_services, storage_connection_string
-from runner.azure.credentials import connect
+from runner.azure.auth.credentials import connect
 from runner.core.progress import ignore_progress
-from runner.core.recipe import load_recipe
+from runner.core.recipe.recipe import load_recipe
 from runner.core.settings import load_settings
-from runner.flows.prepare import TrainOptions, prepare_run
-from runner.flows.submit import submit_run
+from runner.flows.submit.prepare import TrainOptions, prepare_run
+from runner.flows.submit.submit_run import submit_run
 
 CODE_BYTES = 4_000_000
 

@@ -11,7 +11,7 @@ from azure.core.credentials import AzureNamedKeyCredential
 from bench.report import Ratio
 from bench.services import emulator
 from bench.task_rate import pool_of
-from runner.azure.batch import add_tasks
+from runner.azure.batch.jobs import add_tasks
 
 TASKS = 1000
 ROUNDS = 3

@@ -17,13 +17,12 @@ from azure.storage.blob import BlobServiceClient, ContainerClient
 
 from bench.report import Ratio
 from bench.services import local_services, storage_connection_string
-from runner.azure.credentials import Connection, connect
-from runner.azure.stores import Store
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.storage.stores import FileStore
 from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
 from runner.core.stored_paths import StoredPath
-from runner.flows.data_get import get_files, plan_get
-from runner.flows.data_put import plan_put, put_files
+from runner.flows.data.transfer import get_files, plan_get, plan_put, put_files
 
 ROUNDS = 7
 CONCURRENCY = (1, 2, 4, 8, 16, 32)
@@ -103,11 +102,11 @@ def _seconds(act: Callable[..., object], *args: object) -> float:
     return time.perf_counter() - start
 
 
-def _put(store: Store, folder: Path, place: StoredPath) -> None:
+def _put(store: FileStore, folder: Path, place: StoredPath) -> None:
     put_files(store, plan_put(store, [folder], place, ignore_progress), ignore_progress)
 
 
-def _get(store: Store, place: StoredPath, back: Path) -> None:
+def _get(store: FileStore, place: StoredPath, back: Path) -> None:
     get_files(store, plan_get(store, place, back, ignore_progress), ignore_progress)
 
 

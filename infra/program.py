@@ -13,23 +13,23 @@ import pulumi
 from pulumi.runtime.config import CONFIG, get_config_env
 from pulumi_azure_native import authorization, resources
 
-from infra.batch_account import BatchAccount
-from infra.budget import MonthlyBudget
-from infra.context import StackContext
-from infra.data_store import DataStore
-from infra.gpu_pool import GpuPool, PoolSurroundings
-from infra.identity import Identities, Operator, Operators
-from infra.naming import Names
-from infra.network import PoolNetwork
-from infra.observability import Observability
-from infra.pool_plan import PoolPlan, plan_pools
-from infra.registry import Registry
-from infra.stack_config import CONTAINERS, StackConfig, parse_stack_config
-from infra.vm_image import ImageFactory
+from infra.components.batch_account import BatchAccountComponent
+from infra.components.budget import MonthlyBudget
+from infra.components.container_registry import ContainerRegistry
+from infra.components.context import StackContext
+from infra.components.data_store import DataStore
+from infra.components.gpu_pool import GpuPool, PoolSurroundings
+from infra.components.identity import Identities, Operator, Operators
+from infra.components.network import PoolNetwork
+from infra.components.observability import Observability
+from infra.components.vm_image import ImageFactory
+from infra.config.naming import Names
+from infra.config.stack import CONTAINERS, StackConfig, parse_stack_config
+from infra.planning.pool_plan import PoolPlan, plan_pools
 from runner.contract import CONTRACT_VERSION, PoolOutput
-from runner.core.errors import RunnerError
 from runner.core.home import runner_home
-from runner.core.prices import PriceTable, load_price_table
+from runner.core.pricing.prices import PriceTable, load_price_table
+from runner.protocol.errors import RunnerError
 
 _KINDS = {
     "user": authorization.PrincipalType.USER,
@@ -107,7 +107,7 @@ class _Stack:
         MonthlyBudget("monthly-budget", context, config.budget, self._now.date())
         store = DataStore("data-store", context, config.storage)
         identities = Identities("identities", context, store)
-        account = BatchAccount("batch-account", context, store, identities)
+        account = BatchAccountComponent("batch-account", context, store, identities)
         if config.nodes_add_tasks:
             identities.let_nodes_add_tasks(account.account.id)
         Operators(
@@ -139,10 +139,10 @@ class _Stack:
             return None
         return ImageFactory("image", self._context, self._config.image)
 
-    def _registry(self, identities: Identities) -> Registry | None:
+    def _registry(self, identities: Identities) -> ContainerRegistry | None:
         if not self._config.registry:
             return None
-        return Registry(
+        return ContainerRegistry(
             "registry",
             self._context,
             puller=identities.nodes.principal_id,

@@ -1,1 +1,1 @@
-"""The formula language of automatic scaling and the samples it reads: no account, no clock."""
+"""The autoscale formula language and its samples: no account, no clock. Start in `evaluate`."""

@@ -11,7 +11,7 @@ from batch_emulator.autoscale.errors import FormulaError
 from batch_emulator.autoscale.functions import Stopped
 from batch_emulator.autoscale.names import DEDICATED, OPTION, SPOT, TARGET_ALIASES, TARGETS
 from batch_emulator.autoscale.program import program, target
-from batch_emulator.autoscale.samples import History
+from batch_emulator.autoscale.samples import SampleHistory
 from batch_emulator.autoscale.scope import Scope
 from batch_emulator.autoscale.values import LEFT_OUT, Timestamp, Value, Word, shown
 
@@ -43,7 +43,7 @@ class Evaluation:
 class Inputs:
     """What a formula is evaluated with; `random` gives numbers from 0 to 1."""
 
-    history: History
+    history: SampleHistory
     now: datetime
     dedicated: int
     spot: int

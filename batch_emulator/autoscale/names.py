@@ -1,10 +1,31 @@
-"""The names that a formula finds: constants, words, metrics and the variables that it sets."""
+"""What names in a formula stand for: constants, words, metrics, variables that it sets, and
+members after a dot.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from batch_emulator.autoscale.dialect import Dialect
-from batch_emulator.autoscale.samples import LEGACY_METRICS, METRICS, TICKS_PER_SECOND
-from batch_emulator.autoscale.values import WORDS, Interval, Metric, Value, Word
+from batch_emulator.autoscale.errors import FormulaError, InsufficientSampleError
+from batch_emulator.autoscale.samples import (
+    LEGACY_METRICS,
+    METRICS,
+    PERIOD,
+    TICKS_PER_SECOND,
+    expected,
+)
+from batch_emulator.autoscale.scope import Scope
+from batch_emulator.autoscale.values import (
+    WORDS,
+    Interval,
+    MetricSamples,
+    Timestamp,
+    Value,
+    Window,
+    Word,
+    kind_of,
+)
 
 DEDICATED = "$TargetDedicatedNodes"
 SPOT = "$TargetLowPriorityNodes"
@@ -33,7 +54,7 @@ CONSTANTS: dict[str, Value] = {
     "TimeInterval_Millisecond": Interval(10_000),
     **{word: Word(word) for word in WORDS},
 }
-_METRICS = {name: Metric(name) for name in (*METRICS, *LEGACY_METRICS)}
+_METRICS = {name: MetricSamples(name) for name in (*METRICS, *LEGACY_METRICS)}
 _SERVICE = (*TARGETS, *TARGET_ALIASES, *METRIC_ALIASES, *_METRICS, *CONSTANTS)
 _FOLDED = {name.lower(): name for name in _SERVICE}
 
@@ -49,7 +70,7 @@ def meant(name: str) -> str | None:
     return None if found == name else found
 
 
-def metric(name: str, dialect: Dialect) -> Metric | None:
+def metric(name: str, dialect: Dialect) -> MetricSamples | None:
     """The metric of that name."""
     name = METRIC_ALIASES.get(name, name)
     if name in LEGACY_METRICS and not dialect.legacy_metrics:
@@ -57,3 +78,120 @@ def metric(name: str, dialect: Dialect) -> Metric | None:
     if name == "$UsableNodeCount" and not dialect.usable_node_count:
         return None
     return _METRICS.get(name)
+
+
+_Arguments = list[Value]
+_Method = Callable[[Scope, MetricSamples, _Arguments, int], Value]
+
+
+def member(scope: Scope, target: Value, name: str, arguments: _Arguments | None, at: int) -> Value:
+    """The value of `target.name` or `target.name(arguments)`. Raises FormulaError."""
+    if isinstance(target, Timestamp) and arguments is None:
+        return _part(scope, target, name, at)
+    if isinstance(target, MetricSamples) and arguments is not None:
+        method = METHODS.get(name)
+        if method is not None:
+            return method(scope, target, arguments, at)
+    form = "member" if arguments is None else "method"
+    raise FormulaError(at, f"A {kind_of(target)} has no {form} '{name}'")
+
+
+def _part(scope: Scope, target: Timestamp, name: str, at: int) -> float:
+    when = target.time()
+    if name == "weekday":
+        day = when.isoweekday()
+        return float(scope.dialect.sunday if day == 7 else day)
+    if name in ("year", "month", "day", "hour", "minute", "second"):
+        return float(getattr(when, name))
+    raise FormulaError(at, f"A timestamp has no member '{name}'")
+
+
+def _moment(scope: Scope, argument: Value, at: int) -> int:
+    """A timestamp, or so long ago."""
+    if isinstance(argument, Timestamp):
+        return argument.ticks
+    if isinstance(argument, Interval):
+        return scope.now.ticks - argument.ticks
+    reason = f"A window needs a timestamp or a timeinterval and got a {kind_of(argument)}"
+    raise FormulaError(at, reason)
+
+
+def _window(scope: Scope, arguments: _Arguments, at: int) -> tuple[int, int]:
+    """Start and end, whichever was given first (docs use both orders)."""
+    one = _moment(scope, arguments[0], at)
+    other = scope.now.ticks if len(arguments) == 1 else _moment(scope, arguments[1], at)
+    return (one, other) if one <= other else (other, one)
+
+
+def _available(scope: Scope, start: int, end: int) -> tuple[int, int, float]:
+    """First and last sample of a window, and their part of what should be there, in percent."""
+    low, high = scope.history.between(start, end, scope.seen)
+    return low, high, min(100.0, 100.0 * (high - low) / expected(start, end))
+
+
+def _get_sample(scope: Scope, metric: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    count = len(arguments)
+    if not 1 <= count <= 3:
+        _counted("GetSample", arguments, 1, 3, at)
+    series, seen = scope.series(metric), scope.seen
+    first = arguments[0]
+    if type(first) is not Interval:
+        first = scope.settled(first, at)
+    if isinstance(first, float):
+        _counted("GetSample of a number", arguments, 1, 1, at)
+        if first < 0:
+            raise FormulaError(at, "GetSample of less than no samples")
+        return Window(series, max(0, seen - int(min(first, float(seen)))), seen)
+    wanted = scope.dialect.minimum_percent
+    if count > 1:
+        last = scope.settled(arguments[-1], at)
+        if isinstance(last, float):
+            wanted = last
+            arguments = arguments[:-1]
+        elif count == 3:
+            raise FormulaError(at, f"A percentage must be a double and is a {kind_of(last)}")
+    start, end = _window(scope, arguments, at)
+    low, high, percent = _available(scope, start, end)
+    if percent < wanted:
+        raise InsufficientSampleError(
+            at,
+            f"Insufficient data from data set: {metric.name} wanted {wanted:.6g}%,"
+            f" received {percent:.6g}%",
+        )
+    return Window(series, low, high)
+
+
+def _get_sample_percent(scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    _counted("GetSamplePercent", arguments, 1, 2, at)
+    start, end = _window(scope, arguments, at)
+    return _available(scope, start, end)[2] * scope.dialect.percent_scale / 100.0
+
+
+def _get_sample_period(_scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    _counted("GetSamplePeriod", arguments, 0, 0, at)
+    return Interval(PERIOD)  # [S] documented as "the period", without a type
+
+
+def _count(scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    _counted("Count", arguments, 0, 0, at)
+    return float(scope.seen)
+
+
+def _history_begin_time(scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    _counted("HistoryBeginTime", arguments, 0, 0, at)
+    times = scope.history.times
+    return Timestamp(times[0]) if scope.seen else scope.now
+
+
+def _counted(name: str, arguments: _Arguments, least: int, most: int, at: int) -> None:
+    if not least <= len(arguments) <= most:
+        raise FormulaError(at, f"{name} cannot take {len(arguments)} arguments")
+
+
+METHODS: dict[str, _Method] = {
+    "GetSample": _get_sample,
+    "GetSamplePercent": _get_sample_percent,
+    "GetSamplePeriod": _get_sample_period,
+    "Count": _count,
+    "HistoryBeginTime": _history_begin_time,
+}

@@ -1,4 +1,5 @@
-"""From tokens to statements.
+"""The grammar of the formula language: tokens, syntax and the parser; `at` is the character
+where a part begins.
 
     formula    := statement (';' statement)* ';'?
     statement  := NAME '=' expression | expression
@@ -20,22 +21,139 @@ The precedence is C's [S]: none is published, and this one gives the results tha
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
 from math import isinf
+from typing import NamedTuple
 
-from batch_emulator.autoscale.errors import FormulaSyntaxError
-from batch_emulator.autoscale.lexer import Token, tokens
-from batch_emulator.autoscale.syntax import (
-    Call,
-    Chain,
-    Choice,
-    Expression,
-    Member,
-    Name,
-    Number,
-    Statement,
-    Text,
-    Unary,
+from batch_emulator.autoscale.errors import FormulaSyntaxError, FormulaTooLongError
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A double."""
+
+    at: int
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A string."""
+
+    at: int
+    value: str
+
+
+@dataclass(frozen=True, slots=True)
+class NameReference:
+    """A variable, a constant or an enum word."""
+
+    at: int
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unary:
+    """`-` or `!`."""
+
+    at: int
+    sign: str
+    operand: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Operands joined by operators of one precedence, from left to right.
+
+    One part for however many operands: a long sum is not a deep tree.
+    """
+
+    at: int
+    first: Expression
+    rest: tuple[tuple[str, int, Expression], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """`a ? x : b ? y : z`, a chain of its own for the same reason."""
+
+    at: int
+    cases: tuple[tuple[Expression, Expression], ...]
+    otherwise: Expression
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A function with its arguments."""
+
+    at: int
+    name: str
+    arguments: tuple[Expression, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemberAccess:
+    """`.name` of something, or with arguments `.name(...)`."""
+
+    at: int
+    target: Expression
+    name: str
+    arguments: tuple[Expression, ...] | None
+
+
+Expression = Number | Text | NameReference | Unary | Chain | Choice | FunctionCall | MemberAccess
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """An assignment, or an expression alone when `target` is None."""
+
+    at: int
+    target: str | None
+    value: Expression
+
+
+MAX_CHARACTERS = 8192  # docs: 8 KB
+
+_TOKEN = re.compile(
+    r"""(?P<space>[ \t\r\n\f\v]+|//[^\n]*)
+    |(?P<number>(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?)
+    |(?P<name>\$?[A-Za-z_]\w*)
+    |(?P<string>"[^"\n]*")
+    |(?P<sign>\|\||&&|[<>=!]=|[-+*/<>=!?:;,.()])""",
+    re.ASCII | re.VERBOSE,
 )
+
+
+class Token(NamedTuple):
+    """A piece of a formula; `kind` is number, name, string, sign or end."""
+
+    kind: str
+    text: str
+    at: int
+
+
+def tokens(text: str) -> list[Token]:
+    """The tokens of a formula, an `end` last; blanks and comments are dropped.
+
+    Raises FormulaSyntaxError and FormulaTooLongError.
+    """
+    if len(text) > MAX_CHARACTERS:
+        raise FormulaTooLongError(MAX_CHARACTERS, f"the formula has {len(text)} characters")
+    found: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            what = 'a string without its end "' if text[at] == '"' else f"'{text[at]}'"
+            raise FormulaSyntaxError(at, f"Unexpected {what}")
+        if match.lastgroup != "space":
+            found.append(Token(match.lastgroup, match.group(), at))
+        at = match.end()
+    found.append(Token("end", "the end of the formula", len(text)))
+    return found
+
 
 MAX_STATEMENTS = 100  # docs
 MAX_DEPTH = 50  # [S] of what stands in each other; bounds the stack here and in the evaluation
@@ -49,10 +167,10 @@ _POWER = {
 
 def parse(text: str) -> list[Statement]:
     """The statements of a formula. Raises FormulaSyntaxError and FormulaTooLongError."""
-    return _Parser(tokens(text)).formula()
+    return _FormulaParser(tokens(text)).formula()
 
 
-class _Parser:
+class _FormulaParser:
     def __init__(self, found: list[Token]) -> None:
         self._tokens = found
         self._next = 0
@@ -161,7 +279,7 @@ class _Parser:
                 raise self._unexpected("the name of a member")
             name = self._take().text
             arguments = self._arguments() if self._is("(") else None
-            value = Member(value.at, value, name, arguments)
+            value = MemberAccess(value.at, value, name, arguments)
         return value
 
     def _primary(self) -> Expression:
@@ -174,8 +292,8 @@ class _Parser:
         if token.kind == "name":
             self._next += 1
             if self._is("("):
-                return Call(token.at, token.text, self._arguments())
-            return Name(token.at, token.text)
+                return FunctionCall(token.at, token.text, self._arguments())
+            return NameReference(token.at, token.text)
         if self._is("("):
             self._next += 1
             value = self._expression()

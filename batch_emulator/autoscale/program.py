@@ -6,36 +6,37 @@ from collections.abc import Callable
 from functools import lru_cache
 from operator import add, eq, ge, gt, le, lt, mul, ne, sub
 
-from batch_emulator.autoscale import operators
+from batch_emulator.autoscale import functions
 from batch_emulator.autoscale.dialect import Dialect
 from batch_emulator.autoscale.errors import FormulaError
 from batch_emulator.autoscale.functions import FUNCTIONS
-from batch_emulator.autoscale.members import METHODS, member
 from batch_emulator.autoscale.names import (
     CONSTANTS,
+    METHODS,
     OPTION,
     TARGET_ALIASES,
     TARGETS,
     meant,
+    member,
     metric,
     spelled,
 )
-from batch_emulator.autoscale.parser import parse
-from batch_emulator.autoscale.samples import LEGACY_METRICS, History
-from batch_emulator.autoscale.scope import Scope
-from batch_emulator.autoscale.syntax import (
-    Call,
+from batch_emulator.autoscale.parser import (
     Chain,
     Choice,
     Expression,
-    Member,
-    Name,
+    FunctionCall,
+    MemberAccess,
+    NameReference,
     Number,
     Statement,
     Text,
     Unary,
+    parse,
 )
-from batch_emulator.autoscale.values import Metric, Timestamp, Value, Word, kind_of
+from batch_emulator.autoscale.samples import LEGACY_METRICS, SampleHistory
+from batch_emulator.autoscale.scope import Scope
+from batch_emulator.autoscale.values import MetricSamples, Timestamp, Value, Word, kind_of
 
 Code = Callable[[Scope], Value]
 # for two doubles, which most operands are; everything else goes through the table of operators
@@ -99,7 +100,7 @@ def _code(expression: Expression, dialect: Dialect) -> Code:  # noqa: PLR0911 - 
         case Number() | Text():
             value = expression.value
             return lambda _: value
-        case Name(at, name):
+        case NameReference(at, name):
             return _name(spelled(name, dialect), at, dialect)
         case Unary(at, sign, operand):
             return _unary(sign, _code(operand, dialect), at)
@@ -108,9 +109,9 @@ def _code(expression: Expression, dialect: Dialect) -> Code:  # noqa: PLR0911 - 
         case Choice(at, cases, otherwise):
             pairs = [(_code(test, dialect), _code(then, dialect)) for test, then in cases]
             return _choice(pairs, _code(otherwise, dialect), at)
-        case Call(at, name, arguments):
+        case FunctionCall(at, name, arguments):
             return _call(name, [_code(argument, dialect) for argument in arguments], at)
-        case Member(at, target, name, arguments):
+        case MemberAccess(at, target, name, arguments):
             found = _samples(expression, dialect)
             if found is not None:
                 return found
@@ -144,7 +145,7 @@ def _name(name: str, at: int, dialect: Dialect) -> Code:
     return read
 
 
-def _legacy(scope: Scope, found: Metric) -> Value:
+def _legacy(scope: Scope, found: MetricSamples) -> Value:
     scope.warn(f"{found.name} is not measured and always 0")
     return found
 
@@ -160,8 +161,8 @@ def target(scope: Scope, name: str) -> Value:
 
 def _unary(sign: str, operand: Code, at: int) -> Code:
     if sign == "-":
-        return lambda scope: operators.negative(scope, operand(scope), at)
-    return lambda scope: float(not operators.truth(scope, operand(scope), at))
+        return lambda scope: functions.negative(scope, operand(scope), at)
+    return lambda scope: float(not functions.truth(scope, operand(scope), at))
 
 
 def _constant(expression: Expression, dialect: Dialect) -> Value | None:
@@ -169,16 +170,16 @@ def _constant(expression: Expression, dialect: Dialect) -> Value | None:
     match expression:
         case Number(_, value):
             return value
-        case Name(_, name):
+        case NameReference(_, name):
             return CONSTANTS.get(spelled(name, dialect))
         case Chain(_, first, rest) if len(rest) == 1 and rest[0][0] in "+-*/":
             sign, at, second = rest[0]
             left, right = _constant(first, dialect), _constant(second, dialect)
             if left is None or right is None:
                 return None
-            nowhere = Scope(History(), Timestamp(0), lambda: 0.0, dialect, {})
+            nowhere = Scope(SampleHistory(), Timestamp(0), lambda: 0.0, dialect, {})
             try:
-                return operators.apply(nowhere, sign, left, right, at)
+                return functions.apply(nowhere, sign, left, right, at)
             except FormulaError:
                 return None  # an error of the evaluation, not of the syntax
         case _:
@@ -202,16 +203,16 @@ def _chain(chain: Chain, dialect: Dialect) -> Code:
         for sign, fast, at, part in steps:
             other = part(scope)
             if fast is not None and type(value) is float and type(other) is float:
-                value = operators.finite(fast(value, other), at)
+                value = functions.finite(fast(value, other), at)
             else:
-                value = operators.apply(scope, sign, value, other, at)
+                value = functions.apply(scope, sign, value, other, at)
         return value
 
     return run
 
 
 def _binary(left: Code, sign: str, at: int, right: Code) -> Code:
-    fast, test, apply = _FAST.get(sign), _FAST_TESTS.get(sign), operators.apply
+    fast, test, apply = _FAST.get(sign), _FAST_TESTS.get(sign), functions.apply
     if test is not None:
 
         def compare(scope: Scope) -> Value:
@@ -242,7 +243,7 @@ def _logic(first: Code, rest: list[tuple[str, int, Code]], at: int) -> Code:
 
     def run(scope: Scope) -> Value:
         for place, part in parts:
-            if operators.truth(scope, part(scope), place) is ending:
+            if functions.truth(scope, part(scope), place) is ending:
                 return float(ending)
         return float(not ending)
 
@@ -251,7 +252,7 @@ def _logic(first: Code, rest: list[tuple[str, int, Code]], at: int) -> Code:
 
 def _choice(cases: list[tuple[Code, Code]], otherwise: Code, at: int) -> Code:
     """Only the branch that is chosen is evaluated: samples guard GetSample with it."""
-    truth = operators.truth
+    truth = functions.truth
 
     def run(scope: Scope) -> Value:
         for test, then in cases:
@@ -284,10 +285,14 @@ def _failing(at: int, reason: str) -> Code:
     return fail
 
 
-def _samples(expression: Member, dialect: Dialect) -> Code | None:
+def _samples(expression: MemberAccess, dialect: Dialect) -> Code | None:
     """`$Metric.Method(...)` with arguments that are constant, which most are."""
     method = METHODS.get(expression.name)
-    if expression.arguments is None or method is None or not isinstance(expression.target, Name):
+    if (
+        expression.arguments is None
+        or method is None
+        or not isinstance(expression.target, NameReference)
+    ):
         return None
     of = metric(spelled(expression.target.name, dialect), dialect)
     known = [_constant(argument, dialect) for argument in expression.arguments]

@@ -106,7 +106,7 @@ class Series:
         return blocks[first:last] + edges
 
 
-class History:
+class SampleHistory:
     """All samples of one pool, oldest first; `times` are ticks since year 1."""
 
     __slots__ = ("series", "times")
@@ -116,7 +116,7 @@ class History:
         self.series = {name: Series("d" if name == "$CPUPercent" else "I") for name in METRICS}
 
     @classmethod
-    def steady(cls, last: int, values: Mapping[str, float]) -> History:
+    def steady(cls, last: int, values: Mapping[str, float]) -> SampleHistory:
         """A day on which nothing changed, with its newest sample at `last`."""
         made = cls()
         made.times = array("q", range(last - (KEPT - 1) * PERIOD, last + 1, PERIOD))

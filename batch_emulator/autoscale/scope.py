@@ -7,8 +7,8 @@ from functools import cache
 
 from batch_emulator.autoscale.dialect import Dialect
 from batch_emulator.autoscale.errors import FormulaError
-from batch_emulator.autoscale.samples import KEPT, History, Series
-from batch_emulator.autoscale.values import Metric, Timestamp, Value
+from batch_emulator.autoscale.samples import KEPT, SampleHistory, Series
+from batch_emulator.autoscale.values import MetricSamples, Timestamp, Value
 
 # [S] numbers that one evaluation may look at: about 20 ms, in which nobody else is answered; all
 # samples that there are, seven times
@@ -43,7 +43,7 @@ class Scope:
 
     def __init__(
         self,
-        history: History,
+        history: SampleHistory,
         now: Timestamp,
         random: Callable[[], float],
         dialect: Dialect,
@@ -78,13 +78,13 @@ class Scope:
         self.warn(f"{what} has no value, 0 is taken")
         return 0.0
 
-    def series(self, metric: Metric) -> Series:
+    def series(self, metric: MetricSamples) -> Series:
         """The samples of a metric; the first `seen` of them are visible."""
         return self.history.series.get(metric.name) or _zeros()
 
     def settled(self, value: Value, at: int) -> Value:
         """The value, a metric being its newest sample. Raises FormulaError."""
-        if not isinstance(value, Metric):
+        if not isinstance(value, MetricSamples):
             return value
         if not self.dialect.bare_metrics:
             raise FormulaError(at, f"{value.name} is a set of samples, use {value.name}.GetSample")
@@ -92,6 +92,6 @@ class Scope:
 
     def newest(self, value: Value) -> Value:
         """The value, a metric being its newest sample or 0 [S]."""
-        if not isinstance(value, Metric):
+        if not isinstance(value, MetricSamples):
             return value
         return float(self.series(value).data[self.seen - 1]) if self.seen else 0.0

@@ -1,9 +1,15 @@
-"""Values of the formula language: doubles are float, strings str, the rest stands here."""
+"""Values of the formula language and how they are read and written: doubles are float, strings
+str, the rest is here.
+
+Times are W3C-DTF and RFC 1123, UTC where no zone is given.
+"""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 
 from batch_emulator.autoscale.samples import TICKS_PER_SECOND, Series
 
@@ -46,7 +52,7 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True)
-class Metric:
+class MetricSamples:
     """A variable whose samples the service takes."""
 
     name: str
@@ -128,7 +134,7 @@ class Window(Vector):
         return self._series.highest(self._low, self._high)
 
 
-Value = float | str | Timestamp | Interval | Vector | Word | Metric
+Value = float | str | Timestamp | Interval | Vector | Word | MetricSamples
 _KINDS = {
     float: "double",
     str: "string",
@@ -137,7 +143,7 @@ _KINDS = {
     Vector: "doubleVec",
     Window: "doubleVec",
     Word: "word",
-    Metric: "metric",
+    MetricSamples: "metric",
 }
 
 
@@ -160,7 +166,7 @@ def shown(value: Value, most: int = 1_000_000) -> str:
     return text if len(text) <= most else LEFT_OUT
 
 
-def _shown(value: float | str | Timestamp | Interval | Word | Metric) -> str:
+def _shown(value: float | str | Timestamp | Interval | Word | MetricSamples) -> str:
     match value:
         case float():
             return f"{value:.6g}"
@@ -168,7 +174,43 @@ def _shown(value: float | str | Timestamp | Interval | Word | Metric) -> str:
             return value.time().isoformat(timespec="milliseconds")[:23] + "Z"
         case Interval():
             return f"PT{value.ticks / TICKS_PER_SECOND:.10g}S"
-        case Word() | Metric():
+        case Word() | MetricSamples():
             return value.name
         case _:
             return str(value)
+
+
+_W3C = re.compile(
+    r"(\d{4})(?:-(\d\d)(?:-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.(\d+))?)?"
+    r"(Z|[+-]\d\d:\d\d)?)?)?)?",
+    re.ASCII,
+)
+_RFC = re.compile(r"[A-Z][a-z]{2}, \d\d [A-Z][a-z]{2} \d{4} \d\d:\d\d:\d\d GMT", re.ASCII)
+
+
+def parse_time(text: str, fraction_digits: int) -> Timestamp:
+    """The time in a text. Raises ValueError."""
+    if _RFC.fullmatch(text):
+        return Timestamp.of(parsedate_to_datetime(text).astimezone(UTC))
+    match = _W3C.fullmatch(text)
+    if match is None:
+        raise ValueError(text)
+    year, month, day, hour, minute, second, fraction, zone = match.groups()
+    if len(fraction or "") > fraction_digits:
+        raise ValueError(text)
+    whole = datetime(
+        int(year), int(month or 1), int(day or 1),
+        int(hour or 0), int(minute or 0), int(second or 0), tzinfo=UTC,
+    )  # fmt: skip
+    ticks = Timestamp.of(whole).ticks + int((fraction or "").ljust(7, "0")[:7])
+    ticks -= _offset(zone or "Z") // timedelta(microseconds=1) * 10
+    if not 0 <= ticks <= LAST_TICK:
+        raise ValueError(text)
+    return Timestamp(ticks)
+
+
+def _offset(zone: str) -> timedelta:
+    if zone == "Z":
+        return timedelta()
+    ahead = timedelta(hours=int(zone[1:3]), minutes=int(zone[4:6]))
+    return ahead if zone[0] == "+" else -ahead

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from batch_emulator.deletion import remove_tree
-
-
-def job_folder(job_id: str) -> str:
-    """Where a job lies below the root of a node; of `schedule:job-2` in its schedule's folder."""
-    owner, _, run = job_id.partition(":")
-    return f"workitems/{owner}/{run or 'job-1'}"
+from batch_emulator.domain.model import job_folder
+from batch_emulator.folders import make_plain, remove_tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,29 +78,3 @@ class NodeLayout:
     def delete(self) -> None:
         """Remove everything, as when the node is reimaged or gone."""
         remove_tree(self.root)
-
-
-def make_plain(folder: Path, top: Path) -> None:
-    """Make a folder and what is above it, below `top`; raises OSError.
-
-    A link there, a task has put there: it would lead the emulator's own writing and deleting out
-    of the node. It is replaced.
-    """
-    top.mkdir(parents=True, exist_ok=True)
-    current = str(top)
-    for part in folder.relative_to(top).parts:
-        current = f"{current}/{part}"
-        try:
-            mode = os.lstat(current).st_mode
-            if stat.S_ISDIR(mode):
-                continue
-            if stat.S_ISLNK(mode):
-                os.unlink(current)  # noqa: PTH108 - every task start comes here
-        except FileNotFoundError:
-            pass
-        os.mkdir(current)  # noqa: PTH102
-
-
-def is_below(path: Path, folder: Path) -> bool:
-    """Whether a path leads, through all links, to the folder or what is in it."""
-    return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

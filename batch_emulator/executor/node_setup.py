@@ -12,12 +12,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from batch_emulator.executor.blob_mounts import BlobMounts
-from batch_emulator.executor.failures import DISK_FULL
-from batch_emulator.executor.launch import Launch
+from batch_emulator.domain.launch import DISK_FULL, LaunchSpec
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.leftovers import Leftovers
-from batch_emulator.executor.threads import in_thread
+from batch_emulator.executor.mounts.blob_mounts import BlobMounts
+from batch_emulator.executor.process.members import LostNodeProcesses, in_thread
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +69,7 @@ class NodeSetup:
     def __init__(self, steps: Sequence[Step] = (), blobs: BlobMounts | None = None) -> None:
         self._steps = tuple(steps)
         self._blobs = blobs or BlobMounts(None)
-        self._leftovers = Leftovers()
+        self._leftovers = LostNodeProcesses()
         self._killing: set[asyncio.Task[None]] = set()
         self._brief: set[asyncio.Task[None]] = set()
         self._making = asyncio.Lock()
@@ -166,7 +164,7 @@ class NodeSetup:
                 why = f"Its folders cannot be made: {err.strerror}"
                 raise NodeError(DISK_FULL, why) from err
 
-    def around(self, launch: Launch) -> Launch:
+    def around(self, launch: LaunchSpec) -> LaunchSpec:
         """The launch of a task that first sees what is new in the containers of its node."""
         root, install = launch.root_dir, launch.prepare
         if not self._blobs.any_at(root):

@@ -19,15 +19,20 @@ from uuid import uuid4
 
 from starlette.types import Receive, Scope, Send
 
+from batch_emulator.domain.values import http_date
 from batch_emulator.files_share import table, xml_text
-from batch_emulator.files_share.auth import Request, query_of, verify_shared_key
-from batch_emulator.files_share.call import Call, Content, Reply
-from batch_emulator.files_share.faults import Fault, error_body
+from batch_emulator.files_share.auth import (
+    Grant,
+    SignedRequest,
+    query_of,
+    verify_sas,
+    verify_shared_key,
+)
+from batch_emulator.files_share.call import Content, FilesCall, FilesReply
+from batch_emulator.files_share.faults import FilesFault, error_body
+from batch_emulator.files_share.routes.copies import is_ours
 from batch_emulator.files_share.routes.files import MAX_RANGE
-from batch_emulator.files_share.sas import Grant, verify_sas
 from batch_emulator.files_share.shares import Shares
-from batch_emulator.files_share.sources import is_ours
-from batch_emulator.values import http_date
 from batch_emulator.web_pages import reason_to_refuse
 
 log = logging.getLogger(__name__)
@@ -72,29 +77,31 @@ class FilesApp:
         request_id = str(uuid4())
         try:
             reply = await self._answer(scope, receive, headers, now)
-        except Fault as fault:
+        except FilesFault as fault:
             reply = _failure(fault, request_id, now)
         except OSError as err:
             reply = _failure(_fault_of(err, scope), request_id, now)
         except asyncio.CancelledError:  # the server stops and waits for nobody
-            reply = _failure(Fault("ServerBusy"), request_id, now)
+            reply = _failure(FilesFault("ServerBusy"), request_id, now)
         except Exception:  # the caller gets the service's error, the log gets the trace
             log.exception("%s %s failed", scope["method"], scope["path"])
-            reply = _failure(Fault("InternalError"), request_id, now)
+            reply = _failure(FilesFault("InternalError"), request_id, now)
         common = _common_headers(headers, request_id, now)
         await self._send(reply, common, scope["method"], send)
 
     async def _answer(
         self, scope: Scope, receive: Receive, headers: Mapping[str, str], now: datetime
-    ) -> Reply:
+    ) -> FilesReply:
         refused = reason_to_refuse(headers)
         if refused:
-            raise Fault("AuthorizationFailure", {"Reason": refused})
+            raise FilesFault("AuthorizationFailure", {"Reason": refused})
         body = await _read(receive, headers)
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
         client = (scope.get("client") or ("",))[0]
-        request = Request(scope["method"], raw_path, raw_query, headers, client, scope["scheme"])
+        request = SignedRequest(
+            scope["method"], raw_path, raw_query, headers, client, scope["scheme"]
+        )
         source = headers.get("x-ms-copy-source")
         if source is not None and not is_ours(source, headers, self._shares.account.name):
             async with self._copies:
@@ -102,18 +109,18 @@ class FilesApp:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, self._handle, request, body, now)
 
-    def _handle(self, request: Request, body: bytes, now: datetime) -> Reply:
+    def _handle(self, request: SignedRequest, body: bytes, now: datetime) -> FilesReply:
         grant = self._authenticate(request, now)
         account = self._shares.account.name
         first, _, path = request.raw_path.lstrip("/").partition("/")
         if first != account:
-            raise Fault("InvalidUri", {"Reason": f"paths begin with /{account}"})
+            raise FilesFault("InvalidUri", {"Reason": f"paths begin with /{account}"})
         query = query_of(request.raw_query)
         route, share, inner = table.find(request.method, path, query, request.headers)
         table.authorize(route, grant)
         handler = table.check_emulated(route, query, request.headers)
         base_url = f"{request.scheme}://{request.headers.get('host', 'localhost')}/{account}"
-        call = Call(
+        call = FilesCall(
             self._shares,
             request.method,
             share,
@@ -128,16 +135,18 @@ class FilesApp:
         )
         return handler(call)
 
-    def _authenticate(self, request: Request, now: datetime) -> Grant | None:
+    def _authenticate(self, request: SignedRequest, now: datetime) -> Grant | None:
         """What a SAS grants; None for who signed with the key. Raises Fault."""
         if "authorization" in request.headers:
             verify_shared_key(request, self._shares.account, now)
             return None
         if "sig" in query_of(request.raw_query):
             return verify_sas(request, self._shares, now)
-        raise Fault("NoAuthenticationInformation")
+        raise FilesFault("NoAuthenticationInformation")
 
-    async def _send(self, reply: Reply, common: Mapping[str, str], method: str, send: Send) -> None:
+    async def _send(
+        self, reply: FilesReply, common: Mapping[str, str], method: str, send: Send
+    ) -> None:
         content = reply.content
         try:
             length = content.length if content else len(reply.body)
@@ -166,9 +175,9 @@ class FilesApp:
             offset += len(data)
 
 
-async def _apart(work: Callable[[], Reply]) -> Reply:
+async def _apart(work: Callable[[], FilesReply]) -> FilesReply:
     """Run in a thread that ends with the process, whatever it waits for."""
-    done: Future[Reply] = Future()
+    done: Future[FilesReply] = Future()
     done.set_running_or_notify_cancel()  # from here on only the thread ends it
 
     def run() -> None:
@@ -200,24 +209,24 @@ async def _read(receive: Receive, headers: Mapping[str, str]) -> bytes:
         if not message.get("more_body", False):
             break
     if size > most:
-        raise Fault("RequestBodyTooLarge", {"MaxLimit": str(most)})
+        raise FilesFault("RequestBodyTooLarge", {"MaxLimit": str(most)})
     if message["type"] == "http.disconnect" or (length.isdecimal() and int(length) != size):
-        raise Fault("InvalidInput", {"Reason": "the body ended early"})
+        raise FilesFault("InvalidInput", {"Reason": "the body ended early"})
     return b"".join(parts)
 
 
-def _fault_of(err: OSError, scope: Scope) -> Fault:
+def _fault_of(err: OSError, scope: Scope) -> FilesFault:
     code = _FAULT_OF.get(err.errno or 0)
     if code is None:
         log.error("%s %s failed", scope["method"], scope["path"], exc_info=err)
-    return Fault(code or "InternalError", {"Reason": err.strerror or ""})
+    return FilesFault(code or "InternalError", {"Reason": err.strerror or ""})
 
 
-def _failure(fault: Fault, request_id: str, now: datetime) -> Reply:
+def _failure(fault: FilesFault, request_id: str, now: datetime) -> FilesReply:
     headers = {"x-ms-error-code": fault.code, "Content-Type": xml_text.TYPE}
     if fault.status == 401:
         headers["WWW-Authenticate"] = "SharedKey"
-    return Reply(fault.status, headers, error_body(fault, request_id, now))
+    return FilesReply(fault.status, headers, error_body(fault, request_id, now))
 
 
 def _common_headers(request: Mapping[str, str], request_id: str, now: datetime) -> dict[str, str]:

@@ -1,6 +1,10 @@
-"""Shared key authentication of Azure Storage: signature and date of every request.
+"""Authentication of Azure Storage: shared keys and shared access signatures, with stored access
+policies.
 
-Source: "Authorize with Shared Key" (learn.microsoft.com), and the official SDKs where they differ.
+Source: "Authorize with Shared Key" (learn.microsoft.com), and the official SDKs where they
+differ.
+
+Source: "Create an account SAS", "Create a service SAS", "Define a stored access policy".
 """
 
 from __future__ import annotations
@@ -8,14 +12,16 @@ from __future__ import annotations
 import base64
 import hashlib
 import hmac
+import ipaddress
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, unquote
 
-from batch_emulator.files_share.faults import Fault
-from batch_emulator.files_share.shares import StorageAccount
+from batch_emulator.files_share.faults import FilesFault
+from batch_emulator.files_share.shares import Shares, StorageAccount
 
 ALLOWED_SKEW = timedelta(minutes=15)
 
@@ -35,7 +41,7 @@ _STANDARD_HEADERS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SignedRequest:
     """What is signed of a request. Header names are lower-case, path and query as sent."""
 
     method: str
@@ -46,11 +52,13 @@ class Request:
     scheme: str = "http"
 
 
-def verify_shared_key(request: Request, account: StorageAccount, now: datetime) -> None:
+def verify_shared_key(request: SignedRequest, account: StorageAccount, now: datetime) -> None:
     """Check signature and date. Raises Fault."""
     scheme, _, credentials = request.headers.get("authorization", "").partition(" ")
     if scheme.lower() == "bearer":
-        raise Fault("InvalidAuthenticationInfo", {"AuthenticationErrorDetail": "no tokens here"})
+        raise FilesFault(
+            "InvalidAuthenticationInfo", {"AuthenticationErrorDetail": "no tokens here"}
+        )
     name, _, given = credentials.strip().partition(":")
     if scheme.lower() != "sharedkey" or not given:
         raise _failed("The Authorization header must read 'SharedKey <account>:<signature>'.")
@@ -79,8 +87,8 @@ def query_of(raw_query: str) -> dict[str, str]:
     return {name: ",".join(sorted(values)) for name, values in found.items()}
 
 
-def _failed(detail: str) -> Fault:
-    return Fault("AuthenticationFailed", {"AuthenticationErrorDetail": detail})
+def _failed(detail: str) -> FilesFault:
+    return FilesFault("AuthenticationFailed", {"AuthenticationErrorDetail": detail})
 
 
 def _check_date(headers: Mapping[str, str], now: datetime) -> None:
@@ -97,7 +105,7 @@ def _check_date(headers: Mapping[str, str], now: datetime) -> None:
         raise _failed(f"Request date header too old or too new: '{text[:64]}'.")
 
 
-def _strings_to_sign(request: Request, account: str) -> list[str]:
+def _strings_to_sign(request: SignedRequest, account: str) -> list[str]:
     """What may have been signed, the documented form first.
 
     Clients differ in harmless points: the Python SDK sorts the headers as the service does
@@ -130,3 +138,147 @@ def _plain(header: tuple[str, str]) -> str:
 def _hyphens_aside(header: tuple[str, str]) -> tuple[str, str]:
     """Order of the service: hyphens weigh nothing, an underscore less than digits and letters."""
     return header[0].replace("-", "").replace("_", "\x01"), header[0]
+
+
+_OLDEST_VERSION = "2015-04-05"
+_VERSION_WITH_SCOPE = "2020-12-06"
+_SAS_TIME = re.compile(
+    r"(\d{4})-(\d\d)-(\d\d)(?:T(\d\d):(\d\d)(?::(\d\d)(?:\.\d{1,7})?)?(?:Z|\+00:00))?"
+)
+_OVERRIDES = {
+    "rscc": "Cache-Control",
+    "rscd": "Content-Disposition",
+    "rsce": "Content-Encoding",
+    "rscl": "Content-Language",
+    "rsct": "Content-Type",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What a signature allows; `resource_types` is None for one of a share or file."""
+
+    permissions: str
+    resource_types: str | None
+    overrides: Mapping[str, str]
+    whole_share: bool  # not of one file only
+
+
+def verify_sas(request: SignedRequest, shares: Shares, now: datetime) -> Grant:
+    """Check a signature in the query. Raises Fault."""
+    query = query_of(request.raw_query)
+    if query.get("sv", "") < _OLDEST_VERSION:
+        raise _sas_failed(f"sv must be {_OLDEST_VERSION} or later.")
+    if "ss" in query or "srt" in query:
+        _check_signature(query, [_account_text(query, shares.account.name)], shares)
+        if "f" not in query.get("ss", ""):
+            raise FilesFault("AuthorizationServiceMismatch")
+        fields = query
+    else:
+        _check_signature(query, _service_texts(request, query, shares.account.name), shares)
+        fields = _with_policy(request, query, shares)
+    _check_times(fields, now)
+    _check_origin(query, request)
+    overrides = {header: query[name] for name, header in _OVERRIDES.items() if query.get(name)}
+    if any(not value.isprintable() for value in overrides.values()):
+        raise FilesFault("InvalidQueryParameterValue")  # no line ends into headers
+    types = query.get("srt", "") if fields is query and "ss" in query else None
+    return Grant(fields.get("sp", ""), types, overrides, query.get("sr") != "f")
+
+
+def _sas_failed(detail: str) -> FilesFault:
+    return FilesFault("AuthenticationFailed", {"AuthenticationErrorDetail": detail})
+
+
+def _check_signature(query: Mapping[str, str], texts: list[str], shares: Shares) -> None:
+    given = query.get("sig", "")
+    if not any(is_signature(given, text, shares.account) for text in texts):
+        raise _sas_failed(
+            f"Signature did not match. String to sign used was {texts[0] if texts else ''}"
+        )
+
+
+def _account_text(query: Mapping[str, str], account: str) -> str:
+    names = ["sp", "ss", "srt", "st", "se", "sip", "spr", "sv"]
+    if query.get("sv", "") >= _VERSION_WITH_SCOPE:
+        names.append("ses")
+    return "".join(f"{value}\n" for value in (account, *(query.get(name, "") for name in names)))
+
+
+def _service_texts(request: SignedRequest, query: Mapping[str, str], account: str) -> list[str]:
+    try:
+        path = unquote(request.raw_path, errors="strict").removeprefix(f"/{account}/")
+    except UnicodeDecodeError as err:
+        raise FilesFault("InvalidUri") from err
+    share = path.partition("/")[0]
+    resources = {"s": share, "f": path}
+    if query.get("sr") not in resources:
+        raise _sas_failed("sr must be s or f.")
+    canonical = f"/file/{account}/{resources[query['sr']]}"
+    before = [query.get(name, "") for name in ("sp", "st", "se")]
+    names = ("si", "sip", "spr", "sv", "rscc", "rscd", "rsce", "rscl", "rsct")
+    after = [query.get(name, "") for name in names]
+    return ["\n".join([*before, canonical, *after])]
+
+
+def _with_policy(
+    request: SignedRequest, query: Mapping[str, str], shares: Shares
+) -> Mapping[str, str]:
+    """The fields, some of them from the stored policy; each may stand in one place only."""
+    if not query.get("si"):
+        return query
+    share = shares.get(
+        unquote(request.raw_path).removeprefix(f"/{shares.account.name}/").partition("/")[0]
+    )
+    policy = next((p for p in share.policies if p["id"] == query["si"]), None) if share else None
+    if policy is None:
+        raise _sas_failed(f"There is no stored access policy '{query['si'][:64]}'.")
+    fields = dict(query)
+    for field, key in (("sp", "permission"), ("st", "start"), ("se", "expiry")):
+        if policy.get(key):
+            if query.get(field):
+                raise _sas_failed(f"{field} stands both in the signature and in its policy.")
+            fields[field] = policy[key]
+    return fields
+
+
+def _check_times(fields: Mapping[str, str], now: datetime) -> None:
+    start, expiry = fields.get("st", ""), fields.get("se", "")
+    if not expiry:
+        raise _sas_failed("se is required.")
+    if not fields.get("sp"):
+        raise _sas_failed("sp is required.")
+    begins = parse_sas_time(start) if start else None
+    if now >= parse_sas_time(expiry) or (begins is not None and now < begins):
+        raise _sas_failed(
+            "Signature not valid in the specified time frame: "
+            f"Start [{start}] - Expiry [{expiry}] - Current [{now:%a, %d %b %Y %H:%M:%S} GMT]"
+        )
+
+
+def parse_sas_time(text: str) -> datetime:
+    """A time of a signature, UTC. Raises Fault."""
+    match = _SAS_TIME.fullmatch(text)
+    try:
+        numbers = [int(part) for part in match.groups(default="0")] if match else []
+        return datetime(*numbers[:3], *numbers[3:], tzinfo=UTC)
+    except (ValueError, TypeError) as err:
+        raise _sas_failed(f"'{text[:64]}' is not a time.") from err
+
+
+def _check_origin(query: Mapping[str, str], request: SignedRequest) -> None:
+    protocol = query.get("spr", "")
+    if protocol and request.scheme not in protocol.split(","):
+        raise FilesFault("AuthorizationProtocolMismatch")
+    allowed = query.get("sip", "")
+    if not allowed:
+        return
+    first, _, last = allowed.partition("-")
+    try:
+        low, high = ipaddress.ip_address(first), ipaddress.ip_address(last or first)
+        client = ipaddress.ip_address(request.client)
+        inside = low.version == client.version and int(low) <= int(client) <= int(high)
+    except ValueError:
+        inside = False
+    if not inside:
+        raise FilesFault("AuthorizationSourceIPMismatch", {"SourceIP": request.client})

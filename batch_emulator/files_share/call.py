@@ -10,12 +10,11 @@ from datetime import datetime
 from typing import TypeAlias
 
 from batch_emulator.files_share import tree
-from batch_emulator.files_share.faults import Fault, bad_header, bad_query
-from batch_emulator.files_share.names import BadNameError, is_metadata_name, parse_path
-from batch_emulator.files_share.records import Item, Records, Share
-from batch_emulator.files_share.sas import Grant
+from batch_emulator.files_share.auth import Grant
+from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query
+from batch_emulator.files_share.records import Item, Share, ShareRecords
 from batch_emulator.files_share.shares import Shares
-from batch_emulator.files_share.tree import Place
+from batch_emulator.files_share.tree import BadNameError, TreeEntry, is_metadata_name, parse_path
 
 _META = "x-ms-meta-"
 _MAX_METADATA = 8 * 1024
@@ -32,7 +31,7 @@ class Content:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class FilesReply:
     """An answer; `content` is streamed in place of `body`."""
 
     status: int = 200
@@ -42,7 +41,7 @@ class Reply:
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class FilesCall:
     """One authenticated request. Header and query names are lower-case; `path` is as sent."""
 
     shares: Shares
@@ -63,7 +62,7 @@ class Call:
         return int(self.now.timestamp() * 1e6) * 1000
 
     @property
-    def records(self) -> Records:
+    def records(self) -> ShareRecords:
         """What is kept beside the files."""
         return self.shares.records
 
@@ -80,7 +79,7 @@ class Call:
         """The share of the path. Raises Fault."""
         share = self.shares.get(self.share)
         if share is None:
-            raise Fault("ShareNotFound")
+            raise FilesFault("ShareNotFound")
         return share
 
     def parse(self, path: str) -> tuple[str, ...]:
@@ -89,16 +88,16 @@ class Call:
         try:
             return parse_path(path, allow_trailing_dot=dots)
         except BadNameError as err:
-            raise Fault("InvalidResourceName", {"Reason": str(err)}) from err
+            raise FilesFault("InvalidResourceName", {"Reason": str(err)}) from err
 
     @contextmanager
-    def place(self) -> Generator[Place]:
+    def place(self) -> Generator[TreeEntry]:
         """Where the path leads. Raises Fault."""
         share = self.found_share()
         with tree.at(self.shares.path(share.name), self.parse(self.path)) as place:
             yield place
 
-    def item(self, place: Place) -> Item:
+    def item(self, place: TreeEntry) -> Item:
         """What is kept of what is there."""
         inode = place.status.st_ino if place.status else 0
         return self.records.item(self.share, place.path, inode)
@@ -107,9 +106,9 @@ class Call:
         """The metadata in the headers. Raises Fault."""
         found = {n.removeprefix(_META): v for n, v in self.headers.items() if n.startswith(_META)}
         if not all(is_metadata_name(name) for name in found):
-            raise Fault("InvalidMetadata")
+            raise FilesFault("InvalidMetadata")
         if sum(len(name) + len(value) for name, value in found.items()) > _MAX_METADATA:
-            raise Fault("MetadataTooLarge")
+            raise FilesFault("MetadataTooLarge")
         return found
 
     def range(self) -> tuple[int, int | None] | None:
@@ -126,7 +125,7 @@ class Call:
         if not re.fullmatch(r"[0-9]{1,9}", text):
             raise bad_query(name, text, "it must be a number")
         if not int(text) >= 1:
-            raise Fault("OutOfRangeQueryParameterValue", {"QueryParameterName": name})
+            raise FilesFault("OutOfRangeQueryParameterValue", {"QueryParameterName": name})
         return min(int(text), highest)
 
 
@@ -146,4 +145,4 @@ def metadata_headers(metadata: Mapping[str, str]) -> dict[str, str]:
     return {_META + name: value for name, value in metadata.items()}
 
 
-Handler: TypeAlias = Callable[[Call], Reply]
+FilesHandler: TypeAlias = Callable[[FilesCall], FilesReply]

@@ -179,7 +179,7 @@ FAULTS: Mapping[str, tuple[int, str]] = {
 }
 
 
-class Fault(Exception):  # noqa: N818 - the service's word for an error answer
+class FilesFault(Exception):  # noqa: N818 - the service's word for an error answer
     """An error answer. `details` become elements of its body, beside Code and Message."""
 
     def __init__(
@@ -193,25 +193,25 @@ class Fault(Exception):  # noqa: N818 - the service's word for an error answer
         self.details = dict(details or {})
 
 
-def not_implemented(what: str) -> Fault:
+def not_implemented(what: str) -> FilesFault:
     """Something that is documented and not emulated, by its name."""
-    return Fault("NotImplemented", {"Operation": what})
+    return FilesFault("NotImplemented", {"Operation": what})
 
 
-def bad_header(name: str, value: str) -> Fault:
+def bad_header(name: str, value: str) -> FilesFault:
     """A header is not acceptable."""
-    return Fault("InvalidHeaderValue", {"HeaderName": name, "HeaderValue": value[:256]})
+    return FilesFault("InvalidHeaderValue", {"HeaderName": name, "HeaderValue": value[:256]})
 
 
-def bad_query(name: str, value: str, reason: str) -> Fault:
+def bad_query(name: str, value: str, reason: str) -> FilesFault:
     """A query parameter is not acceptable."""
-    return Fault(
+    return FilesFault(
         "InvalidQueryParameterValue",
         {"QueryParameterName": name, "QueryParameterValue": value[:256], "Reason": reason},
     )
 
 
-def error_body(fault: Fault, request_id: str, now: datetime) -> bytes:
+def error_body(fault: FilesFault, request_id: str, now: datetime) -> bytes:
     """The wire form; the message ends with the lines RequestId and Time."""
     time = f"{now:%Y-%m-%dT%H:%M:%S}.{now.microsecond:06}0Z"
     message = f"{fault.message}\nRequestId:{request_id}\nTime:{time}"

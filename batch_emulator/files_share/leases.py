@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
-from batch_emulator.files_share.faults import Fault, bad_header
+from batch_emulator.files_share.faults import FilesFault, bad_header
 from batch_emulator.files_share.records import Lease
 
 _NS = 10**9
@@ -20,7 +20,7 @@ _LIVE = ("leased", "breaking")
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class LeaseOutcome:
     """What an action leaves: the lease, and the answer."""
 
     lease: Lease | None
@@ -28,7 +28,9 @@ class Outcome:
     headers: Mapping[str, str]
 
 
-def act(lease: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool) -> Outcome:
+def act(
+    lease: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool
+) -> LeaseOutcome:
     """Do what x-ms-lease-action says. Raises Fault."""
     action = headers.get("x-ms-lease-action", "").lower()
     now = current(lease, now_ns)
@@ -39,20 +41,20 @@ def act(lease: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: 
     if action not in ("change", "release") and not (share and action == "renew"):
         raise bad_header("x-ms-lease-action", action)
     if now is None:
-        raise Fault("LeaseNotPresentWithLeaseOperation")
+        raise FilesFault("LeaseNotPresentWithLeaseOperation")
     given = _id(headers, "x-ms-lease-id", required=True)
     proposed = _id(headers, "x-ms-proposed-lease-id", required=action == "change")
     if given != now.id and not (action == "change" and proposed == now.id):
-        raise Fault("LeaseIdMismatchWithLeaseOperation")
+        raise FilesFault("LeaseIdMismatchWithLeaseOperation")
     if action == "release":
-        return Outcome(None, 200, {})
+        return LeaseOutcome(None, 200, {})
     if now.state in ("breaking", "broken"):
-        raise Fault("LeaseIsBrokenAndCannotBeRenewed")
+        raise FilesFault("LeaseIsBrokenAndCannotBeRenewed")
     if action == "change":
         changed = replace(now, id=proposed)
     else:
         changed = replace(now, state="leased", until_ns=_until(now.duration_s, now_ns))
-    return Outcome(changed, 200, {"x-ms-lease-id": changed.id})
+    return LeaseOutcome(changed, 200, {"x-ms-lease-id": changed.id})
 
 
 def current(lease: Lease | None, now_ns: int) -> Lease | None:
@@ -81,33 +83,37 @@ def check(lease: Lease | None, given: str, now_ns: int, *, kind: str, writing: b
     live = now is not None and now.state in _LIVE
     if not given:
         if live and writing:
-            raise Fault("LeaseIdMissing")
+            raise FilesFault("LeaseIdMissing")
         return
     if now is None:
-        raise Fault(f"LeaseNotPresentWith{kind}Operation")
+        raise FilesFault(f"LeaseNotPresentWith{kind}Operation")
     if given.lower() != now.id:
-        raise Fault(f"LeaseIdMismatchWith{kind}Operation")
+        raise FilesFault(f"LeaseIdMismatchWith{kind}Operation")
     if not live:
-        raise Fault("LeaseLost")
+        raise FilesFault("LeaseLost")
 
 
-def _acquire(now: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool) -> Outcome:
+def _acquire(
+    now: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool
+) -> LeaseOutcome:
     proposed = _id(headers, "x-ms-proposed-lease-id") or str(uuid4())
     if now is not None and now.state in _LIVE and (now.id != proposed or now.state == "breaking"):
-        raise Fault("LeaseAlreadyPresent")
+        raise FilesFault("LeaseAlreadyPresent")
     text = headers.get("x-ms-lease-duration", "" if share else "-1")
     fixed = share and text.isdecimal() and int(text[:4]) in _DURATIONS
     if text != "-1" and not fixed:
         raise bad_header("x-ms-lease-duration", text)
     lease = Lease(proposed, int(text), _until(int(text), now_ns))
-    return Outcome(lease, 201, {"x-ms-lease-id": proposed})
+    return LeaseOutcome(lease, 201, {"x-ms-lease-id": proposed})
 
 
-def _broken(now: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool) -> Outcome:
+def _broken(
+    now: Lease | None, headers: Mapping[str, str], now_ns: int, *, share: bool
+) -> LeaseOutcome:
     if now is None:
-        raise Fault("LeaseNotPresentWithLeaseOperation")
+        raise FilesFault("LeaseNotPresentWithLeaseOperation")
     if headers.get("x-ms-lease-id") and _id(headers, "x-ms-lease-id") != now.id:
-        raise Fault("LeaseIdMismatchWithLeaseOperation")
+        raise FilesFault("LeaseIdMismatchWithLeaseOperation")
     text = headers.get("x-ms-lease-break-period", "")
     if text and not (share and text.isdecimal() and int(text[:4]) in _BREAKS):
         raise bad_header("x-ms-lease-break-period", text)
@@ -117,7 +123,7 @@ def _broken(now: Lease | None, headers: Mapping[str, str], now_ns: int, *, share
         wanted = [n for n in (int(text) if text else None, remaining_s) if n is not None]
         left_s = min(wanted, default=0)
     broken = replace(now, state="breaking" if left_s else "broken", until_ns=now_ns + left_s * _NS)
-    return Outcome(broken, 202, {"x-ms-lease-time": str(left_s), "x-ms-lease-id": now.id})
+    return LeaseOutcome(broken, 202, {"x-ms-lease-time": str(left_s), "x-ms-lease-id": now.id})
 
 
 def _until(duration_s: int, now_ns: int) -> int | None:
@@ -128,7 +134,7 @@ def _id(headers: Mapping[str, str], name: str, *, required: bool = False) -> str
     text = headers.get(name, "")
     if not text:
         if required:
-            raise Fault("MissingRequiredHeader", {"HeaderName": name})
+            raise FilesFault("MissingRequiredHeader", {"HeaderName": name})
         return ""
     if not re.fullmatch(r"[0-9A-Fa-f{}()-]{32,38}", text):
         raise bad_header(name, text)

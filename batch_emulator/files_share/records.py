@@ -67,7 +67,7 @@ class Item:
     lease: Lease | None = None
 
 
-class Records:
+class ShareRecords:
     """The SQLite file, behind a lock of its own. Raises sqlite3.Error."""
 
     def __init__(self, path: Path) -> None:

@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from uuid import uuid4
 
-from batch_emulator.deletion import remove_tree
-from batch_emulator.files_share.names import BadNameError, check_share
-from batch_emulator.files_share.records import Records, Share
+from batch_emulator.files_share.records import Share, ShareRecords
+from batch_emulator.files_share.tree import BadNameError, check_share
+from batch_emulator.folders import remove_tree
 
 GIB = 1024**3
 _USAGE_FOR_S = 2.0  # the service's figure is approximate too; a walk costs time
@@ -53,7 +53,7 @@ class Shares:
         self.account = account
         self.root = data_dir / "shares"
         self.root.mkdir(parents=True, exist_ok=True)
-        self.records = Records(data_dir / "files.sqlite")
+        self.records = ShareRecords(data_dir / "files.sqlite")
         self.lock = threading.RLock()  # held while a folder and its record change together
         self._writes = [threading.Lock() for _ in range(_STRIPES)]
         self._usage: dict[str, tuple[int, float]] = {}  # bytes, and until when they count

@@ -13,9 +13,9 @@ import stat
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from batch_emulator.files_share.faults import Fault, bad_header, not_implemented
-from batch_emulator.files_share.records import Item, Records
-from batch_emulator.values import http_date
+from batch_emulator.domain.values import http_date
+from batch_emulator.files_share.faults import FilesFault, bad_header, not_implemented
+from batch_emulator.files_share.records import Item, ShareRecords
 
 _NS = 10**9
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,7}))?(?:Z|\+00:00)")
@@ -43,7 +43,7 @@ DEFAULT_PERMISSION = (
 
 
 def apply(
-    headers: Mapping[str, str], item: Item, records: Records, now_ns: int, *, create: bool
+    headers: Mapping[str, str], item: Item, records: ShareRecords, now_ns: int, *, create: bool
 ) -> int | None:
     """Take the SMB headers of a request into an item; returns the last write time to set.
 
@@ -154,26 +154,26 @@ def key_of(permission: str) -> str:
     return f"{int.from_bytes(first) >> 1}*{int.from_bytes(second) >> 1}"
 
 
-def keep_permission(text: str, records: Records) -> str:
+def keep_permission(text: str, records: ShareRecords) -> str:
     """Keep a security descriptor; its key. Raises Fault."""
     if len(text.encode("utf-8", "replace")) > _MAX_PERMISSION or "D:" not in text:
-        raise Fault("FileInvalidPermission")
+        raise FilesFault("FileInvalidPermission")
     key = key_of(text)
     records.put_permission(key, text)
     return key
 
 
-def find_permission(key: str, records: Records) -> str:
+def find_permission(key: str, records: ShareRecords) -> str:
     """The security descriptor of a key. Raises Fault."""
     text = records.permission(key) if _KEY.fullmatch(key) else None
     if text is None and key == key_of(DEFAULT_PERMISSION):
         return DEFAULT_PERMISSION
     if text is None:
-        raise Fault("FileInvalidPermissionKey")
+        raise FilesFault("FileInvalidPermissionKey")
     return text
 
 
-def _permission(headers: Mapping[str, str], records: Records) -> str | None:
+def _permission(headers: Mapping[str, str], records: ShareRecords) -> str | None:
     text = headers.get("x-ms-file-permission", "")
     key = headers.get("x-ms-file-permission-key", "")
     if text and key:

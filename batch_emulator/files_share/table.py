@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from batch_emulator.files_share.call import Handler
-from batch_emulator.files_share.faults import Fault, not_implemented
-from batch_emulator.files_share.routes import copies, directories, files, ranges, renames, service
+from batch_emulator.files_share.auth import Grant
+from batch_emulator.files_share.call import FilesHandler
+from batch_emulator.files_share.faults import FilesFault, not_implemented
+from batch_emulator.files_share.routes import copies, directories, files, shares
+from batch_emulator.files_share.routes import directories as renames
+from batch_emulator.files_share.routes import files as ranges
 from batch_emulator.files_share.routes import shares as shares_
-from batch_emulator.files_share.sas import Grant
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
+class FilesRoute:
     """One operation. `level` is service, share or path; `header` must be there to choose it.
 
     `permissions` is empty where a SAS never suffices; `by_share` says that one of a share does.
@@ -28,7 +30,7 @@ class Route:
     level: str
     restype: str
     comp: str
-    handler: Handler | None
+    handler: FilesHandler | None
     resource: str
     permissions: str
     header: str = ""
@@ -43,19 +45,25 @@ class Route:
         return f"{self.method} {path}{'?' if query else ''}{query}"
 
 
-def _of_service(name: str, method: str, comp: str, handler: Handler | None, sas: str) -> Route:
+def _of_service(
+    name: str, method: str, comp: str, handler: FilesHandler | None, sas: str
+) -> FilesRoute:
     restype = "" if comp == "list" else "service"
-    return Route(f"Service_{name}", method, "service", restype, comp, handler, "s", sas)
+    return FilesRoute(f"Service_{name}", method, "service", restype, comp, handler, "s", sas)
 
 
-def _of_share(name: str, method: str, comp: str, handler: Handler | None, sas: str) -> Route:
-    return Route(f"Share_{name}", method, "share", "share", comp, handler, "c", sas)
+def _of_share(
+    name: str, method: str, comp: str, handler: FilesHandler | None, sas: str
+) -> FilesRoute:
+    return FilesRoute(f"Share_{name}", method, "share", "share", comp, handler, "c", sas)
 
 
-def _of_directory(name: str, method: str, comp: str, handler: Handler | None, sas: str) -> Route:
+def _of_directory(
+    name: str, method: str, comp: str, handler: FilesHandler | None, sas: str
+) -> FilesRoute:
     resource = "c" if comp == "list" else "o"
     restype = "" if "handles" in comp else "directory"
-    return Route(
+    return FilesRoute(
         f"Directory_{name}", method, "path", restype, comp, handler, resource, sas, by_share=True
     )
 
@@ -64,21 +72,21 @@ def _of_file(
     name: str,
     method: str,
     comp: str,
-    handler: Handler | None,
+    handler: FilesHandler | None,
     sas: str,
     *,
     header: str = "",
     restype: str = "",
-) -> Route:
-    return Route(
+) -> FilesRoute:
+    return FilesRoute(
         f"File_{name}", method, "path", restype, comp, handler, "o", sas, header, by_share=True
     )
 
 
-ROUTES: tuple[Route, ...] = (
-    _of_service("SetProperties", "PUT", "properties", service.set_properties, "w"),
-    _of_service("GetProperties", "GET", "properties", service.get_properties, "r"),
-    _of_service("ListSharesSegment", "GET", "list", service.list_shares, "l"),
+FILES_ROUTES: tuple[FilesRoute, ...] = (
+    _of_service("SetProperties", "PUT", "properties", shares.set_service_properties, "w"),
+    _of_service("GetProperties", "GET", "properties", shares.get_service_properties, "r"),
+    _of_service("ListSharesSegment", "GET", "list", shares.list_shares, "l"),
     _of_service("GetUserDelegationKey", "POST", "userdelegationkey", None, ""),
     _of_share("Create", "PUT", "", shares_.create, "cw"),
     _of_share("GetProperties", "GET", "", shares_.get_properties, "r"),
@@ -131,8 +139,8 @@ ROUTES: tuple[Route, ...] = (
 )
 
 
-def _by_key(routes: Iterable[Route]) -> Mapping[tuple[str, str, str, str], list[Route]]:
-    found: dict[tuple[str, str, str, str], list[Route]] = {}
+def _by_key(routes: Iterable[FilesRoute]) -> Mapping[tuple[str, str, str, str], list[FilesRoute]]:
+    found: dict[tuple[str, str, str, str], list[FilesRoute]] = {}
     for route in routes:
         key = (route.method, route.level, route.restype, route.comp)
         found.setdefault(key, []).append(route)
@@ -141,12 +149,12 @@ def _by_key(routes: Iterable[Route]) -> Mapping[tuple[str, str, str, str], list[
     return found
 
 
-_BY_KEY = _by_key(ROUTES)
+_BY_KEY = _by_key(FILES_ROUTES)
 
 
 def find(
     method: str, path: str, query: Mapping[str, str], headers: Mapping[str, str]
-) -> tuple[Route, str, str]:
+) -> tuple[FilesRoute, str, str]:
     """The operation of a request with its share and path, which is below the account's and raw.
 
     Raises Fault.
@@ -162,11 +170,13 @@ def find(
                 return route, share, inner
     others = {m for m, *rest in _BY_KEY if rest == [level, restype, comp]}
     if others:
-        raise Fault("UnsupportedHttpVerb", {"Verb": method})
-    known = {(route.level, route.comp) for route in ROUTES}
+        raise FilesFault("UnsupportedHttpVerb", {"Verb": method})
+    known = {(route.level, route.comp) for route in FILES_ROUTES}
     if (level, comp) not in known:
-        raise Fault("InvalidQueryParameterValue", {"QueryParameterName": "comp", "Value": comp})
-    raise Fault("InvalidUri")
+        raise FilesFault(
+            "InvalidQueryParameterValue", {"QueryParameterName": "comp", "Value": comp}
+        )
+    raise FilesFault("InvalidUri")
 
 
 # Azure Files has no conditional operations; what it answers is not documented. [S]
@@ -174,20 +184,22 @@ _CONDITIONS = ("if-match", "if-none-match", "if-modified-since", "if-unmodified-
 _OF_ROOT = ("listhandles", "forceclosehandles")
 
 
-def authorize(route: Route, grant: Grant | None) -> None:
+def authorize(route: FilesRoute, grant: Grant | None) -> None:
     """Whether a signature allows the operation. Raises Fault."""
     if grant is None:
         return
     if grant.resource_types is None:
         if not route.by_share or (route.comp == "list" and not grant.whole_share):
-            raise Fault("AuthorizationResourceTypeMismatch")
+            raise FilesFault("AuthorizationResourceTypeMismatch")
     elif route.resource not in grant.resource_types:
-        raise Fault("AuthorizationResourceTypeMismatch")
+        raise FilesFault("AuthorizationResourceTypeMismatch")
     if not set(route.permissions) & set(grant.permissions):
-        raise Fault("AuthorizationPermissionMismatch")
+        raise FilesFault("AuthorizationPermissionMismatch")
 
 
-def check_emulated(route: Route, query: Mapping[str, str], headers: Mapping[str, str]) -> Handler:
+def check_emulated(
+    route: FilesRoute, query: Mapping[str, str], headers: Mapping[str, str]
+) -> FilesHandler:
     """The handler of an operation that is emulated. Raises Fault."""
     if route.handler is None:
         raise not_implemented(route.operation)
@@ -198,5 +210,5 @@ def check_emulated(route: Route, query: Mapping[str, str], headers: Mapping[str,
         raise not_implemented(f"{route.operation} (x-ms-structured-body)")
     for name in _CONDITIONS:
         if name in headers:
-            raise Fault("ConditionHeadersNotSupported", {"HeaderName": name})
+            raise FilesFault("ConditionHeadersNotSupported", {"HeaderName": name})
     return route.handler

@@ -1,22 +1,93 @@
-"""Files and directories of one share, reached component by component without following links.
+"""Files and directories of a share: which names are valid and equal, and how a path is followed
+without links.
 
-Every step opens the next folder relative to the last one and refuses a symbolic link, so what a
-task puts into a share leads no request out of it. Links, pipes and sockets are no part of the
-REST view; over SMB they would be ordinary files. [S]
+Source: "Naming and referencing shares, directories, files, and metadata" of the Files REST
+API.
+
+Every step opens the next folder relative to the last one and refuses a symbolic link, so what
+a task puts into a share leads no request out of it. Links, pipes and sockets are no part of
+the REST view; over SMB they would be ordinary files. [S]
 """
 
 from __future__ import annotations
 
 import heapq
 import os
+import re
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
-from batch_emulator.files_share.faults import Fault
-from batch_emulator.files_share.names import folded
+from batch_emulator.files_share.faults import FilesFault
+
+MAX_COMPONENT = 255  # characters; a Linux folder holds 255 bytes, longer names are refused [S]
+MAX_DEPTH = 250
+MAX_PATH = 2048
+
+_SHARE = re.compile(r"[a-z0-9](?:-?[a-z0-9])*")
+_SHARE_LENGTHS = range(3, 64)
+_FORBIDDEN = re.compile(r'[\x00-\x1f\x7f\ud800-\udfff"\\/:|<>*?]')
+_DEVICES = re.compile(r"(?:LPT[1-9]|COM[1-9]|PRN|AUX|NUL|CON|CLOCK\$)", re.IGNORECASE)
+_METADATA = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")  # a C# identifier, as far as headers carry it
+
+
+class BadNameError(ValueError):
+    """A name that the service refuses."""
+
+
+def check_share(name: str) -> str:
+    """The name when it is one of a share. Raises BadNameError."""
+    if len(name) not in _SHARE_LENGTHS or not _SHARE.fullmatch(name):
+        raise BadNameError(f"'{name[:64]}' is not a name of a share")
+    return name
+
+
+def parse_path(raw: str, *, allow_trailing_dot: bool = False) -> tuple[str, ...]:
+    """The components of a path as it stands in a URL, () for the root. Raises BadNameError.
+
+    A slash separates even when it is percent-encoded. Dots at the end of a component go unless
+    `allow_trailing_dot` (header x-ms-allow-trailing-dot).
+    """
+    try:
+        text = unquote(raw, errors="strict")
+    except UnicodeDecodeError as err:
+        raise BadNameError("the path is not UTF-8") from err
+    if len(text) > MAX_PATH:
+        raise BadNameError(f"the path has more than {MAX_PATH} characters")
+    text = text.strip("/")
+    parts = (
+        tuple(_check_component(part, allow_trailing_dot) for part in text.split("/"))
+        if text
+        else ()
+    )
+    if len(parts) > MAX_DEPTH:
+        raise BadNameError(f"the path is deeper than {MAX_DEPTH}")
+    return parts
+
+
+def _check_component(text: str, allow_trailing_dot: bool) -> str:
+    kept = text if allow_trailing_dot or text in (".", "..") else text.rstrip(".")
+    if not kept or kept in (".", "..") or _FORBIDDEN.search(kept) or _DEVICES.fullmatch(kept):
+        raise BadNameError(f"'{text[:64]}' is not a name of a file or directory")
+    if len(kept) > MAX_COMPONENT or len(kept.encode("utf-8", "surrogatepass")) > MAX_COMPONENT:
+        raise BadNameError(f"a name has more than {MAX_COMPONENT} bytes")
+    return kept
+
+
+def is_metadata_name(name: str) -> bool:
+    """Whether metadata may be called so."""
+    return bool(_METADATA.fullmatch(name))
+
+
+def folded(name: str) -> str:
+    """What two names have in common that SMB holds for the same."""
+    if name.isascii():
+        return name.upper()
+    return "".join(c.upper() if len(c.upper()) == 1 else c for c in name)
+
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a pipe must not make us wait
@@ -31,7 +102,7 @@ class Page:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TreeEntry:
     """Where a file or directory is or could be: the open folder around it and its name there.
 
     `path` and `name` are spelled as on disk. `status` is None when nothing is there.
@@ -61,19 +132,19 @@ class Place:
     def file(self) -> os.stat_result:
         """Status of the file. Raises Fault."""
         if self.status is None or not self.is_file:
-            raise Fault("ResourceNotFound")
+            raise FilesFault("ResourceNotFound")
         return self.status
 
     def directory(self) -> os.stat_result:
         """Status of the directory. Raises Fault."""
         if self.status is None or not self.is_directory:
-            raise Fault("ResourceNotFound")
+            raise FilesFault("ResourceNotFound")
         return self.status
 
-    def look(self) -> Place:
+    def look(self) -> TreeEntry:
         """The same place as it is now."""
         status = _status(self.parent_fd, self.name)
-        return Place(self.parent_fd, self.parent_id, self.name, self.path, status)
+        return TreeEntry(self.parent_fd, self.parent_id, self.name, self.path, status)
 
     @contextmanager
     def opened(self, flags: int, mode: int = 0o666) -> Generator[int]:
@@ -89,12 +160,12 @@ class Place:
         try:
             descriptor = os.open(self.name, flags | _FILE, mode, dir_fd=self.parent_fd)
         except FileNotFoundError as err:
-            raise Fault("ResourceNotFound") from err
+            raise FilesFault("ResourceNotFound") from err
         except FileExistsError as err:
-            raise Fault("ResourceAlreadyExists") from err
+            raise FilesFault("ResourceAlreadyExists") from err
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
-            raise Fault("ResourceNotFound")
+            raise FilesFault("ResourceNotFound")
         return descriptor
 
     def page(self, prefix: str, after: str, count: int) -> Page:
@@ -122,7 +193,7 @@ class Place:
 
 
 @contextmanager
-def at(root: Path, parts: tuple[str, ...]) -> Generator[Place]:
+def at(root: Path, parts: tuple[str, ...]) -> Generator[TreeEntry]:
     """The place of a path below a share's folder. Raises Fault when its parent is not there."""
     descriptor = os.open(root, _FOLDER)
     try:
@@ -130,13 +201,13 @@ def at(root: Path, parts: tuple[str, ...]) -> Generator[Place]:
         for part in parts[:-1]:
             name, status = _find(descriptor, part)
             if status is None or not stat.S_ISDIR(status.st_mode):
-                raise Fault("ParentNotFound")
+                raise FilesFault("ParentNotFound")
             descriptor = _step(descriptor, name)
             real.append(name)
         parent_id = os.fstat(descriptor).st_ino if parts else 0
         name, status = _find(descriptor, parts[-1]) if parts else (".", os.fstat(descriptor))
         path = "/".join([*real, name]) if parts else ""
-        yield Place(descriptor, parent_id, name, path, status)
+        yield TreeEntry(descriptor, parent_id, name, path, status)
     finally:
         os.close(descriptor)
 
@@ -145,7 +216,7 @@ def _step(descriptor: int, name: str) -> int:
     try:
         below = os.open(name, _FOLDER, dir_fd=descriptor)
     except (FileNotFoundError, NotADirectoryError) as err:  # swapped for something else meanwhile
-        raise Fault("ParentNotFound") from err
+        raise FilesFault("ParentNotFound") from err
     # the caller's `finally` closes one descriptor; this one replaces the one it had
     os.dup2(below, descriptor, inheritable=False)
     os.close(below)
@@ -169,7 +240,7 @@ def _status(descriptor: int, name: str) -> os.stat_result | None:
     except FileNotFoundError:
         return None
     except OSError as err:  # a name that this file system cannot hold
-        raise Fault("InvalidResourceName") from err
+        raise FilesFault("InvalidResourceName") from err
 
 
 def _is_ours(entry: os.DirEntry[str]) -> bool:

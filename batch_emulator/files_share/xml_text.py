@@ -8,7 +8,7 @@ from typing import Any, cast
 from urllib.parse import quote
 from xml.etree import ElementTree as ET
 
-from batch_emulator.files_share.faults import Fault
+from batch_emulator.files_share.faults import FilesFault
 
 MAX_BYTES = 1024 * 1024
 TYPE = "application/xml"
@@ -47,16 +47,16 @@ def children(parent: ET.Element, texts: Mapping[str, object]) -> None:
 def parse(body: bytes, root: str) -> ET.Element:
     """A request's body, which is UTF-8 without entities and not deep. Raises Fault."""
     if len(body) > MAX_BYTES:
-        raise Fault("InvalidXmlDocument", {"Reason": "too large"})
+        raise FilesFault("InvalidXmlDocument", {"Reason": "too large"})
     try:
         text = body.decode("utf-8-sig")
         if "<!DOCTYPE" in text.upper():
-            raise Fault("InvalidXmlDocument", {"Reason": "a document type"})
+            raise FilesFault("InvalidXmlDocument", {"Reason": "a document type"})
         element = _shallow(text)
     except (ET.ParseError, ValueError, LookupError) as err:
-        raise Fault("InvalidXmlDocument", {"Reason": str(err)}) from err
+        raise FilesFault("InvalidXmlDocument", {"Reason": str(err)}) from err
     if element.tag != root:
-        raise Fault("InvalidXmlDocument", {"Reason": f"the root must be {root}"})
+        raise FilesFault("InvalidXmlDocument", {"Reason": f"the root must be {root}"})
     return element
 
 

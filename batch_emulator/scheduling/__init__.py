@@ -1,1 +1,1 @@
-"""What should happen next, as pure decisions over the account."""
+"""What should happen next: pure decisions over the account. Start in `scheduler`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from batch_emulator.model import Execution, Job, Json, Node, Pool, Stop, Task
+from batch_emulator.domain.model import Execution, Job, Json, Node, Pool, Stop, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class ForgetPool:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class PlaceTask:
     """A task gets slots on a node."""
 
     task: Task
@@ -84,7 +84,7 @@ class Displace:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaceGroup:
+class PlaceMultiInstance:
     """A multi-instance task gets all of its nodes, the primary's first."""
 
     task: Task
@@ -133,7 +133,7 @@ class Evaluate:
 
 
 Action = (
-    Advance | Preempt | ComeBack | FollowTrace | AddNodes | Leave | EndResize | ForgetPool | Place
-    | PlaceGroup | Displace | TerminateJob | BeginRelease | FinishJob | Sample | Evaluate
-    | DeleteExpired
+    Advance | Preempt | ComeBack | FollowTrace | AddNodes | Leave | EndResize | ForgetPool
+    | PlaceTask | PlaceMultiInstance | Displace | TerminateJob | BeginRelease | FinishJob
+    | Sample | Evaluate | DeleteExpired
 )  # fmt: skip

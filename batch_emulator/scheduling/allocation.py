@@ -1,4 +1,11 @@
-"""How a pool comes to the nodes that it wants."""
+"""How a pool gets the nodes that it wants: when its formula is evaluated, what a resize adds and
+removes,
+and when spot nodes are preempted and come back.
+
+A sample of its metrics is due every 30 seconds and taken while something happens to the pool;
+the samples of quiet times are filled in when they are wanted, and they are what the last one
+was. An evaluation that falls into a resize waits for its end [S].
+"""
 
 from __future__ import annotations
 
@@ -6,10 +13,58 @@ import math
 from collections.abc import Iterator
 from datetime import datetime
 
-from batch_emulator.account import Account
-from batch_emulator.model import AllocationState, Json, Node, NodeState, Pool, PoolState, cores_of
-from batch_emulator.scheduling.actions import Action, AddNodes, EndResize, ForgetPool, Leave
-from batch_emulator.transitions import eviction, nodes
+from batch_emulator.domain.account import Account
+from batch_emulator.domain.model import (
+    AllocationState,
+    Json,
+    Node,
+    NodeState,
+    Pool,
+    PoolState,
+    cores_of,
+)
+from batch_emulator.domain.transitions import eviction, nodes
+from batch_emulator.domain.transitions.eviction import (
+    room,
+    waiting,
+)
+from batch_emulator.scheduling.actions import (
+    Action,
+    AddNodes,
+    Advance,
+    ComeBack,
+    EndResize,
+    Evaluate,
+    ForgetPool,
+    Leave,
+    Preempt,
+    Sample,
+)
+
+
+def evaluation_due(pool: Pool, now: datetime) -> bool:
+    """Whether the formula is to be evaluated now."""
+    due = pool.autoscale.due
+    ready = pool.state is PoolState.ACTIVE and pool.allocation is AllocationState.STEADY
+    return due is not None and due <= now and ready
+
+
+def scaling_due(account: Account, pool: Pool, now: datetime) -> Iterator[Action]:
+    """What is due on a pool whose timer has come."""
+    if account.pools.get(pool.key) is not pool:
+        return
+    if pool.autoscale.sample_due <= now:
+        yield Sample(pool)
+    if evaluation_due(pool, now):
+        yield Evaluate(pool)
+
+
+def scaling_of_changed(pool: Pool, now: datetime) -> Iterator[Action]:
+    """What a pool needs that something happened to."""
+    if not pool.autoscale.sampling or pool.autoscale.sample_due <= now:
+        yield Sample(pool)
+    if evaluation_due(pool, now):
+        yield Evaluate(pool)
 
 
 def resize_error(code: str, message: str) -> Json:
@@ -126,3 +181,19 @@ def _least_useful(staying: list[Node], count: int) -> list[Node]:
         return manages, node.state in working, len(running), -node.number
 
     return sorted(staying, key=worth)[:count]
+
+
+def node_due(node: Node, now: datetime) -> Iterator[Action]:
+    """What the time brings to a node; pure."""
+    if node.notice is not None and node.notice.not_before <= now:
+        yield Preempt(node)
+    elif node.evict_at is not None and node.evict_at <= now:
+        yield Preempt(node, "rate")
+    if node.due is not None and node.due <= now:
+        yield ComeBack(node) if node.state is NodeState.PREEMPTED else Advance(node)
+
+
+def returning_nodes(pool: Pool) -> Iterator[Action]:
+    """The preempted nodes for which there is capacity now; pure."""
+    for node in waiting(pool)[: max(0, int(room(pool)))] if pool.spot_capacity else ():
+        yield ComeBack(node)

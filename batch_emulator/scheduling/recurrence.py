@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from batch_emulator.account import Account
-from batch_emulator.job_schedule import JobSchedule, ScheduleState
-from batch_emulator.transitions import schedules
+from batch_emulator.domain.account import Account
+from batch_emulator.domain.model import JobSchedule, ScheduleState
+from batch_emulator.domain.transitions import job_schedules
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +50,12 @@ def due_of(schedule: JobSchedule, now: datetime) -> datetime | None:
 
     Only the newest recurrence counts, and only within its startWindow (docs: startWindow).
     """
-    due, every = schedule.next_run, schedules.length(schedule, "recurrenceInterval")
+    due, every = schedule.next_run, job_schedules.length(schedule, "recurrenceInterval")
     if due is None or due > now:
         return due
     if every is not None:
         due += every * ((now - due) // every)
-    window = schedules.length(schedule, "startWindow")
+    window = job_schedules.length(schedule, "startWindow")
     if window is not None and now > due + window:
         return None if every is None else due + every
     return due
@@ -67,9 +67,9 @@ def decide_schedule(
     """The next step of a schedule; pure."""
     if account.schedules.get(schedule.key) is not schedule:
         return
-    job = schedules.active_job(account, schedule)
+    job = job_schedules.active_job(account, schedule)
     if schedule.state is ScheduleState.DELETING:
-        if not schedules.jobs_of(account, schedule):
+        if not job_schedules.jobs_of(account, schedule):
             yield EndSchedule(schedule)
     elif schedule.state is ScheduleState.TERMINATING:
         if job is None:
@@ -79,7 +79,7 @@ def decide_schedule(
 
 
 def _recur(schedule: JobSchedule, now: datetime, *, active: bool) -> Iterator[ScheduleAction]:
-    last = schedules.moment(schedule, "doNotRunAfter")
+    last = job_schedules.moment(schedule, "doNotRunAfter")
     over = last is not None and last <= now
     enabled = schedule.state is ScheduleState.ACTIVE
     due = due_of(schedule, now) if enabled else schedule.next_run
@@ -102,8 +102,8 @@ def _recur(schedule: JobSchedule, now: datetime, *, active: bool) -> Iterator[Sc
 
 def _changes(schedule: JobSchedule, due: datetime) -> list[datetime]:
     """A job is due and waits for the last one to end: when its opportunity is over."""
-    every = schedules.length(schedule, "recurrenceInterval")
-    window = schedules.length(schedule, "startWindow")
+    every = job_schedules.length(schedule, "recurrenceInterval")
+    window = job_schedules.length(schedule, "startWindow")
     just_after = None if window is None else window + timedelta(microseconds=1)
     return [due + span for span in (every, just_after) if span is not None]
 
@@ -113,15 +113,15 @@ def apply_to_schedule(account: Account, action: ScheduleAction, now: datetime) -
     schedule = action.schedule
     match action:
         case RunSchedule(_, due):
-            waiting = schedules.active_job(account, schedule) is None
+            waiting = job_schedules.active_job(account, schedule) is None
             if schedule.state is ScheduleState.ACTIVE and waiting and schedule.next_run == due:
-                schedules.run(account, schedule, due, now)
+                job_schedules.run(account, schedule, due, now)
         case PostponeSchedule(_, due):
-            schedules.postpone(account, schedule, due)
+            job_schedules.postpone(account, schedule, due)
         case EndSchedule():
             over = schedule.state is ScheduleState.COMPLETED
             if account.schedules.get(schedule.key) is schedule and not over:
-                schedules.finish(account, schedule, now)
+                job_schedules.finish(account, schedule, now)
         case WakeSchedule(_, when):
             schedule.alarm = when
             account.at(when, schedule)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime
 
-from batch_emulator.account import Account, Sweep, SweepTasks
-from batch_emulator.job_schedule import JobSchedule
-from batch_emulator.model import (
+from batch_emulator.domain.account import Account, Sweep, SweepTasks
+from batch_emulator.domain.model import (
     AllocationState,
     Job,
+    JobSchedule,
     JobState,
     Node,
     NodeState,
@@ -21,7 +21,18 @@ from batch_emulator.model import (
     Stop,
     Task,
 )
-from batch_emulator.scheduling import autoscaling
+from batch_emulator.domain.transitions import (
+    autoscale,
+    eviction,
+    executions,
+    job_preparation,
+    jobs,
+    nodes,
+    pools,
+)
+from batch_emulator.domain.transitions import pools as auto_pools
+from batch_emulator.domain.transitions.states import stop_execution
+from batch_emulator.scheduling import allocation
 from batch_emulator.scheduling.actions import (
     Action,
     AddNodes,
@@ -36,8 +47,8 @@ from batch_emulator.scheduling.actions import (
     FollowTrace,
     ForgetPool,
     Leave,
-    Place,
-    PlaceGroup,
+    PlaceMultiInstance,
+    PlaceTask,
     Preempt,
     Sample,
     TerminateJob,
@@ -49,17 +60,6 @@ from batch_emulator.scheduling.recurrence import (
     apply_to_schedule,
     decide_schedule,
 )
-from batch_emulator.transitions import (
-    auto_pools,
-    autoscale,
-    eviction,
-    executions,
-    jobs,
-    nodes,
-    pools,
-    preparation,
-)
-from batch_emulator.transitions.states import stop_execution
 
 
 def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
@@ -67,7 +67,7 @@ def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
     actions: list[Action | ScheduleAction] = []
     for entity in account.due(now):
         if isinstance(entity, Node):
-            actions += eviction.due(entity, now)
+            actions += allocation.node_due(entity, now)
         elif isinstance(entity, Job):
             actions += _job_deadline(account, entity, now)
         elif isinstance(entity, Sweep):
@@ -75,20 +75,21 @@ def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
         elif isinstance(entity, JobSchedule):
             actions += decide_schedule(account, entity, now)
         else:
-            actions += eviction.due_trace(account, entity, now)
+            if eviction.trace_due(account, entity, now):
+                actions.append(FollowTrace(entity))
             if resize_expired(entity, now):
                 actions.append(EndResize(entity, tuple(timeout_errors(entity))))
-            actions += autoscaling.timed(account, entity, now)
+            actions += allocation.scaling_due(account, entity, now)
     for job in account.dirty_jobs.values():
         actions += _job(job)
     for schedule in account.dirty_schedules.values():
         actions += decide_schedule(account, schedule, now)
     for pool in account.dirty_pools.values():
-        actions += eviction.returning(pool)
+        actions += allocation.returning_nodes(pool)
         if pool.allocation is not AllocationState.STEADY and not resize_expired(pool, now):
             actions += allocate(account, pool)
         actions += place(account, pool)
-        actions += autoscaling.touched(pool, now)
+        actions += allocation.scaling_of_changed(pool, now)
     return actions
 
 
@@ -141,7 +142,7 @@ def _apply(account: Account, action: Action, now: datetime) -> None:
     match action:
         case Advance() | Preempt() | ComeBack() | FollowTrace():
             _apply_to_node(account, action, now)
-        case Place() | PlaceGroup() | Displace():
+        case PlaceTask() | PlaceMultiInstance() | Displace():
             _apply_to_task(account, action, now)
         case DeleteExpired():
             account.sweep_due = None
@@ -159,7 +160,7 @@ def _apply(account: Account, action: Action, now: datetime) -> None:
 def _apply_to_job(account: Account, action: BeginRelease | FinishJob, now: datetime) -> None:
     match action:
         case BeginRelease(job):
-            preparation.begin_release(account, job, now)
+            job_preparation.begin_release(account, job, now)
         case FinishJob(job):
             jobs.finish(account, job, now)
             auto_pools.ended(account, job, now)
@@ -173,20 +174,22 @@ def _apply_to_node(
             preempted = node.state is NodeState.PREEMPTED  # in the same turn, and due to come back
             if node.due is not None and node.due <= now and not preempted:
                 nodes.advance(account, node, now)
-        case Preempt():
-            eviction.apply_due(account, action, now)
+        case Preempt(node, why):
+            eviction.apply_due(account, node, why, now)
         case ComeBack(node):
             eviction.come_back(account, node, now)
         case FollowTrace(pool):
             eviction.follow_trace(account, pool, now)
 
 
-def _apply_to_task(account: Account, action: Place | PlaceGroup | Displace, now: datetime) -> None:
+def _apply_to_task(
+    account: Account, action: PlaceTask | PlaceMultiInstance | Displace, now: datetime
+) -> None:
     match action:
-        case Place(task, node):
+        case PlaceTask(task, node):
             if _still_fits(task, (node,)):
                 executions.place(account, task, (node,), now)
-        case PlaceGroup(task, chosen):
+        case PlaceMultiInstance(task, chosen):
             if _still_fits(task, chosen):
                 executions.place(account, task, chosen, now)
         case Displace(execution):
@@ -217,5 +220,5 @@ def _apply_to_pool(
         case Sample():
             autoscale.sample(account, pool, now)
         case Evaluate():
-            if autoscaling.evaluation_due(pool, now):
+            if allocation.evaluation_due(pool, now):
                 autoscale.run(account, pool, now)

@@ -1,1 +1,1 @@
-"""Rules that every stack keeps: plain functions, and the policy pack that Pulumi runs them in."""
+"""Rules that every stack keeps, and the policy pack that Pulumi runs them in. Start in `rules`."""

@@ -26,7 +26,9 @@ def _resource(name: str, rule: rules.ResourceRule) -> ResourceValidationPolicy:
 
 def _stack(name: str, rule: rules.StackRule) -> StackValidationPolicy:
     def validate(args: StackValidationArgs, report: ReportViolation) -> None:
-        declared = [rules.Declared(found.resource_type, found.props) for found in args.resources]
+        declared = [
+            rules.DeclaredResource(found.resource_type, found.props) for found in args.resources
+        ]
         rule(declared, lambda text: report(text, None))
 
     return StackValidationPolicy(name=name, description=rule.__doc__ or name, validate=validate)

@@ -1,30 +1,141 @@
-"""Policy rules for single resources and for a whole stack. A rule calls `report` for a violation.
+"""The rules of single resources, of pools, and of a stack as a whole; `report` is called with
+each violation.
 
-Properties have the names of the ARM API. Values that a preview does not know are ignored.
+Properties have their names on the wire. What a preview does not know yet is not judged.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Any, cast
 
-from infra.policy import pool_rules
+from batch_emulator.autoscale.errors import FormulaError
+from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
+from batch_emulator.autoscale.samples import SampleHistory
+from batch_emulator.autoscale.values import Timestamp
+from infra.config.pool import SCENARIO
+from runner.core.pricing.machines import OS_END_OF_LIFE, machine
+from runner.protocol.errors import RunnerError
 
 Report = Callable[[str], None]
+_MONDAY = datetime(2026, 11, 2, tzinfo=UTC)
+# One evaluation every 5 minutes: half an hour with more tasks than nodes, then two hours without.
+_BUSY_EVALUATIONS = 6
+_IDLE_EVALUATIONS = 24
+_TASKS = 100
+_TARGETS = ("targetDedicatedNodes", "targetLowPriorityNodes")
+
+
+def pool_scales_to_zero(props: Mapping[str, Any], report: Report) -> None:
+    """Report a pool that keeps nodes when idle. The formula is evaluated to find out."""
+    scenario = _scenario(props)
+    scale = cast("Mapping[str, Any]", props.get("scaleSettings") or {})
+    fixed = cast("Mapping[str, Any]", scale.get("fixedScale") or {})
+    nodes = sum(_number(fixed.get(key)) for key in _TARGETS)
+    if nodes and scenario != "fixed":
+        report(f"it keeps {nodes} nodes: use a formula, or set {SCENARIO}=fixed in its metadata")
+    formula = cast("Mapping[str, Any]", scale.get("autoScale") or {}).get("formula")
+    if isinstance(formula, str) and scenario != "fixed":
+        _formula(formula, scenario, report)
+
+
+def _formula(formula: str, scenario: str | None, report: Report) -> None:
+    """Evaluate the idle pool every third hour of a week; office hours may keep nodes at times."""
+    hours = [_MONDAY + timedelta(hours=hour) for hour in range(0, 7 * 24, 3)]
+    try:
+        seen = [(at, idle(formula, at)) for at in hours]
+    except FormulaError as err:
+        report(f"its formula is invalid: {err.detail(formula)}")
+        return
+    failed = [result.problem for _, result in seen if result.problem is not None]
+    if failed:
+        report(f"its formula fails when evaluated: {failed[0].detail}")
+    kept = [(at, result.dedicated + result.spot) for at, result in seen]
+    kept = [(at, nodes) for at, nodes in kept if nodes]
+    if kept and (scenario != "office_hours" or len(kept) == len(hours)):
+        at, nodes = kept[0]
+        when = "always" if len(kept) == len(hours) else f"on {at:%A} at {at:%H:%M} UTC"
+        report(f"it keeps {nodes} nodes when idle ({when}): the formula must scale to zero")
+
+
+def idle(formula: str, now: datetime) -> Evaluation:
+    """Return the evaluation at `now`, two hours after the last of many tasks.
+
+    Raises:
+        FormulaError: the formula is invalid.
+    """
+    history = SampleHistory()
+    moment = now - timedelta(minutes=5 * (_BUSY_EVALUATIONS + _IDLE_EVALUATIONS))
+    result = Evaluation("", 0, 0, "")
+    for number in range(_BUSY_EVALUATIONS + _IDLE_EVALUATIONS):
+        waiting = _TASKS if number < _BUSY_EVALUATIONS else 0
+        for _ in range(10):  # 5 minutes of samples
+            sample = {
+                "$PendingTasks": waiting,
+                "$ActiveTasks": waiting,
+                "$CurrentDedicatedNodes": result.dedicated,
+                "$CurrentLowPriorityNodes": result.spot,
+                "$TaskSlotsPerNode": 1,
+            }
+            history.take(Timestamp.of(moment).ticks, sample)
+            moment += timedelta(seconds=30)
+        known = Inputs(history, moment, result.dedicated, result.spot, lambda: 0.5)
+        result = evaluate(formula, known)
+    return result
+
+
+def nothing_retired_in_pool(props: Mapping[str, Any], today: date, report: Report) -> None:
+    """Report a retired VM size, node agent or managed image."""
+    size_is_current(props.get("vmSize"), today, report)
+    deployment = cast("Mapping[str, Any]", props.get("deploymentConfiguration") or {})
+    virtual = cast("Mapping[str, Any]", deployment.get("virtualMachineConfiguration") or {})
+    agent = virtual.get("nodeAgentSkuId")
+    if (
+        isinstance(agent, str)
+        and (end := OS_END_OF_LIFE.get(agent.lower())) is not None
+        and end <= today
+    ):
+        report(f"Batch stopped supporting {agent} on {end}")
+    image = cast("Mapping[str, Any]", virtual.get("imageReference") or {})
+    if "/providers/microsoft.compute/images/" in str(image.get("id", "")).lower():
+        report("Azure retired managed images on 2026-03-31: use a gallery image")
+
+
+def size_is_current(vm_size: object, today: date, report: Report) -> None:
+    """Report a VM size that is unknown or retired."""
+    if not isinstance(vm_size, str):
+        return
+    try:
+        machine(vm_size, today)
+    except RunnerError as err:
+        report(str(err))
+
+
+def _scenario(props: Mapping[str, Any]) -> str | None:
+    for item in cast("Sequence[Mapping[str, Any]]", props.get("metadata") or ()):
+        if item.get("name") == SCENARIO:
+            return cast("str | None", item.get("value"))
+    return None
+
+
+def _number(value: object) -> int:
+    return int(value) if isinstance(value, int | float) else 0
+
+
 ResourceRule = Callable[[str, Mapping[str, Any], Report], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Declared:
+class DeclaredResource:
     """One resource of a stack, such as `azure-native:batch:Pool`."""
 
     resource_type: str
     props: Mapping[str, Any]
 
 
-StackRule = Callable[[Sequence[Declared], Report], None]
+StackRule = Callable[[Sequence[DeclaredResource], Report], None]
 
 # Our resource types without a property `tags`. A test compares this with the SDK.
 UNTAGGABLE = frozenset(
@@ -86,7 +197,7 @@ def tagged(resource_type: str, props: Mapping[str, Any], report: Report) -> None
 def pools_scale_to_zero(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
     """An idle pool has no nodes after two hours, unless its metadata says otherwise."""
     if kind_of(resource_type) == "batch:Pool":
-        pool_rules.scales_to_zero(props, report)
+        pool_scales_to_zero(props, report)
 
 
 def nothing_retired(today: date) -> ResourceRule:
@@ -94,15 +205,15 @@ def nothing_retired(today: date) -> ResourceRule:
 
     def rule(resource_type: str, props: Mapping[str, Any], report: Report) -> None:
         if kind_of(resource_type) == "batch:Pool":
-            pool_rules.nothing_retired(props, today, report)
+            nothing_retired_in_pool(props, today, report)
         if kind_of(resource_type) == "virtualmachineimages:VirtualMachineImageTemplate":
             profile = cast("Mapping[str, Any]", props.get("vmProfile", {}))
-            pool_rules.size_is_current(profile.get("vmSize"), today, report)
+            size_is_current(profile.get("vmSize"), today, report)
 
     return rule
 
 
-def budget_present(resources: Sequence[Declared], report: Report) -> None:
+def budget_present(resources: Sequence[DeclaredResource], report: Report) -> None:
     """A stack with pools has a budget with notifications."""
     kinds = [kind_of(found.resource_type) for found in resources]
     if "batch:Pool" not in kinds:
@@ -112,7 +223,7 @@ def budget_present(resources: Sequence[Declared], report: Report) -> None:
         report("the stack has pools but no budget with notifications")
 
 
-def keys_only_for_the_share(resources: Sequence[Declared], report: Report) -> None:
+def keys_only_for_the_share(resources: Sequence[DeclaredResource], report: Report) -> None:
     """Account keys are disabled unless there is a file share, which needs them for SMB."""
     kinds = {kind_of(found.resource_type) for found in resources}
     for found in resources:

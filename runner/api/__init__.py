@@ -28,22 +28,21 @@ from runner.api.catalogue import recipe as recipe
 from runner.api.catalogue import recipes as recipes
 from runner.api.catalogue import settings as settings
 from runner.api.catalogue import skus as skus
-from runner.api.commands import Command as Command
 from runner.api.group_object import Group as Group
 from runner.api.group_object import submit as submit
 from runner.api.history import Retried as Retried
+from runner.api.history import Runs as Runs
 from runner.api.history import group as group
 from runner.api.history import retry_failed as retry_failed
 from runner.api.history import run as run
 from runner.api.history import runs as runs
-from runner.api.measured import Metric as Metric
+from runner.api.html import Table as Table
 from runner.api.models import alias_model as alias_model
 from runner.api.models import get_model as get_model
 from runner.api.models import model as model
 from runner.api.models import models as models
 from runner.api.models import remove_model as remove_model
 from runner.api.models import unalias_model as unalias_model
-from runner.api.params import overrides_of, where_flags
 from runner.api.pools import Pool as Pool
 from runner.api.pools import pool as pool
 from runner.api.pools import pools as pools
@@ -51,18 +50,19 @@ from runner.api.progress import OnUpdate as OnUpdate
 from runner.api.progress import RunnerWarning as RunnerWarning
 from runner.api.progress import Update as Update
 from runner.api.progress import live
-from runner.api.run_list import Runs as Runs
+from runner.api.requests import overrides_of, where_flags
+from runner.api.run_contents import Metric as Metric
+from runner.api.run_object import Command as Command
 from runner.api.run_object import Run
 from runner.api.schedules import Schedule as Schedule
 from runner.api.schedules import create_schedule as create_schedule
 from runner.api.schedules import schedule as schedule
 from runner.api.schedules import schedules as schedules
-from runner.api.table import Table as Table
-from runner.core.errors import RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
-    from runner.core.resources import Capacity
-    from runner.flows.metrics import MetricComparison
+    from runner.core.recipe.recipe import Capacity
+    from runner.flows.runs.metrics import MetricComparison
 
 
 @checked
@@ -94,8 +94,8 @@ def train(
     and what is said from `gpus` to `retries` counts instead of what stands there.
     Local services are started if need be. `check=True` waits too, and raises if the run fails.
     """
-    from runner.flows.prepare import TrainOptions
     from runner.flows.session import start_run
+    from runner.flows.submit.prepare import TrainOptions
 
     options = TrainOptions(
         overrides=overrides_of(set),
@@ -126,7 +126,7 @@ def train(
 @checked
 def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
     """Metrics of runs side by side, and the parameters in which they differ."""
-    from runner.flows.metrics import compare_metrics
+    from runner.flows.runs.metrics import compare_metrics
 
     found = [each if isinstance(each, Run) else run(each) for each in runs]
     if not found:
@@ -140,7 +140,7 @@ def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
 @contextmanager
 def tensorboard(*runs: Run | str, port: int | None = None) -> Generator[str]:
     """TensorBoard on runs for the time of the block, which is given its address."""
-    from runner.flows.tensorboard import show_runs
+    from runner.flows.export.tensorboard import show_runs
 
     found = [each if isinstance(each, Run) else run(each) for each in runs or ("@last",)]
     session = found[0].session

@@ -15,8 +15,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, ParamSpec, TypeVar, cast
 
-from runner.core.errors import RunnerError
-from runner.core.resources import CAPACITIES
+from runner.core.recipe.recipe import CAPACITIES
+from runner.protocol.errors import RunnerError
 
 P = ParamSpec("P")
 R = TypeVar("R")

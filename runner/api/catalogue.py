@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.api.arguments import checked
-from runner.api.connecting import settings_of
-from runner.api.table import Table
+from runner.api.html import Table
+from runner.api.requests import settings_of
 
 if TYPE_CHECKING:
-    from runner.core.recipe import Recipe
+    from runner.core.recipe.recipe import Recipe
     from runner.core.settings import Settings
-    from runner.flows.skus import SkuRow
+    from runner.flows.environment.skus import SkuRow
 
 
 def recipes() -> Table[Recipe]:
     """The built-in recipes: `.name`, `.description`, `.params`, `.dataset`, `.estimate`."""
-    from runner.core.recipe import list_recipes
+    from runner.core.recipe.recipe import list_recipes
 
     return Table(list_recipes(), _recipe_cells)
 
@@ -27,7 +27,7 @@ def recipes() -> Table[Recipe]:
 @checked
 def recipe(ref: str | Path) -> Recipe:
     """Read a built-in recipe, a folder or a script as `train` does; a mistake names its line."""
-    from runner.core.recipe import load_recipe
+    from runner.core.recipe.recipe import load_recipe
 
     return load_recipe(str(ref), cwd=Path.cwd())
 
@@ -54,7 +54,7 @@ def skus(
     Azure Retail Prices API for those of `region`, and keeps them.
     """
     from runner.core.home import runner_home
-    from runner.flows.skus import list_skus, refresh_region, region_name
+    from runner.flows.environment.skus import list_skus, refresh_region, region_name
 
     home, today, place = runner_home(os.environ), datetime.now(UTC).date(), region_name(region)
     if refresh:

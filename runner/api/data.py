@@ -18,13 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.api.arguments import checked
-from runner.api.connecting import connect
+from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.table import Table
+from runner.api.requests import connect
 
 if TYPE_CHECKING:
-    from runner.flows.data import GetResult, PutResult
-    from runner.flows.data_stores import Entry
+    from runner.flows.data.commands import GetResult, PutResult
+    from runner.flows.data.stores import Entry
 
 __all__ = ["get", "ls", "put", "rm"]
 
@@ -46,7 +46,7 @@ def put(
     content; without it nothing is sent then, and RunnerError (R-DATA-DIFFERS) names those files.
     `dry_run` sends nothing: `.uploads` say what would be. Interrupted, the same call goes on.
     """
-    from runner.flows.data import put as put_files
+    from runner.flows.data.commands import put as put_files
 
     several = [source] if isinstance(source, str | PathLike) else list(source)
     sources = [Path(each).expanduser() if str(each) else each for each in several]
@@ -71,7 +71,7 @@ def get(
     `force` replaces what has another content; without it nothing is written then, and RunnerError
     (R-DATA-DIFFERS) names those files. Interrupted, the same call goes on.
     """
-    from runner.flows.data import get as get_files
+    from runner.flows.data.commands import get as get_files
 
     connection = connect(target, stack).connection
     place = None if folder is None else Path(folder).expanduser()
@@ -91,7 +91,7 @@ def ls(
 
     `.path`, `.size_bytes`, `.files` (of a folder), `.modified`, `.md5`.
     """
-    from runner.flows.data import listing
+    from runner.flows.data.commands import listing
 
     _, entries = listing(connect(target, stack).connection, path, recursive=recursive)
     return Table(entries, _cells)
@@ -110,8 +110,8 @@ def rm(
 
     What a run refers to is gone for its `reproduce`, too.
     """
-    from runner.flows.data import files_to_remove, place_to_remove
-    from runner.flows.data_stores import open_store, remove_files
+    from runner.flows.data.commands import files_to_remove, place_to_remove
+    from runner.flows.data.stores import open_store, remove_files
 
     connection = connect(target, stack).connection
     place = place_to_remove(connection, path)

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from runner.api import html
 from runner.api.arguments import checked
-from runner.api.params import overrides_of
-from runner.api.progress import LiveView, OnUpdate, live, not_ended
+from runner.api.progress import LiveView, OnUpdate, live, timeout_error
+from runner.api.requests import overrides_of
 from runner.api.run_object import Run
-from runner.core.errors import ExitCode, RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from runner.core.group import Group as Document
-    from runner.flows.groups import GroupView
-    from runner.flows.history import RunRow
+    from runner.flows.runs.groups import GroupView
+    from runner.flows.runs.history import RunRow
     from runner.flows.session import Session
+    from runner.protocol.groups import RunGroup as Document
 
 _MISSING = "missing"
 _WITHOUT_SUCCESS = ("failed", "cancelled", "lost", _MISSING)
@@ -41,13 +41,13 @@ class Group(Mapping[str, Run]):
     @property
     def states(self) -> dict[str, str]:
         """The state of each task's run as it is now; `missing` where it cannot be read."""
-        from runner.flows.groups import load_group_view
+        from runner.flows.runs.groups import load_group_view
 
         connection, home = self.session.connection, self.session.settings.home
         return self._states(load_group_view(connection, home, self._document))
 
     def __getitem__(self, task: str) -> Run:
-        from runner.flows.run_documents import find_run
+        from runner.flows.runs.documents import find_run
 
         return Run(self.session, find_run(self.session.connection, self._document.runs[task]))
 
@@ -79,14 +79,14 @@ class Group(Mapping[str, Run]):
 
     def follow(self, view: LiveView, timeout_s: float | None = None) -> None:
         """Show them in a view until all have ended; `wait` makes one."""
-        from runner.flows.group_progress import group_views
+        from runner.flows.runs.groups import group_views
 
         connection, home = self.session.connection, self.session.settings.home
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for found in group_views(connection, home, self._document):
             over = found is not None and _show(view, self._states(found))
             if not over and until is not None and time.monotonic() > until:
-                raise not_ended(self.id, timeout_s, f"runner show {self.id}")
+                raise timeout_error(self.id, timeout_s, f"runner show {self.id}")
 
     def check(self) -> Group:
         """The group itself. Raises RunnerError (R-RUN-FAILED) naming what ended without success."""
@@ -103,7 +103,7 @@ class Group(Mapping[str, Run]):
 
     def cancel(self) -> Group:
         """End every run that has not ended."""
-        from runner.flows.groups import cancel_group
+        from runner.flows.runs.groups import cancel_group
 
         cancel_group(self.session.connection, self._document)
         return self
@@ -136,8 +136,8 @@ def submit(
 
     `wait=True` returns when all have ended, `check=True` waits too, and raises unless all succeed.
     """
-    from runner.flows.group_plan import GroupRequest
     from runner.flows.session import start_group
+    from runner.flows.submit.group import GroupRequest
 
     request = GroupRequest(overrides_of(set), experiment, priority)
     flags = {"target": target, "stack": stack, "pool": pool}

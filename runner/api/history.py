@@ -1,28 +1,55 @@
-"""Runs and groups that were submitted before, found again; and those that failed, once more."""
+"""Find runs and groups that were submitted before, and retry those that failed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
+from runner.api import html
 from runner.api.arguments import checked
-from runner.api.connecting import connect
 from runner.api.group_object import Group
+from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.run_list import Runs
+from runner.api.requests import connect
 from runner.api.run_object import Run
-from runner.core.errors import RunnerError
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
+    from runner.flows.runs.history import RunRow
     from runner.flows.session import Session
+
+
+class Runs(Table[Run]):
+    """Runs, newest first; a notebook shows them as a table."""
+
+    __slots__ = ()
+
+    def __init__(self, found: Iterable[Run]) -> None:
+        super().__init__(found, lambda run: {"run": run.id})
+
+    @classmethod
+    def of_rows(cls, session: Session, rows: Iterable[RunRow]) -> Runs:
+        """Those of a listing that can be read."""
+        return cls(Run(session, row.record, row.status, partial=True) for row in rows if row.record)
+
+    @overload
+    def __getitem__(self, index: int) -> Run: ...
+    @overload
+    def __getitem__(self, index: slice) -> Runs: ...
+    def __getitem__(self, index: int | slice) -> Run | Runs:
+        found = super().__getitem__(index)
+        return Runs(found) if isinstance(found, Table) else found
+
+    def _repr_html_(self) -> str:
+        return html.runs_table(self)
 
 
 @checked
 def run(ref: str = "@last", *, target: str | None = None, stack: str | None = None) -> Run:
     """The run of an id, a unique prefix of one, or `@last`."""
-    from runner.flows.run_documents import find_run
+    from runner.flows.runs.documents import find_run
 
     session = connect(target, stack)
     return Run(session, find_run(session.connection, ref))
@@ -31,7 +58,7 @@ def run(ref: str = "@last", *, target: str | None = None, stack: str | None = No
 @checked
 def group(ref: str = "@last", *, target: str | None = None, stack: str | None = None) -> Group:
     """The group that a `submit` made: its id, a unique prefix of it, or `@last`."""
-    from runner.flows.groups import find_group
+    from runner.flows.runs.groups import find_group
 
     session = connect(target, stack)
     return Group(session, find_group(session.connection, ref))
@@ -55,7 +82,7 @@ def runs(
     left out; `runner ps` shows them.
     """
     from runner.core.states import parse_states
-    from runner.flows.history import RunFilter, list_runs
+    from runner.flows.runs.history import RunFilter, list_runs
 
     states = parse_states([status] if isinstance(status, str) else status)
     only = RunFilter(experiment, states, _moment(since))
@@ -84,7 +111,7 @@ def retry_failed(
     on_progress: OnUpdate | None = None,
 ) -> Retried:
     """Run every failed or lost run again that no other run repeats; does not wait for them."""
-    from runner.flows.repeat import list_to_retry, retry_each
+    from runner.flows.submit.repeat import list_to_retry, retry_each
 
     session = connect(target, stack)
     connection = session.connection
@@ -111,7 +138,7 @@ def _moment(since: str | datetime | timedelta | None) -> datetime | None:
 
 
 def _ids(session: Session, group: str | Group) -> list[str]:
-    from runner.flows.groups import find_group
+    from runner.flows.runs.groups import find_group
 
     if isinstance(group, Group):
         return [group.run_id(task) for task in group]

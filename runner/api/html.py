@@ -1,19 +1,20 @@
-"""Runs as HTML for notebooks: everything that a run says is somebody else's text, and escaped."""
+"""How notebooks show runs, tables and records: HTML in which every text of a run is escaped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Generic, TypeVar, cast, overload
 
-from runner.core.errors import RunnerError
-from runner.core.metrics import format_value
 from runner.core.units import format_duration
+from runner.protocol.errors import RunnerError
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from runner.api.progress import Update
     from runner.api.run_object import Run
+
 
 _SHOWN_FILES = 10
 _COLOURS = {
@@ -109,7 +110,7 @@ def live_card(update: Update) -> str:
         parts.append(f" <progress value='{share:.3f}' max='1'></progress>")
     parts.append(f" <span style='color:gray'>{format_duration(round(update.elapsed_s))}</span>")
     if update.metrics:
-        shown = {name: format_value(value) for name, value in update.metrics.items()}
+        shown = {name: format_metric(value) for name, value in update.metrics.items()}
         parts.append(f"<div>{_pairs(shown)}</div>")
     if update.lines:
         text = escape("\n".join(update.lines))
@@ -157,9 +158,52 @@ def _time(run: Run) -> str:
 
 
 def _best(last: float, best: float | None) -> str:
-    text = format_value(last)
-    return text if best is None or best == last else f"{text} (best {format_value(best)})"
+    text = format_metric(last)
+    return text if best is None or best == last else f"{text} (best {format_metric(best)})"
 
 
 def _pairs(values: Mapping[str, str]) -> str:
     return ", ".join(f"{escape(name)} <b>{escape(value)}</b>" for name, value in values.items())
+
+
+T = TypeVar("T")
+_SHOWN = 200  # lines of a notebook's table: more of them make the page slow
+
+
+class Table(Sequence[T], Generic[T]):
+    """Rows of one kind, which stay as they were found; `pandas.DataFrame(table)` takes them.
+
+    `cells` says what a notebook shows of a row, by column.
+    """
+
+    __slots__ = ("_cells", "_rows")
+
+    def __init__(self, rows: Iterable[T], cells: Callable[[T], Mapping[str, object]]) -> None:
+        self._rows = tuple(rows)
+        self._cells = cells
+
+    @overload
+    def __getitem__(self, index: int) -> T: ...
+    @overload
+    def __getitem__(self, index: slice) -> Table[T]: ...
+    def __getitem__(self, index: int | slice) -> T | Table[T]:
+        if isinstance(index, slice):
+            return Table(self._rows[index], self._cells)
+        return self._rows[index]
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Table | list | tuple):
+            return NotImplemented
+        return list(self) == list(cast("Sequence[object]", other))
+
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  like that of a list
+
+    def __repr__(self) -> str:
+        return repr(list(self._rows))
+
+    def _repr_html_(self) -> str:
+        shown = [self._cells(row) for row in self._rows[:_SHOWN]]
+        return table([texts(row) for row in shown], len(self._rows) - len(shown))

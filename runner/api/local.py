@@ -8,14 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from runner.api.arguments import checked
-from runner.api.connecting import settings_of
-from runner.api.params import whole
+from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.table import Table
+from runner.api.requests import settings_of, whole
 
 if TYPE_CHECKING:
-    from runner.flows.local import LocalStatus
-    from runner.flows.local_evict import Evicted
+    from runner.flows.local.evict import Evicted
+    from runner.flows.local.lifecycle import LocalStatus
 
 __all__ = ["down", "env", "evict", "status", "up"]
 
@@ -30,10 +29,10 @@ def up(
     on_progress: OnUpdate | None = None,
 ) -> LocalStatus:
     """Start the services; what is not given stays as it was. `slots` are those of a node."""
-    from runner.flows import local
+    from runner.flows.local import lifecycle
 
     with live(on_progress, what="local.up") as view:
-        return local.up(
+        return lifecycle.up(
             settings_of("local", None), view.on_progress, nodes=whole(nodes), slots=whole(slots),
             port=whole(port), blob_port=whole(blob_port),
         )  # fmt: skip
@@ -42,24 +41,24 @@ def up(
 @checked
 def down(*, on_progress: OnUpdate | None = None) -> bool:
     """Stop the services; their data stays. False where they did not run."""
-    from runner.flows import local
+    from runner.flows.local import lifecycle
 
     with live(on_progress, what="local.down") as view:
-        return local.down(settings_of("local", None), view.on_progress)
+        return lifecycle.down(settings_of("local", None), view.on_progress)
 
 
 def status() -> LocalStatus:
     """What runs, and where: `.running`, `.services`, `.nodes`, `.slots` of a node, `.home`."""
-    from runner.flows import local
+    from runner.flows.local import lifecycle
 
-    return local.status(settings_of("local", None))
+    return lifecycle.status(settings_of("local", None))
 
 
 def env() -> dict[str, str]:
     """The variables with which other clients of Azure Batch and Blob connect; keys are secrets."""
-    from runner.flows import local
+    from runner.flows.local import lifecycle
 
-    return local.shell_env(settings_of("local", None))
+    return lifecycle.shell_env(settings_of("local", None))
 
 
 @checked
@@ -77,7 +76,7 @@ def evict(
     The node of an id or how it begins, else `count` of the pool, any one unless given.
     `notice_s` is 30 unless given; the node comes back after `away_s`, 0 unless given.
     """
-    from runner.flows import local_evict
+    from runner.flows.local import evict as local_evict
 
     gone = local_evict.evict(
         settings_of("local", None), node=node, pool=pool, count=whole(count),

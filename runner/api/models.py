@@ -6,20 +6,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from runner.api.arguments import checked
-from runner.api.connecting import connect
+from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.table import Table
-from runner.core.errors import RunnerError
+from runner.api.requests import connect
+from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
-    from runner.flows.model_removal import Removed
-    from runner.flows.models import Model, ModelVersion
+    from runner.flows.models.remove import Removed
+    from runner.flows.models.versions import Model, ModelVersion
 
 
 @checked
 def models(*, target: str | None = None, stack: str | None = None) -> Table[Model]:
     """All registered models with their versions: `.name`, `.versions`, `.latest`, `.best`."""
-    from runner.flows.models import list_models
+    from runner.flows.models.versions import list_models
 
     return Table(list_models(connect(target, stack).connection), _cells)
 
@@ -27,7 +27,7 @@ def models(*, target: str | None = None, stack: str | None = None) -> Table[Mode
 @checked
 def model(ref: str, *, target: str | None = None, stack: str | None = None) -> ModelVersion:
     """One version: `NAME` is the latest, `NAME@3` a number, `NAME@best` an alias."""
-    from runner.flows.models import find_version
+    from runner.flows.models.versions import find_version
 
     return find_version(connect(target, stack).connection, ref)
 
@@ -43,14 +43,14 @@ def get_model(
     on_progress: OnUpdate | None = None,
 ) -> Path:
     """Bring a version's files here, checked; the folder, `NAME-VERSION` unless given."""
-    from runner.flows.model_files import get_files
-    from runner.flows.models import find_version
+    from runner.flows.models.download import download_files
+    from runner.flows.models.versions import find_version
 
     connection = connect(target, stack).connection
     version = find_version(connection, ref)
     place = Path(folder or f"{version.name}-{version.version}").expanduser().absolute()
     with live(on_progress, what=str(version)) as view:
-        return get_files(connection, version, place, view.on_progress, force=force).folder
+        return download_files(connection, version, place, view.on_progress, force=force).folder
 
 
 @checked
@@ -58,7 +58,7 @@ def alias_model(
     ref: str, alias: str, *, target: str | None = None, stack: str | None = None
 ) -> ModelVersion:
     """Point an alias at a version, wherever it pointed before; the version."""
-    from runner.flows.models import find_version, set_alias
+    from runner.flows.models.versions import find_version, set_alias
 
     connection = connect(target, stack).connection
     version, _ = set_alias(connection, ref, alias)
@@ -73,7 +73,7 @@ def unalias_model(
 
     Raises RunnerError (R-MODEL-ALIAS-MOVED) where `ref` names a version that it does not point at.
     """
-    from runner.flows.models import drop_alias
+    from runner.flows.models.versions import drop_alias
 
     return drop_alias(connect(target, stack).connection, ref, alias)
 
@@ -92,7 +92,7 @@ def remove_model(
     `.versions`, and how many `.files` of `.size_bytes` nothing else needed. Numbers are not given
     again. Raises RunnerError (R-MODEL-IN-USE) where an alias points at one, unless `force`.
     """
-    from runner.flows.model_removal import find_to_remove, remove_versions
+    from runner.flows.models.remove import find_to_remove, remove_versions
 
     connection = connect(target, stack).connection
     found, numbers, every = find_to_remove(connection, ref)

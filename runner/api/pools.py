@@ -7,23 +7,21 @@ from typing import TYPE_CHECKING
 
 from runner.api import html
 from runner.api.arguments import checked
-from runner.api.connecting import settings_of
-from runner.api.params import whole
-from runner.api.snapshot import bind
-from runner.api.table import Table
+from runner.api.html import Table
+from runner.api.requests import bind, settings_of, whole
 
 if TYPE_CHECKING:
     from runner.core.settings import Settings
-    from runner.flows.pools import NodeStatus, PoolStatus, Resized
+    from runner.flows.environment.pools import NodeStatus, PoolStatus, Resized
 
 
-class _Bound:
+class _BoundPool:
     found: PoolStatus
     settings: Settings
 
 
 @dataclass(frozen=True)
-class Pool(_Bound):
+class Pool(_BoundPool):
     """A pool as it was when it was asked for; `runner.pool(id)` looks again.
 
     `spot` and `dedicated` count nodes, with the number that is wanted beside them. What the nodes
@@ -44,7 +42,7 @@ class Pool(_Bound):
 
     def nodes(self) -> Table[NodeStatus]:
         """Its nodes now: `.node`, and in `.log` the end of what a failed start task said."""
-        from runner.flows.pools import pool_nodes
+        from runner.flows.environment.pools import pool_nodes
 
         return Table(pool_nodes(self.settings, self.id), _node_cells)
 
@@ -57,7 +55,7 @@ class Pool(_Bound):
         Raises RunnerError (R-POOL-AUTOSCALED) where a formula would undo it;
         `disable_autoscale=True` takes the formula away: the pool no longer scales to zero then.
         """
-        from runner.flows.pools import resize
+        from runner.flows.environment.pools import resize
 
         return resize(
             self.settings, self.id, spot=whole(spot), dedicated=whole(dedicated),
@@ -71,7 +69,7 @@ class Pool(_Bound):
 @checked
 def pools(*, target: str | None = None, stack: str | None = None) -> Table[Pool]:
     """All pools of the target, with nodes, tasks and cost as they are now."""
-    from runner.flows.pools import pool_list
+    from runner.flows.environment.pools import pool_list
 
     settings = settings_of(target, stack)
     return Table((_pool(settings, found) for found in pool_list(settings)), _cells)
@@ -80,7 +78,7 @@ def pools(*, target: str | None = None, stack: str | None = None) -> Table[Pool]
 @checked
 def pool(id: str, *, target: str | None = None, stack: str | None = None) -> Pool:  # noqa: A002
     """One pool. Raises RunnerError (R-POOL-MISSING) naming those there are."""
-    from runner.flows.pools import pool_status
+    from runner.flows.environment.pools import pool_status
 
     settings = settings_of(target, stack)
     return _pool(settings, pool_status(settings, id))

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from runner.core.errors import ExitCode, RunnerError
 from runner.core.progress import Progress
 from runner.core.units import format_duration
+from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.core.states import RunStatus
-    from runner.flows.watch_events import LogText, WatchEvent
+    from runner.flows.runs.events import LogText, WatchEvent
 
 _LINES = 8
 _LINE_CHARS = 300
@@ -106,7 +106,7 @@ class LiveView:
 
     def follow(self, events: Iterator[WatchEvent], timeout_s: float | None) -> RunStatus:
         """Show a run to its end. Raises RunnerError (R-TIMEOUT) when that takes too long."""
-        from runner.flows.watch_events import RunEnded
+        from runner.flows.runs.events import RunEnded
 
         until = None if timeout_s is None else time.monotonic() + timeout_s
         for event in events:
@@ -116,13 +116,13 @@ class LiveView:
             self._take(event)
             self._tell()
             if until is not None and time.monotonic() > until:
-                raise not_ended(
+                raise timeout_error(
                     str(self._run_id), timeout_s, f"runner.run({self._run_id!r}).wait()"
                 )
         raise AssertionError("watching ends with RunEnded")
 
     def _take(self, event: WatchEvent) -> None:
-        from runner.flows import watch_events as kinds
+        from runner.flows.runs import events as kinds
 
         match event:
             case kinds.StatusChanged(status):
@@ -216,7 +216,7 @@ def _notebook() -> OnUpdate | None:
     return show
 
 
-def not_ended(name: str, timeout_s: float | None, fix: str) -> RunnerError:
+def timeout_error(name: str, timeout_s: float | None, fix: str) -> RunnerError:
     """A run or a group that is not waited for any longer."""
     return RunnerError(
         "R-TIMEOUT",

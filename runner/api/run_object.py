@@ -1,27 +1,65 @@
-"""A run as an object: what it is, what it does, what can be done with it."""
+"""A run as an object: its state, what can be done with it, and commands on its node."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from runner.api import html
 from runner.api.arguments import checked
-from runner.api.commands import Command, check_command, run_command
-from runner.api.params import overrides_of
 from runner.api.progress import LiveView, OnUpdate, live
+from runner.api.requests import overrides_of
 from runner.api.run_contents import RunContents
-from runner.core.errors import ExitCode, RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
-    from runner.core.environment_drift import Drift
-    from runner.core.run_record import RunRecord, RunResult
+    from runner.core.planning.reproduction import Drift
     from runner.core.states import RunStatus
-    from runner.flows.models import ModelVersion
-    from runner.flows.reproduce import Comparison
+    from runner.flows.models.versions import ModelVersion
+    from runner.flows.runs.events import WatchEvent
     from runner.flows.session import Session
-    from runner.flows.watch_events import WatchEvent
+    from runner.flows.submit.reproduce import Comparison
+    from runner.protocol.results import RunRecord, RunResult
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """How a command on a run's node ended, and what it wrote."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+
+
+def run_command(
+    session: Session,
+    record: RunRecord,
+    command: Sequence[str],
+    node: str | int | None,
+    stdin: str | None,
+) -> Command:
+    """Run it in the run's folder, with its environment."""
+    from runner.flows.runs.shell import capture_login, find_location, open_login
+
+    connection, home = session.connection, session.settings.home
+    place = find_location(connection, record, None if node is None else str(node))
+    with open_login(connection, home, place, list(command), terminal=False) as login:
+        return Command(*capture_login(login, stdin))
+
+
+def check_command(command: Sequence[str], ended: Command) -> None:
+    """Raises RunnerError (R-EXEC) for one that failed."""
+    if ended.exit_code:
+        said = ended.stderr.strip().splitlines()
+        raise RunnerError(
+            "R-EXEC",
+            f"{command[0]} ended with code {ended.exit_code}",
+            why=said[-1] if said else "",
+            fix="look at .stdout and .stderr: call it without check=True",
+            exit_code=ExitCode.RUN_FAILED,
+        )
 
 
 class Run(RunContents):
@@ -45,7 +83,7 @@ class Run(RunContents):
     def status(self) -> RunStatus:
         """State, the reason for it, and the node, as they are now."""
         if self._status is None:
-            from runner.flows.run_view import load_view
+            from runner.flows.runs.view import load_view
 
             view = load_view(self.session.connection, self._record)
             self._result = view.result
@@ -68,7 +106,7 @@ class Run(RunContents):
     def result(self) -> RunResult | None:
         """Its outcome, or None while there is none."""
         if self._result is None and self.done:
-            from runner.flows.run_documents import load_result, runs_container
+            from runner.flows.runs.documents import load_result, runs_container
 
             self._result = load_result(runs_container(self.session.connection), self.id)
         return self._result
@@ -108,7 +146,7 @@ class Run(RunContents):
 
         `tail` leaves out all but the last lines printed before; `beats` adds one event a second.
         """
-        from runner.flows.watch import WatchOptions, watch_run
+        from runner.flows.runs.watch import WatchOptions, watch_run
 
         return watch_run(self.session.connection, self.record, WatchOptions(tail=tail, beats=beats))
 
@@ -120,7 +158,7 @@ class Run(RunContents):
 
     def cancel(self) -> Run:
         """End it; a run that had ended stays as it ended."""
-        from runner.flows.cancel import cancel_run
+        from runner.flows.runs.cancel import cancel_run
 
         cancel_run(self.session.connection, self.record)
         return self
@@ -134,7 +172,7 @@ class Run(RunContents):
         on_progress: OnUpdate | None = None,
     ) -> Run:
         """Run it again from its beginning, as a new run; for one that did not succeed."""
-        from runner.flows.repeat import retry_run
+        from runner.flows.submit.repeat import retry_run
 
         connection = self.session.connection
         return self._again(
@@ -158,7 +196,7 @@ class Run(RunContents):
 
         On another number of `nodes`, where it is given.
         """
-        from runner.flows.repeat import resume_run
+        from runner.flows.submit.repeat import resume_run
 
         connection, overrides = self.session.connection, overrides_of(set)
         return self._again(
@@ -178,7 +216,7 @@ class Run(RunContents):
         on_progress: OnUpdate | None = None,
     ) -> Run:
         """Run it again with the same code, data and packages; `against` says what came of it."""
-        from runner.flows.reproduce import reproduce_run
+        from runner.flows.submit.reproduce import reproduce_run
 
         connection = self.session.connection
         return self._again(
@@ -190,14 +228,14 @@ class Run(RunContents):
     @checked
     def drift(self, *, pool: str | None = None) -> tuple[Drift, ...]:
         """What would not be as it was if it were reproduced now: `.what`, `.was`, `.now`."""
-        from runner.flows.reproduce import find_drift
+        from runner.flows.submit.reproduce import find_drift
 
         return find_drift(self.session.connection, self.record, pool)
 
     @checked
     def against(self, repeated: Run) -> Comparison:
         """Whether another run made the same: `.same_model`, `.files`, `.metrics`, `.drift`."""
-        from runner.flows.reproduce import compare_runs
+        from runner.flows.submit.reproduce import compare_runs
 
         return compare_runs(self.session.connection, self.record, repeated.record)
 
@@ -230,7 +268,7 @@ class Run(RunContents):
         `name` and `path`, a glob of outputs, are the recipe's unless given. `aliases` point at the
         version then, wherever they pointed before.
         """
-        from runner.flows.model_registration import default_request, register_with_aliases
+        from runner.flows.models.register import default_request, register_with_aliases
 
         wanted = tuple(alias.removeprefix("@") for alias in aliases)
         request = default_request(self.record, name, path, wanted, description)
@@ -269,10 +307,10 @@ class Run(RunContents):
         """
         connection, home = self.session.connection, self.session.settings.home
         if to == "tensorboard":
-            from runner.flows.event_files import export_to_tensorboard
+            from runner.flows.export.tensorboard import export_to_tensorboard
 
             return str(export_to_tensorboard(connection, self.record, uri)[0])
-        from runner.flows.export_mlflow import export_to_mlflow
+        from runner.flows.export.mlflow import export_to_mlflow
 
         address = None if uri is None else str(uri)
         with live(on_progress, what=f"export {self.id}") as view:

@@ -10,28 +10,26 @@ from typing import TYPE_CHECKING
 
 from runner.api import html
 from runner.api.arguments import checked
-from runner.api.connecting import connect, settings_of
 from runner.api.group_object import Group
-from runner.api.params import overrides_of, whole
+from runner.api.history import Runs
+from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.run_list import Runs
+from runner.api.requests import bind, connect, overrides_of, settings_of, whole
 from runner.api.run_object import Run
-from runner.api.snapshot import bind
-from runner.api.table import Table
 
 if TYPE_CHECKING:
-    from runner.flows.schedules import Firing
-    from runner.flows.schedules import Schedule as Found
+    from runner.flows.schedules.manage import Firing
+    from runner.flows.schedules.manage import ScheduleRecord as Found
     from runner.flows.session import Session
 
 
-class _Bound:
+class _BoundSchedule:
     session: Session
     found: Found
 
 
 @dataclass(frozen=True)
-class Schedule(_Bound):
+class Schedule(_BoundSchedule):
     """A schedule as it was when it was asked for; `runner.schedule(name)` looks again.
 
     `state` is active, paused, completed, or gone where Batch has lost it. `tasks` is empty for one
@@ -48,13 +46,13 @@ class Schedule(_Bound):
 
     def firings(self) -> Table[Firing]:
         """What it made so far, the newest last: `.created`, `.group_id`, `.runs` (their ids)."""
-        from runner.flows.schedules import firings
+        from runner.flows.schedules.manage import firings
 
         return Table(firings(self.session.connection, self.found), _firing_cells)
 
     def runs(self) -> Runs:
         """The runs it made so far, newest first, those of groups too; not those of `trigger`."""
-        from runner.flows.history import list_runs
+        from runner.flows.runs.history import list_runs
 
         ids = [run_id for one in self.firings() for run_id in one.runs]
         session = self.session
@@ -63,7 +61,7 @@ class Schedule(_Bound):
 
     def trouble(self) -> str | None:
         """Why its newest job has made nothing yet; None where it has."""
-        from runner.flows.schedules import trouble
+        from runner.flows.schedules.manage import trouble
 
         return trouble(self.session.connection, self.found, self.firings())
 
@@ -72,8 +70,8 @@ class Schedule(_Bound):
 
         Secrets are read from this machine's variables.
         """
-        from runner.core.group import Group as Document
-        from runner.flows.schedule_trigger import trigger
+        from runner.flows.schedules.trigger import trigger
+        from runner.protocol.groups import RunGroup as Document
 
         made = trigger(self.session.connection, self._now())
         if isinstance(made, Document):
@@ -82,27 +80,27 @@ class Schedule(_Bound):
 
     def pause(self) -> Schedule:
         """Let no run begin until it is resumed; one that runs goes on. The schedule as it is."""
-        from runner.flows.schedules import pause_schedule
+        from runner.flows.schedules.manage import pause_schedule
 
         pause_schedule(self.session.connection, self._now())
         return _schedule(self.session, self._now())
 
     def resume(self) -> Schedule:
         """Let runs begin again; what was missed is not made up for. The schedule as it is."""
-        from runner.flows.schedules import resume_schedule
+        from runner.flows.schedules.manage import resume_schedule
 
         resume_schedule(self.session.connection, self._now())
         return _schedule(self.session, self._now())
 
     def remove(self) -> tuple[str, ...]:
         """Delete it without asking. Its finished runs stay; ids of those that are cancelled."""
-        from runner.flows.schedules import remove_schedule
+        from runner.flows.schedules.manage import remove_schedule
 
         return tuple(remove_schedule(self.session.connection, self._now()))
 
     def _now(self) -> Found:
         """As it is: it may be another of that name, or gone."""
-        from runner.flows.schedules import find_schedule
+        from runner.flows.schedules.manage import find_schedule
 
         return find_schedule(self.session.connection, self.name)
 
@@ -113,7 +111,7 @@ class Schedule(_Bound):
 @checked
 def schedules(*, target: str | None = None, stack: str | None = None) -> Table[Schedule]:
     """All schedules, by name."""
-    from runner.flows.schedules import list_schedules
+    from runner.flows.schedules.manage import list_schedules
 
     session = connect(target, stack)
     found = list_schedules(session.connection)
@@ -123,7 +121,7 @@ def schedules(*, target: str | None = None, stack: str | None = None) -> Table[S
 @checked
 def schedule(name: str, *, target: str | None = None, stack: str | None = None) -> Schedule:
     """The schedule of that name. Raises RunnerError (R-SCHEDULE-UNKNOWN) naming those there are."""
-    from runner.flows.schedules import find_schedule
+    from runner.flows.schedules.manage import find_schedule
 
     session = connect(target, stack)
     return _schedule(session, find_schedule(session.connection, name))
@@ -153,7 +151,7 @@ def create_schedule(
     minute to a year. `timezone` is that of `cron` and of moments without one; UTC unless given.
     Local services are started if need be.
     """
-    from runner.flows.schedule_request import ScheduleFlags, make_schedule
+    from runner.flows.schedules.create import ScheduleFlags, make_schedule
 
     flags = ScheduleFlags(
         cron, _interval(every), timezone, _moment(start), _moment(until), whole(max_runs), name,

@@ -1,1 +1,1 @@
-"""The only home of the Azure SDKs."""
+"""The only home of the Azure SDKs. Start in `auth/credentials`, which signs in."""

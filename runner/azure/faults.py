@@ -15,8 +15,8 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
-from runner.azure.management_faults import SIGN_IN
-from runner.core.errors import ExitCode, RunnerError
+from runner.azure.arm.faults import SIGN_IN
+from runner.protocol.errors import ExitCode, RunnerError
 
 SERVICES_DOWN = "R-SERVICES-DOWN"  # the one code that callers may wait out and try again
 

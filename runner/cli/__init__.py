@@ -1,1 +1,1 @@
-"""The only home of typer and rich."""
+"""The command line, and the only home of typer and rich. Start in `main`."""

@@ -1,14 +1,13 @@
-"""Entry of the `runner` command, and the one place that turns errors into text and exit codes.
+"""Entry of the `runner` command: the one place that finds verbs and turns errors into text and
+exit codes.
 
-Registration: `VERBS` names the modules of `runner.cli` in the order of `--help`, each with the
-heading it stands under. A module that stands for one verb has a function of the module's own name
-(`train.py` -> `def train(...)`, registered as `runner train`; its docstring's first line is the
-help). A module that stands for a noun with verbs has `app: typer.Typer` (`local.py` ->
-`runner local up`). At its top a module imports only typer, `runner.core.errors` and
-`runner.cli.output`; everything else inside the functions, so that `--help` loads no azure and no
-pydantic. Raise RunnerError for what can be expected, return for success, and
-`raise typer.Exit(ExitCode.RUN_FAILED)` for an outcome that is no error of the command.
-Settings: `load_settings({"target": target, ...}, cwd=Path.cwd(), env=os.environ)`.
+`VERBS` lists the verbs in the order of `--help`, each with its heading, its module in
+`runner.cli.commands` and a name there: a function (the first line of its docstring is the help),
+or a `typer.Typer` for a noun with verbs of its own. At its top a command module
+imports only typer, `runner.cli.ui.output`, `runner.cli.options` and the errors; everything
+else inside the functions, so that `--help` loads no Azure SDK and no pydantic. Raise
+RunnerError for expected failures, return for success, and `raise
+typer.Exit(ExitCode.RUN_FAILED)` for an outcome that is no error of the command.
 """
 
 from __future__ import annotations
@@ -17,51 +16,154 @@ import errno
 import gc
 import importlib
 import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import typer
 from typer.core import TyperGroup
 
-from runner.cli.output import Output, show_error, show_trace, start_output
-from runner.cli.terminal import open_closed_streams, silence_stdout
-from runner.cli.usage import as_meant, usage_error, wants_json, without_debug
-from runner.core.errors import ExitCode, RunnerError
+from runner.cli.ui.output import Output, show_error, show_trace, start_output
+from runner.cli.ui.terminal import open_closed_streams, silence_stdout
+from runner.protocol.errors import ExitCode, RunnerError
 
-VERBS: Mapping[str, str] = {
-    "train": "Runs",
-    "submit": "Runs",
-    "schedule": "Runs",
-    "ps": "Runs",
-    "show": "Runs",
-    "metrics": "Runs",
-    "logs": "Runs",
-    "attach": "Runs",
-    "cancel": "Runs",
-    "retry": "Runs",
-    "resume": "Runs",
-    "reproduce": "Runs",
-    "files": "Runs",
-    "ssh": "Runs",
-    "exec": "Runs",
-    "tensorboard": "Runs",
-    "export": "Runs",
-    "data": "Data and models",
-    "models": "Data and models",
-    "local": "Local services",
-    "up": "Azure environment",
-    "preview": "Azure environment",
-    "down": "Azure environment",
-    "check": "Azure environment",
-    "pool": "Azure environment",
-    "skus": "Azure environment",
-    "image": "Azure environment",
-    "recipe": "Recipes and settings",
-    "config": "Recipes and settings",
-    "version": "Recipes and settings",
-    "completion": "Recipes and settings",
+_DEBUG = "--debug"
+# Commands that take words of other programs: why an option is not known, and how to go on.
+_OTHERS_OPTIONS = {
+    "runner train": (
+        "parameters of a recipe are set with --set; a script's own arguments follow --",
+        "--set {name}=VALUE, or runner train --help",
+    ),
+    "runner exec": (
+        "words that begin with - are the command's own only after --",
+        "runner exec RUN -- COMMAND -{name}",
+    ),
+}
+# What pydantic says of a value that Typer gave it.
+_NUMBERS = (
+    (re.compile(r"Input should be a valid integer, .*"), "it is a whole number, like 3"),
+    (re.compile(r"Input should be greater than or equal to (\S+)"), r"the least is \1"),
+    (re.compile(r"Input should be less than or equal to (\S+)"), r"the most is \1"),
+)
+# What other programs call it, and what it is here.
+_ELSEWHERE = {
+    **dict.fromkeys(("run", "fit"), "train RECIPE"),
+    **dict.fromkeys(("list", "ls", "runs", "jobs", "history"), "ps"),
+    **dict.fromkeys(("stop", "kill", "rm", "delete", "terminate", "abort"), "cancel RUN"),
+    **dict.fromkeys(("status", "describe", "info"), "show RUN; runner local status"),
+    **dict.fromkeys(("init", "new", "create"), "recipe new NAME"),
+    **dict.fromkeys(("start", "serve", "emulator"), "local up"),
+    **dict.fromkeys(("download", "get", "outputs", "artifacts"), "files get RUN"),
+    **dict.fromkeys(("upload", "put", "push"), "data put PATH"),
+    **dict.fromkeys(("deploy", "provision", "setup"), "up"),
+    **dict.fromkeys(("destroy", "teardown"), "down"),
+    **dict.fromkeys(("watch", "follow", "tail"), "attach RUN; runner logs -f RUN"),
+    **dict.fromkeys(("shell", "connect"), "ssh RUN"),
+    **dict.fromkeys(("settings", "env"), "config show; runner local env"),
+    **dict.fromkeys(("login", "doctor"), "check"),
+}
+_COMPLETION = {"--install-completion": ["--install"], "--show-completion": []}
+_MESSAGES = {"--version": ["version"], "-V": ["version"]}
+
+
+def normalize_words(words: Sequence[str]) -> list[str]:
+    """Spellings that other programs have taught: `runner --version`, `runner help train`."""
+    if not words:
+        return ["--help"]
+    if words[0] == "help":
+        return [*words[1:], "--help"]
+    if words[0] in _COMPLETION:  # Typer's and pip's own spelling
+        return ["completion", *words[1:], *_COMPLETION[words[0]]]
+    return [*_MESSAGES.get(words[0], words[:1]), *words[1:]]
+
+
+def split_debug(words: Sequence[str]) -> tuple[list[str], bool]:
+    """`--debug` may stand anywhere before `--`; what follows `--` belongs to the script."""
+    own = own_words(words)
+    kept = [word for word in own if word != _DEBUG]
+    asked = len(kept) < len(own) or os.environ.get("RUNNER_DEBUG", "") not in {"", "0"}
+    return [*kept, *words[len(own) :]], asked
+
+
+def wants_json(words: Sequence[str]) -> bool:
+    """Whether stdout was asked to be JSON; read here since the mistake may be in the words."""
+    text = " ".join(own_words(words))
+    return re.search(r"(^|\s)(-o\s*=?|--output[ =])json(\s|$)", text) is not None
+
+
+def own_words(words: Sequence[str]) -> Sequence[str]:
+    """What is ours, before `--`."""
+    return words[: words.index("--")] if "--" in words else words
+
+
+def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
+    """Typer's own errors, in our form; None where it is none."""
+    if not hasattr(err, "format_message"):
+        return None
+    message = " ".join(str(err.format_message()).replace("Value error, ", "").split())
+    for raw, ours in _NUMBERS:
+        message = raw.sub(ours, message)
+    if type(err).__name__ == "NoArgsIsHelpError":  # the help text was printed on the way
+        return RunnerError("R-USAGE", message, fix="name one of the commands above")
+    if words and message.startswith(f"No such command '{words[0]}'") and words[0] in _ELSEWHERE:
+        fix = f"runner {_ELSEWHERE[words[0]]}"
+        return RunnerError("R-USAGE", f"No such command '{words[0]}'", fix=fix)
+    context = getattr(err, "ctx", None)
+    command = context.command_path if context else " ".join(["runner", *words[:1]])
+    option = str(getattr(err, "option_name", "") or "")
+    if type(err).__name__ == "NoSuchOption" and command in _OTHERS_OPTIONS:
+        import difflib
+
+        # Typer's own guesses are far: a parameter would be taken for an option.
+        near = difflib.get_close_matches(option, err.possibilities or (), n=1, cutoff=0.8)
+        why, fix = _OTHERS_OPTIONS[command]
+        fix = f"did you mean {near[0]}?" if near else fix.format(name=option.lstrip("-"))
+        return RunnerError("R-USAGE", f"No such option: {option}", why=why, fix=fix)
+    return RunnerError("R-USAGE", message.rstrip("."), fix=f"{command} --help")
+
+
+class Verb(NamedTuple):
+    """Where a verb is listed in `--help`, and what implements it."""
+
+    heading: str
+    module: str  # below runner.cli.commands
+    name: str  # of a function, or of the Typer app of a noun
+
+
+VERBS: Mapping[str, Verb] = {
+    "train": Verb("Runs", "runs.train", "train"),
+    "submit": Verb("Runs", "runs.submit", "submit"),
+    "schedule": Verb("Runs", "runs.schedule", "app"),
+    "ps": Verb("Runs", "runs.ps", "ps"),
+    "show": Verb("Runs", "runs.show", "show"),
+    "metrics": Verb("Runs", "runs.metrics", "metrics"),
+    "logs": Verb("Runs", "runs.logs", "logs"),
+    "attach": Verb("Runs", "runs.attach", "attach"),
+    "cancel": Verb("Runs", "runs.cancel", "cancel"),
+    "retry": Verb("Runs", "runs.repeat", "retry"),
+    "resume": Verb("Runs", "runs.repeat", "resume"),
+    "reproduce": Verb("Runs", "runs.reproduce", "reproduce"),
+    "files": Verb("Runs", "runs.files", "app"),
+    "ssh": Verb("Runs", "runs.ssh", "ssh"),
+    "exec": Verb("Runs", "runs.ssh", "exec"),
+    "tensorboard": Verb("Runs", "runs.export", "tensorboard"),
+    "export": Verb("Runs", "runs.export", "export"),
+    "data": Verb("Data and models", "data", "app"),
+    "models": Verb("Data and models", "models", "app"),
+    "local": Verb("Local services", "environment.local", "app"),
+    "up": Verb("Azure environment", "environment.up", "up"),
+    "preview": Verb("Azure environment", "environment.up", "preview"),
+    "down": Verb("Azure environment", "environment.down", "down"),
+    "check": Verb("Azure environment", "environment.check", "check"),
+    "pool": Verb("Azure environment", "environment.pool", "app"),
+    "skus": Verb("Azure environment", "environment.skus", "skus"),
+    "image": Verb("Azure environment", "environment.image", "app"),
+    "recipe": Verb("Recipes and settings", "recipe", "app"),
+    "config": Verb("Recipes and settings", "client", "config_app"),
+    "version": Verb("Recipes and settings", "client", "version"),
+    "completion": Verb("Recipes and settings", "client", "completion"),
 }
 
 _COMPLETE = "_RUNNER_COMPLETE"
@@ -100,15 +202,16 @@ def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> t
     )
     app.callback()(_root)
     for verb in verbs:
-        module = importlib.import_module(f"runner.cli.{verb}")
-        nested = getattr(module, "app", None)
+        heading, module, name = VERBS[verb]
+        found = getattr(importlib.import_module(f"runner.cli.commands.{module}"), name)
+        nested = found if isinstance(found, typer.Typer) else None
         if listed:
-            text = nested.info.help if nested else getattr(module, verb).__doc__
-            app.command(verb, help=text, rich_help_panel=VERBS[verb])(_no_options)
+            text = nested.info.help if nested else found.__doc__
+            app.command(verb, help=text, rich_help_panel=heading)(_no_options)
         elif nested is None:
-            app.command(verb, rich_help_panel=VERBS[verb])(getattr(module, verb))
+            app.command(verb, rich_help_panel=heading)(found)
         else:
-            app.add_typer(nested, name=verb, rich_help_panel=VERBS[verb], no_args_is_help=True)
+            app.add_typer(nested, name=verb, rich_help_panel=heading, no_args_is_help=True)
     return app
 
 
@@ -121,8 +224,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     gc.set_threshold(_GC_OBJECTS, 20, 100)
     open_closed_streams()
     start_output()
-    words, debug = without_debug(sys.argv[1:] if arguments is None else arguments)
-    words = as_meant(words)
+    words, debug = split_debug(sys.argv[1:] if arguments is None else arguments)
+    words = normalize_words(words)
     try:
         code = _run(words)
         sys.stdout.flush()

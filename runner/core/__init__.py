@@ -1,1 +1,1 @@
-"""Decisions: no network, no clock, no printing, no azure."""
+"""Pure decisions: no network, no clock, no printing, no Azure SDK. Start in `planning.plan`."""

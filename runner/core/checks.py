@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from runner.core.errors import ExitCode, RunnerError
+from runner.protocol.errors import ExitCode, RunnerError
 
 CheckState = Literal["ok", "warning", "failed", "skipped"]
 
@@ -46,7 +46,7 @@ def failed(name: str, err: RunnerError) -> Check:
     return Check(name, "failed", detail, err.fix, err.code, code)
 
 
-def attempt(name: str, look: Callable[[], str | Check]) -> Check:
+def run_check(name: str, look: Callable[[], str | Check]) -> Check:
     """Look; a text is what was found to be right, a RunnerError what is wrong."""
     try:
         found = look()

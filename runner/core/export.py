@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from runner.core.metrics import MetricPoint
-from runner.core.run_record import RunRecord, RunResult
+from runner.protocol.metrics import MetricPoint
+from runner.protocol.results import RunRecord, RunResult
 
 _QUERY = re.compile(r"(https?://[^\s\"'?]+)\?[^\s\"']*")
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
 
-StageState = Literal["start", "progress", "end", "failed"]
+from runner.protocol.events import StageState
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,6 @@
-"""Where to run: built-in < user config < ./runner.yaml < RUNNER_* < flags."""
+"""Decide where to run: built-in < user config < ./runner.yaml < RUNNER_* < flags. Every value
+knows its origin.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from runner.core.errors import RunnerError
+from pydantic import BaseModel, ConfigDict, Field
+
 from runner.core.home import runner_home
+from runner.core.yaml_files import check_document, read_document
+from runner.protocol.errors import RunnerError
 
 Target = Literal["local", "azure"]
 
@@ -102,9 +107,8 @@ def _sources(flags: Mapping[str, object], cwd: Path, env: Mapping[str, str]) -> 
 def _from_file(path: Path, *, required: bool = False) -> Iterator[_Given]:
     if not required and not path.is_file():
         return
-    from runner.core import settings_file  # noqa: PLC0415  pydantic and YAML load when needed
 
-    for name, value, line in settings_file.read_settings(path):
+    for name, value, line in read_settings(path):
         yield _Given(name, value, f"{path}:{line}", path.parent)
 
 
@@ -126,3 +130,22 @@ def _refused(given: _Given, why: str) -> RunnerError:
         why=why,
         fix="runner config show prints every setting with its origin",
     )
+
+
+class SettingsFile(BaseModel):
+    """Where to run, as a human writes it."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    target: Literal["local", "azure"] | None = None
+    stack: str | None = Field(None, min_length=1)
+    pool: str | None = Field(None, min_length=1)
+    output_dir: str | None = Field(None, min_length=1)
+
+
+def read_settings(path: Path) -> Iterator[tuple[str, str, int]]:
+    """Name, value and line of every setting in the file."""
+    document = read_document(path, code="R-CONFIG")
+    parsed = check_document(document, SettingsFile, code="R-CONFIG")
+    for name, value in parsed.model_dump(exclude_none=True).items():
+        yield name, str(value), document.line((name,))

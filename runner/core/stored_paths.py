@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from runner.core.errors import RunnerError
+from runner.protocol.errors import RunnerError
 
 SHARE = "share"
 SHARE_PARTS = ".runner-parts"  # in the root of the share: files that are still being sent

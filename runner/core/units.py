@@ -18,7 +18,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
-from runner.core.errors import RunnerError
+from runner.protocol.errors import RunnerError
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 # Written without flags and named groups, so that the JSON schemas have the same patterns.

@@ -1,1 +1,1 @@
-"""Use cases: what a command does, as data the CLI renders."""
+"""Use cases: what a command does, as data. Start in `submit/`, then `runs/watch`."""

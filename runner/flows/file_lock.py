@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from pathlib import Path
 
-from runner.core.errors import ExitCode, RunnerError
 from runner.core.home import not_writable
 from runner.core.units import format_duration
+from runner.protocol.errors import ExitCode, RunnerError
 
 
 @contextmanager

@@ -6,21 +6,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from runner.azure.credentials import Connection, connect
-from runner.core.errors import RunnerError
-from runner.core.group import Group
+from runner.azure.auth.credentials import Connection, connect
 from runner.core.progress import OnProgress
-from runner.core.recipe import load_recipe
-from runner.core.recipe_flags import NO_FLAGS, RecipeFlags, with_flags
-from runner.core.run_record import RunRecord
+from runner.core.recipe.overrides import NO_FLAGS, RecipeFlags, with_flags
+from runner.core.recipe.recipe import load_recipe
+from runner.core.schedules.submit_file import load_submit_file
 from runner.core.settings import Settings, load_settings, refuse_stack_of_local
-from runner.core.submit_file import load_submit_file
-from runner.flows.before_download import check_before_download, check_file_before_download
-from runner.flows.group_plan import GroupRequest, load_tasks, prepare_group
-from runner.flows.local import ensure_running
-from runner.flows.prepare import TrainOptions, prepare_run, request_run
-from runner.flows.submit import submit_run
-from runner.flows.submit_group import submit_group
+from runner.flows.local.lifecycle import ensure_running
+from runner.flows.submit.dry_run import check_before_download, check_file_before_download
+from runner.flows.submit.group import GroupRequest, load_tasks, prepare_group, submit_group
+from runner.flows.submit.prepare import TrainOptions, prepare_run, request_run
+from runner.flows.submit.submit_run import submit_run
+from runner.protocol.errors import RunnerError
+from runner.protocol.groups import RunGroup
+from runner.protocol.results import RunRecord
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +79,7 @@ def start_group(
     cwd: Path,
     env: Mapping[str, str],
     on_warning: Callable[[str], None],
-) -> tuple[Session, Group]:
+) -> tuple[Session, RunGroup]:
     """Submit the tasks of a file; local services are started first if need be."""
     settings = read_settings(flags, cwd=cwd, env=env)
     file, _ = load_submit_file(path)

@@ -1,4 +1,5 @@
-"""What a training script uses to go on where it was: `runner.hooks.keras`, `.torch`, or these two.
+"""What a training script uses to continue where it stopped: `runner.hooks.keras`, `.torch`, or
+the two functions below.
 
 Standard library only, and nothing else of runner: the node puts this package, alone, on the
 script's PYTHONPATH.

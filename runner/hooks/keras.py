@@ -18,11 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from runner.hooks.files import SaveError, StateFolder, default_folder, logger
 from runner.hooks.keras_state import Arrays, CountedBatches, ModelState, stateful
-from runner.hooks.pace import Pace, Sigterm
-from runner.hooks.randomness import random_states, restore_random_states
-from runner.hooks.state import FILE, write_state
+from runner.hooks.random_states import random_states, restore_random_states
+from runner.hooks.state import FILE, SaveError, StateFolder, default_folder, logger, write_state
+from runner.hooks.timing import DeferredSigterm, SaveInterval
 
 _Callback: Any = importlib.import_module("keras").callbacks.Callback
 
@@ -53,8 +52,8 @@ class Checkpoint(_Callback):
         super().__init__()  # pyright: ignore[reportUnknownMemberType] - Keras is not installed here
         place = folder if folder is not None else default_folder()
         self._states = None if place is None else StateFolder(place, keep, kind="keras")
-        self._pace = Pace(interval_s)
-        self._sigterm = Sigterm()
+        self._pace = SaveInterval(interval_s)
+        self._sigterm = DeferredSigterm()
         self._data = None if data is None else CountedBatches(data)
         self._also = [stateful(each) for each in also]
         self._found = self._load()

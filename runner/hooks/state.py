@@ -1,13 +1,228 @@
-"""For any script: save a value, load the newest that was saved whole."""
+"""Save and load states: each is written completely or not at all, and the newest complete one is
+found.
+
+FOLDER/state-00000012/manifest.json    name, size and SHA-256 of every file beside it
+FOLDER/state-00000012/...              whatever the caller wrote
+FOLDER/.saving-<pid>-<n>/              a state being written; never read
+"""
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
+import itertools
+import json
+import logging
 import os
 import pickle
+import shutil
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from runner.hooks.files import StateFolder, default_folder
+logger = logging.getLogger(__name__)
+
+FOLDER_VARIABLE = "RUNNER_CHECKPOINT_DIR"
+MANIFEST = "manifest.json"
+_FORMAT = 1
+_UNFINISHED = ".saving-"
+_CHUNK_BYTES = 1024 * 1024
+_SETTLED_NS = 2_000_000_000
+
+_numbers = itertools.count()
+_ours: set[str] = set()  # being written by this process
+
+
+class TornStateError(Exception):
+    """A state is not what was saved; the message says what is wrong with it."""
+
+
+class SaveError(OSError):
+    """A state could not be saved; the ones saved before are as they were."""
+
+
+def default_folder() -> Path | None:
+    """The run's checkpoint folder, None where nobody runs this script as a run."""
+    given = os.environ.get(FOLDER_VARIABLE)
+    return Path(given) if given else None
+
+
+class StateFolder:
+    """The states in one folder; `keep` of them stay, at least two, so that one may be torn.
+
+    Those of another `kind` in the same folder are left alone.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], keep: int = 2, *, kind: str = "state") -> None:
+        self._path = Path(path)
+        self._keep = max(keep, 2)
+        self._prefix = f"{kind}-"
+        self._is_tidy = False
+
+    def save(self, write: Callable[[Path], None]) -> Path:
+        """Save what `write` puts into the folder it is given. Raises SaveError.
+
+        When this returns, the state survives a crash of the machine.
+        """
+        try:
+            self._path.mkdir(parents=True, exist_ok=True)
+            self._remove_unfinished()
+            final = self._write(write)
+        except OSError as err:
+            why = err.strerror or str(err)
+            raise SaveError(
+                err.errno, f"the state could not be saved in {self._path}: {why}"
+            ) from err
+        self._remove_old(final)
+        return final
+
+    def newest(self) -> Path | None:
+        """The newest state that is whole; torn ones are passed over, and said so."""
+        for state in reversed(self._states()):
+            try:
+                check_state(state)
+            except TornStateError as err:
+                logger.warning("%s is passed over: %s", state.name, err)
+            else:
+                return state
+        return None
+
+    def _write(self, write: Callable[[Path], None]) -> Path:
+        unfinished = self._path / f"{_UNFINISHED}{os.getpid()}-{next(_numbers)}"
+        _ours.add(unfinished.name)
+        try:
+            unfinished.mkdir()
+            write(unfinished)
+            _seal(unfinished)
+            return self._publish(unfinished)
+        except BaseException:
+            shutil.rmtree(unfinished, ignore_errors=True)
+            raise
+        finally:
+            _ours.discard(unfinished.name)
+
+    def _states(self) -> list[Path]:
+        numbered: list[tuple[int, Path]] = []
+        if self._path.is_dir():
+            for entry in self._path.iterdir():
+                number = entry.name.removeprefix(self._prefix)
+                if entry.name != number and number.isdecimal():
+                    numbered.append((int(number), entry))
+        return [entry for _, entry in sorted(numbered)]
+
+    def _publish(self, unfinished: Path) -> Path:
+        states = self._states()
+        number = int(states[-1].name.removeprefix(self._prefix)) + 1 if states else 1
+        while True:
+            final = self._path / f"{self._prefix}{number:08d}"
+            # Renamed onto a folder with something in it: another process was quicker.
+            with contextlib.suppress(FileExistsError):
+                if not final.exists():
+                    _rename(unfinished, final)
+                    _sync(self._path)
+                    return final
+            number += 1
+
+    def _remove_old(self, newest: Path) -> None:
+        states = [state for state in self._states() if state != newest]
+        for state in states[: -(self._keep - 1)]:
+            with contextlib.suppress(OSError):  # without its manifest it is no state any more
+                (state / MANIFEST).unlink(missing_ok=True)
+            shutil.rmtree(state, ignore_errors=True)
+
+    def _remove_unfinished(self) -> None:
+        """What a killed process left, here or on the node it ran on."""
+        if self._is_tidy:
+            return
+        self._is_tidy = True
+        for entry in self._path.glob(f"{_UNFINISHED}*"):
+            pid = entry.name.removeprefix(_UNFINISHED).partition("-")[0]
+            others = pid.isdecimal() and int(pid) != os.getpid() and _is_alive(int(pid))
+            if not others and entry.name not in _ours:
+                shutil.rmtree(entry, ignore_errors=True)
+
+
+def check_state(state: Path) -> None:
+    """Compare the files with the manifest. Raises TornStateError."""
+    try:
+        manifest: dict[str, Any] = json.loads((state / MANIFEST).read_bytes())
+        if manifest["format"] != _FORMAT:
+            raise TornStateError(f"its format is {manifest['format']}, not {_FORMAT}")
+        for entry in manifest["files"]:
+            path = state / entry["name"]
+            if path.stat().st_size != entry["size_bytes"]:
+                raise TornStateError(f"{entry['name']} has not the size it was saved with")
+            if _sha256(path) != entry["sha256"]:
+                raise TornStateError(f"{entry['name']} is not what was saved")
+    except FileNotFoundError as err:
+        raise TornStateError(f"{Path(err.filename or state).name} is missing") from err
+    except (OSError, ValueError, KeyError, TypeError) as err:
+        raise TornStateError(f"it cannot be read: {type(err).__name__}: {err}") from err
+
+
+def _seal(folder: Path) -> None:
+    """Bring every file to the disk, the manifest last."""
+    files: list[dict[str, Any]] = []
+    for path in _files(folder):
+        name = path.relative_to(folder).as_posix()
+        _settle(path)
+        files.append({"name": name, "size_bytes": path.stat().st_size, "sha256": _sha256(path)})
+    manifest = folder / MANIFEST
+    manifest.write_text(json.dumps({"format": _FORMAT, "files": files}), encoding="utf-8")
+    _settle(manifest)
+    for inner in folder.rglob("*"):
+        if inner.is_dir():
+            _sync(inner)
+    _sync(folder)
+
+
+def _settle(path: Path) -> None:
+    """Bring it to the disk, and say that nobody writes to it any more.
+
+    What was written in the last second is taken for half of a file when its script is killed.
+    """
+    then = time.time_ns() - _SETTLED_NS
+    os.utime(path, ns=(then, then))
+    _sync(path)
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*")) if path.is_file())
+
+
+def _rename(unfinished: Path, final: Path) -> None:
+    try:
+        unfinished.rename(final)
+    except OSError as err:
+        if final.exists():  # ENOTEMPTY or EEXIST, as the file system likes
+            raise FileExistsError(err.errno, err.strerror, str(final)) from err
+        raise
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as source:
+        while chunk := source.read(_CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except OSError as err:
+        return isinstance(err, PermissionError)
+    return True
+
 
 FILE = "state.pickle"
 

@@ -21,9 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from runner.hooks.files import SaveError, StateFolder, default_folder, logger
-from runner.hooks.pace import Pace, Sigterm
-from runner.hooks.randomness import random_states, restore_random_states
+from runner.hooks.random_states import random_states, restore_random_states
+from runner.hooks.state import SaveError, StateFolder, default_folder, logger
+from runner.hooks.timing import DeferredSigterm, SaveInterval
 
 FILE = "state.pt"
 
@@ -53,8 +53,8 @@ class Checkpoint:
     ) -> None:
         place = folder if folder is not None else default_folder()
         self._states = None if place is None else StateFolder(place, keep, kind="torch")
-        self._pace = Pace(interval_s)
-        self._sigterm = Sigterm()
+        self._pace = SaveInterval(interval_s)
+        self._sigterm = DeferredSigterm()
         self._parts = parts
         self._rank = _rank()
         self.epoch = 0

@@ -1,1 +1,3 @@
-"""What runs on a node: standard library only, Python 3.10 syntax, packed into one `.pyz`."""
+"""The agent, which runs on a node: standard library and `runner.protocol` only, Python 3.10,
+packed into one `.pyz`. Start in `agent.main`.
+"""

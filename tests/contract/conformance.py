@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from azure.batch import models
 
-from batch_emulator.faults import Fault
+from batch_emulator.domain.faults import Fault
 from tests.contract.description import FOLDER, PREVIEW, STABLE, Description, description
 
 Schema = Mapping[str, Any]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
-from batch_emulator import coverage
-from batch_emulator.routes.table import ROUTES
+from batch_emulator.http.routes.table import ROUTES
+from tools import emulator_coverage
 
 
 def is_named_as_missing(name: str) -> bool:
     """Whether it is an operation without a handler, or a property that the coverage page names."""
     unwritten = any(route.operation == name for route in ROUTES if route.handler is None)
-    refused = " ".join(name for _, names in coverage._REFUSED for name in names)
+    refused = " ".join(name for _, names in emulator_coverage._REFUSED for name in names)
     return unwritten or re.split(r"[./:]", name)[-1] in re.findall(r"\w+", refused)

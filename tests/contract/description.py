@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from batch_emulator.routes.match import Matcher
+from batch_emulator.http.routes.table import Matcher
 
 FOLDER = Path(__file__).parents[2].parent / "shared" / "reference" / "openapi"
 STABLE, PREVIEW = "stable", "preview"

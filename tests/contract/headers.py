@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any
 
-from batch_emulator.faults import Fault
+from batch_emulator.domain.faults import Fault
 from tests.contract.description import FOLDER, PREVIEW, STABLE, Operation, description
 
 _REQUEST, _ECHOED = "request-id", "client-request-id"

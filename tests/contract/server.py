@@ -20,10 +20,10 @@ from azure.core.exceptions import (
 )
 from starlette.types import ASGIApp
 
-from batch_emulator.account import Limits
-from batch_emulator.app import App
-from batch_emulator.clock import Clock
+from batch_emulator.domain.account import Limits
+from batch_emulator.domain.clock import Clock
 from batch_emulator.emulator import Emulator
+from batch_emulator.http.app import App
 from batch_emulator.server import Server
 from tests import plain_http
 from tests.contract.recording import Recorder

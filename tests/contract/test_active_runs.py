@@ -7,10 +7,10 @@ from typing import cast
 import pytest
 from azure.batch import BatchClient
 
-from runner.azure.activity import unfinished_tasks
-from runner.azure.credentials import Connection
-from runner.core.errors import RunnerError
-from runner.flows.takedown import Remains, refuse_active_runs
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import unfinished_tasks
+from runner.flows.environment.takedown import Remains, refuse_active_runs
+from runner.protocol.errors import RunnerError
 from tests.contract.server import Things
 
 

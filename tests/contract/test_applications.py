@@ -14,7 +14,7 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
-from batch_emulator import applications
+from batch_emulator.domain import applications
 from tests import plain_http
 from tests.contract.server import (
     KEY,

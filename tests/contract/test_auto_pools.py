@@ -10,7 +10,7 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
-from batch_emulator.clock import ManualClock
+from batch_emulator.domain.clock import ManualClock
 from tests import plain_http
 from tests.contract.server import (
     KEY,

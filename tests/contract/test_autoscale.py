@@ -12,7 +12,7 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
-from batch_emulator.clock import SystemClock
+from batch_emulator.domain.clock import SystemClock
 from tests.contract.server import Running, Things, code_of, eventually, serving, values_of
 from tests.unit.emulator.autoscale.formulas import PUBLISHED
 

@@ -10,7 +10,8 @@ import pytest
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError
 
-from batch_emulator.executor import blob_mounts, storage
+from batch_emulator.executor.mounts import blob_mounts
+from batch_emulator.executor.transfer import blob_client
 from tests import plain_http
 from tests.contract.server import KEY, Running, Things, code_of, eventually, serving
 from tests.unit.emulator.blob_store import SAS, BlobStore, serve
@@ -160,7 +161,7 @@ def test_managed_identity_without_an_account_is_not_emulated(things: Things) -> 
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """So much longer that a busy machine is not taken for one that waits."""
     monkeypatch.setattr(blob_mounts, "_PUSH_WITHIN_S", 900.0)
-    monkeypatch.setattr(storage, "TIMEOUT_S", 900.0)
+    monkeypatch.setattr(blob_client, "TIMEOUT_S", 900.0)
 
 
 @pytest.mark.usefixtures("patient")

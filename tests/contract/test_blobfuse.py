@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from batch_emulator.executor import blobfuse
+from batch_emulator.executor.mounts import blobfuse
 from tests.contract import fake_blobfuse2
 from tests.contract.server import Running, Things, eventually, serving, wire
 from tests.contract.test_blob_mounts import container, run
@@ -153,7 +153,7 @@ def test_what_a_crash_left_mounted_is_unmounted_by_the_next_start(
     point.mkdir(parents=True)
 
     async def mounted_and_killed() -> None:
-        one = blobfuse.Container("account", "data", SETTINGS["blob_endpoint"], KEY, "")
+        one = blobfuse.FuseContainer("account", "data", SETTINGS["blob_endpoint"], KEY, "")
         mount = blobfuse.Blobfuse(str(fake / "blobfuse2"), one, point, node, "m", "")
         await mount.mount()
 

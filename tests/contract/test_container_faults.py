@@ -22,7 +22,8 @@ from tests.contract.container_engines import (
     serving_on,
 )
 from tests.contract.server import Things, code_of, eventually, wire
-from tests.contract.test_restart import alive, process
+from tests.contract.test_restart import process
+from tests.processes import alive
 
 
 @pytest.fixture(params=["podman", "docker"])

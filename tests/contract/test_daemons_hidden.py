@@ -11,8 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from batch_emulator.executor.marks import marking
-from batch_emulator.executor.members import node_members
+from batch_emulator.executor.process.members import marking, node_members
 from tests.contract.server import Running, Things, eventually
 
 HIDDEN = """\

@@ -11,7 +11,7 @@ import httpx
 import pytest
 from azure.batch import BatchClient
 
-from batch_emulator.clock import ManualClock
+from batch_emulator.domain.clock import ManualClock
 from tests import plain_http
 from tests.contract.server import KEY, Running, Things, eventually, serving
 

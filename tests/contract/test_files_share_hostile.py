@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from batch_emulator.files_share import sources
+from batch_emulator.files_share.routes import copies
 from tests.contract.files_service import (
     ACCOUNT,
     Files,
@@ -306,7 +306,7 @@ def silent() -> Iterator[socket.socket]:
 def test_copies_from_silent_servers_hold_nobody_up(
     tmp_path: Path, silent: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sources, "_TIMEOUT_S", 900.0)  # whoever waits for them is too late
+    monkeypatch.setattr(copies, "_TIMEOUT_S", 900.0)  # whoever waits for them is too late
     with ThreadPoolExecutor(12) as clients, serving_files(tmp_path) as files:
         share = files.share()
         share.get_file_client("source").upload_file(b"abc")

@@ -11,7 +11,7 @@ import pytest
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError
 
-from batch_emulator.emulator import Settings
+from batch_emulator.emulator import EmulatorSettings
 from batch_emulator.files_share.records import Share
 from batch_emulator.files_share.shares import StorageAccount
 from tests.contract.server import Running, Things, code_of, eventually, serving, values_of, wire
@@ -312,4 +312,4 @@ def test_deleting_nodes_leaves_what_is_mounted(
 
 def test_settings_do_not_show_the_key_of_the_storage_account(tmp_path: Path) -> None:
     storage = StorageAccount(STORAGE, STORAGE_KEY)
-    assert STORAGE_KEY not in repr(Settings(tmp_path, "a", "b", storage=storage))
+    assert STORAGE_KEY not in repr(EmulatorSettings(tmp_path, "a", "b", storage=storage))

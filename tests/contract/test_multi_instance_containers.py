@@ -22,7 +22,8 @@ from tests.contract.container_engines import (
     serving_on,
 )
 from tests.contract.server import KEY, Running, Things, eventually
-from tests.contract.test_restart import alive, process
+from tests.contract.test_restart import process
+from tests.processes import alive
 
 LEAVE = "sleep 600 </dev/null >/dev/null 2>&1 &"  # what a daemon is, to the shell that starts it
 

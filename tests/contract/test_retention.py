@@ -9,7 +9,7 @@ import pytest
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError
 
-from batch_emulator.clock import SystemClock
+from batch_emulator.domain.clock import SystemClock
 from tests.contract.server import Running, Things, code_of, eventually, serving
 
 HOUR = timedelta(hours=1)

@@ -11,7 +11,8 @@ from azure.batch import BatchClient, models
 from azure.core.credentials import AzureNamedKeyCredential
 from azure.core.exceptions import ResourceNotFoundError
 
-from runner.azure.batch import (
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import (
     add_task,
     add_tasks,
     count_nodes,
@@ -20,11 +21,10 @@ from runner.azure.batch import (
     read_task_file,
     terminate_task,
 )
-from runner.azure.credentials import Connection
-from runner.core.errors import RunnerError
+from runner.protocol.errors import RunnerError
 from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, wire
 from tests.loopback import listening
-from tests.unit.runner.recipe_maker import outputs
+from tests.unit.core.recipe_maker import outputs
 
 
 @pytest.fixture
@@ -171,7 +171,7 @@ class _BrokenService(BaseHTTPRequestHandler):
 
 def test_permanent_server_error_ends_after_a_few_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     """The SDK's own create_tasks would ask for ever."""
-    monkeypatch.setattr("runner.azure.task_collections._PAUSE_S", 0.0)
+    monkeypatch.setattr("runner.azure.batch.jobs._PAUSE_S", 0.0)
     with listening(_BrokenService) as url, pytest.raises(RunnerError) as caught:
         add_tasks(BatchClient(url, AzureNamedKeyCredential(ACCOUNT, KEY)), "job", [task("t")])
     assert caught.value.code == "R-TASKS-REFUSED"

@@ -14,18 +14,18 @@ from typing import Any
 import pytest
 from azure.batch import models
 
-from infra.pool_plan import MarketplaceImage, plan_pools
-from infra.stack_config import parse_stack_config
+from infra.config.stack import parse_stack_config
+from infra.planning.pool_plan import MarketplaceImage, plan_pools
 from runner.cli.main import main
 from runner.core.checks import Check
 from runner.core.home import HomePaths
-from runner.core.prices import load_price_table
+from runner.core.pricing.prices import load_price_table
 from runner.core.settings import load_settings
-from runner.flows.check_agents import check_agents
+from runner.flows.environment.check_azure import check_agents
 from tests import plain_http
 from tests.contract.server import ACCOUNT, KEY, Running, Things, eventually, serving
-from tests.unit.runner.recipe_maker import outputs
-from tests.unit.runner.recipe_maker import pool as pool_output
+from tests.unit.core.recipe_maker import outputs
+from tests.unit.core.recipe_maker import pool as pool_output
 
 PAID = "Standard_NC4as_T4_v3"
 REGION = "southeastasia"  # the shipped price table knows its spot price
@@ -311,7 +311,7 @@ def test_services_that_do_not_run_are_one_error(command: Command) -> None:
 def test_pool_names_are_completed_without_asking_the_service(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from runner.cli.completing import complete_pool
+    from runner.cli.autocomplete import complete_pool
 
     gone(command)
     asked: Any = SimpleNamespace(params={})  # nothing was typed before

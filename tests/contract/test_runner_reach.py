@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from azure.batch import BatchClient, models
 
-from runner.azure.credentials import Connection
-from runner.azure.node_users import (
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.node_users import (
     Address,
     TaskPlace,
     add_user,
@@ -17,9 +17,9 @@ from runner.azure.node_users import (
     find_address,
     task_places,
 )
-from runner.core.errors import RunnerError
+from runner.protocol.errors import RunnerError
 from tests.contract.server import ACCOUNT, KEY, Running, Things, wire
-from tests.unit.runner.recipe_maker import outputs
+from tests.unit.core.recipe_maker import outputs
 
 SOON = datetime.now(UTC) + timedelta(hours=1)
 KEY_TEXT = "ssh-rsa AAAAB3Nza runner"

@@ -17,7 +17,7 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 
-from batch_emulator.clock import ManualClock
+from batch_emulator.domain.clock import ManualClock
 from tests.contract.server import POLL_S, Running, Things, code_of, eventually, missing, serving
 
 HOUR = 3600.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator.account import Limits
+from batch_emulator.domain.account import Limits
 from batch_emulator.server import Server
 from tests import plain_http
 from tests.contract.server import Things, client_for, eventually

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from azure.batch import models
 
-from runner.azure.credentials import connect
+from runner.azure.auth.credentials import connect
 from runner.core.settings import load_settings
 from tests.e2e.conftest import Cli, until, write_whole
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.contract.container_engines import IMAGE, Machine, fake
 from tests.e2e.conftest import Cli, new_home, until
-from tests.unit.node.test_gang import SUM
+from tests.unit.node.distributed.test_node_group import SUM
 
 Write = Callable[..., Path]
 NO_PYTHON = "docker.io/library/nothing:1"

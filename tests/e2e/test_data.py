@@ -16,14 +16,14 @@ from uuid import uuid4
 import pytest
 from azure.core.exceptions import ResourceExistsError
 
-from runner.azure.credentials import Connection, connect
-from runner.azure.stores import ChangedError, SourceChangedError, Store
-from runner.core.errors import RunnerError
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.storage.stores import ChangedError, FileStore, SourceChangedError
 from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
 from runner.core.stored_paths import SHARE_PARTS, StoredPath
-from runner.flows import data_get, data_put
-from runner.flows.data_stores import open_store
+from runner.flows.data import transfer
+from runner.flows.data.stores import open_store
+from runner.protocol.errors import RunnerError
 from tests.e2e.conftest import Cli, until
 
 MIB = 1024 * 1024
@@ -37,13 +37,13 @@ def connection(cli: Cli) -> Connection:
 
 
 @pytest.fixture(params=STORES)
-def store(request: pytest.FixtureRequest, connection: Connection) -> Generator[Store]:
+def store(request: pytest.FixtureRequest, connection: Connection) -> Generator[FileStore]:
     with open_store(connection, request.param) as opened:
         yield opened
 
 
 @pytest.fixture
-def blobs(connection: Connection) -> Generator[Store]:
+def blobs(connection: Connection) -> Generator[FileStore]:
     with open_store(connection, "data") as opened:
         yield opened
 
@@ -61,14 +61,14 @@ def write(folder: Path, **files: str) -> Path:
     return folder
 
 
-def put(store: Store, source: Path, path: str) -> int:
-    uploads = data_put.plan_put(store, [source], StoredPath("data", path), ignore_progress)
-    return data_put.put_files(store, uploads, ignore_progress)
+def put(store: FileStore, source: Path, path: str) -> int:
+    uploads = transfer.plan_put(store, [source], StoredPath("data", path), ignore_progress)
+    return transfer.put_files(store, uploads, ignore_progress)
 
 
-def get(store: Store, path: str, local: Path) -> int:
-    downloads = data_get.plan_get(store, StoredPath("data", path), local, ignore_progress)
-    return data_get.get_files(store, downloads, ignore_progress)
+def get(store: FileStore, path: str, local: Path) -> int:
+    downloads = transfer.plan_get(store, StoredPath("data", path), local, ignore_progress)
+    return transfer.get_files(store, downloads, ignore_progress)
 
 
 def tree(folder: Path) -> dict[str, bytes]:
@@ -151,7 +151,9 @@ def test_the_share_is_mounted_on_the_nodes_and_an_input_by_name(cli: Cli, name: 
     assert (cli.cwd / "b.txt").read_text() == "from the node"
 
 
-def test_a_large_file_that_was_cut_short_goes_on(blobs: Store, name: str, tmp_path: Path) -> None:
+def test_a_large_file_that_was_cut_short_goes_on(
+    blobs: FileStore, name: str, tmp_path: Path
+) -> None:
     source = tmp_path / "big.bin"
     source.write_bytes(os.urandom(40 * MIB))
     sent: list[int] = []
@@ -202,14 +204,16 @@ def test_a_killed_upload_and_download_go_on(cli: Cli, name: str) -> None:
     cli.ok("data", "rm", "-y", name)
 
 
-def test_what_somebody_else_wrote_meanwhile_stays(store: Store, name: str, tmp_path: Path) -> None:
+def test_what_somebody_else_wrote_meanwhile_stays(
+    store: FileStore, name: str, tmp_path: Path
+) -> None:
     mine, theirs = tmp_path / "mine.txt", tmp_path / "theirs.txt"
     mine.write_text("mine")
     theirs.write_text("theirs")
-    uploads = data_put.plan_put(store, [mine], StoredPath("data", name), ignore_progress)
+    uploads = transfer.plan_put(store, [mine], StoredPath("data", name), ignore_progress)
     store.put(name, theirs, lambda _: None, None)
     with pytest.raises(RunnerError) as refused:
-        data_put.put_files(store, uploads, ignore_progress)
+        transfer.put_files(store, uploads, ignore_progress)
     assert refused.value.code == "R-DATA-CHANGED"
     get(store, name, tmp_path / "got.txt")
     assert (tmp_path / "got.txt").read_text() == "theirs"
@@ -230,7 +234,7 @@ def test_what_somebody_else_wrote_meanwhile_stays(store: Store, name: str, tmp_p
 
 
 def test_a_source_that_does_not_hold_still_is_not_stored(
-    store: Store, name: str, tmp_path: Path
+    store: FileStore, name: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "log.txt"
     source.write_bytes(b"x" * 20 * MIB)
@@ -268,7 +272,7 @@ def test_what_a_killed_upload_left_on_the_share_is_no_file_and_goes(
 
 
 def test_damage_in_storage_is_found(
-    connection: Connection, blobs: Store, name: str, tmp_path: Path
+    connection: Connection, blobs: FileStore, name: str, tmp_path: Path
 ) -> None:
     source = tmp_path / "a.txt"
     source.write_text("content")
@@ -285,7 +289,7 @@ def test_damage_in_storage_is_found(
 
 
 def test_names_that_lead_out_of_the_folder_are_refused(
-    connection: Connection, blobs: Store, name: str, tmp_path: Path
+    connection: Connection, blobs: FileStore, name: str, tmp_path: Path
 ) -> None:
     (tmp_path / "out").mkdir()
     (tmp_path / "here").mkdir()
@@ -318,15 +322,15 @@ def test_what_cannot_be_done_is_said(cli: Cli, words: tuple[str, ...], code: str
     assert "fix:" in refused.stderr
 
 
-def test_the_first_failure_ends_the_others(blobs: Store, name: str, tmp_path: Path) -> None:
+def test_the_first_failure_ends_the_others(blobs: FileStore, name: str, tmp_path: Path) -> None:
     folder = tmp_path / "many"
     folder.mkdir()
     for number in range(64):
         (folder / f"{number}.bin").write_bytes(os.urandom(200_000))
-    uploads = data_put.plan_put(blobs, [folder], StoredPath("data", name), ignore_progress)
+    uploads = transfer.plan_put(blobs, [folder], StoredPath("data", name), ignore_progress)
     (folder / "40.bin").unlink()
     with pytest.raises(RunnerError) as refused:
-        data_put.put_files(blobs, uploads, ignore_progress)
+        transfer.put_files(blobs, uploads, ignore_progress)
     assert refused.value.code == "R-DATA-UNREADABLE"
     assert len(list(blobs.list(name))) < 64
 

@@ -10,23 +10,22 @@ from pathlib import Path
 import pytest
 from azure.batch.models import BatchJobDisableOptions
 
-from runner.azure.batch import ensure_job
-from runner.azure.blobs import BlobContainer
-from runner.azure.credentials import Connection, connect
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.batch.jobs import ensure_job
+from runner.azure.storage.blobs import BlobContainer
 from runner.cli.main import main
-from runner.core.errors import RunnerError
 from runner.core.progress import ignore_progress
-from runner.core.recipe import Recipe, load_recipe
-from runner.core.run_paths import RunPaths
+from runner.core.recipe.recipe import Recipe, load_recipe
+from runner.core.schedules.submit_file import load_submit_file
 from runner.core.settings import Settings, load_settings
-from runner.core.submit_file import load_submit_file
-from runner.flows import mnist
-from runner.flows.dry_run import plan_submit, plan_train
-from runner.flows.group_plan import GroupRequest, prepare_group
-from runner.flows.history import list_runs
-from runner.flows.prepare import TrainOptions, prepare_run
-from runner.flows.submit import submit_run
-from runner.flows.submit_group import submit_group
+from runner.flows.data import mnist_download
+from runner.flows.runs.history import list_runs
+from runner.flows.submit.dry_run import plan_submit, plan_train
+from runner.flows.submit.group import GroupRequest, prepare_group, submit_group
+from runner.flows.submit.prepare import TrainOptions, prepare_run
+from runner.flows.submit.submit_run import submit_run
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import RunPaths
 from tests.contract.server import wire
 from tests.e2e.conftest import Cli
 
@@ -101,8 +100,8 @@ def test_what_is_refused_is_refused_before_data_is_downloaded(
     for name, value in cli.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mnist, "is_complete", lambda _: False)
-    monkeypatch.setattr(mnist, "Mirrors", lambda _: pytest.fail("a download has begun"))
+    monkeypatch.setattr(mnist_download, "is_complete", lambda _: False)
+    monkeypatch.setattr(mnist_download, "Mirrors", lambda _: pytest.fail("a download has begun"))
     folder = tmp_path / "recipe"
     folder.mkdir()
     (folder / "train.py").touch()

@@ -9,8 +9,8 @@ from xml.etree import ElementTree
 
 import pytest
 
-from runner.azure.blobs import BlobContainer
-from runner.azure.credentials import connect
+from runner.azure.auth.credentials import connect
+from runner.azure.storage.blobs import BlobContainer
 from runner.core.settings import load_settings
 from tests.e2e.conftest import Cli
 

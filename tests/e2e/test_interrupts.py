@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.cli.main import main
-from runner.cli.output import StageView
+from runner.cli.ui.terminal import StageView
 from runner.core.progress import Progress
 from tests.e2e.conftest import Cli, known_runs, until
 

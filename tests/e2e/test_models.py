@@ -16,42 +16,40 @@ from typing import Any
 import pytest
 from azure.storage.blob import BlobClient
 
-from runner.azure.blobs import BlobContainer
-from runner.azure.credentials import Connection, connect
-from runner.azure.models import AzureModels
-from runner.core.errors import RunnerError
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.storage.blobs import BlobContainer
+from runner.azure.storage.model_container import ModelContainer
 from runner.core.progress import Progress, ignore_progress
-from runner.core.run_ids import make_run_id
-from runner.core.run_paths import RunPaths
-from runner.core.run_record import RunRecord, parse_run
 from runner.core.settings import load_settings
-from runner.flows import model_files
-from runner.flows.model_files import get_files, open_part
-from runner.flows.model_registration import (
+from runner.flows.models import download
+from runner.flows.models.download import download_files, open_part
+from runner.flows.models.register import (
     default_request,
     describe_models,
     load_run_models,
     register_run,
     settle_model,
 )
-from runner.flows.model_removal import remove_versions
-from runner.flows.models import (
+from runner.flows.models.remove import remove_versions
+from runner.flows.models.versions import (
     drop_alias,
     find_version,
     list_models,
     load_model,
-    open_registry,
+    open_model_registry,
     set_alias,
 )
-from runner.node import model_store
-from runner.node.attempts import RunBlobs
-from runner.node.blobs import Container
-from runner.node.model_documents import ModelBlobs, ModelRequest, draft_version, to_body
-from runner.node.model_store import NodeModels
-from runner.node.patience import Patience
-from runner.node.redaction import Redactor
-from runner.node.registration import settle_model as settle_agent
-from runner.node.settings import load_access, load_models
+from runner.node.agent.model_registration import AgentModelStore
+from runner.node.agent.model_registration import register_model as settle_agent
+from runner.node.agent.settings import load_access, load_models
+from runner.node.script.redaction import Redactor
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.limits import RetryBudget
+from runner.protocol import model_registry
+from runner.protocol.errors import RunnerError
+from runner.protocol.models import ModelBlobs, ModelRequest, draft_version, model_document_bytes
+from runner.protocol.paths import RunBlobs, RunPaths, make_run_id
+from runner.protocol.results import RunRecord, parse_run
 
 Make = Callable[..., RunRecord]
 
@@ -141,9 +139,9 @@ def test_registered_version_comes_back_with_the_same_bytes_and_says_where_it_is_
     assert lineage["data"]["manifest_sha256"] == "d" * 64
     assert (lineage["params"], lineage["command"]) == ({"epochs": 5}, ["python", "train.py"])
     assert [model.version for model in load_run_models(runs, record.run_id)] == [1]
-    gotten = get_files(connection, version, tmp_path / "m", ignore_progress)
+    gotten = download_files(connection, version, tmp_path / "m", ignore_progress)
     assert (gotten.downloaded, content(tmp_path / "m")) == (3, files)
-    again = get_files(connection, version, tmp_path / "m", ignore_progress)
+    again = download_files(connection, version, tmp_path / "m", ignore_progress)
     assert again.downloaded == 0
 
 
@@ -151,7 +149,7 @@ def test_model_whose_aliases_are_damaged_hides_no_other(
     connection: Connection, make: Make, name: str
 ) -> None:
     register(connection, make({"model": b"x"}), name)
-    store, broken = AzureModels(connection), f"{name}-broken"
+    store, broken = ModelContainer(connection), f"{name}-broken"
     store.create(f"{broken}/aliases.json", b"{")
     try:
         listed = {model.name: model for model in list_models(connection)}
@@ -191,7 +189,7 @@ def test_ten_writers_of_one_run_make_one_version(
     for thread in threads:
         thread.join()
     assert seen == [1] * 10
-    assert open_registry(connection, name).numbers() == [1]
+    assert open_model_registry(connection, name).numbers() == [1]
 
 
 def test_best_is_by_the_primary_metric_and_never_nan(
@@ -257,7 +255,7 @@ def test_run_that_did_not_succeed_is_refused(
     with pytest.raises(RunnerError) as caught:
         register(connection, record, name)
     assert (caught.value.code, bool(caught.value.fix)) == (code, True)
-    assert open_registry(connection, name).numbers() == []
+    assert open_model_registry(connection, name).numbers() == []
 
 
 def test_no_matching_file_and_changed_files_are_refused(
@@ -276,15 +274,15 @@ def test_no_matching_file_and_changed_files_are_refused(
     with pytest.raises(RunnerError) as caught:
         register(connection, record, name)
     assert caught.value.code == "R-MODEL-CHANGED"
-    assert open_registry(connection, name).numbers() == []
+    assert open_model_registry(connection, name).numbers() == []
 
 
 def test_version_of_a_newer_format_is_told_and_stops_registration(
     connection: Connection, make: Make, name: str
 ) -> None:
     record = make({"m.bin": b"1"})
-    store = AzureModels(connection)
-    store.create(ModelBlobs(name).version(1), to_body({"format": 2, "surprise": True}))
+    store = ModelContainer(connection)
+    store.create(ModelBlobs(name).version(1), model_document_bytes({"format": 2, "surprise": True}))
     with pytest.raises(RunnerError) as caught:
         register(connection, record, name)
     assert caught.value.code == "R-MODEL-FORMAT"
@@ -301,16 +299,16 @@ def test_lost_file_is_completed_by_registering_again(
     record = make({"m.bin": b"1"})
     register(connection, record, name)
     version = find_version(connection, name)
-    store = AzureModels(connection)
+    store = ModelContainer(connection)
     [blob] = store.list(ModelBlobs(name).files)
     assert store.delete(blob.name, blob.etag)
     with pytest.raises(RunnerError) as caught:
-        get_files(connection, version, tmp_path / "m", ignore_progress)
+        download_files(connection, version, tmp_path / "m", ignore_progress)
     assert caught.value.code == "R-MODEL-HASH"
     assert record.run_id in caught.value.fix
     assert content(tmp_path) == {}
     register(connection, record, name)
-    assert get_files(connection, version, tmp_path / "m", ignore_progress).downloaded == 1
+    assert download_files(connection, version, tmp_path / "m", ignore_progress).downloaded == 1
 
 
 def test_other_file_in_the_way_is_kept_unless_forced(
@@ -320,10 +318,10 @@ def test_other_file_in_the_way_is_kept_unless_forced(
     version = find_version(connection, name)
     (tmp_path / "b").write_bytes(b"mine")
     with pytest.raises(RunnerError) as caught:
-        get_files(connection, version, tmp_path, ignore_progress)
+        download_files(connection, version, tmp_path, ignore_progress)
     assert caught.value.code == "R-MODEL-OVERWRITE"
     assert content(tmp_path) == {"b": b"mine"}
-    get_files(connection, version, tmp_path, ignore_progress, force=True)
+    download_files(connection, version, tmp_path, ignore_progress, force=True)
     assert content(tmp_path) == {"a": b"1", "b": b"2"}
 
 
@@ -334,7 +332,7 @@ def test_download_goes_on_where_it_was_and_in_small_ranges(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(model_files, "_RANGE_BYTES", 10_000)
+    monkeypatch.setattr(download, "_RANGE_BYTES", 10_000)
     data = bytes(range(251)) * 1000
     register(connection, make({"m.bin": data}), name)
     version = find_version(connection, name)
@@ -342,22 +340,22 @@ def test_download_goes_on_where_it_was_and_in_small_ranges(
     with open_part(tmp_path / "m.bin", sha256) as (_, part):
         part.write(data[:123_456])
     reads: list[int] = []
-    original = AzureModels.reader
+    original = ModelContainer.reader
 
-    def reader(self: AzureModels, blob: str) -> Any:
+    def reader(self: ModelContainer, blob: str) -> Any:
         read = original(self, blob)
         return lambda first, length: reads.append(first) or read(first, length)
 
-    monkeypatch.setattr(AzureModels, "reader", reader)
+    monkeypatch.setattr(ModelContainer, "reader", reader)
     seen: list[Progress] = []
-    get_files(connection, version, tmp_path, seen.append)
+    download_files(connection, version, tmp_path, seen.append)
     assert min(reads) == 123_456
     assert content(tmp_path) == {"m.bin": data}
     assert (seen[-1].state, seen[-1].done) == ("end", len(data))
     (tmp_path / "m.bin").unlink()
     with open_part(tmp_path / "m.bin", sha256) as (_, part):
         part.write(b"something else" * 100_000)
-    get_files(connection, version, tmp_path, ignore_progress)
+    download_files(connection, version, tmp_path, ignore_progress)
     assert content(tmp_path) == {"m.bin": data}
 
 
@@ -371,7 +369,7 @@ def test_two_downloads_to_one_folder_do_not_mix(
 
     def fetch() -> None:
         try:
-            get_files(connection, version, tmp_path, ignore_progress, force=True)
+            download_files(connection, version, tmp_path, ignore_progress, force=True)
         except RunnerError as err:
             failed.append(err)
 
@@ -394,33 +392,33 @@ def test_hostile_path_and_link_are_refused(
     folder.mkdir()
     (folder / "link").symlink_to(tmp_path)
     with pytest.raises(RunnerError) as caught:
-        get_files(connection, version, folder, ignore_progress, force=True)
+        download_files(connection, version, folder, ignore_progress, force=True)
     assert caught.value.code == "R-MODEL-PATH"
     document = json.loads(json.dumps(version.document))
     document["files"][0]["path"] = "../../outside"
     hostile = type(version)(name, 1, document)
     with pytest.raises(RunnerError) as caught:
-        get_files(connection, hostile, folder, ignore_progress)
+        download_files(connection, hostile, folder, ignore_progress)
     assert caught.value.code == "R-MODEL-PATH"
 
 
 def test_large_file_is_copied_inside_the_service_in_blocks(
     connection: Connection, make: Make, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runner.azure.models.COPY_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr("runner.azure.storage.model_container.COPY_BLOCK_BYTES", 100_000)
     data = bytes(range(256)) * 1000
     record = make({"m.bin": data})
     register(connection, record, name)
     sha256 = hashlib.sha256(data).hexdigest()
-    assert AzureModels(connection).digest(ModelBlobs(name).file(sha256)) == (len(data), sha256)
-    assert model_store.COPY_BLOCK_BYTES == 64 * 1024 * 1024
+    assert ModelContainer(connection).digest(ModelBlobs(name).file(sha256)) == (len(data), sha256)
+    assert model_registry.COPY_BLOCK_BYTES == 64 * 1024 * 1024
 
 
-def agents_view(connection: Connection) -> tuple[Container, Container]:
+def agents_view(connection: Connection) -> tuple[ContainerClient, ContainerClient]:
     """The containers as a task gets them."""
     access = {"RUNNER_STORAGE": json.dumps(connection.node_storage(timedelta(hours=1)))}
-    runs = load_access(access, Patience(20.0), Redactor()).runs
-    models = load_models(access, Patience(20.0))
+    runs = load_access(access, RetryBudget(20.0), Redactor()).runs
+    models = load_models(access, RetryBudget(20.0))
     assert models is not None
     return runs, models
 
@@ -447,20 +445,20 @@ def test_agents_and_people_who_register_one_run_at_once_make_one_version(
     assert [version.version for version in model.versions] == [1]
     assert model.versions[0].aliases == ("latest", "best", "next")
     assert [str(found) for found in describe_models(connection, record)] == [f"{name}@1"]
-    get_files(connection, find_version(connection, name), tmp_path, ignore_progress)
+    download_files(connection, find_version(connection, name), tmp_path, ignore_progress)
     assert content(tmp_path) == files
 
 
 def test_agent_copies_large_files_in_blocks(
     connection: Connection, make: Make, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(model_store, "COPY_BLOCK_BYTES", 100_000)
+    monkeypatch.setattr(model_registry, "COPY_BLOCK_BYTES", 100_000)
     data = bytes(range(256)) * 1000
     record = make({"ä b%20#?.bin": data}, model={"name": name})
     settle_agent(*agents_view(connection), RunBlobs(record.run_id), Redactor())
     [file] = find_version(connection, name).files
     assert (file["path"], file["size_bytes"]) == ("ä b%20#?.bin", len(data))
-    assert AzureModels(connection).digest(file["blob"]) == (len(data), file["sha256"])
+    assert ModelContainer(connection).digest(file["blob"]) == (len(data), file["sha256"])
 
 
 def test_copy_that_was_killed_half_way_is_completed_by_the_other_side(
@@ -483,13 +481,13 @@ def test_copy_that_was_killed_half_way_is_completed_by_the_other_side(
 
     monkeypatch.setattr(models.transport, "send", dies_before_the_commit)
     with pytest.raises(KeyboardInterrupt):
-        NodeModels(models, runs).copy(source(first), blob(b"1" * 100), 100, replace=False)
+        AgentModelStore(models, runs).copy(source(first), blob(b"1" * 100), 100, replace=False)
     assert register(connection, first, name) == 1
     monkeypatch.setattr(models.transport, "send", sent)
     with monkeypatch.context() as patch:
         patch.setattr(BlobClient, "commit_block_list", lambda *_, **__: None)
-        AzureModels(connection).copy(source(second), blob(b"2" * 100), 100, replace=False)
-    assert NodeModels(models, runs).copy(source(second), blob(b"2" * 100), 100, replace=False)
+        ModelContainer(connection).copy(source(second), blob(b"2" * 100), 100, replace=False)
+    assert AgentModelStore(models, runs).copy(source(second), blob(b"2" * 100), 100, replace=False)
     assert register(connection, second, name) == 2
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.e2e.conftest import Cli, new_home, until
 from tests.processes import alive
-from tests.unit.node.test_gang import SUM
+from tests.unit.node.distributed.test_node_group import SUM
 
 THREE = "command: python train.py\nresources: {nodes: 3}\n"
 # Counts in a file of every node's checkpoint folder, long enough to be evicted meanwhile.

@@ -23,27 +23,25 @@ from azure.batch import BatchClient, models
 
 from batch_emulator.files_share.shares import StorageAccount
 from batch_emulator.server import Server
-from runner.azure.blobs import BlobContainer
-from runner.azure.containers import ensure_containers
-from runner.azure.credentials import Connection
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer, ensure_containers
 from runner.contract import StackOutputs, parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.progress import ignore_progress
-from runner.core.recipe import load_recipe
-from runner.core.run_paths import RunPaths
-from runner.core.run_record import RunRecord
+from runner.core.recipe.recipe import load_recipe
 from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState
-from runner.flows.azurite import ensure_azurite
-from runner.flows.fetch import fetch_outputs
-from runner.flows.local_process import choose_port
-from runner.flows.local_services import blob_launch
-from runner.flows.logs import read_log
-from runner.flows.prepare import TrainOptions, prepare_run
+from runner.flows.local.azurite import ensure_azurite
+from runner.flows.local.services import blob_launch, choose_port
 from runner.flows.recipes import new_recipe
-from runner.flows.submit import submit_run
-from runner.flows.watch import watch_run
-from runner.flows.watch_events import RunEnded
+from runner.flows.runs.events import RunEnded
+from runner.flows.runs.logs import read_log
+from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.watch import watch_run
+from runner.flows.submit.prepare import TrainOptions, prepare_run
+from runner.flows.submit.submit_run import submit_run
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import RunRecord
 from tests import plain_http
 from tests.e2e.arm_pools import data_plane
 from tests.e2e.conftest import new_home, until

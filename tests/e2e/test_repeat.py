@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from runner.azure.blobs import BlobContainer
-from runner.azure.credentials import Connection, connect
-from runner.core.run_paths import RunPaths
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.storage.blobs import BlobContainer
 from runner.core.settings import load_settings
+from runner.protocol.paths import RunPaths
 from tests.e2e.conftest import Cli
 
 Write = Callable[..., Path]

@@ -18,9 +18,9 @@ import psutil
 import pytest
 
 import runner
-from runner.core.errors import RunnerError
 from runner.core.settings import load_settings
-from runner.flows.local_evict import evict
+from runner.flows.local.evict import evict
+from runner.protocol.errors import RunnerError
 from tests.e2e.conftest import KEPT, Cli, until
 from tests.proof.killing import TRAINER, starts, uninterrupted
 

@@ -12,28 +12,26 @@ from typing import Any
 
 import pytest
 
-from runner.azure.blobs import BlobContainer
-from runner.azure.credentials import Connection, connect
+from runner.azure.auth.credentials import Connection, connect
 from runner.azure.faults import SERVICES_DOWN
-from runner.core.errors import RunnerError
+from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import Progress, ignore_progress
-from runner.core.recipe import load_recipe
-from runner.core.run_ids import make_run_id
-from runner.core.run_paths import RunPaths
-from runner.core.run_record import RunRecord, parse_run
+from runner.core.recipe.recipe import load_recipe
 from runner.core.settings import Settings, load_settings
 from runner.core.states import RunState
-from runner.flows.cancel import cancel_run
-from runner.flows.cursors import LineCursor, TextCursor, tail_offset
-from runner.flows.fetch import fetch_outputs
-from runner.flows.history import list_runs
-from runner.flows.logs import read_log
-from runner.flows.prepare import PreparedRun, TrainOptions, prepare_run
-from runner.flows.run_documents import find_run
-from runner.flows.run_view import load_view
-from runner.flows.submit import submit_run
-from runner.flows.watch import watch_run
-from runner.flows.watch_events import LogText, RunEnded, StageReported
+from runner.flows.runs.cancel import cancel_run
+from runner.flows.runs.documents import find_run
+from runner.flows.runs.events import LogText, RunEnded, StageReported
+from runner.flows.runs.history import list_runs
+from runner.flows.runs.logs import LineCursor, TextCursor, read_log, tail_offset
+from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.view import load_view
+from runner.flows.runs.watch import watch_run
+from runner.flows.submit.prepare import PreparedRun, TrainOptions, prepare_run
+from runner.flows.submit.submit_run import submit_run
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import RunPaths, make_run_id
+from runner.protocol.results import RunRecord, parse_run
 from tests.e2e.conftest import until
 
 Write = Callable[..., Path]
@@ -149,7 +147,7 @@ def foreign_run(
     runs: BlobContainer, prepared: PreparedRun, suffix: str, **changes: Any
 ) -> RunRecord:
     """A run as some other client might have left it."""
-    from runner.core.run_document import run_document
+    from runner.core.planning.run_document import run_document
 
     run_id = make_run_id("foreign", datetime.now(UTC), suffix)
     plan = replace(prepared.plan, run_id=run_id)

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from runner.azure.credentials import connect
-from runner.core.plan import RunPlan
+from runner.azure.auth.credentials import connect
+from runner.core.planning.plan import RunPlan
 from runner.core.progress import ignore_progress
-from runner.core.recipe_loading import load_recipe
+from runner.core.recipe.file import load_recipe
 from runner.core.settings import load_settings
-from runner.flows.prepare import TrainOptions, prepare_run
-from runner.flows.submit import submit_run
+from runner.flows.submit.prepare import TrainOptions, prepare_run
+from runner.flows.submit.submit_run import submit_run
 from tests.e2e.conftest import Cli
 from tests.processes import alive
 

@@ -10,16 +10,15 @@ from typing import Any
 
 import pytest
 
-from runner.azure.blobs import BlobContainer
-from runner.azure.credentials import Connection, connect
-from runner.azure.translate import wire_text
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.batch.translate import wire_text
+from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import ignore_progress
+from runner.core.schedules.submit_file import load_submit_file
 from runner.core.settings import load_settings
-from runner.core.submit_file import load_submit_file
-from runner.flows.broken_off import finish_broken_off
-from runner.flows.group_plan import GroupRequest, PreparedGroup, prepare_group
-from runner.flows.repeat import list_to_retry
-from runner.flows.submit_group import submit_group
+from runner.flows.submit.group import GroupRequest, PreparedGroup, prepare_group, submit_group
+from runner.flows.submit.interrupted import finish_interrupted
+from runner.flows.submit.repeat import list_to_retry
 from tests.e2e.conftest import Cli, until
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
@@ -162,7 +161,7 @@ def killed_while_submitting(
     request = GroupRequest()
     prepared = prepare_group(file, path, settings, connection.outputs, request, ignore_progress)
     with patch.context() as context:
-        context.setattr(f"runner.flows.submit_group.{at}", die)
+        context.setattr(f"runner.flows.submit.group.{at}", die)
         with pytest.raises(Killed):
             submit_group(connection, prepared, ignore_progress)
     return prepared
@@ -241,10 +240,10 @@ def test_job_of_a_killed_submission_ends_with_its_tasks_once_somebody_comes_by(
 ) -> None:
     prepared = killed_while_submitting(cli, write(PAIR), connection, "close_when_done", monkeypatch)
     job_id = prepared.group.job_id
-    finish_broken_off(connection)
+    finish_interrupted(connection)
     job = connection.batch_client().get_job(job_id)
     assert wire_text(job.all_tasks_complete_mode) == "noaction", "it may go on this very moment"
-    finish_broken_off(connection, datetime.now(UTC) + LATER)
+    finish_interrupted(connection, datetime.now(UTC) + LATER)
     assert notes(connection) == []
     found = ended(cli, prepared.group.group_id)
     assert {one["state"] for one in found.values()} == {"succeeded"}
@@ -255,7 +254,7 @@ def test_job_of_a_submission_killed_before_its_tasks_ends(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prepared = killed_while_submitting(cli, write(PAIR), connection, "add_tasks", monkeypatch)
-    finish_broken_off(connection, datetime.now(UTC) + LATER)
+    finish_interrupted(connection, datetime.now(UTC) + LATER)
     found = tasks(cli, prepared.group.group_id)
     assert {one["state"] for one in found.values()} == {"lost"}, "no task was ever added"
     until(lambda: job_state(connection, prepared.group.job_id) == "completed")
@@ -276,7 +275,7 @@ def test_job_of_a_killed_submission_without_a_group_is_deleted(
         done = cli.run("show", reference)
         assert done.returncode == 2
         assert f"the submission of {group_id} has not come to its tasks" in done.stderr
-    finish_broken_off(connection, datetime.now(UTC) + LATER)
+    finish_interrupted(connection, datetime.now(UTC) + LATER)
     until(lambda: not list_jobs(connection, prepared.group.job_id))
     assert notes(connection) == []
 
@@ -288,7 +287,7 @@ def test_group_that_cannot_be_finished_is_in_nobodys_way(connection: Connection)
     runs.create(f"submitting/{group_id}.json", begun)
     runs.create(f"groups/{group_id}.json", {"format": 99})
     try:
-        finish_broken_off(connection, datetime.now(UTC) + LATER)
+        finish_interrupted(connection, datetime.now(UTC) + LATER)
         assert f"submitting/{group_id}.json" in notes(connection)
     finally:
         runs.delete(f"submitting/{group_id}.json")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.errors import ExitCode
-from runner.core.run_paths import RunPaths
+from runner.protocol.errors import ExitCode
+from runner.protocol.paths import RunPaths
 from tests.e2e.conftest import Cli, known_runs, until
 from tests.e2e.test_inputs import blob_service
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from runner.core.run_paths import RunPaths
+from runner.protocol.paths import RunPaths
 from tests.e2e.conftest import Cli, interrupt, known_runs, new_home, until
 from tests.processes import alive
 

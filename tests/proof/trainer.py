@@ -74,7 +74,7 @@ def check_folder() -> None:
 
     A state appears by a rename, whole, and loses its manifest first when it goes.
     """
-    from runner.hooks.files import MANIFEST, TornStateError, check_state
+    from runner.hooks.state import MANIFEST, TornStateError, check_state
 
     for state in Path(CHECKPOINTS).glob("state-*"):
         try:

@@ -7,7 +7,7 @@ import subprocess
 import tomllib
 from pathlib import Path
 
-from runner.flows.extras import DISTRIBUTION, install_command
+from runner.flows.export.extras import DISTRIBUTION, install_command
 
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]

@@ -1,1 +1,3 @@
-"""Handlers of the Files service, one module per kind of resource."""
+"""Handlers of the Files service, one module a kind of resource; `files_share.table` lists the
+operations.
+"""

@@ -1,26 +1,167 @@
-"""Copy File and Put Range From URL. A copy is done when it is answered. [S]
+"""Copy File and Put Range From URL, from a file of this account or an HTTP URL. A copy is done
+when it is answered. [S]
 
-The service copies in the background and says `pending` meanwhile; `success` at once is what it
-says too when source and target lie in one account.
+The service copies in the background and says `pending` meanwhile; `success` at once is what
+it says too when source and target lie in one account.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Mapping
+import time
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from urllib.parse import urlsplit, urlunsplit
 from uuid import uuid4
 
-from batch_emulator.files_share import smb
-from batch_emulator.files_share.call import Call, Reply, parse_range
-from batch_emulator.files_share.faults import Fault, bad_header, not_implemented
+from batch_emulator.domain.values import http_date
+from batch_emulator.files_share import smb, tree
+from batch_emulator.files_share.auth import SignedRequest, verify_sas
+from batch_emulator.files_share.call import FilesCall, FilesReply, parse_range
+from batch_emulator.files_share.faults import FilesFault, bad_header, not_implemented
 from batch_emulator.files_share.records import Item
 from batch_emulator.files_share.routes import files
-from batch_emulator.files_share.routes.ranges import segments, whole_range, write
+from batch_emulator.files_share.routes.files import segments, whole_range, write
 from batch_emulator.files_share.shares import GIB, INCOMING
-from batch_emulator.files_share.sources import Source, opened
-from batch_emulator.values import http_date
+from batch_emulator.files_share.tree import BadNameError, parse_path
+
+_HEADER = "x-ms-copy-source"
+_TIMEOUT_S = 30.0
+# [S] a source that gives less is given up: it would hold one of the few copies for ever
+_LEAST_BYTES, _LEAST_WITHIN_S = 1024 * 1024, 60.0
+_CHUNK = 1024 * 1024
+_OK = (200, 206)
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """An open source: its size, its parts with data, and what was kept of a file of ours.
+
+    `descriptor` is that file, which can be copied without reading it here.
+    """
+
+    size: int
+    parts: Iterator[tuple[int, bytes]]
+    descriptor: int | None = None
+    item: Item = field(default_factory=Item)
+    status: os.stat_result | None = None
+
+
+def is_ours(url: str, headers: Mapping[str, str], account: str) -> bool:
+    """Whether a URL leads to a file of this account."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return False
+    return parts.netloc == headers.get("host") and parts.path.startswith(f"/{account}/")
+
+
+@contextmanager
+def open_source(call: FilesCall, span: tuple[int, int] | None = None) -> Generator[CopySource]:
+    """The source that the request names, or first to last byte of it. Raises Fault."""
+    url = call.header(_HEADER)
+    try:
+        parts = urlsplit(url)
+    except ValueError as err:
+        raise bad_header(_HEADER, url) from err
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise bad_header(_HEADER, url)
+    before = f"/{call.shares.account.name}/"
+    if is_ours(url, call.headers, call.shares.account.name):
+        with _local(call, parts.path.removeprefix(before), parts.path, parts.query, span) as found:
+            yield found
+    else:
+        with _remote(call, url, span) as found:
+            yield found
+
+
+@contextmanager
+def _local(
+    call: FilesCall, path: str, raw_path: str, raw_query: str, span: tuple[int, int] | None
+) -> Generator[CopySource]:
+    """A file of ours: who signed with the key may read all, others need a SAS on the source."""
+    if "sig=" in raw_query or call.grant is not None:
+        request = SignedRequest("GET", raw_path, raw_query, {}, call.client)
+        try:
+            allowed = verify_sas(request, call.shares, call.now).permissions
+        except FilesFault as err:
+            raise FilesFault("CannotVerifyCopySource", err.details, status=403) from err
+        if "r" not in allowed:
+            raise FilesFault("CannotVerifyCopySource", status=403)
+    name, _, inner = path.partition("/")
+    share = call.shares.get(name)
+    try:
+        if share is None:
+            raise FilesFault("ShareNotFound")
+        with tree.at(call.shares.path(share.name), parse_path(inner)) as place:
+            place.file()
+            item = call.records.item(share.name, place.path, place.file().st_ino)
+            descriptor = place.open(os.O_RDONLY)
+    except (FilesFault, BadNameError) as err:
+        raise FilesFault("CannotVerifyCopySource", {"Reason": str(err)}, status=404) from err
+    try:
+        status = os.fstat(descriptor)
+        first, after = (span[0], span[1] + 1) if span else (0, status.st_size)
+        if after > status.st_size:
+            raise FilesFault("InvalidRange")
+        parts = _data(descriptor, first, after)
+        yield CopySource(after - first, parts, descriptor, item, status)
+    finally:
+        os.close(descriptor)
+
+
+def _data(descriptor: int, first: int, after: int) -> Iterator[tuple[int, bytes]]:
+    for begin, end in segments(descriptor, first, after):
+        offset = begin
+        while offset < end:
+            data = os.pread(descriptor, min(_CHUNK, end - offset), offset)
+            if not data:  # made shorter meanwhile
+                return
+            yield offset - first, data
+            offset += len(data)
+
+
+@contextmanager
+def _remote(call: FilesCall, url: str, span: tuple[int, int] | None) -> Generator[CopySource]:
+    import httpx  # noqa: PLC0415 - copies from elsewhere are rare
+
+    headers = {"Accept-Encoding": "identity"}
+    if span:
+        headers["Range"] = f"bytes={span[0]}-{span[1]}"
+    if call.header("x-ms-copy-source-authorization"):
+        headers["Authorization"] = call.header("x-ms-copy-source-authorization")
+    try:
+        with (
+            httpx.Client(timeout=_TIMEOUT_S) as client,
+            client.stream("GET", url, headers=headers) as answer,
+        ):
+            if answer.status_code not in _OK or (span and answer.status_code == _OK[0]):
+                refused = answer.status_code if answer.is_client_error else 500
+                details = {"CopySourceStatusCode": str(answer.status_code)}
+                raise FilesFault("CannotVerifyCopySource", details, status=refused)
+            size = int(answer.headers.get("content-length", "-1"))
+            content_type = answer.headers.get("content-type")
+            item = Item(headers={"Content-Type": content_type} if content_type else {})
+            yield CopySource(size, _numbered(answer.iter_raw()), item=item)
+    except (httpx.HTTPError, httpx.InvalidURL, ValueError) as err:
+        raise FilesFault("CannotVerifyCopySource", {"Reason": type(err).__name__}) from err
+
+
+def _numbered(chunks: Iterator[bytes]) -> Iterator[tuple[int, bytes]]:
+    """The chunks and where each begins. Raises Fault when they come too slowly."""
+    offset = seen = 0
+    since = time.monotonic()
+    for chunk in chunks:
+        yield offset, chunk
+        offset += len(chunk)
+        now = time.monotonic()
+        if offset - seen >= _LEAST_BYTES:
+            seen, since = offset, now
+        elif now > since + _LEAST_WITHIN_S:
+            raise FilesFault("CannotVerifyCopySource", {"Reason": "the source is too slow"})
+
 
 _CLONED_AT_ONCE = 64 * 1024 * 1024
 _CRC64 = (
@@ -30,13 +171,13 @@ _CRC64 = (
 )
 
 
-def start_copy(call: Call) -> Reply:
+def start_copy(call: FilesCall) -> FilesReply:
     """Copy File: into a file of its own first, which then takes the place."""
     with call.place() as place:  # refuse before anything is transferred
         files.check_replaceable(call, place)
     incoming = call.shares.root / INCOMING / uuid4().hex
     try:
-        with opened(call) as source:
+        with open_source(call) as source:
             size = _receive(call, source, incoming)
             item, headers = _described(call, source, size)
         with call.shares.lock, call.place() as place:
@@ -48,21 +189,23 @@ def start_copy(call: Call) -> Reply:
     finally:
         incoming.unlink(missing_ok=True)
     copied = {n: item.copy[n] for n in ("x-ms-copy-id", "x-ms-copy-status")}
-    return Reply(202, {"ETag": answer["ETag"], "Last-Modified": answer["Last-Modified"], **copied})
+    return FilesReply(
+        202, {"ETag": answer["ETag"], "Last-Modified": answer["Last-Modified"], **copied}
+    )
 
 
-def abort_copy(call: Call) -> Reply:
+def abort_copy(call: FilesCall) -> FilesReply:
     """Abort Copy File: none is ever pending."""
     if not call.query.get("copyid"):
-        raise Fault("MissingRequiredQueryParameter", {"QueryParameterName": "copyid"})
+        raise FilesFault("MissingRequiredQueryParameter", {"QueryParameterName": "copyid"})
     if call.header("x-ms-copy-action").lower() != "abort":
         raise bad_header("x-ms-copy-action", call.header("x-ms-copy-action"))
     with call.place() as place:
         place.file()
-    raise Fault("NoPendingCopyOperation")
+    raise FilesFault("NoPendingCopyOperation")
 
 
-def put_range_from_url(call: Call) -> Reply:
+def put_range_from_url(call: FilesCall) -> FilesReply:
     """Put Range From URL: both ranges must be as long."""
     for name in _CRC64:
         if name in call.headers:
@@ -73,24 +216,24 @@ def put_range_from_url(call: Call) -> Reply:
     if end is None or end - begin != last - first or call.body:
         raise bad_header("x-ms-source-range", text)
     if last - first >= files.MAX_RANGE:
-        raise Fault("RequestBodyTooLarge", {"MaxLimit": str(files.MAX_RANGE)})
+        raise FilesFault("RequestBodyTooLarge", {"MaxLimit": str(files.MAX_RANGE)})
     data = bytearray(last - first + 1)
-    with opened(call, (begin, end)) as source:
+    with open_source(call, (begin, end)) as source:
         for offset, part in source.parts:
             if offset + len(part) > len(data):
-                raise Fault("InvalidRange")
+                raise FilesFault("InvalidRange")
             data[offset : offset + len(part)] = part
     return write(call, first, bytes(data))
 
 
-def _receive(call: Call, source: Source, target: os.PathLike[str]) -> int:
+def _receive(call: FilesCall, source: CopySource, target: os.PathLike[str]) -> int:
     """Write the source to a file; its size. Raises Fault."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     descriptor = os.open(target, flags, 0o666)
     room = call.found_share().quota_gib * GIB
     try:
         if source.size > room:
-            raise Fault("ShareSizeLimitReached")
+            raise FilesFault("ShareSizeLimitReached")
         size = source.size
         if source.descriptor is None or not _clone(source.descriptor, descriptor, size):
             size = max(size, _write(source, descriptor, room))
@@ -120,13 +263,13 @@ def _clone(source: int, target: int, size: int) -> bool:
     return True
 
 
-def _write(source: Source, target: int, room: int) -> int:
+def _write(source: CopySource, target: int, room: int) -> int:
     """Write what is read; where it ends. Raises Fault."""
     end = 0
     for start, data in source.parts:
         end = start + len(data)
         if end > room:
-            raise Fault("ShareSizeLimitReached")
+            raise FilesFault("ShareSizeLimitReached")
         view, offset = memoryview(data), start
         while view:
             done = os.pwrite(target, view, offset)
@@ -134,7 +277,7 @@ def _write(source: Source, target: int, room: int) -> int:
     return end
 
 
-def _described(call: Call, source: Source, size: int) -> tuple[Item, Mapping[str, str]]:
+def _described(call: FilesCall, source: CopySource, size: int) -> tuple[Item, Mapping[str, str]]:
     """What is kept of the copy, and the SMB headers with the source's values filled in."""
     known = source.item
     item = Item(metadata=call.metadata() or dict(known.metadata), headers=dict(known.headers))

@@ -1,4 +1,6 @@
-"""Directories: create, delete, properties, metadata, list, handles."""
+"""Directories: create, delete, properties, metadata, list and handles; rename of files and
+directories.
+"""
 
 from __future__ import annotations
 
@@ -9,75 +11,77 @@ import os
 import stat
 from collections.abc import Generator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
-from batch_emulator.files_share import smb, xml_text
-from batch_emulator.files_share.call import Call, Reply, metadata_headers
-from batch_emulator.files_share.faults import Fault, bad_query
+from batch_emulator.domain.values import http_date
+from batch_emulator.files_share import leases, smb, tree, xml_text
+from batch_emulator.files_share.auth import SignedRequest, verify_sas
+from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers
+from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query
 from batch_emulator.files_share.records import Item
-from batch_emulator.files_share.tree import Place
-from batch_emulator.values import http_date
+from batch_emulator.files_share.tree import TreeEntry
 
 _MAX_RESULTS = 5000
 _INCLUDES = frozenset({"timestamps", "etag", "attributes", "permissionkey"})
 
 
-def create(call: Call) -> Reply:
+def create(call: FilesCall) -> FilesReply:
     """Create Directory."""
     item = Item(metadata=call.metadata(), modified_ns=call.now_ns)
     with call.shares.lock, call.place() as place:
         if place.status is not None:
             taken = "ResourceAlreadyExists" if place.is_directory else "ResourceTypeMismatch"
-            raise Fault(taken)
+            raise FilesFault(taken)
         written_ns = smb.apply(call.headers, item, call.records, call.now_ns, create=True)
         os.mkdir(place.name, dir_fd=place.parent_fd)
-        return Reply(201, _keep(call, place, item, written_ns))
+        return FilesReply(201, _keep(call, place, item, written_ns))
 
 
-def get_properties(call: Call) -> Reply:
+def get_properties(call: FilesCall) -> FilesReply:
     """Get Directory Properties, or only its metadata."""
     with call.place() as place:
         status = place.directory()
         item = call.item(place)
     headers = {**metadata_headers(item.metadata), "x-ms-server-encrypted": "true"}
     if call.query.get("comp") == "metadata":
-        return Reply(200, {**headers, **smb.version_headers(status, item)})
-    return Reply(200, {**headers, **smb.headers_of(status, item, place.parent_id)})
+        return FilesReply(200, {**headers, **smb.version_headers(status, item)})
+    return FilesReply(200, {**headers, **smb.headers_of(status, item, place.parent_id)})
 
 
-def set_properties(call: Call) -> Reply:
+def set_properties(call: FilesCall) -> FilesReply:
     """Set Directory Properties."""
     with _changed(call) as (place, item):
         written_ns = smb.apply(call.headers, item, call.records, call.now_ns, create=False)
-        return Reply(200, _keep(call, place, item, written_ns))
+        return FilesReply(200, _keep(call, place, item, written_ns))
 
 
-def set_metadata(call: Call) -> Reply:
+def set_metadata(call: FilesCall) -> FilesReply:
     """Set Directory Metadata."""
     with _changed(call) as (place, item):
         item.metadata = call.metadata()
-        return Reply(200, _keep(call, place, item, None))
+        return FilesReply(200, _keep(call, place, item, None))
 
 
-def delete(call: Call) -> Reply:
+def delete(call: FilesCall) -> FilesReply:
     """Delete Directory, which must be empty."""
     with call.shares.lock, call.place() as place:
         place.directory()
         if place.is_root:
-            raise Fault("InvalidInput", {"Reason": "the root directory goes with its share"})
+            raise FilesFault("InvalidInput", {"Reason": "the root directory goes with its share"})
         if smb.read_only(call.item(place)):
-            raise Fault("ReadOnlyAttribute")
+            raise FilesFault("ReadOnlyAttribute")
         try:
             os.rmdir(place.name, dir_fd=place.parent_fd)
         except OSError as err:
             if err.errno in (errno.ENOTEMPTY, errno.EEXIST):
-                raise Fault("DirectoryNotEmpty") from err
+                raise FilesFault("DirectoryNotEmpty") from err
             raise
         call.records.delete_item(call.share, place.path)
-    return Reply(202)
+    return FilesReply(202)
 
 
-def list_entries(call: Call) -> Reply:
+def list_entries(call: FilesCall) -> FilesReply:
     """List Directories and Files, a page at a time; the marker is the last name, encoded."""
     include = set(filter(None, call.query.get("include", "").lower().split(",")))
     if not include <= _INCLUDES:
@@ -106,39 +110,39 @@ def list_entries(call: Call) -> Reply:
         item = call.records.item(call.share, path, found.st_ino)
         _entry(entries, name, found, item, include if extended else None)
     xml_text.child(root, "NextMarker", _marker_of(page.last))
-    return Reply(200, {"Content-Type": xml_text.TYPE}, xml_text.document(root))
+    return FilesReply(200, {"Content-Type": xml_text.TYPE}, xml_text.document(root))
 
 
-def list_handles(call: Call) -> Reply:
+def list_handles(call: FilesCall) -> FilesReply:
     """List Handles: mounts are folders here, so SMB holds nothing open."""
     with call.place() as place:
         if place.status is None:
-            raise Fault("ResourceNotFound")
+            raise FilesFault("ResourceNotFound")
     root = ET.Element("EnumerationResults")
     ET.SubElement(root, "Entries")
     xml_text.child(root, "NextMarker")
-    return Reply(200, {"Content-Type": xml_text.TYPE}, xml_text.document(root))
+    return FilesReply(200, {"Content-Type": xml_text.TYPE}, xml_text.document(root))
 
 
-def close_handles(call: Call) -> Reply:
+def close_handles(call: FilesCall) -> FilesReply:
     """Force Close Handles: there are none."""
     if not call.header("x-ms-handle-id"):
-        raise Fault("MissingRequiredHeader", {"HeaderName": "x-ms-handle-id"})
+        raise FilesFault("MissingRequiredHeader", {"HeaderName": "x-ms-handle-id"})
     with call.place() as place:
         if place.status is None:
-            raise Fault("ResourceNotFound")
+            raise FilesFault("ResourceNotFound")
     closed = {"x-ms-number-of-handles-closed": "0", "x-ms-number-of-handles-failed": "0"}
-    return Reply(200, closed)
+    return FilesReply(200, closed)
 
 
 @contextmanager
-def _changed(call: Call) -> Generator[tuple[Place, Item]]:
+def _changed(call: FilesCall) -> Generator[tuple[TreeEntry, Item]]:
     with call.shares.lock, call.place() as place:
         place.directory()
         yield place, call.item(place)
 
 
-def _keep(call: Call, place: Place, item: Item, written_ns: int | None) -> dict[str, str]:
+def _keep(call: FilesCall, place: TreeEntry, item: Item, written_ns: int | None) -> dict[str, str]:
     """Write down what has changed; the headers that tell of it."""
     if written_ns is not None:
         times = (written_ns, written_ns)
@@ -194,3 +198,97 @@ def _name_of(marker: str) -> str:
         return os.fsdecode(base64.b64decode(marker, altchars=b"-_", validate=True))
     except (binascii.Error, ValueError) as err:
         raise bad_query("marker", marker, "it is none of ours") from err
+
+
+def rename(call: FilesCall) -> FilesReply:
+    """Move what x-ms-file-rename-source names to the path of the request."""
+    is_directory = call.query.get("restype") == "directory"
+    source, target = call.parse(_source(call)), call.parse(call.path)
+    if not source or not target:
+        raise FilesFault("InvalidInput", {"Reason": "the root directory cannot be renamed"})
+    root = call.shares.path(call.found_share().name)
+    with call.shares.lock, tree.at(root, source) as old, tree.at(root, target) as new:
+        if old.status is None:
+            raise FilesFault("ResourceNotFound")
+        if old.is_directory != is_directory or not (old.is_directory or old.is_file):
+            raise FilesFault("ResourceTypeMismatch")
+        item = call.item(old)
+        _check_source(call, item)
+        if new.status is not None and new.status.st_ino != old.status.st_ino:
+            _check_target(call, new)
+            name = new.name
+        else:
+            name = target[-1]  # also where only the case changes
+        path = "/".join([*new.path.split("/")[:-1], name])
+        return _moved(call, old, TreeEntry(new.parent_fd, new.parent_id, name, path, None), item)
+
+
+def _moved(call: FilesCall, old: TreeEntry, new: TreeEntry, item: Item) -> FilesReply:
+    headers = dict(call.headers)
+    headers.setdefault("x-ms-file-change-time", "now")
+    written_ns = smb.apply(headers, item, call.records, call.now_ns, create=False)
+    if given := call.metadata():
+        item.metadata = given
+    if call.header("x-ms-content-type"):
+        item.headers["Content-Type"] = call.header("x-ms-content-type")
+    try:
+        os.rename(old.name, new.name, src_dir_fd=old.parent_fd, dst_dir_fd=new.parent_fd)
+    except OSError as err:
+        if err.errno == errno.EINVAL:
+            raise FilesFault(
+                "InvalidInput", {"Reason": "a directory cannot go into itself"}
+            ) from err
+        raise
+    call.records.move_items(call.share, old.path, new.path)
+    if written_ns is not None:
+        times = (written_ns, written_ns)
+        os.utime(new.name, ns=times, dir_fd=new.parent_fd, follow_symlinks=False)
+    status = new.look().status
+    if status is None:
+        raise FilesFault("ResourceNotFound")
+    item.revision += 1
+    item.modified_ns = call.now_ns
+    call.records.put_item(call.share, new.path, status.st_ino, item)
+    encrypted = {"x-ms-request-server-encrypted": "true"}
+    return FilesReply(200, {**smb.headers_of(status, item, new.parent_id), **encrypted})
+
+
+def _source(call: FilesCall) -> str:
+    """Path of the source within the share. Raises Fault."""
+    name = "x-ms-file-rename-source"
+    text = call.header(name)
+    if not text:
+        raise FilesFault("MissingRequiredHeader", {"HeaderName": name})
+    try:
+        parts = urlsplit(text)
+    except ValueError as err:
+        raise bad_header(name, text) from err
+    before = f"/{call.shares.account.name}/{call.share}/"
+    if not parts.path.startswith(before):
+        raise FilesFault("InvalidInput", {"Reason": "the source must be in the same share"})
+    if call.grant is not None and not call.grant.whole_share:
+        request = SignedRequest("PUT", parts.path, parts.query, {}, call.client)
+        if "w" not in verify_sas(request, call.shares, call.now).permissions:
+            raise FilesFault("AuthorizationPermissionMismatch")
+    return parts.path.removeprefix(before)
+
+
+def _check_source(call: FilesCall, item: Item) -> None:
+    given = call.header("x-ms-source-lease-id")
+    leases.check(item.lease, given, call.now_ns, kind="File", writing=True)
+    if smb.read_only(item):
+        raise FilesFault("ReadOnlyAttribute")
+
+
+def _check_target(call: FilesCall, place: TreeEntry) -> None:
+    """What is there must be a file, and meant to be replaced."""
+    if call.header("x-ms-file-rename-replace-if-exists").lower() != "true":
+        raise FilesFault("ResourceAlreadyExists")
+    if not place.is_file or call.query.get("restype") == "directory":
+        raise FilesFault("ResourceTypeMismatch")
+    item = call.item(place)
+    given = call.header("x-ms-destination-lease-id")
+    leases.check(item.lease, given, call.now_ns, kind="File", writing=True)
+    ignored = call.header("x-ms-file-rename-ignore-readonly").lower() == "true"
+    if smb.read_only(item) and not ignored:
+        raise FilesFault("ReadOnlyAttribute")

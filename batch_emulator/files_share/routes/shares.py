@@ -1,4 +1,6 @@
-"""Shares: create, delete, properties, metadata, access policies, statistics, permissions."""
+"""The file service and its shares: list, create, delete, properties, metadata, access policies,
+permissions.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +11,13 @@ from contextlib import contextmanager
 from typing import Any, cast
 from xml.etree import ElementTree as ET
 
+from batch_emulator.domain.values import http_date
 from batch_emulator.files_share import leases, smb, xml_text
-from batch_emulator.files_share.call import Call, Reply, metadata_headers
-from batch_emulator.files_share.faults import Fault, bad_header, not_implemented
-from batch_emulator.files_share.names import BadNameError
+from batch_emulator.files_share.auth import parse_sas_time
+from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers
+from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query, not_implemented
 from batch_emulator.files_share.records import Share
-from batch_emulator.files_share.sas import parse_time
-from batch_emulator.values import http_date
+from batch_emulator.files_share.tree import BadNameError
 
 _MAX_QUOTA_GIB = 102400
 _MAX_POLICIES = 5
@@ -35,59 +37,59 @@ _OF_PREMIUM_AND_NFS = (
 )
 
 
-def create(call: Call) -> Reply:
+def create(call: FilesCall) -> FilesReply:
     """Create Share."""
     share = Share(call.share, call.now_ns, call.now_ns, metadata=call.metadata())
     _take(call, share)
     try:
         made = call.shares.create(share)
     except BadNameError as err:
-        raise Fault("InvalidResourceName", {"Reason": str(err)}) from err
+        raise FilesFault("InvalidResourceName", {"Reason": str(err)}) from err
     if not made:
-        raise Fault("ShareAlreadyExists")
-    return Reply(201, _version(share))
+        raise FilesFault("ShareAlreadyExists")
+    return FilesReply(201, _version(share))
 
 
-def delete(call: Call) -> Reply:
+def delete(call: FilesCall) -> FilesReply:
     """Delete Share; there are no snapshots that could be in the way."""
     with call.shares.lock:
         share = call.found_share()
         _check_lease(call, share)
         call.shares.delete(share.name)
-    return Reply(202)
+    return FilesReply(202)
 
 
-def get_properties(call: Call) -> Reply:
+def get_properties(call: FilesCall) -> FilesReply:
     """Get Share Properties, or only its metadata."""
     share = call.found_share()
     _check_lease(call, share, writing=False)
     headers = {**_version(share), **metadata_headers(share.metadata)}
     if call.query.get("comp") == "metadata":
-        return Reply(200, headers)
+        return FilesReply(200, headers)
     own = {
         "x-ms-share-quota": str(share.quota_gib),
         "x-ms-access-tier": share.tier,
         "x-ms-access-tier-change-time": http_date(smb.moment(share.created_ns)),
         "x-ms-enabled-protocols": "SMB",
     }
-    return Reply(200, {**headers, **own, **leases.state_headers(share.lease, call.now_ns)})
+    return FilesReply(200, {**headers, **own, **leases.state_headers(share.lease, call.now_ns)})
 
 
-def set_properties(call: Call) -> Reply:
+def set_properties(call: FilesCall) -> FilesReply:
     """Set Share Properties: quota and tier."""
     with _changed(call) as share:
         _take(call, share)
-    return Reply(200, _version(share))
+    return FilesReply(200, _version(share))
 
 
-def set_metadata(call: Call) -> Reply:
+def set_metadata(call: FilesCall) -> FilesReply:
     """Set Share Metadata."""
     with _changed(call) as share:
         share.metadata = call.metadata()
-    return Reply(200, _version(share))
+    return FilesReply(200, _version(share))
 
 
-def get_acl(call: Call) -> Reply:
+def get_acl(call: FilesCall) -> FilesReply:
     """Get Share ACL: the stored access policies."""
     share = call.found_share()
     _check_lease(call, share, writing=False)
@@ -100,18 +102,18 @@ def get_acl(call: Call) -> Reply:
             if policy[name.lower()]:
                 xml_text.child(inner, name, policy[name.lower()])
     headers = {**_version(share), "Content-Type": xml_text.TYPE}
-    return Reply(200, headers, xml_text.document(root))
+    return FilesReply(200, headers, xml_text.document(root))
 
 
-def set_acl(call: Call) -> Reply:
+def set_acl(call: FilesCall) -> FilesReply:
     """Set Share ACL."""
     policies = _policies(call.body) if call.body else []
     with _changed(call) as share:
         share.policies = policies
-    return Reply(200, _version(share))
+    return FilesReply(200, _version(share))
 
 
-def get_statistics(call: Call) -> Reply:
+def get_statistics(call: FilesCall) -> FilesReply:
     """Get Share Stats: how much of the quota is used."""
     share = call.found_share()
     root = ET.Element("ShareStats")
@@ -119,42 +121,42 @@ def get_statistics(call: Call) -> Reply:
     xml_text.child(root, "ShareUsage", -(-used // 1024**3))
     xml_text.child(root, "ShareUsageBytes", used)
     headers = {**_version(share), "Content-Type": xml_text.TYPE}
-    return Reply(200, headers, xml_text.document(root))
+    return FilesReply(200, headers, xml_text.document(root))
 
 
-def lease(call: Call) -> Reply:
+def lease(call: FilesCall) -> FilesReply:
     """Acquire, renew, change, release or break the lease of a share."""
     with call.shares.lock:
         share = call.found_share()
         outcome = leases.act(share.lease, call.headers, call.now_ns, share=True)
         share.lease = outcome.lease
         call.records.put_share(share)
-    return Reply(outcome.status, {**_version(share), **outcome.headers})
+    return FilesReply(outcome.status, {**_version(share), **outcome.headers})
 
 
-def create_permission(call: Call) -> Reply:
+def create_permission(call: FilesCall) -> FilesReply:
     """Create Permission: keep a security descriptor, give back its key."""
     call.found_share()
     try:
         raw: Any = json.loads(call.body)
     except (ValueError, RecursionError) as err:
-        raise Fault("InvalidInput", {"Reason": "the body is not JSON"}) from err
+        raise FilesFault("InvalidInput", {"Reason": "the body is not JSON"}) from err
     body = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     if str(body.get("format") or "sddl").lower() != "sddl":
         raise not_implemented("Share_CreatePermission (binary)")
     text = body.get("permission")
     if not isinstance(text, str):
-        raise Fault("FileInvalidPermission")
+        raise FilesFault("FileInvalidPermission")
     key = smb.keep_permission(text, call.records)
-    return Reply(201, {"x-ms-file-permission-key": key})
+    return FilesReply(201, {"x-ms-file-permission-key": key})
 
 
-def get_permission(call: Call) -> Reply:
+def get_permission(call: FilesCall) -> FilesReply:
     """Get Permission."""
     call.found_share()
     text = smb.find_permission(call.header("x-ms-file-permission-key"), call.records)
     headers = {"Content-Type": "application/json"}
-    return Reply(200, headers, json.dumps({"permission": text, "format": "sddl"}).encode())
+    return FilesReply(200, headers, json.dumps({"permission": text, "format": "sddl"}).encode())
 
 
 def _version(share: Share) -> dict[str, str]:
@@ -163,7 +165,7 @@ def _version(share: Share) -> dict[str, str]:
 
 
 @contextmanager
-def _changed(call: Call) -> Generator[Share]:
+def _changed(call: FilesCall) -> Generator[Share]:
     """A share that is changed in the block and then kept."""
     with call.shares.lock:
         share = call.found_share()
@@ -173,12 +175,12 @@ def _changed(call: Call) -> Generator[Share]:
         call.records.put_share(share)
 
 
-def _check_lease(call: Call, share: Share, *, writing: bool = True) -> None:
+def _check_lease(call: FilesCall, share: Share, *, writing: bool = True) -> None:
     given = call.header("x-ms-lease-id")
     leases.check(share.lease, given, call.now_ns, kind="Share", writing=writing)
 
 
-def _take(call: Call, share: Share) -> None:
+def _take(call: FilesCall, share: Share) -> None:
     for name in _OF_PREMIUM_AND_NFS:
         if name in call.headers and not (
             name == "x-ms-enabled-protocols" and call.header(name).upper() == "SMB"
@@ -209,16 +211,106 @@ def _policies(body: bytes) -> list[dict[str, str]]:
         _check_policy(policy)
         found.append(policy)
     if len(found) > _MAX_POLICIES or len({policy["id"] for policy in found}) != len(found):
-        raise Fault("InvalidXmlDocument", {"Reason": "at most five policies, each with its own id"})
+        raise FilesFault(
+            "InvalidXmlDocument", {"Reason": "at most five policies, each with its own id"}
+        )
     return found
 
 
 def _check_policy(policy: dict[str, str]) -> None:
     for time in filter(None, (policy["start"], policy["expiry"])):
         try:
-            parse_time(time)
-        except Fault as err:
-            raise Fault("InvalidXmlNodeValue", {"Reason": f"{time[:64]} is not a time"}) from err
+            parse_sas_time(time)
+        except FilesFault as err:
+            raise FilesFault(
+                "InvalidXmlNodeValue", {"Reason": f"{time[:64]} is not a time"}
+            ) from err
     right_id = 0 < len(policy["id"]) <= _MAX_POLICY_ID
     if not right_id or not set(policy["permission"]) <= _PERMISSIONS:
-        raise Fault("InvalidXmlNodeValue", {"Reason": "the Id or the Permission"})
+        raise FilesFault("InvalidXmlNodeValue", {"Reason": "the Id or the Permission"})
+
+
+_MAX_RESULTS = 5000
+_LIST_INCLUDES = frozenset({"metadata", "snapshots", "deleted"})
+_SERVICE_PROPERTIES = frozenset(
+    {"Logging", "HourMetrics", "MinuteMetrics", "Cors", "ProtocolSettings"}
+)
+_MAX_CORS_RULES = 5
+_METRICS = (
+    "<Version>1.0</Version><Enabled>{}</Enabled>"
+    "<RetentionPolicy><Enabled>false</Enabled></RetentionPolicy>"
+)
+_SERVICE_DEFAULTS = (
+    "<StorageServiceProperties>"
+    f"<HourMetrics>{_METRICS.format('false')}</HourMetrics>"
+    f"<MinuteMetrics>{_METRICS.format('false')}</MinuteMetrics>"
+    "<Cors/><ProtocolSettings><SMB><Multichannel><Enabled>false</Enabled></Multichannel></SMB>"
+    "</ProtocolSettings></StorageServiceProperties>"
+)
+
+
+def get_service_properties(call: FilesCall) -> FilesReply:
+    """What was set; metrics, CORS and protocol settings are kept without effect."""
+    text = call.records.service() or _SERVICE_DEFAULTS
+    return FilesReply(200, {"Content-Type": xml_text.TYPE}, text.encode())
+
+
+def set_service_properties(call: FilesCall) -> FilesReply:
+    """Replace the parts that are given; the others stay."""
+    given = xml_text.parse(call.body, "StorageServiceProperties")
+    names = xml_text.names_of(given)
+    if not set(names) <= _SERVICE_PROPERTIES or len(set(names)) != len(names):
+        raise FilesFault(
+            "InvalidXmlDocument", {"Reason": f"unknown or repeated elements in {names}"}
+        )
+    if len(given.findall("Cors/CorsRule")) > _MAX_CORS_RULES:
+        raise FilesFault("InvalidXmlNodeValue", {"Reason": "more than five CORS rules"})
+    with call.shares.lock:
+        kept = ET.fromstring(call.records.service() or _SERVICE_DEFAULTS)  # noqa: S314 - our own text
+        for element in given:
+            old = kept.find(element.tag)
+            if old is not None:
+                kept.remove(old)
+            kept.append(element)
+        call.records.put_service(ET.tostring(kept, encoding="unicode"))
+    return FilesReply(202)
+
+
+def list_shares(call: FilesCall) -> FilesReply:
+    """A page of shares by name; the marker is the first name of the next page."""
+    include = set(filter(None, call.query.get("include", "").lower().split(",")))
+    if not include <= _LIST_INCLUDES:
+        raise bad_query("include", call.query["include"], "metadata, snapshots or deleted")
+    prefix, marker = call.query.get("prefix", ""), call.query.get("marker", "")
+    most = call.number("maxresults", _MAX_RESULTS)
+    count = most or _MAX_RESULTS
+    fitting = [s for s in call.records.shares() if s.name.startswith(prefix) and s.name >= marker]
+    root = ET.Element("EnumerationResults", ServiceEndpoint=f"{call.base_url}/")
+    for name, text in (("Prefix", prefix), ("Marker", marker), ("MaxResults", most)):
+        if text:
+            xml_text.child(root, name, text)
+    shares = ET.SubElement(root, "Shares")
+    for share in fitting[:count]:
+        _add_share(shares, share, call, metadata="metadata" in include)
+    xml_text.child(root, "NextMarker", fitting[count].name if len(fitting) > count else "")
+    return FilesReply(200, {"Content-Type": xml_text.TYPE}, xml_text.document(root))
+
+
+def _add_share(parent: ET.Element, share: Share, call: FilesCall, *, metadata: bool) -> None:
+    element = ET.SubElement(parent, "Share")
+    xml_text.child(element, "Name", share.name)
+    properties = ET.SubElement(element, "Properties")
+    lease = leases.state_headers(share.lease, call.now_ns)
+    texts = {
+        "Last-Modified": http_date(smb.moment(share.modified_ns)),
+        "Etag": smb.etag_of(share.modified_ns),
+        "Quota": share.quota_gib,
+        "AccessTier": share.tier,
+        "LeaseStatus": lease["x-ms-lease-status"],
+        "LeaseState": lease["x-ms-lease-state"],
+    }
+    xml_text.children(properties, texts)
+    if "x-ms-lease-duration" in lease:
+        xml_text.child(properties, "LeaseDuration", lease["x-ms-lease-duration"])
+    if metadata:
+        xml_text.children(ET.SubElement(element, "Metadata"), share.metadata)

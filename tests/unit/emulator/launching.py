@@ -12,11 +12,11 @@ from typing import Any, TypeVar
 
 import psutil
 
-from batch_emulator.executor.environment import NodeFacts, TaskKind, task_environment
-from batch_emulator.executor.launch import Launch, Outcome
+from batch_emulator.domain.launch import ExecutionOutcome, LaunchSpec
+from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.runner import Executor
-from batch_emulator.executor.storage import Storage
+from batch_emulator.executor.transfer.blob_client import BlobClient
+from batch_emulator.launches import NodeFacts, TaskKind, task_environment
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Node:
 
     def launch(
         self, command_line: str, *, settings: dict[str, str] | None = None, **fields: Any
-    ) -> Launch:
+    ) -> LaunchSpec:
         facts = NodeFacts("acc", "http://127.0.0.1/", "pool", "tvm-1", False, self.layout)
         environment = task_environment(
             facts,
@@ -46,7 +46,7 @@ class Node:
             task_settings=[{"name": k, "value": v} for k, v in (settings or {}).items()],
             node_path=os.environ["PATH"],
         )
-        launch = Launch(
+        launch = LaunchSpec(
             key="job/task/1",
             root_dir=self.layout.root,
             task_dir=self.task_dir,
@@ -56,7 +56,7 @@ class Node:
         )
         return replace(launch, **fields)
 
-    def run(self, command_line: str, **fields: Any) -> Outcome:
+    def run(self, command_line: str, **fields: Any) -> ExecutionOutcome:
         return in_executor(lambda e: e.run(self.launch(command_line, **fields), ignore))
 
     def stdout(self) -> str:
@@ -80,7 +80,7 @@ def in_executor(
 
     async def main() -> _T:
         executor = Executor(pass_environment={"LANG": "C.UTF-8"}, kill_grace_s=kill_grace_s)
-        executor._storage = Storage(retry_delay_s=0.001)
+        executor._storage = BlobClient(retry_delay_s=0.001)
         try:
             return await scenario(executor)
         finally:

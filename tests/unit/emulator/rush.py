@@ -14,17 +14,17 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any, cast
 
-from batch_emulator import restart
-from batch_emulator.account import Account, Limits
-from batch_emulator.executor.launch import Launch, Outcome
+from batch_emulator.domain.account import Account, Limits
+from batch_emulator.domain.launch import ExecutionOutcome, LaunchSpec
+from batch_emulator.domain.model import Execution, Json
 from batch_emulator.executor.node_setup import Booted
-from batch_emulator.launches import Launches
+from batch_emulator.launches import LaunchBuilder
 from batch_emulator.loop import Loop
-from batch_emulator.model import Execution, Json
-from batch_emulator.store import Store
+from batch_emulator.storage import restart
+from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import OK, World
 
-_KILLED = Outcome(exit_code=-9, failure=None, retryable=False)
+_KILLED = ExecutionOutcome(exit_code=-9, failure=None, retryable=False)
 _MANY_TURNS = 12
 
 
@@ -32,17 +32,17 @@ class Processes:
     """The executor: what was started ends when somebody says how."""
 
     def __init__(self) -> None:
-        self.running: dict[str, tuple[Launch, asyncio.Future[Outcome]]] = {}
+        self.running: dict[str, tuple[LaunchSpec, asyncio.Future[ExecutionOutcome]]] = {}
         self.doomed: dict[str, None] = {}  # somebody asked for their end
         self.held: set[str] = set()
 
-    async def run(self, launch: Launch, *_: Callable[..., None]) -> Outcome:
-        ended: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
+    async def run(self, launch: LaunchSpec, *_: Callable[..., None]) -> ExecutionOutcome:
+        ended: asyncio.Future[ExecutionOutcome] = asyncio.get_running_loop().create_future()
         assert launch.key not in self.running
         self.running[launch.key] = (launch, ended)
         return await ended
 
-    def end(self, key: str, outcome: Outcome) -> None:
+    def end(self, key: str, outcome: ExecutionOutcome) -> None:
         launch, ended = self.running.pop(key)
         doomed = key in self.doomed
         self.doomed.pop(key, None)
@@ -86,7 +86,7 @@ class Setups:
     def lose(self, root: Path) -> None:
         pass
 
-    def around(self, launch: Launch) -> Launch:
+    def around(self, launch: LaunchSpec) -> LaunchSpec:
         return launch
 
     async def after_task(self, root: Path) -> None:
@@ -106,13 +106,13 @@ class RushWorld(World):
 
     def open(self) -> None:
         """Begin, or go on with what was committed."""
-        self.store = Store(self.folder / "data")
+        self.store = AccountStore(self.folder / "data")
         self.account = Account("unit", Limits(**self.limits))
         restart.load(self.account, self.store, self.clock.now())
         self.store.write(self.account.take_journal())
         self.outside, self.setups = Processes(), Setups()
         nothing = cast("Any", None)
-        launches = Launches(
+        launches = LaunchBuilder(
             self.folder, "unit", "http://unit", packages=nothing, certificates=nothing
         )
         self.loop = Loop(
@@ -172,7 +172,7 @@ class RushWorld(World):
         self.processes = {key: one for key, one in running.items() if key not in doomed}
         self.dying = {key: one for key, one in running.items() if key in doomed}
 
-    def finish(self, execution: Execution, outcome: Outcome = OK) -> None:
+    def finish(self, execution: Execution, outcome: ExecutionOutcome = OK) -> None:
         self.outside.end(execution.key, outcome)
         self.look()
 

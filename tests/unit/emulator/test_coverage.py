@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator import coverage, reference
-from batch_emulator.coverage_notes import AREAS
-from batch_emulator.routes.table import ROUTES
+from batch_emulator.http.routes.table import ROUTES
+from tools import emulator_coverage, emulator_reference
+from tools.emulator_coverage_notes import AREAS
 
 ROOT = Path(__file__).parents[3]
 OPENAPI = ROOT.parent / "shared" / "reference" / "openapi"
@@ -17,7 +17,7 @@ OPENAPI = ROOT.parent / "shared" / "reference" / "openapi"
 
 def test_page_is_what_make_schema_writes() -> None:
     written = (ROOT / "docs" / "emulator-coverage.md").read_text(encoding="utf-8")
-    assert written == coverage.page()
+    assert written == emulator_coverage.page()
 
 
 @pytest.mark.skipif(not OPENAPI.is_dir(), reason="the service's description is not here")
@@ -36,8 +36,8 @@ def test_every_operation_of_the_description_has_a_route() -> None:
 
 
 def test_the_tables_of_the_readme_are_what_make_schema_writes() -> None:
-    written = reference.PAGE.read_text(encoding="utf-8")
-    assert written == reference.page(written)
+    written = emulator_reference.PAGE.read_text(encoding="utf-8")
+    assert written == emulator_reference.page(written)
     assert "| `--account ACCOUNT` | required |" in written
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator import node_files
-from batch_emulator.deletion import remove_tree
+from batch_emulator.executor import node_files
 from batch_emulator.files_share.records import Share
 from batch_emulator.files_share.shares import Shares, StorageAccount
+from batch_emulator.folders import remove_tree
 
 
 def dig(folder: Path, levels: int) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator.eviction_trace import TraceEntry
+from batch_emulator.domain.eviction_trace import TraceEntry
 from batch_emulator.options import parser, settings_of
 
 

@@ -6,8 +6,8 @@ import asyncio
 import contextlib
 from typing import Any, cast
 
-from batch_emulator.account import Account
-from batch_emulator.clock import ManualClock
+from batch_emulator.domain.account import Account
+from batch_emulator.domain.clock import ManualClock
 from batch_emulator.loop import Loop
 from tests.unit.emulator.world import World
 

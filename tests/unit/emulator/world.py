@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batch_emulator.account import (
+from batch_emulator.domain.account import (
     Account,
     AwaitRetention,
     Effect,
@@ -15,31 +15,39 @@ from batch_emulator.account import (
     SetUpNode,
     Start,
 )
-from batch_emulator.clock import ManualClock
-from batch_emulator.executor.launch import Failure, Outcome
-from batch_emulator.job_schedule import JobSchedule
-from batch_emulator.model import Execution, Job, Json, Kind, Node, NodeState, Pool, Task
-from batch_emulator.scheduling.scheduler import apply, decide
-from batch_emulator.transitions import (
-    admission,
-    auto_pools,
-    dependencies,
+from batch_emulator.domain.clock import ManualClock
+from batch_emulator.domain.launch import ExecutionOutcome, FailureInfo
+from batch_emulator.domain.model import (
+    Execution,
+    ExecutionKind,
+    Job,
+    JobSchedule,
+    Json,
+    Node,
+    NodeState,
+    Pool,
+    Task,
+)
+from batch_emulator.domain.transitions import (
     executions,
+    job_schedules,
     jobs,
     nodes,
     pools,
-    retained_nodes,
-    schedules,
+    task_admission,
     tasks,
 )
+from batch_emulator.domain.transitions import nodes as retained_nodes
+from batch_emulator.domain.transitions import pools as auto_pools
+from batch_emulator.scheduling.scheduler import apply, decide
 
-OK = Outcome(exit_code=0, failure=None, retryable=False)
+OK = ExecutionOutcome(exit_code=0, failure=None, retryable=False)
 
 
-def failed(code: int) -> Outcome:
+def failed(code: int) -> ExecutionOutcome:
     """A command that exited with another code than 0."""
-    failure = Failure("usererror", "FailureExitCode", "exit")
-    return Outcome(exit_code=code, failure=failure, retryable=True)
+    failure = FailureInfo("usererror", "FailureExitCode", "exit")
+    return ExecutionOutcome(exit_code=code, failure=failure, retryable=True)
 
 
 class World:
@@ -85,20 +93,20 @@ class World:
             node, now = effect.node, self.clock.now()
             nodes.set_up(self.account, node, node.booted or now, [], now)
         elif isinstance(effect, FreeTasks):
-            dependencies.free(self.account, effect.job)
+            task_admission.free(self.account, effect.job)
         elif isinstance(effect, EraseTasks):
             jobs.forget(self.account, effect.job)
         elif isinstance(effect, AwaitRetention):
             node, now = effect.node, self.clock.now()
             kept = [t.expires for t in self.tasks if (node.pool.id, node.id) in tasks.places(t)]
             until = max((when for when in kept if when and when > now), default=None)
-            retained_nodes.answer(self.account, node, until, now)
+            retained_nodes.retention_answered(self.account, node, until, now)
         elif isinstance(effect, Kill):
             running = self.processes.pop(effect.execution.key, None) or self.held(effect.execution)
             if effect.execution.key in self.dying or (running and self.slow_ends):
                 self.dying[effect.execution.key] = effect.execution
                 return
-            killed = Outcome(exit_code=-9, failure=None, retryable=False)
+            killed = ExecutionOutcome(exit_code=-9, failure=None, retryable=False)
             executions.ended(self.account, effect.execution, killed, self.clock.now())
 
     def held(self, execution: Execution) -> bool:
@@ -130,25 +138,25 @@ class World:
         """A schedule "daily" on "pool"; `body` is its job specification."""
         specification = {"poolInfo": {"poolId": "pool"}, **body}
         spec = {"id": "daily", "schedule": times or {}, "jobSpecification": specification}
-        schedule = schedules.add(self.account, spec, self.clock.now())
+        schedule = job_schedules.add(self.account, spec, self.clock.now())
         self.settle()
         return schedule
 
     def task(self, job: Job, task_id: str, *, settle: bool = True, **body: Any) -> Task:
         spec = {"id": task_id, "commandLine": "x", **body}
         self.bodies[f"{job.key}/{task_id.lower()}"] = spec
-        task = admission.add(self.account, job, spec, self.clock.now())
+        task = task_admission.add(self.account, job, spec, self.clock.now())
         self.tasks.append(task)
         if settle:
             self.settle()
         return task
 
-    def end(self, task: Task, outcome: Outcome = OK) -> None:
+    def end(self, task: Task, outcome: ExecutionOutcome = OK) -> None:
         """The process of a task ends by itself."""
         assert task.execution is not None
         self.finish(task.execution, outcome)
 
-    def finish(self, execution: Execution, outcome: Outcome = OK) -> None:
+    def finish(self, execution: Execution, outcome: ExecutionOutcome = OK) -> None:
         del self.processes[execution.key]
         executions.ended(self.account, execution, outcome, self.clock.now())
         self.settle()
@@ -156,11 +164,11 @@ class World:
     def die(self, execution: Execution) -> None:
         """The process of an execution that was killed has gone, with `slow_ends`."""
         del self.dying[execution.key]
-        killed = Outcome(exit_code=-9, failure=None, retryable=False)
+        killed = ExecutionOutcome(exit_code=-9, failure=None, retryable=False)
         executions.ended(self.account, execution, killed, self.clock.now())
         self.settle()
 
-    def only(self, kind: Kind) -> Execution:
+    def only(self, kind: ExecutionKind) -> Execution:
         """The one running process of a kind."""
         [found] = [e for e in self.processes.values() if e.kind is kind]
         return found

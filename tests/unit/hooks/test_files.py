@@ -16,8 +16,7 @@ from pathlib import Path
 import pytest
 
 from runner.hooks import load_state, save_state
-from runner.hooks.files import MANIFEST, SaveError, StateFolder
-from runner.hooks.state import FILE
+from runner.hooks.state import FILE, MANIFEST, SaveError, StateFolder
 
 _SAVER = """
 import hashlib, sys

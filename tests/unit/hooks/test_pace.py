@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from runner.hooks import pace
-from runner.hooks.pace import Pace
+from runner.hooks import timing
+from runner.hooks.timing import SaveInterval
 
 _TERMINATED = """
 import os, signal, sys
-from runner.hooks.pace import Sigterm
+from runner.hooks.timing import Sigterm
 {before}
 sigterm = Sigterm()
 sigterm.install()
@@ -57,7 +57,7 @@ def test_who_ignores_sigterm_goes_on_ignoring_it() -> None:
 
 def test_in_another_thread_nothing_is_taken_over() -> None:
     code = (
-        "import signal, threading\nfrom runner.hooks.pace import Sigterm\n"
+        "import signal, threading\nfrom runner.hooks.timing import Sigterm\n"
         "thread = threading.Thread(target=Sigterm().install)\nthread.start(); thread.join()\n"
         "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
     )
@@ -76,12 +76,12 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
             return self.now
 
     made = Clock()
-    monkeypatch.setattr(pace, "time", made)
+    monkeypatch.setattr(timing, "time", made)
     return made
 
 
 def test_it_is_time_when_the_interval_has_passed_since_the_last_save(clock: Any) -> None:
-    every = Pace(5)
+    every = SaveInterval(5)
     assert not every.due
     clock.now += 5
     assert every.due
@@ -96,7 +96,7 @@ def test_without_an_interval_slow_saves_are_rarer_and_cost_a_fiftieth(
     clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RUNNER_CHECKPOINT_INTERVAL", raising=False)
-    own = Pace()
+    own = SaveInterval()
     clock.now += 10
     assert own.due
     with own.saving():
@@ -112,7 +112,7 @@ def test_it_saves_at_least_as_often_as_the_run_commits(
     clock: Any, monkeypatch: pytest.MonkeyPatch, given: str, seconds: float
 ) -> None:
     monkeypatch.setenv("RUNNER_CHECKPOINT_INTERVAL", given)
-    own = Pace()
+    own = SaveInterval()
     clock.now += seconds - 0.1
     assert not own.due
     clock.now += 0.1

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from batch_emulator.autoscale.evaluate import Inputs, evaluate
-from batch_emulator.autoscale.samples import History
+from batch_emulator.autoscale.samples import SampleHistory
 from batch_emulator.autoscale.values import Timestamp
 
 STEP = timedelta(seconds=30)
@@ -61,7 +61,7 @@ class Day:
     ) -> None:
         self.formula, self.now, self.slots = formula, start, slots
         self.capacity, self.lost = capacity, lost
-        self.history = History()
+        self.history = SampleHistory()
         self.machines: list[Machine] = []
         self.tasks: list[Work] = []
         self.moments: list[Moment] = []

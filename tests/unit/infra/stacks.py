@@ -10,9 +10,9 @@ from typing import Any
 
 from pulumi_azure_native import authorization
 
-from infra.identity import Operator
+from infra.components.identity import Operator
+from infra.config.stack import StackConfig, parse_stack_config
 from infra.program import declare
-from infra.stack_config import StackConfig, parse_stack_config
 from tests.unit.infra import cloud
 from tests.unit.infra.recording import Recording, record
 

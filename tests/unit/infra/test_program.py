@@ -13,7 +13,7 @@ from pulumi.runtime.settings import reset_options
 
 from infra.program import program
 from runner.contract import StackOutputs, parse_stack_outputs
-from runner.core.errors import RunnerError
+from runner.protocol.errors import RunnerError
 from tests.unit.infra import cloud
 from tests.unit.infra.oracle import validate
 from tests.unit.infra.recording import Recording, Registered

@@ -17,7 +17,7 @@ import zipfile
 from pathlib import Path
 from typing import Any, TextIO
 
-from runner.node.pack import build_agent
+from runner.flows.submit.agent_archive import build_agent
 from tests.unit.node.fake_blob import FakeBlobs
 from tests.unit.node.fake_uv import install_fake_uv
 
@@ -27,10 +27,10 @@ RUN = "mnist-1"
 # What Batch gives an agent that it ends are seconds. A busy machine may take them all for itself:
 # these agents have a minute, those of the end-to-end tests the seconds.
 UNHURRIED = {
-    "agent.py": ("LAST_WORDS_S = 4.5", "LAST_WORDS_S = 60.0"),
-    "command.py": ("TERMINATION_GRACE_S = 3.0", "TERMINATION_GRACE_S = 30.0"),
-    "conclusion.py": ("LAST_LINES_S = 1.0", "LAST_LINES_S = 30.0"),
-    "join.py": ("LAST_WORDS_S = 10.0", "LAST_WORDS_S = 60.0"),
+    "agent/main.py": ("LAST_WORDS_S = 4.5", "LAST_WORDS_S = 60.0"),
+    "script/command.py": ("TERMINATION_GRACE_S = 3.0", "TERMINATION_GRACE_S = 30.0"),
+    "agent/outcome.py": ("FINAL_FLUSH_S = 1.0", "FINAL_FLUSH_S = 30.0"),
+    "distributed/join.py": ("LAST_WORDS_S = 10.0", "LAST_WORDS_S = 60.0"),
 }
 
 

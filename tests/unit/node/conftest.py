@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from runner.node import patience as patience_module
-from runner.node.blobs import Container
-from runner.node.identity import SasCredential
-from runner.node.patience import Patience
-from runner.node.transport import Transport
+from runner.node.storage import limits as patience_module
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import Transport
+from runner.node.storage.identity import SasCredential
+from runner.node.storage.limits import RetryBudget
 from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
-from tests.unit.node.gang_task import GangTask
+from tests.unit.node.node_group_task import GangTask
 
 
 @pytest.fixture
@@ -23,7 +23,7 @@ def service() -> Iterator[FakeBlobs]:
 
 
 @pytest.fixture
-def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
+def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
     """A run over several nodes, whose agents end with the test."""
     made = GangTask(tmp_path, service)
     yield made
@@ -31,16 +31,18 @@ def gang(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
 
 
 @pytest.fixture
-def patience(monkeypatch: pytest.MonkeyPatch) -> Patience:
+def retry_budget(monkeypatch: pytest.MonkeyPatch) -> RetryBudget:
     """As patient as the agent's, with shorter waits in between."""
     monkeypatch.setattr(patience_module, "FIRST_DELAY_S", 0.005)
     monkeypatch.setattr(patience_module, "LONGEST_DELAY_S", 0.05)
-    return Patience(20.0)
+    return RetryBudget(20.0)
 
 
 @pytest.fixture
-def container(service: FakeBlobs, patience: Patience) -> Container:
-    return Container(Transport(service.url, SasCredential("sv=1&sig=s%2Bx"), patience, 60.0))
+def container(service: FakeBlobs, retry_budget: RetryBudget) -> ContainerClient:
+    return ContainerClient(
+        Transport(service.url, SasCredential("sv=1&sig=s%2Bx"), retry_budget, 60.0)
+    )
 
 
 @pytest.fixture

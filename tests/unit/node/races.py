@@ -12,8 +12,8 @@ from typing import Any, cast
 from urllib.parse import unquote
 from xml.sax.saxutils import escape
 
-from runner.node.blobs import Container
-from runner.node.transport import Answer, Transport
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import StorageResponse, Transport
 
 
 class Killed(BaseException):
@@ -176,9 +176,9 @@ class Process:
         self._body = body
         self.thread = threading.Thread(target=self._run, daemon=True)
 
-    def container(self, name: str) -> Container:
+    def container(self, name: str) -> ContainerClient:
         """The agent's own client of a container."""
-        return Container(cast("Transport", _Wire(self, f"{name}/", self._lives)))
+        return ContainerClient(cast("Transport", _Wire(self, f"{name}/", self._lives)))
 
     def revive(self) -> None:
         """Start again after a kill; what is left of the life before sends nothing any more."""
@@ -195,7 +195,9 @@ class Process:
         finally:
             self.race.leave(self)
 
-    def send(self, life: int, ask: Callable[[], tuple[int, dict[str, str], bytes]]) -> Answer:
+    def send(
+        self, life: int, ask: Callable[[], tuple[int, dict[str, str], bytes]]
+    ) -> StorageResponse:
         """One request: others may come first, it may be lost, and its sender may die of it."""
         race, random = self.race, self.race.random
         if life != self._lives:
@@ -210,7 +212,7 @@ class Process:
             status, headers, body = ask()
             tries += 1
         self._may_die()
-        return Answer(status, headers, body, tries)
+        return StorageResponse(status, headers, body, tries)
 
     def _may_die(self) -> None:
         if self.race.random.random() < self.race.kill:
@@ -235,7 +237,7 @@ class _Wire:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-    ) -> Answer:
+    ) -> StorageResponse:
         service, key = self._process.race.service, self._container + name
         return self._process.send(
             self._life, lambda: service.answer(method, key, query or {}, headers or {}, body)

@@ -9,30 +9,28 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from runner.node.attempts import RunBlobs, claim_attempt, write_end
-from runner.node.blobs import Container
-from runner.node.checkpoint import Checkpoint, CheckpointFile
-from runner.node.events import EventLog
-from runner.node.export import OutputFile
+from runner.node.agent.model_registration import AgentModelStore, register_model
+from runner.node.agent.outcome import commit_blocked
+from runner.node.agent.records import claim_attempt, commit_result, write_end, write_node_start
+from runner.node.agent.scheduled_group import fire
+from runner.node.agent.scheduled_run import with_run_id
+from runner.node.agent.settings import NodeSettings
+from runner.node.checkpoints.restore import CheckpointRestore
+from runner.node.distributed.rank_outputs import write_list
 from runner.node.failures import StageFailedError
-from runner.node.group_template import GroupAccess
-from runner.node.identity import SasCredential
-from runner.node.lines import LineQueue
-from runner.node.metrics import MetricLog, MetricsFile
-from runner.node.model_store import NodeModels
-from runner.node.node_blobs import NodeBlobs, write_node_start
-from runner.node.patience import Patience
-from runner.node.predecessors import commit_blocked
-from runner.node.rank_outputs import write_list
-from runner.node.redaction import Redactor
-from runner.node.registration import settle_model
-from runner.node.registry import Registry
-from runner.node.result import commit_result
-from runner.node.resume import Resume
-from runner.node.scheduled import with_run_id
-from runner.node.scheduled_group import fire
-from runner.node.settings import NodeSettings
-from runner.node.transport import Transport
+from runner.node.script.metrics import MetricLog, MetricsFileReader
+from runner.node.script.outputs import OutputFile
+from runner.node.script.redaction import Redactor
+from runner.node.script.shipper import LineQueue
+from runner.node.script.streams import EventLog
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import Transport
+from runner.node.storage.identity import SasCredential
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
+from runner.protocol.model_registry import ModelRegistry
+from runner.protocol.paths import NodeBlobs, RunBlobs
+from runner.protocol.schedules import GroupAccess
 from tests.unit.node.fake_blob import FakeBlobs
 
 NOW_TEXT = "2026-11-21T15:31:17.784871+00:00"
@@ -64,7 +62,7 @@ def _node(run_id: str) -> NodeSettings:
     )
 
 
-def _attempts(folder: Path, runs: Container, run_id: str) -> dict[str, str]:
+def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str]:
     """Two attempts: the first was lost with another node of the run, the second succeeded."""
     blobs, node = RunBlobs(run_id), _node(run_id)
     claim_attempt(runs, blobs, node, {"stdout": 0, "stderr": 0})
@@ -76,13 +74,13 @@ def _attempts(folder: Path, runs: Container, run_id: str) -> dict[str, str]:
     write_end(runs, blobs, 1, "lost", None, "command", checkpoint=None, message=lost)
     number = claim_attempt(runs, blobs, node, {"stdout": 120, "stderr": 7})
     (folder / "checkpoints").mkdir()
-    resume = Resume(
+    resume = CheckpointRestore(
         runs,
         blobs,
         folder=folder / "checkpoints",
         local=folder / "snapshots",
         events=EventLog(LineQueue()),
-        patience=Patience(20.0),
+        retry_budget=RetryBudget(20.0),
         check=lambda: None,
     )
     restored = resume.restore(number, None)
@@ -116,13 +114,13 @@ def _attempts(folder: Path, runs: Container, run_id: str) -> dict[str, str]:
     }
 
 
-def _checkpoint(run_id: str) -> Checkpoint:
+def _checkpoint(run_id: str) -> CheckpointManifest:
     def file(path: str, mtime_ns: int = 0, mode: int | None = None) -> CheckpointFile:
         sha256 = hashlib.sha256(CONTENTS[path]).hexdigest()
         blob = f"{run_id}/checkpoints/files/1/{sha256}"
         return CheckpointFile(path, len(CONTENTS[path]), sha256, blob, mtime_ns, mode)
 
-    return Checkpoint(
+    return CheckpointManifest(
         number=7,
         attempt=1,
         time=NOW_TEXT,
@@ -133,7 +131,7 @@ def _checkpoint(run_id: str) -> Checkpoint:
     )
 
 
-def _failures(runs: Container) -> dict[str, str]:
+def _failures(runs: ContainerClient) -> dict[str, str]:
     failed, blocked = "cats-20261121-143005-hhhh", "cats-20261121-143005-iiii"
     failure = StageFailedError("command", "CommandFailed", "the command ended with exit code 3", 3)
     failure.rank = 2
@@ -155,16 +153,16 @@ def _failures(runs: Container) -> dict[str, str]:
 
 
 def _models(
-    service: FakeBlobs, runs: Container, run_id: str, metadata: Callable[[str], bytes]
+    service: FakeBlobs, runs: ContainerClient, run_id: str, metadata: Callable[[str], bytes]
 ) -> dict[str, bytes]:
     """A version of a model, its aliases, and what the run says of its model."""
     result = json.loads(service.data(f"{run_id}/result.json"))
     service.put(f"{run_id}/{result['output']}model.keras", b"model")
-    settle_model(runs, None, RunBlobs(run_id), Redactor())
+    register_model(runs, None, RunBlobs(run_id), Redactor())
     problem = service.data(f"{run_id}/models/cats.json")
     text = json.dumps(json.loads(problem)["problem"]).encode()
-    settle_model(runs, runs, RunBlobs(run_id), Redactor())
-    registry = Registry(NodeModels(runs, runs), "cats")
+    register_model(runs, runs, RunBlobs(run_id), Redactor())
+    registry = ModelRegistry(AgentModelStore(runs, runs), "cats")
     registry.set_alias("production", 1)
     registry.set_alias("production", None)
     return {
@@ -176,7 +174,7 @@ def _models(
     }
 
 
-def _scheduled(service: FakeBlobs, runs: Container) -> dict[str, str]:
+def _scheduled(service: FakeBlobs, runs: ContainerClient) -> dict[str, str]:
     """What a firing of the client's two schedules writes."""
     place = {"RUNNER_SCHEDULE": "each-night/aaaaaaaa"}
     task = {"AZ_BATCH_JOB_ID": "each-night:job-1", "AZ_BATCH_TASK_ID": "run"}
@@ -218,7 +216,7 @@ def _lines(folder: Path) -> dict[str, bytes]:
         '{"name": "acc", "value": 1, "step": 5}\n{"step": 6, "a": true, "b": 2.5, "c": "x"}\n',
         encoding="utf-8",
     )
-    file = MetricsFile(path, metrics)
+    file = MetricsFileReader(path, metrics)
     file.poll(final=True)
     file.close()
     return {"events.jsonl": shipped, "metrics.jsonl": queue.peek()}
@@ -228,7 +226,9 @@ def render(
     folder: Path, service: FakeBlobs, run_id: str, metadata: Callable[[str], bytes]
 ) -> dict[str, bytes]:
     """All documents by file name. The run and the schedules were written by the client."""
-    runs = Container(Transport(service.url, SasCredential("sv=1&sig=s"), Patience(20.0), 60.0))
+    runs = ContainerClient(
+        Transport(service.url, SasCredential("sv=1&sig=s"), RetryBudget(20.0), 60.0)
+    )
     names = _attempts(folder, runs, run_id) | _failures(runs) | _scheduled(service, runs)
     return {
         **{file: service.data(blob) for file, blob in names.items()},

@@ -11,30 +11,26 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from runner.azure.blobs import BlobContainer
-from runner.azure.credentials import Connection
-from runner.core.code_archive import CodeArchive
-from runner.core.group import Group, group_blob
-from runner.core.plan import CodeRef, DataRef, RunInputs, RunPlan, RunRequest, plan_run
-from runner.core.recurrence import ScheduleSpec, plan_recurrence
-from runner.core.repeat import Repetition, choose_same_pool, plan_again
-from runner.core.run_document import run_document
-from runner.core.run_paths import RunPaths
-from runner.core.run_record import parse_run
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer
+from runner.core.planning.plan import CodeRef, DataRef, RunInputs, RunPlan, RunRequest, plan_run
+from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
+from runner.core.planning.run_document import run_document
+from runner.core.recipe.code_archive import CodeArchive
+from runner.core.schedules.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.states import TaskView
-from runner.flows.broken_off import submitting
-from runner.flows.cancel import cancel_run
-from runner.flows.group_plan import PreparedGroup
-from runner.flows.inputs import prepare_inputs
-from runner.flows.prepare import PreparedRun
-from runner.flows.run_index import index_run
-from runner.flows.schedule_creation import (
-    ScheduleRequest,
-    create_group_schedule,
-    create_schedule,
-)
+from runner.flows.runs.cancel import cancel_run
+from runner.flows.runs.documents import index_run
+from runner.flows.schedules.create import ScheduleRequest, create_group_schedule, create_schedule
+from runner.flows.submit.group import PreparedGroup
+from runner.flows.submit.inputs import prepare_inputs
+from runner.flows.submit.interrupted import submitting
+from runner.flows.submit.prepare import PreparedRun
+from runner.protocol.groups import RunGroup, group_blob
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import parse_run
+from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
 from tests.unit.node.fake_blob import FakeBlobs
-from tests.unit.runner.recipe_maker import load_text, outputs, pool, settings
 
 CREATED = datetime(2026, 11, 21, 14, 30, 5, 123456, tzinfo=UTC)
 KEYS = {"batch": "unused", "storage": base64.b64encode(b"k" * 64).decode()}
@@ -221,8 +217,8 @@ def _runs(client: Client) -> dict[str, str]:
     return {f"{name}.json": f"{run_id}/run.json" for name, run_id in names.items()}
 
 
-def _group(client: Client) -> Group:
-    return Group(
+def _group(client: Client) -> RunGroup:
+    return RunGroup(
         group_id=GROUP_ID,
         name="nightly",
         created=CREATED,
@@ -236,7 +232,7 @@ def _group(client: Client) -> Group:
     )
 
 
-def _members(client: Client, group: Group) -> dict[str, RunPlan]:
+def _members(client: Client, group: RunGroup) -> dict[str, RunPlan]:
     """The plans of a group's runs."""
     first, second = group.runs.values()
     before = {"kind": "run", "run_id": first, "path": None}
@@ -274,8 +270,8 @@ def _schedules(client: Client) -> dict[str, str]:
     }
     with (
         patch("secrets.choice", lambda options: options[0]),
-        patch("runner.azure.schedules.get_schedule", lambda *_: None),
-        patch("runner.azure.schedules.create_schedule", lambda *_: None),
+        patch("runner.azure.batch.schedules.get_schedule", lambda *_: None),
+        patch("runner.azure.batch.schedules.create_schedule", lambda *_: None),
     ):
         create_schedule(
             client.connection,
@@ -302,8 +298,8 @@ def _cancel(client: Client) -> dict[str, str]:
     """The outcome of a run that was cancelled while it waited."""
     record = parse_run(client.runs.read(f"{RUN_ID}/run.json") or b"", RUN_ID)
     with (
-        patch("runner.flows.cancel.get_task", lambda *_: TaskView("active")),
-        patch("runner.flows.cancel.terminate_task", lambda *_: None),
+        patch("runner.flows.runs.cancel.get_task", lambda *_: TaskView("active")),
+        patch("runner.flows.runs.cancel.terminate_task", lambda *_: None),
     ):
         cancel_run(client.connection, record)
     return {"result-cancelled.json": f"{RUN_ID}/result.json"}

@@ -10,26 +10,29 @@ from typing import Any
 
 import pytest
 
-from runner.core.group import Group, parse_group
-from runner.core.metrics import MetricPoint, parse_metric_line
-from runner.core.run_record import (
+from runner.protocol.checkpoints import (
+    CheckpointBlobs,
+    CheckpointFile,
+    CheckpointManifest,
+    parse_checkpoint,
+)
+from runner.protocol.events import StageEvent, parse_event_line
+from runner.protocol.groups import RunGroup, parse_group
+from runner.protocol.metrics import MetricPoint, parse_metric_line
+from runner.protocol.models import parse_aliases, parse_version, parse_version_summary
+from runner.protocol.results import (
     AttemptEnd,
     AttemptStart,
-    Origin,
     OutputFile,
+    RunOrigin,
     RunRecord,
     RunResult,
-    StageEvent,
     parse_attempt_end,
     parse_attempt_start,
-    parse_event_line,
     parse_result,
     parse_run,
 )
-from runner.node.checkpoint import Checkpoint, CheckpointBlobs, CheckpointFile, parse_checkpoint
-from runner.node.data import DataFile
-from runner.node.model_documents import parse_aliases, parse_summary, parse_version
-from runner.node.run_spec import CheckpointRule, ResumeFrom, RunSpec, parse_run_spec
+from runner.protocol.run_spec import CheckpointRule, DataFile, ResumeFrom, RunSpec, parse_run_spec
 from tests.unit.protocol.clients_documents import CREATED, GROUP_ID, RUN_ID
 from tests.unit.protocol.documents import ATTEMPTED, GOLDEN, NOW, OLD, render
 
@@ -75,7 +78,7 @@ def test_client_reads_every_field_of_a_run() -> None:
 
 def test_client_reads_what_a_run_repeats_and_its_nodes() -> None:
     resumed = parse_run(golden("run-resume.json"), "")
-    assert (resumed.origin, resumed.nodes) == (Origin("resume", RUN_ID), 2)
+    assert (resumed.origin, resumed.nodes) == (RunOrigin("resume", RUN_ID), 2)
     member = parse_run(golden("run-in-group.json"), "")
     assert (member.group, member.after) == (
         GROUP_ID,
@@ -282,7 +285,7 @@ def test_manifest_of_a_checkpoint_is_read() -> None:
     abc = hashlib.sha256(b"abc").hexdigest()
     files = f"{ATTEMPTED}/checkpoints/files/1/"
     body = golden("checkpoint-manifest.json")
-    assert parse_checkpoint(body, CheckpointBlobs(ATTEMPTED), 7) == Checkpoint(
+    assert parse_checkpoint(body, CheckpointBlobs(ATTEMPTED), 7) == CheckpointManifest(
         number=7,
         attempt=1,
         time=NOW_TEXT,
@@ -299,7 +302,7 @@ def test_manifest_of_a_checkpoint_is_read() -> None:
 def test_manifest_of_the_first_version_is_read() -> None:
     body = golden("old-checkpoint-manifest.json")
     blob = f"{OLD_ID}/checkpoints/files/1/{'1' * 64}"
-    assert parse_checkpoint(body, CheckpointBlobs(OLD_ID), 2) == Checkpoint(
+    assert parse_checkpoint(body, CheckpointBlobs(OLD_ID), 2) == CheckpointManifest(
         number=2,
         attempt=1,
         time="2026-11-01T12:00:30+00:00",
@@ -311,7 +314,7 @@ def test_manifest_of_the_first_version_is_read() -> None:
 
 def test_client_reads_groups_of_a_submission_and_of_a_schedule() -> None:
     prepare, merge = (f"nightly-{task}-20261121-143005" for task in ("prepare", "merge"))
-    assert parse_group(golden("group.json"), GROUP_ID) == Group(
+    assert parse_group(golden("group.json"), GROUP_ID) == RunGroup(
         group_id=GROUP_ID,
         name="nightly",
         created=CREATED,
@@ -343,7 +346,7 @@ def test_documents_of_models_are_read() -> None:
         "production": {"version": None, "applied": 1},
     }
     summary = golden("model-summary.txt").decode().strip().removeprefix("x-ms-meta-summary=")
-    assert parse_summary(summary) == {
+    assert parse_version_summary(summary) == {
         "format": 1,
         "run_id": ATTEMPTED,
         "created": NOW_TEXT,

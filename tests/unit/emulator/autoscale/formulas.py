@@ -7,18 +7,18 @@ from datetime import UTC, datetime
 
 from batch_emulator.autoscale.dialect import DEFAULT, Dialect
 from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
-from batch_emulator.autoscale.samples import PERIOD, History
+from batch_emulator.autoscale.samples import PERIOD, SampleHistory
 from batch_emulator.autoscale.values import Timestamp
 
 NOW = datetime(2026, 1, 5, 9, 30, tzinfo=UTC)  # a Monday
 
 
-def history(count: int, **metrics: Sequence[float] | float) -> History:
+def history(count: int, **metrics: Sequence[float] | float) -> SampleHistory:
     """`count` samples up to now; the newest two (now - 30 s, now) are not visible yet.
 
     A list gives the last values that are visible, a number every value.
     """
-    made = History()
+    made = SampleHistory()
     newest = Timestamp.of(NOW).ticks
     for age in range(count - 1, -1, -1):
         values: dict[str, float] = {}
@@ -32,14 +32,14 @@ def history(count: int, **metrics: Sequence[float] | float) -> History:
 
 
 def run(
-    text: str, samples: History | None = None, dialect: Dialect = DEFAULT, now: datetime = NOW
+    text: str, samples: SampleHistory | None = None, dialect: Dialect = DEFAULT, now: datetime = NOW
 ) -> Evaluation:
     """An evaluation on a pool that wants 4 dedicated and 1 spot node."""
-    inputs = Inputs(samples or History(), now, 4, 1, lambda: 0.25, dialect)
+    inputs = Inputs(samples or SampleHistory(), now, 4, 1, lambda: 0.25, dialect)
     return evaluate(text, inputs)
 
 
-def value(text: str, samples: History | None = None, dialect: Dialect = DEFAULT) -> str:
+def value(text: str, samples: SampleHistory | None = None, dialect: Dialect = DEFAULT) -> str:
     """What an expression comes to, as results show it, or the detail of the problem."""
     done = run(f"x = {text};", samples, dialect)
     if done.problem is not None:

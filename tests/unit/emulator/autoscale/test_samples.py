@@ -9,7 +9,7 @@ import statistics
 import pytest
 
 from batch_emulator.autoscale.dialect import DEFAULT, STRICT
-from batch_emulator.autoscale.samples import KEPT, PERIOD, History
+from batch_emulator.autoscale.samples import KEPT, PERIOD, SampleHistory
 from batch_emulator.autoscale.values import Timestamp
 from tests.unit.emulator.autoscale.formulas import NOW, history, run, value
 
@@ -71,7 +71,7 @@ def test_a_young_pool_has_no_samples_and_formulas_go_on() -> None:
 
 
 def test_missing_samples_lower_the_percentage() -> None:
-    gap = History()
+    gap = SampleHistory()
     newest = Timestamp.of(NOW).ticks
     for age in range(40, 0, -1):
         if not 10 <= age < 20:
@@ -107,7 +107,7 @@ def test_sums_and_extremes_of_windows_are_those_of_their_samples() -> None:
 
 def test_steady_day_is_as_if_each_sample_had_been_taken() -> None:
     now, day = Timestamp.of(NOW).ticks, {"$ActiveTasks": 3, "$CPUPercent": 0.25}
-    taken, steady = History(), History.steady(now, day)
+    taken, steady = SampleHistory(), SampleHistory.steady(now, day)
     for age in range(KEPT - 1, -1, -1):
         taken.take(now - age * PERIOD, day)
     for _ in range(200):  # the oldest blocks go

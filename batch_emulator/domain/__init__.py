@@ -1,0 +1,3 @@
+"""What a Batch account is and how it changes: entities, errors and transitions. Start in
+`model`, then `account`.
+"""

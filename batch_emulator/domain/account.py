@@ -1,0 +1,357 @@
+"""The account in memory: its entities, quotas and addresses, what has to be written, what is due
+when.
+
+Linux answers on all of them without set-up; macOS only on 127.0.0.1 until the others are
+added to its loopback interface.
+"""
+
+from __future__ import annotations
+
+import heapq
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from batch_emulator.autoscale.dialect import DEFAULT, Dialect
+from batch_emulator.domain.events import Events
+from batch_emulator.domain.eviction_trace import TraceEntry
+from batch_emulator.domain.model import (
+    Execution,
+    Job,
+    JobSchedule,
+    Json,
+    Node,
+    Pool,
+    Task,
+    UsageKey,
+    key_of,
+)
+
+_ADDRESSES = 256 * 254  # 127.N.0.1 to 127.N.253.255, the second number being the emulator's
+_FIRST_ADDRESS = 2  # 127.0.0.1 is everybody's
+
+
+class LoopbackAddresses:
+    """Hands out the addresses of one emulator; another on the same machine has another network.
+
+    `network` is 0 to 255, the second number of the addresses.
+    """
+
+    def __init__(self, network: int = 0) -> None:
+        self._network = network
+        self._taken: set[int] = set()
+        self._next = _FIRST_ADDRESS
+
+    def take(self) -> str:
+        """An address that no node has; when all are taken they are given out again."""
+        for _ in range(_ADDRESSES):
+            number = self._next
+            self._next = number + 1 if number + 1 < _ADDRESSES else _FIRST_ADDRESS
+            if number not in self._taken:
+                break
+        else:
+            number = _FIRST_ADDRESS
+        self._taken.add(number)
+        return f"127.{self._network}.{number >> 8}.{number & 255}"
+
+    def keep(self, address: str) -> None:
+        """The address was given out before a restart."""
+        self._taken.add(_address_number(address))
+
+    def free(self, address: str) -> None:
+        """The node is gone."""
+        self._taken.discard(_address_number(address))
+
+
+def _address_number(address: str) -> int:
+    third, fourth = address.split(".")[2:]
+    return int(third) * 256 + int(fourth)
+
+
+_EPOCH = datetime(1, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Effect: start the process of an execution."""
+
+    execution: Execution
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """Effect: end the process of an execution; `hard` leaves it no time and uploads nothing."""
+
+    execution: Execution
+    hard: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SetUpNode:
+    """Effect: a node has booted; make its folders and what the pool wants on it.
+
+    Answered by `transitions.nodes.set_up`, at once or when that work is done.
+    """
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteNodeFolder:
+    """Effect: a node is gone, so is its disk."""
+
+    pool_id: str
+    node_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTaskFolder:
+    """Effect: a task (or, with `task_id` None, a whole job) is deleted, so are its files."""
+
+    pool_id: str
+    node_id: str
+    job_id: str
+    task_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class SweepTasks:
+    """Effect: delete the directories of tasks whose retention is over."""
+
+
+@dataclass(frozen=True, slots=True)
+class FreeTasks:
+    """Effect: set further tasks free that waited; `transitions.dependencies.free`, a bit later."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class EraseTasks:
+    """Effect: forget the tasks of a job being deleted, bit by bit; then `transitions.jobs.forget`.
+
+    Until then the job is deleting, as seen from outside without tasks.
+    """
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitRetention:
+    """Effect: a node goes when no task on it is retained; answered by `retained_nodes.answer`."""
+
+    node: Node
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """What is due when the retention of some task is over."""
+
+
+Effect = (
+    SweepTasks | FreeTasks | EraseTasks | AwaitRetention | Start | Kill | SetUpNode
+    | DeleteNodeFolder | DeleteTaskFolder
+)  # fmt: skip
+
+
+Timed = Node | Pool | Job | JobSchedule | Sweep
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRun:
+    """Samples that are alike: `count` of them, 30 seconds apart; `first` in ticks."""
+
+    pool: str
+    first: int
+    count: int
+    values: dict[str, float]
+
+
+@dataclass(slots=True)
+class Journal:
+    """What must be written before anybody is told: entities by key; None stands for a deletion."""
+
+    pools: dict[str, Pool | None] = field(default_factory=dict[str, "Pool | None"])
+    nodes: dict[tuple[str, str], Node | None] = field(
+        default_factory=dict[tuple[str, str], "Node | None"]
+    )
+    jobs: dict[str, Job | None] = field(default_factory=dict[str, "Job | None"])
+    schedules: dict[str, JobSchedule | None] = field(
+        default_factory=dict[str, "JobSchedule | None"]
+    )
+    usage: dict[UsageKey, float | None] = field(default_factory=dict[UsageKey, "float | None"])
+    tasks: dict[tuple[str, str], Task | None] = field(
+        default_factory=dict[tuple[str, str], "Task | None"]
+    )
+    new_tasks: list[tuple[Task, Json]] = field(default_factory=list[tuple[Task, Json]])
+    bodies: list[tuple[Task, Json]] = field(default_factory=list[tuple[Task, Json]])
+    samples: list[SampleRun] = field(default_factory=list[SampleRun])
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to write."""
+        entities = self.pools or self.nodes or self.jobs or self.tasks or self.schedules
+        return not (entities or self.new_tasks or self.bodies or self.samples or self.usage)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What this account may hold; None is no limit. Cores are counted over all pools."""
+
+    dedicated_cores: int | None = None
+    spot_cores: int | None = None
+    boot_s: float = 1.0
+    seed: int | None = None
+    autoscale: Dialect = DEFAULT
+    pools: int | None = None
+    active_jobs: int | None = None  # and job schedules
+    eviction_rate: float = 0.0  # evictions of a spot node in an hour
+    notice_s: float = 30.0  # docs: Scheduled Events, Preempt
+    capacity_away_s: float = 0.0  # how long an evicted node stays away, in the mean
+    trace: tuple[TraceEntry, ...] = ()
+
+
+class Account:
+    """The one mutable object. Transitions change it, `decide` reads it, the store writes it."""
+
+    def __init__(self, name: str, limits: Limits | None = None, network: int = 0) -> None:
+        self.name = name
+        self.limits = limits or Limits()
+        self.pools: dict[str, Pool] = {}
+        self.jobs: dict[str, Job] = {}
+        self.preemptible: dict[str, Job] = {}  # with allowTaskPreemption
+        self.schedules: dict[str, JobSchedule] = {}
+        self.usage: dict[UsageKey, float] = {}
+        self.executions: dict[str, Execution] = {}
+        self.journal = Journal()
+        self.effects: list[Effect] = []
+        self.events = Events()
+        self.addresses = LoopbackAddresses(network)
+        self.random = random.Random(self.limits.seed)  # noqa: S311 - ids and evictions, no secrets
+        self._root = self.random.getrandbits(64)
+        # set where packages and certificates are known; raises Fault for a pool that names others
+        self.check_references: Callable[[Json], None] = lambda _pool: None
+        self.dirty_pools: dict[str, Pool] = {}
+        self.dirty_jobs: dict[str, Job] = {}
+        self.dirty_schedules: dict[str, JobSchedule] = {}
+        self.timers: list[tuple[datetime, int, Timed]] = []
+        self.sweep_due: datetime | None = None
+        self._order = 0
+        self._etag = 0
+
+    def next_order(self) -> int:
+        """A number larger than all before, also across restarts once the store was read."""
+        self._order += 1
+        return self._order
+
+    def token(self) -> str:
+        """Twelve hexadecimal digits for an id; the same in the same order for the same seed."""
+        return f"{self.random.getrandbits(48):012x}"
+
+    def go_on(self, now: datetime) -> None:
+        """After a restart: what was given out before is not given out again, whatever the seed."""
+        if self.limits.seed is not None:
+            self.random = self.draw("restart", now.isoformat())
+
+    def draw(self, *words: str) -> random.Random:
+        """Chance of one thing's own: the same for a seed whatever else happens in between."""
+        return random.Random("/".join((str(self._root), *words)))  # noqa: S311
+
+    def seen(self, order: int, etag: int) -> None:
+        """Account for numbers that were given out before a restart."""
+        self._order = max(self._order, order)
+        self._etag = max(self._etag, etag)
+
+    def next_etag(self, now: datetime) -> int:
+        """An entity tag: like the service's, 100 ns ticks since year 1, and never given twice."""
+        delta = now - _EPOCH
+        ticks = (delta.days * 86400 + delta.seconds) * 10_000_000 + delta.microseconds * 10
+        self._etag = max(self._etag + 1, ticks)
+        return self._etag
+
+    def pool_of(self, job: Job) -> Pool | None:
+        """The pool that the job's tasks run on, when it exists."""
+        return self.pools.get(key_of(job.pool_id))
+
+    def save_pool(self, pool: Pool) -> None:
+        """The pool changed: write it, and let the scheduler look at it."""
+        if self.pools.get(pool.key) is pool:  # what is gone is not written again
+            self.journal.pools[pool.key] = pool
+            self.dirty_pools[pool.key] = pool
+
+    def save_node(self, node: Node) -> None:
+        """The node changed: write it, and let the scheduler look at its pool."""
+        if node.pool.nodes.get(node.key) is not node:
+            return
+        self.journal.nodes[(node.pool.key, node.key)] = node
+        self.dirty_pools[node.pool.key] = node.pool
+        if node.open and node.free_slots > 0:
+            node.pool.available[node.key] = node
+        else:
+            node.pool.available.pop(node.key, None)
+
+    def save_job(self, job: Job) -> None:
+        """The job changed: write it, and let the scheduler look at it."""
+        if not job.erasing:  # its row goes first
+            self.journal.jobs[job.key] = job
+        self.wake_job(job)
+
+    def wake_job(self, job: Job) -> None:
+        """Let the scheduler look at the job and its pool."""
+        self.dirty_jobs[job.key] = job
+        schedule = self.schedules.get(job.schedule_key)
+        if schedule is not None:
+            self.dirty_schedules[schedule.key] = schedule
+        pool = self.pool_of(job)
+        if pool is not None:
+            self.dirty_pools[pool.key] = pool
+
+    def save_schedule(self, schedule: JobSchedule) -> None:
+        """The schedule changed: write it, and let the scheduler look at it."""
+        if self.schedules.get(schedule.key) is schedule:
+            self.journal.schedules[schedule.key] = schedule
+            self.dirty_schedules[schedule.key] = schedule
+
+    def save_task(self, task: Task) -> None:
+        """The task changed: write it."""
+        self.journal.tasks[(task.job.key, task.key)] = task
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the scheduler has something to look at."""
+        return bool(self.dirty_jobs or self.dirty_pools or self.dirty_schedules)
+
+    def forget_dirty(self) -> None:
+        """The scheduler has looked at everything."""
+        self.dirty_jobs.clear()
+        self.dirty_pools.clear()
+        self.dirty_schedules.clear()
+
+    def at(self, due: datetime, entity: Timed) -> None:
+        """Have the scheduler look at the entity when `due` has come."""
+        heapq.heappush(self.timers, (due, self.next_order(), entity))
+
+    def due(self, now: datetime) -> Iterator[Timed]:
+        """Entities whose time has come, in no order; changes nothing. Costs only what is due."""
+        waiting = [0]
+        while waiting:
+            index = waiting.pop()
+            if index < len(self.timers) and self.timers[index][0] <= now:
+                yield self.timers[index][2]
+                waiting += (2 * index + 1, 2 * index + 2)
+
+    def forget_due(self, now: datetime) -> None:
+        """Drop the timers that `due` yields."""
+        while self.timers and self.timers[0][0] <= now:
+            heapq.heappop(self.timers)
+
+    def take_effects(self) -> list[Effect]:
+        """What must be done outside, in order; the caller does it."""
+        effects, self.effects = self.effects, []
+        return effects
+
+    def take_journal(self) -> Journal:
+        """What must be written; the caller writes it."""
+        journal, self.journal = self.journal, Journal()
+        return journal

@@ -1,0 +1,244 @@
+"""Applications of the account and the packages that are their versions: files of the data dir.
+
+In Azure the resource manager makes them; here the admin API does, and the data plane lists
+them. A package is a zip file and is not looked into before a node unpacks it, as in the
+service.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import shutil
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from batch_emulator.domain.faults import Fault, bad_property
+from batch_emulator.domain.model import Json, key_of
+from batch_emulator.domain.values import time_of, time_text
+
+MAX_PACKAGE_BYTES = 16 * 1024**3  # [S]
+# docs: letters, digits, hyphen and underscore; versions may have periods too
+_ID = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_VERSION = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_INCOMING = ".incoming"
+_RECORD = "application.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """One version of an application. `revision` counts how often its zip was replaced."""
+
+    application: str
+    version: str
+    stored: datetime
+    revision: int
+    zip: Path
+
+    @property
+    def folder_name(self) -> str:
+        """Id, version and minute of storing, as seen on nodes of the service."""
+        again = f"-{self.revision}" if self.revision else ""  # [S]
+        return f"{self.application}{self.version}{self.stored:%Y-%m-%d-%H-%M}{again}"
+
+
+@dataclass(slots=True)
+class Application:
+    """An application with its versions by key."""
+
+    id: str
+    display_name: str | None = None
+    default_version: str | None = None
+    allow_updates: bool = True
+    versions: dict[str, Package] = field(default_factory=dict[str, Package])
+
+    def summary(self) -> Json:
+        """The application as the data plane shows it; its name is the id when it has none [S]."""
+        versions = [package.version for _, package in sorted(self.versions.items())]
+        return {"id": self.id, "displayName": self.display_name or self.id, "versions": versions}
+
+
+class Applications:
+    """Finds, stores and deletes packages below one folder; all of it is on disk when it returns."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._by_key: dict[str, Application] = {}
+        shutil.rmtree(folder / _INCOMING, ignore_errors=True)
+        for record in sorted(folder.glob(f"*/{_RECORD}")):
+            application = _application(json.loads(record.read_text()), record.parent)
+            self._by_key[key_of(application.id)] = application
+
+    def sorted(self) -> Iterator[tuple[str, Application]]:
+        """Applications that have a version, by key."""
+        return ((key, one) for key, one in sorted(self._by_key.items()) if one.versions)
+
+    def require(self, application_id: str) -> Application:
+        """The application of that id. Raises Fault."""
+        found = self._by_key.get(key_of(application_id))
+        if found is None:
+            raise Fault("ApplicationNotFound")
+        return found
+
+    def find(self, reference: Mapping[str, Any]) -> Package | None:
+        """The package that an `applicationPackageReference` means, in its newest form."""
+        application = self._by_key.get(key_of(short_id(reference)))
+        if application is None:
+            return None
+        version = reference.get("version") or application.default_version
+        return application.versions.get(key_of(version)) if version else None
+
+    def check(self, references: Iterable[Mapping[str, Any]]) -> None:
+        """Refuse references that cannot be satisfied, as adding a pool does. Raises Fault."""
+        for reference in references:
+            if self.find(reference) is None:
+                values = {"ApplicationPackageReference": reference_text(reference)}
+                raise Fault("InvalidApplicationPackageReferences", values)
+
+    def change(self, application_id: str, body: Json) -> Application:
+        """Make an application, or change its name, default version and whether it is fixed."""
+        application = self._by_key.get(key_of(application_id)) or Application(_id(application_id))
+        default: Any = body.get("defaultVersion", application.default_version)
+        if default and key_of(str(default)) not in application.versions:
+            raise bad_property("defaultVersion", default, "the application has no such version")
+        application.default_version = default
+        application.display_name = body.get("displayName", application.display_name)
+        application.allow_updates = body.get("allowUpdates", application.allow_updates) is not False
+        self._save(application)
+        return application
+
+    async def store(
+        self, application_id: str, version: str, chunks: AsyncIterator[bytes], now: datetime
+    ) -> Package:
+        """Store a package, or replace it; makes the application. Raises Fault."""
+        application = self._by_key.get(key_of(application_id)) or Application(_id(application_id))
+        if not _VERSION.fullmatch(version):
+            raise bad_property("version", version, "1 to 64 letters, digits, '-', '_' and '.'")
+        _refuse_fixed(application, version)
+        incoming = self._folder / _INCOMING / uuid4().hex
+        incoming.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            await _write(incoming, chunks)
+            # meanwhile somebody may have deleted it, or stored the same version
+            known = self._by_key.get(key_of(application_id))
+            application = known or Application(_id(application_id))
+            _refuse_fixed(application, version)
+            return self._put(application, version, incoming, now)
+        finally:
+            incoming.unlink(missing_ok=True)
+
+    def _put(
+        self, application: Application, version: str, zip_file: Path, now: datetime
+    ) -> Package:
+        key = key_of(version)
+        old = application.versions.get(key)
+        revision = 0 if old is None else old.revision + 1
+        target = self._home(application) / _zip_name(key, revision)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        zip_file.rename(target)
+        package = Package(application.id, version, now, revision, target)
+        application.versions[key] = package
+        self._save(application)
+        if old is not None:
+            old.zip.unlink(missing_ok=True)
+        return package
+
+    def delete(self, application_id: str, version: str | None) -> None:
+        """Delete a version, or (None) the application. Raises Fault."""
+        application = self.require(application_id)
+        if version is None:
+            _refuse_fixed(application, *application.versions)
+            del self._by_key[key_of(application.id)]
+            (self._home(application) / _RECORD).unlink()
+            shutil.rmtree(self._home(application), ignore_errors=True)
+            return
+        package = application.versions.get(key_of(version))
+        if package is None:
+            raise Fault("ResourceNotFound")
+        _refuse_fixed(application, version)
+        del application.versions[key_of(version)]
+        if key_of(application.default_version or "") == key_of(version):
+            application.default_version = None  # docs
+        self._save(application)
+        package.zip.unlink(missing_ok=True)
+
+    def _home(self, application: Application) -> Path:
+        return self._folder / key_of(application.id)
+
+    def _save(self, application: Application) -> None:
+        record = {
+            "id": application.id,
+            "displayName": application.display_name,
+            "defaultVersion": application.default_version,
+            "allowUpdates": application.allow_updates,
+            "versions": [
+                {"version": one.version, "stored": time_text(one.stored), "revision": one.revision}
+                for one in application.versions.values()
+            ],
+        }
+        home = self._home(application)
+        home.mkdir(parents=True, exist_ok=True)
+        new = home / f"{_RECORD}.new"
+        with new.open("w") as file:
+            json.dump(record, file)
+            file.flush()
+            os.fsync(file.fileno())
+        new.rename(home / _RECORD)
+        self._by_key[key_of(application.id)] = application
+
+
+def short_id(reference: Mapping[str, Any]) -> str:
+    """The id of the application, which pools may give as an id of the resource manager (docs)."""
+    return str(reference["applicationId"]).rpartition("/")[2]
+
+
+def reference_text(reference: Mapping[str, Any]) -> str:
+    """How errors of the service name a reference."""
+    version = reference.get("version")
+    return f"{short_id(reference)}:{version}" if version else short_id(reference)
+
+
+def _id(application_id: str) -> str:
+    if not _ID.fullmatch(application_id):
+        raise bad_property("id", application_id, "1 to 64 letters, digits, '-' and '_'")
+    return application_id
+
+
+def _refuse_fixed(application: Application, *versions: str) -> None:
+    known = any(key_of(version) in application.versions for version in versions)
+    if known and not application.allow_updates:
+        raise Fault("OperationInvalidForCurrentState", {"Reason": "allowUpdates is false"})
+
+
+def _zip_name(key: str, revision: int) -> str:
+    return f"v-{key}-{revision}.zip"
+
+
+def _application(record: Json, home: Path) -> Application:
+    application = Application(
+        record["id"], record["displayName"], record["defaultVersion"], record["allowUpdates"]
+    )
+    for one in record["versions"]:
+        key, revision = key_of(one["version"]), int(one["revision"])
+        stored, zip_file = time_of(one["stored"]), home / _zip_name(key, revision)
+        package = Package(application.id, one["version"], stored, revision, zip_file)
+        application.versions[key] = package
+    return application
+
+
+async def _write(target: Path, chunks: AsyncIterator[bytes]) -> None:
+    size = 0
+    with await asyncio.to_thread(target.open, "wb") as file:
+        async for chunk in chunks:
+            size += len(chunk)
+            if size > MAX_PACKAGE_BYTES:
+                raise Fault("RequestBodyTooLarge", {"MaxLimit": str(MAX_PACKAGE_BYTES)})
+            await asyncio.to_thread(file.write, chunk)
+        file.flush()
+        await asyncio.to_thread(os.fsync, file.fileno())

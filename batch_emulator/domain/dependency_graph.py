@@ -1,0 +1,210 @@
+"""Who waits for whom in one job: tasks by the key of their id, without knowing more of them.
+
+A waiting task watches one parent that is not satisfied yet, picked at random among them. Only the
+end of that one has it looked at again, so a completion costs as much as it changes: a task that
+depends on N others is looked at some log N times. Ranges stay intervals, however long they are.
+Thousands may watch the same parent: they are looked at some at a time (`free`).
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import islice
+
+_NUMBER = re.compile(r"-?[0-9]+")
+_LONGEST_ID = 64
+
+
+@dataclass(frozen=True, slots=True)
+class TaskDependencies:
+    """What a task depends on: keys of ids, and inclusive ranges of ids that are integers."""
+
+    ids: tuple[str, ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
+
+
+class IntegerRanges:
+    """A set of integers as sorted runs without gaps."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._ends: list[int] = []  # inclusive
+
+    def __contains__(self, number: int) -> bool:
+        """Whether it is in the set."""
+        return self.next_missing(number) != number
+
+    def next_missing(self, number: int) -> int:
+        """The smallest integer from `number` on that is not in the set."""
+        index = bisect_right(self._starts, number) - 1
+        inside = index >= 0 and number <= self._ends[index]
+        return self._ends[index] + 1 if inside else number
+
+    def add(self, number: int) -> None:
+        """Put it in, joining its neighbours."""
+        if number in self:
+            return
+        index = bisect_left(self._starts, number)
+        before = index > 0 and self._ends[index - 1] == number - 1
+        after = index < len(self._starts) and self._starts[index] == number + 1
+        if before and after:
+            self._ends[index - 1] = self._ends.pop(index)
+            del self._starts[index]
+        elif before:
+            self._ends[index - 1] = number
+        elif after:
+            self._starts[index] = number
+        else:
+            self._starts.insert(index, number)
+            self._ends.insert(index, number)
+
+    def remove(self, number: int) -> None:
+        """Take it out, leaving what is on either side."""
+        if number not in self:
+            return
+        index = bisect_right(self._starts, number) - 1
+        start, end = self._starts[index], self._ends[index]
+        rest = [(a, b) for a, b in ((start, number - 1), (number + 1, end)) if a <= b]
+        self._starts[index : index + 1] = [a for a, _ in rest]
+        self._ends[index : index + 1] = [b for _, b in rest]
+
+
+@dataclass(slots=True, eq=False)
+class _RangeGroup:
+    """Tasks that need exactly the same."""
+
+    needs: TaskDependencies
+    tasks: dict[str, None] = field(default_factory=dict[str, None])
+    watched: str | int | None = None  # None while it is to be looked at again
+
+
+class DependencyGraph:
+    """The tasks of a job that wait, and those that satisfy who depends on them."""
+
+    def __init__(self) -> None:
+        self._satisfied: set[str] = set()
+        self._numbers = IntegerRanges()
+        self._groups: dict[TaskDependencies, _RangeGroup] = {}
+        self._group_of: dict[str, _RangeGroup] = {}
+        self._watching: dict[str | int, dict[_RangeGroup, None]] = {}
+        self._stirred: dict[_RangeGroup, None] = {}  # what they watched has come
+        self._random = random.Random(0)  # noqa: S311 - what is picked first decides nothing
+
+    @property
+    def stirred(self) -> bool:
+        """Whether `free` has something to look at."""
+        return bool(self._stirred)
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait."""
+        return len(self._group_of)
+
+    def add(self, task: str, needs: TaskDependencies) -> bool:
+        """A new task depends on others; whether it has to wait for one of them."""
+        group = self._groups.get(needs)
+        if group is None:
+            unmet = self._unmet(needs)
+            if unmet is None:
+                return False
+            group = self._groups[needs] = _RangeGroup(needs)
+            self._watch(group, unmet)
+        group.tasks[task] = None
+        self._group_of[task] = group
+        return True
+
+    def forget(self, task: str) -> None:
+        """A waiting task is gone or ended."""
+        group = self._group_of.pop(task, None)
+        if group is not None:
+            del group.tasks[task]
+            if not group.tasks:
+                self._drop(group)
+
+    def satisfy(self, task: str) -> None:
+        """A task completed so that those that depend on it may run, which `free` tells."""
+        number = _number(task)
+        self._satisfied.add(task)
+        groups = self._watching.pop(task, {})
+        if number is not None:
+            self._numbers.add(number)
+            groups |= self._watching.pop(number, {})
+        for group in groups:
+            group.watched = None
+        self._stirred |= groups
+
+    def free(self, limit: int) -> list[str]:
+        """Tasks that need wait no more, after looking at so many tasks or groups at most."""
+        freed: list[str] = []
+        while self._stirred and limit > 0:
+            group = next(iter(self._stirred))
+            unmet = self._unmet(group.needs)
+            if unmet is not None:
+                del self._stirred[group]
+                self._watch(group, unmet)
+                limit -= 1
+                continue
+            for child in list(islice(group.tasks, limit)):
+                self.forget(child)
+                freed.append(child)
+                limit -= 1
+        return freed
+
+    def _watch(self, group: _RangeGroup, parent: str | int) -> None:
+        group.watched = parent
+        self._watching.setdefault(parent, {})[group] = None
+
+    def _drop(self, group: _RangeGroup) -> None:
+        del self._groups[group.needs]
+        if group.watched is None:
+            del self._stirred[group]
+            return
+        watchers = self._watching[group.watched]
+        del watchers[group]
+        if not watchers:
+            del self._watching[group.watched]
+
+    def revoke(self, task: str) -> None:
+        """The task runs again or is gone: whoever still waits needs it anew."""
+        if task not in self._satisfied:
+            return
+        self._satisfied.discard(task)
+        number = _number(task)
+        if number is not None and self._satisfied.isdisjoint(_spellings(number)):
+            self._numbers.remove(number)
+
+    def restore(self, satisfied: Iterable[str]) -> None:
+        """The satisfied tasks of a job that is read from disk, before anybody waits."""
+        for task in satisfied:
+            self.satisfy(task)
+
+    def _unmet(self, needs: TaskDependencies) -> str | int | None:
+        count = len(needs.ids)
+        first = self._random.randrange(count) if count else 0
+        for index in range(count):
+            task = needs.ids[(first + index) % count]
+            if task not in self._satisfied:
+                return task
+        for start, end in needs.ranges:
+            for number in (self._random.randint(start, end), start):
+                missing = self._numbers.next_missing(number)
+                if missing <= end:
+                    return missing
+        return None
+
+
+def _number(task: str) -> int | None:
+    """`4`, `04` and `004` are the same member of a range (docs: task id ranges)."""
+    return int(task) if _NUMBER.fullmatch(task) else None
+
+
+def _spellings(number: int) -> Iterable[str]:
+    signs = ("", "-") if number == 0 else ("-",) if number < 0 else ("",)
+    digits = str(abs(number))
+    for sign in signs:
+        for zeros in range(_LONGEST_ID - len(digits) - len(sign) + 1):
+            yield f"{sign}{'0' * zeros}{digits}"

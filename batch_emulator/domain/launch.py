@@ -1,0 +1,227 @@
+"""What the account asks the executor to run, and the outcome, failure and resource usage that it
+reports.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(slots=True)
+class ResourceUsage:
+    """Time in seconds, of one attempt or of many together; operations are system calls."""
+
+    user_s: float = 0.0
+    kernel_s: float = 0.0
+    wall_s: float = 0.0
+    read_ops: int = 0
+    write_ops: int = 0
+    read_bytes: int = 0
+    write_bytes: int = 0
+    peak_bytes: int = 0  # the most memory that one process had
+
+    def add(self, other: ResourceUsage) -> None:
+        """Count another one in."""
+        self.user_s += other.user_s
+        self.kernel_s += other.kernel_s
+        self.wall_s += other.wall_s
+        self.read_ops += other.read_ops
+        self.write_ops += other.write_ops
+        self.read_bytes += other.read_bytes
+        self.write_bytes += other.write_bytes
+        self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
+
+    def record(self) -> list[Any]:
+        """As it lies on disk."""
+        times = (self.user_s, self.kernel_s, self.wall_s)  # astuple copies deeply: 10 us a task
+        counts = (self.read_ops, self.write_ops, self.read_bytes, self.write_bytes, self.peak_bytes)
+        return [*(round(seconds, 6) for seconds in times), *counts]
+
+
+def usage_from(record: list[Any] | None) -> ResourceUsage | None:
+    """What `record` wrote."""
+    return None if record is None else ResourceUsage(*record)
+
+
+USER_ERROR = "usererror"
+SERVER_ERROR = "servererror"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchSpec:
+    """One execution of one command line on a node.
+
+    `key` is unique per execution ("job/task/attempt"). `environment` is complete: nothing else is
+    added but what the executor passes through from its own environment. Resource files go to
+    `resource_dir`, by default the working directory. What a command that `holds` leaves running
+    lives until it is released, if the command succeeds; one that `continues` adds to the
+    stdout.txt and stderr.txt of such a command.
+    """
+
+    key: str
+    root_dir: Path
+    task_dir: Path
+    working_dir: Path
+    command_line: str
+    environment: Mapping[str, str]
+    resource_files: tuple[Mapping[str, Any], ...] = ()
+    output_files: tuple[Mapping[str, Any], ...] = ()
+    wall_clock_s: float | None = None
+    prepare: Callable[[], Awaitable[Mapping[str, str]]] | None = None  # adds to the environment
+    resource_dir: Path | None = None
+    holds: bool = False
+    continues: bool = False
+    container: ContainerSpec | None = None  # where the command runs, instead of on the node
+
+
+@dataclass(frozen=True, slots=True)
+class FailureInfo:
+    """A `failureInfo`: category as the wire spells it, details as (name, value) pairs."""
+
+    category: str
+    code: str
+    message: str
+    details: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionOutcome:
+    """How an execution ended; `retryable` only when it counts towards maxTaskRetryCount."""
+
+    exit_code: int | None
+    failure: FailureInfo | None
+    retryable: bool
+    usage: ResourceUsage | None = field(default=None, compare=False)
+
+
+class ExecutionError(Exception):
+    """A stage before or after the process failed; carries the failureInfo."""
+
+    def __init__(self, failure: FailureInfo) -> None:
+        super().__init__(f"{failure.code}: {failure.message}")
+        self.failure = failure
+
+
+DISK_FULL = "DiskFull"  # of a node, too
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+def exit_code_failure() -> FailureInfo:
+    """A non-zero exit: the only failure that counts towards maxTaskRetryCount."""
+    message = "The task exited with an exit code representing a failure"
+    details = (("Message", message), ("AdditionalErrorCode", "FailureExitCode"))
+    return FailureInfo(USER_ERROR, "FailureExitCode", message, details)
+
+
+def ended_by_request() -> FailureInfo:
+    """Someone terminated the task, its job or its pool."""
+    return FailureInfo(USER_ERROR, "TaskEnded", "Task Was Ended by User Request")
+
+
+def ended_by_wall_clock(limit_s: float) -> FailureInfo:
+    """The task ran longer than maxWallClockTime."""
+    message = "Task was ended because it exceeded its maxWallClockTime"
+    return FailureInfo(
+        USER_ERROR, "TaskEnded", message, (("MaxWallClockTimeSeconds", f"{limit_s:g}"),)
+    )
+
+
+def ended_by_node_loss() -> FailureInfo:
+    """The node went away under the task; the service runs such a task again."""
+    return FailureInfo(SERVER_ERROR, "TaskEnded", "The node on which the task ran was lost")
+
+
+def command_not_found(command_line: str, program: str, why: str) -> FailureInfo:
+    """The program of the command line does not exist on the node."""
+    details = (("Message", why), ("Program", program), ("CommandLine", command_line))
+    return FailureInfo(
+        USER_ERROR, "CommandProgramNotFound", "The specified command program is not found", details
+    )
+
+
+def command_launch_failed(command_line: str, why: str) -> FailureInfo:
+    """The command line cannot be parsed or its program cannot be executed."""
+    details = (("Message", why), ("CommandLine", command_line))
+    return FailureInfo(
+        USER_ERROR, "CommandLaunchFailed", "The specified command could not be launched", details
+    )
+
+
+def disk_full(path: str) -> FailureInfo:
+    """The node ran out of disk space."""
+    return FailureInfo(
+        SERVER_ERROR,
+        DISK_FULL,
+        "There is not enough disk space on the node",
+        (("FilePath", path),),
+    )
+
+
+def directory_failure(path: str, err: OSError) -> FailureInfo:
+    """A folder of the task could not be made."""
+    return _disk_failure("ResourceDirectoryCreateFailed", "Failed to create a directory", path, err)
+
+
+def create_failure(path: str, err: OSError) -> FailureInfo:
+    """A file of the task could not be created."""
+    return _disk_failure("ResourceFileCreateFailed", "Failed to create a resource file", path, err)
+
+
+def write_failure(path: str, err: OSError) -> FailureInfo:
+    """A file of the task could not be written."""
+    return _disk_failure("ResourceFileWriteFailed", "Failed to write a resource file", path, err)
+
+
+def _disk_failure(code: str, message: str, path: str, err: OSError) -> FailureInfo:
+    if err.errno in _NO_SPACE:
+        return disk_full(path)
+    details = (("FilePath", path), ("Message", err.strerror or str(err)))
+    return FailureInfo(SERVER_ERROR, code, message, details)
+
+
+def container_failure(code: str, message: str, *details: tuple[str, str]) -> FailureInfo:
+    """Return a failure of a task's container or a pool's images, all of the user's category.
+
+    Source: Azure/Batch#4 (read 2026-11-21).
+    """
+    return FailureInfo(USER_ERROR, code, message, details)
+
+
+@dataclass(frozen=True, slots=True)
+class RegistryCredentials:
+    """A registry that asks for credentials; `server` has no scheme."""
+
+    server: str
+    username: str
+    password: str
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMount:
+    """A folder of the node, at the same path in the container."""
+
+    path: Path
+    read_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerSpec:
+    """What a task's containerSettings ask for, on the node that it runs on.
+
+    `data_dir` is the emulator's: its containers are found by it after a crash. An empty `command`
+    runs what the image says; `working_dir` None stands for the image's.
+    """
+
+    image: str
+    command: tuple[str, ...]
+    run_options: tuple[str, ...]
+    environment: Mapping[str, str]
+    mounts: tuple[ContainerMount, ...]
+    working_dir: Path | None
+    registries: tuple[RegistryCredentials, ...]
+    node_root: Path
+    data_dir: Path

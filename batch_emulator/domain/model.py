@@ -1,0 +1,490 @@
+"""The entities of a Batch account: pools, nodes, jobs, job schedules, tasks and executions, with
+their states.
+
+Ids keep their spelling and are compared without case: dictionaries are keyed by `key_of(id)`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from batch_emulator.autoscale.samples import SampleHistory
+from batch_emulator.domain.dependency_graph import DependencyGraph
+from batch_emulator.domain.launch import ExecutionOutcome, ResourceUsage
+
+
+class PoolState(StrEnum):
+    """`state` of a pool."""
+
+    ACTIVE = "active"
+    DELETING = "deleting"
+
+
+class AllocationState(StrEnum):
+    """`allocationState` of a pool."""
+
+    STEADY = "steady"
+    RESIZING = "resizing"
+    STOPPING = "stopping"
+
+
+class NodeState(StrEnum):
+    """`state` of a node."""
+
+    CREATING = "creating"
+    STARTING = "starting"
+    WAITING_FOR_START_TASK = "waitingforstarttask"
+    START_TASK_FAILED = "starttaskfailed"
+    IDLE = "idle"
+    RUNNING = "running"
+    REBOOTING = "rebooting"
+    REIMAGING = "reimaging"
+    OFFLINE = "offline"
+    UNUSABLE = "unusable"
+    UNKNOWN = "unknown"
+    PREEMPTED = "preempted"
+    LEAVING_POOL = "leavingpool"
+    UPGRADING_OS = "upgradingos"
+    DEALLOCATING = "deallocating"
+    DEALLOCATED = "deallocated"
+
+
+class JobState(StrEnum):
+    """`state` of a job."""
+
+    ACTIVE = "active"
+    DISABLING = "disabling"
+    DISABLED = "disabled"
+    ENABLING = "enabling"
+    TERMINATING = "terminating"
+    COMPLETED = "completed"
+    DELETING = "deleting"
+
+
+class TaskState(StrEnum):
+    """`state` of a task."""
+
+    ACTIVE = "active"
+    PREPARING = "preparing"
+    RUNNING = "running"
+    COMPLETED = "completed"
+
+
+@dataclass(frozen=True, slots=True)
+class EvictionNotice:
+    """The announcement that a spot node will be taken away, as Scheduled Events shows it."""
+
+    event_id: str
+    not_before: datetime
+    why: str
+
+
+@dataclass(slots=True, eq=False)
+class MultiInstance:
+    """The instances of a multi-instance task; `members` are those of the current attempt.
+
+    `subtasks` are wire objects of instances 1 and up, with `place` (pool id, node id) instead of
+    nodeInfo; they outlive the attempt. `end` is the natural end that decides what becomes of the
+    task, `primary` how the application command ended, asked to or not.
+    """
+
+    size: int
+    members: list[Execution] = field(default_factory=list["Execution"])
+    waiting: set[int] = field(default_factory=set[int])  # whose coordination command is not done
+    left: int = 0
+    coordinated: bool = False
+    end: ExecutionOutcome | None = None
+    primary: ExecutionOutcome | None = None
+    subtasks: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
+
+
+Json = dict[str, Any]
+UsageKey = tuple[str, str, datetime]  # pool id, VM size, start of the interval
+
+
+def part(body: Json, name: str) -> Json:
+    """A nested object of a body, empty when it is absent."""
+    return body.get(name) or {}
+
+
+def parts(body: Json, name: str) -> list[Json]:
+    """A list of objects in a body, empty when it is absent."""
+    return body.get(name) or []
+
+
+def cores_of(vm_size: str) -> int:
+    """Cores of a VM size by its name (Standard_NC6s_v3 has 6), 1 where it tells none [S]."""
+    match = re.search(r"standard_[a-z]+(\d+)", vm_size.lower())
+    return max(1, int(match.group(1))) if match else 1
+
+
+def key_of(entity_id: str) -> str:
+    """The form in which ids are compared (case-insensitive and case-preserving)."""
+    return entity_id.lower()
+
+
+class ExecutionKind(StrEnum):
+    """What an execution runs."""
+
+    START = "start"
+    PREPARATION = "preparation"
+    RELEASE = "release"
+    TASK = "task"
+
+
+class Stop(StrEnum):
+    """Why an execution is ended from outside; decides what becomes of its task."""
+
+    TERMINATE = "terminate"  # the task completes with failureInfo TaskEnded
+    REQUEUE = "requeue"  # asked for by the user: back to active, counted
+    LOST = "lost"  # the node went away: back to active, not counted
+    DISCARD = "discard"  # the task itself is being deleted
+    GROUP = "group"  # another instance of the same multi-instance task ended, and with it all
+
+
+@dataclass(slots=True, eq=False)
+class Execution:
+    """One process on a node, running, about to, or waiting for the job preparation task."""
+
+    key: str
+    kind: ExecutionKind
+    node: Node
+    job: Job | None = None
+    task: Task | None = None
+    body: Json = field(default_factory=dict[str, Any])
+    slots: int = 0
+    stop: Stop | None = None
+    instance: int = 0  # of a multi-instance task: 0 is the primary
+
+    @property
+    def coordinating(self) -> bool:
+        """Whether it runs (or is about to run) a coordination command."""
+        group = None if self.task is None else self.task.group
+        return group is not None and (self.instance > 0 or not group.coordinated)
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementWishes:
+    """What a task wants of a node beyond slots. Only a job manager task has more than a wish."""
+
+    node: str | None = None  # key of the node it had better run on
+    manager: bool = False
+    exclusive: bool = False
+    dedicated: bool = False
+    ends_job: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class Task:
+    """A task in the few fields that change; its body lies in SQLite, finished ones entirely."""
+
+    job: Job
+    id: str
+    slots: int
+    created: datetime
+    modified: datetime
+    etag: int
+    order: int
+    state_time: datetime
+    state: TaskState = TaskState.ACTIVE
+    previous: TaskState | None = None
+    previous_time: datetime | None = None
+    retry_count: int = 0
+    last_retry: datetime | None = None
+    requeue_count: int = 0
+    last_requeue: datetime | None = None
+    start: datetime | None = None
+    end: datetime | None = None
+    exit_code: int | None = None
+    failure: Json | None = None
+    result: str | None = None
+    place: tuple[str, str] | None = None  # pool id, node id of the current or last attempt
+    execution: Execution | None = None
+    blocked: bool = False  # waits for tasks that it depends on
+    satisfies: bool = False  # completed so that tasks that depend on it may run
+    wants: PlacementWishes | None = None
+    used: ResourceUsage | None = None  # by all its attempts
+    expires: datetime | None = None  # when the directory of a completed task may be deleted
+    group: MultiInstance | None = None  # of a multi-instance task
+    container: Json | None = None  # of the current or last attempt, as the wire shows it
+
+    @property
+    def key(self) -> str:
+        """The form of the id that is compared."""
+        return self.id.lower()
+
+    @property
+    def lane(self) -> int:
+        """Which queue of the job it waits in: by slots, below 0 by the number of its instances.
+
+        A job manager task has its own.
+        """
+        if self.group is not None:
+            return -self.group.size
+        return 0 if self.wants is not None and self.wants.manager else self.slots
+
+    @property
+    def exclusive(self) -> bool:
+        """Whether it wants a node for itself."""
+        return self.wants is not None and self.wants.exclusive
+
+    @property
+    def instances(self) -> int:
+        """How many nodes it runs on; $ActiveTasks counts these (docs: autoscale)."""
+        return 1 if self.group is None else self.group.size
+
+    @property
+    def executions(self) -> list[Execution]:
+        """What runs of it now."""
+        if self.group is not None:
+            return self.group.members
+        return [] if self.execution is None else [self.execution]
+
+
+@dataclass(slots=True, eq=False)
+class JobNodeVisit:
+    """What a job's preparation and release tasks did on one node; both infos are wire objects."""
+
+    pool_id: str
+    node_id: str
+    state: str = "none"  # none, running, ready, failed
+    preparation: Json | None = None
+    release: Json | None = None
+    waiting: list[Execution] = field(default_factory=list[Execution])
+
+
+@dataclass(slots=True)
+class Counts:
+    """Tasks (or their slots) of a job by state; preparing tasks count as running."""
+
+    active: int = 0
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """A job. `spec` is the body as the client gave it, unknown properties included."""
+
+    id: str
+    spec: Json
+    created: datetime
+    modified: datetime
+    etag: int
+    order: int
+    state_time: datetime
+    state: JobState = JobState.ACTIVE
+    previous: JobState | None = None
+    previous_time: datetime | None = None
+    ended: datetime | None = None
+    terminate_reason: str | None = None
+    scheduling_error: Json | None = None
+    pool_id: str = ""
+    priority: int = 0
+    max_parallel: int = -1
+    deadline: datetime | None = None
+    released: bool = False
+    moved: bool = False  # it was of another pool once: nodes there may have folders of it
+    erasing: bool = False  # while deleting: its tasks are being forgotten, nobody sees them
+    tasks: Counts = field(default_factory=Counts)
+    slots: Counts = field(default_factory=Counts)
+    live: dict[str, Task] = field(default_factory=dict[str, Task])
+    queues: dict[int, OrderedDict[str, Task]] = field(
+        default_factory=dict[int, OrderedDict[str, Task]]
+    )
+    executions: dict[str, Execution] = field(default_factory=dict[str, Execution])
+    visits: dict[str, JobNodeVisit] = field(default_factory=dict[str, JobNodeVisit])
+    dependencies: DependencyGraph | None = None  # with usesTaskDependencies
+
+    @property
+    def key(self) -> str:
+        """The form of the id that is compared."""
+        return self.id.lower()
+
+    @property
+    def ready(self) -> int:
+        """Active tasks whose dependencies are satisfied: `$ActiveTasks` counts these (docs)."""
+        return self.tasks.active - (self.dependencies.waiting if self.dependencies else 0)
+
+    @property
+    def schedule_key(self) -> str:
+        """The key of the schedule that made the job, empty for a job of a user's."""
+        return self.key.rpartition(":")[0]
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """A node: a folder with slots. `due` is when its current state ends by itself.
+
+    `next_state` is what it goes into when nothing runs on it any more; `lives` counts the machines
+    it has been, since a spot node that comes back keeps its id. `away_s` is how long a preempted
+    one stays away, None while there is no capacity for it.
+    """
+
+    id: str
+    pool: Pool
+    dedicated: bool
+    number: int
+    allocated: datetime
+    state: NodeState
+    state_time: datetime
+    address: str = ""
+    due: datetime | None = None
+    booted: datetime | None = None
+    billed_since: datetime | None = None
+    scheduling: bool = True
+    next_state: NodeState | None = None
+    keeps_data: bool = False  # leaves or restarts only when no task on it is retained
+    used_slots: int = 0
+    used: ResourceUsage = field(default_factory=ResourceUsage)  # by its tasks
+    tasks_run: int = 0
+    tasks_succeeded: int = 0
+    start_task: Json | None = None
+    start_info: Json | None = None
+    errors: list[Json] = field(default_factory=list[Json])
+    users: dict[str, Json] = field(default_factory=dict[str, Json])
+    lives: int = 0
+    evict_at: datetime | None = None
+    notice: EvictionNotice | None = None
+    away_s: float | None = 0.0
+    recent: list[tuple[str, str, int]] = field(
+        default_factory=list[tuple[str, str, int]]
+    )  # job id, task id, instance
+    executions: dict[str, Execution] = field(default_factory=dict[str, Execution])
+
+    @property
+    def key(self) -> str:
+        """The form of the id that is compared."""
+        return self.id.lower()
+
+    @property
+    def free_slots(self) -> int:
+        """Slots that a task could take now."""
+        return self.pool.slots_per_node - self.used_slots
+
+    @property
+    def open(self) -> bool:
+        """Whether tasks may be sent to it."""
+        return (
+            self.state in (NodeState.IDLE, NodeState.RUNNING)
+            and self.scheduling
+            and self.next_state is None
+        )
+
+
+@dataclass(slots=True, eq=False)
+class PoolAutoscaling:
+    """Automatic scaling of a pool; samples are taken whether it is on or not."""
+
+    sample_due: datetime
+    sampling: bool = False  # a timer is set for the next sample
+    values: dict[str, float] | None = None  # of the metrics, when they were looked at last
+    history: SampleHistory = field(default_factory=SampleHistory)
+    due: datetime | None = None  # the next evaluation, None while scaling is off
+    enabled: datetime | None = None  # the last request to enable it
+    run: Json | None = None  # the last evaluation, as the wire shows it
+
+
+@dataclass(slots=True, eq=False)
+class Pool:
+    """A pool. `spec` is the body as the client gave it, unknown properties included."""
+
+    id: str
+    spec: Json
+    created: datetime
+    modified: datetime
+    etag: int
+    state_time: datetime
+    allocation_time: datetime
+    state: PoolState = PoolState.ACTIVE
+    allocation: AllocationState = AllocationState.STEADY
+    dedicated_target: int = 0
+    spot_target: int = 0
+    resize_timeout: str = "PT15M"
+    resize_deadline: datetime | None = None
+    resize_errors: list[Json] = field(default_factory=list[Json])
+    deallocation: str = "requeue"
+    slots_per_node: int = 1
+    pack: bool = False
+    spot_capacity: int | None = None
+    traced: int = 0
+    nodes: dict[str, Node] = field(default_factory=dict[str, Node])
+    used: ResourceUsage = field(default_factory=ResourceUsage)  # on nodes that are gone
+    core_s: list[float] = field(default_factory=lambda: [0.0, 0.0])  # theirs, dedicated and spot
+    available: dict[str, Node] = field(default_factory=dict[str, Node])
+    waiting: dict[str, Job] = field(default_factory=dict[str, Job])
+    autoscale: PoolAutoscaling = field(init=False)
+
+    def __post_init__(self) -> None:
+        """A new pool is sampled from its creation on."""
+        self.autoscale = PoolAutoscaling(self.created)
+
+    @property
+    def key(self) -> str:
+        """The form of the id that is compared."""
+        return self.id.lower()
+
+    @property
+    def runs_groups(self) -> bool:
+        """Whether multi-instance tasks can run on it; elsewhere they stay active (MPI page)."""
+        return bool(self.spec.get("enableInterNodeCommunication")) and self.slots_per_node == 1
+
+    def target(self, *, dedicated: bool) -> int:
+        """How many nodes of one price class are wanted."""
+        return self.dedicated_target if dedicated else self.spot_target
+
+
+class ScheduleState(StrEnum):
+    """`state` of a job schedule."""
+
+    ACTIVE = "active"
+    DISABLED = "disabled"
+    TERMINATING = "terminating"
+    COMPLETED = "completed"
+    DELETING = "deleting"
+
+
+@dataclass(slots=True, eq=False)
+class JobSchedule:
+    """A job schedule. `spec` is the body as the client gave it, unknown properties included.
+
+    `next_run` is when the next job is due, None when there will be none.
+    """
+
+    id: str
+    spec: Json
+    created: datetime
+    modified: datetime
+    etag: int
+    state_time: datetime
+    state: ScheduleState = ScheduleState.ACTIVE
+    previous: ScheduleState | None = None
+    previous_time: datetime | None = None
+    ended: datetime | None = None
+    next_run: datetime | None = None
+    last_run: datetime | None = None
+    runs: int = 0
+    pool_id: str = ""  # the auto pool that all its jobs share
+    alarm: datetime | None = None  # when the scheduler looks at it again
+
+    @property
+    def key(self) -> str:
+        """The form of the id that is compared."""
+        return self.id.lower()
+
+    @property
+    def recent_job(self) -> str:
+        """The id of the newest job, empty before the first. Its form is our choice [S]."""
+        return f"{self.id}:job-{self.runs}" if self.runs else ""
+
+
+def job_folder(job_id: str) -> str:
+    """Where a job lies below the root of a node; of `schedule:job-2` in its schedule's folder."""
+    owner, _, run = job_id.partition(":")
+    return f"workitems/{owner}/{run or 'job-1'}"

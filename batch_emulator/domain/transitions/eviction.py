@@ -1,0 +1,184 @@
+"""Spot evictions: a notice, then the machine goes with its disk, and perhaps comes back.
+
+Batch itself promises no notice; the machine sees one through Scheduled Events (VM docs).
+While it runs, the node gets tasks as before [S]: the service does not know of it.
+"""
+
+from __future__ import annotations
+
+import math
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from batch_emulator.domain.account import Account
+from batch_emulator.domain.eviction_trace import TraceEntry
+from batch_emulator.domain.faults import Fault
+from batch_emulator.domain.model import EvictionNotice, Node, NodeState, Pool, Stop
+from batch_emulator.domain.transitions import nodes
+
+
+def evictable(node: Node) -> bool:
+    """Whether it is a spot node with a machine that nobody has claimed yet."""
+    return not node.dedicated and node.notice is None and node.state not in nodes.WITHOUT_MACHINE
+
+
+def trace_due(account: Account, pool: Pool, now: datetime) -> bool:
+    """Return True when the next entry of the trace is due."""
+    entry = _next(account, pool)
+    return entry is not None and _time(pool, entry) <= now
+
+
+def begin_trace(account: Account, pool: Pool, now: datetime) -> None:
+    """Follow the trace of a pool that was added or read from disk.
+
+    What an earlier trace said of its capacity is over when there is no trace any more.
+    """
+    if not account.limits.trace and pool.spot_capacity is not None:
+        for node in waiting(pool):
+            node.due = now
+            account.at(now, node)
+        pool.spot_capacity = None
+        account.save_pool(pool)
+    while trace_due(account, pool, now):
+        follow_trace(account, pool, now)
+    _watch(account, pool)
+
+
+def _watch(account: Account, pool: Pool) -> None:
+    entry = _next(account, pool)
+    if entry is not None:
+        account.at(_time(pool, entry), pool)
+
+
+def _next(account: Account, pool: Pool) -> TraceEntry | None:
+    entries = [entry for entry in account.limits.trace if entry.concerns(pool.key)]
+    return entries[pool.traced] if pool.traced < len(entries) else None
+
+
+def _time(pool: Pool, entry: TraceEntry) -> datetime:
+    return pool.created + timedelta(seconds=entry.time_s)
+
+
+def require_evictable(node: Node) -> None:
+    """Refuse to evict what cannot be evicted. Raises Fault."""
+    if node.dedicated:
+        reason = "it is a dedicated node; only spot nodes are evicted"
+        raise Fault("OperationNotValidOnNode", {"NodeId": node.id, "Reason": reason})
+    if not evictable(node):
+        reason = "it is being evicted already" if node.notice else f"it is {node.state.value}"
+        raise Fault("OperationInvalidForCurrentState", {"NodeId": node.id, "Reason": reason})
+
+
+def pick(account: Account, pool: Pool, count: int) -> list[Node]:
+    """So many spot nodes of the pool (fewer when there are fewer), by chance [S]."""
+    candidates = [node for node in pool.nodes.values() if evictable(node)]
+    candidates.sort(key=lambda node: node.number)
+    return account.random.sample(candidates, min(count, len(candidates)))
+
+
+def evict(
+    account: Account,
+    node: Node,
+    now: datetime,
+    *,
+    why: str,
+    notice_s: float | None = None,
+    away_s: float | None = None,
+) -> None:
+    """Give notice, or take the node away at once when there is none."""
+    node.evict_at = None
+    node.away_s = _away_s(account, node) if away_s is None else away_s
+    notice_s = account.limits.notice_s if notice_s is None else notice_s
+    if notice_s <= 0:
+        preempt(account, node, now, why)
+        return
+    event_id = UUID(int=account.random.getrandbits(128), version=4)
+    node.notice = EvictionNotice(str(event_id).upper(), now + timedelta(seconds=notice_s), why)
+    account.at(node.notice.not_before, node)
+    account.events.add(now, "node.notice", f"{node.pool.id}/{node.id}", "preempt", why)
+    account.save_node(node)
+
+
+def _away_s(account: Account, node: Node) -> float:
+    mean = account.limits.capacity_away_s
+    if mean <= 0:
+        return 0.0
+    return account.draw("away", node.pool.key, str(node.number), str(node.lives)).expovariate(
+        1 / mean
+    )
+
+
+def preempt(account: Account, node: Node, now: datetime, why: str) -> None:
+    """The machine goes: its processes are killed, its tasks run again elsewhere, uncounted."""
+    if node.state in nodes.WITHOUT_MACHINE or node.pool.nodes.get(node.key) is not node:
+        return
+    node.notice = node.evict_at = None
+    account.events.add(now, "node.evict", f"{node.pool.id}/{node.id}", "preempted", why)
+    nodes.drain_into(account, node, NodeState.PREEMPTED, Stop.LOST, now)
+
+
+def come_back(account: Account, node: Node, now: datetime) -> None:
+    """Get another machine for a preempted node, or wait until there is capacity."""
+    away = node.state is NodeState.PREEMPTED and node.pool.nodes.get(node.key) is node
+    due = node.due is not None and node.due <= now
+    if not away or not (due or _waits(node)):
+        return
+    node.due = None
+    if has_room(account, node.pool):
+        nodes.create(account, node, now)
+    else:
+        node.away_s = None
+        account.save_node(node)
+
+
+def apply_due(account: Account, node: Node, why: str, now: datetime) -> None:
+    """A notice is over, or (`rate`) the time of an eviction by chance has come."""
+    if node.notice is not None and node.notice.not_before <= now:
+        preempt(account, node, now, node.notice.why)
+    elif node.evict_at is not None and node.evict_at <= now:
+        node.evict_at = None
+        account.save_node(node)
+        if evictable(node):
+            evict(account, node, now, why=why)
+
+
+def follow_trace(account: Account, pool: Pool, now: datetime) -> None:
+    """Do what the next entry of the trace says, and wait for the one after it."""
+    entry = _next(account, pool)
+    if entry is None or _time(pool, entry) > now or account.pools.get(pool.key) is not pool:
+        return
+    pool.traced += 1
+    if entry.capacity is not None:
+        pool.spot_capacity = entry.capacity
+    count = -room(pool) if entry.capacity is not None else (entry.evict or 0)
+    for node in pick(account, pool, max(0, int(count))):
+        evict(account, node, now, why="trace", notice_s=entry.notice_s)
+    account.save_pool(pool)
+    _watch(account, pool)
+
+
+def _waits(node: Node) -> bool:
+    """Whether it is preempted, and back as soon as there is capacity."""
+    return node.state is NodeState.PREEMPTED and node.away_s is None and node.next_state is None
+
+
+def waiting(pool: Pool) -> list[Node]:
+    """The preempted nodes that are back as soon as there is capacity, by number."""
+    if pool.spot_capacity is None:
+        return []
+    return sorted(filter(_waits, pool.nodes.values()), key=lambda node: node.number)
+
+
+def room(pool: Pool) -> float:
+    """How many more spot nodes there is capacity for; negative when some must go."""
+    if pool.spot_capacity is None:
+        return math.inf
+    return pool.spot_capacity - sum(
+        not node.dedicated and node.notice is None and node.state not in nodes.WITHOUT_MACHINE
+        for node in pool.nodes.values()
+    )
+
+
+def has_room(account: Account, pool: Pool) -> bool:
+    """Whether a preempted node of the pool can come back."""
+    return account.pools.get(pool.key) is pool and room(pool) > 0

@@ -1,0 +1,185 @@
+"""Changing the state of one entity: times, entity tag, counts and queues kept together."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from datetime import datetime
+
+from batch_emulator.domain.account import Account, Kill
+from batch_emulator.domain.model import (
+    Execution,
+    ExecutionKind,
+    Job,
+    JobSchedule,
+    JobState,
+    Node,
+    NodeState,
+    ScheduleState,
+    Stop,
+    Task,
+    TaskState,
+)
+from batch_emulator.domain.transitions import metering
+
+
+def set_node(account: Account, node: Node, state: NodeState, now: datetime) -> None:
+    """Move a node to another state."""
+    if node.state is not state:
+        node.state = state
+        node.state_time = now
+        account.events.add(now, "node.state", f"{node.pool.id}/{node.id}", state.value)
+        metering.meter(account, node, now)
+    account.save_node(node)
+
+
+def settle_node(account: Account, node: Node, now: datetime) -> None:
+    """A node that can work is running while a task holds slots, else idle (or offline)."""
+    if node.state in (NodeState.IDLE, NodeState.RUNNING):
+        busy = any(e.kind is ExecutionKind.TASK for e in node.executions.values())
+        idle = NodeState.IDLE if node.scheduling else NodeState.OFFLINE
+        set_node(account, node, NodeState.RUNNING if busy else idle, now)
+
+
+def set_job(account: Account, job: Job, state: JobState, now: datetime) -> None:
+    """Move a job to another state; its last modification is now."""
+    if job.state is not state:
+        job.previous, job.previous_time = job.state, job.state_time
+        job.state, job.state_time = state, now
+        account.events.add(now, "job.state", job.id, state.value)
+    touch_job(account, job, now)
+    refresh_queue(account, job)
+
+
+def touch_job(account: Account, job: Job, now: datetime) -> None:
+    """The job itself (not one of its tasks) was modified."""
+    job.modified = now
+    job.etag = account.next_etag(now)
+    account.save_job(job)
+
+
+def set_schedule(
+    account: Account, schedule: JobSchedule, state: ScheduleState, now: datetime
+) -> None:
+    """Move a job schedule to another state; its last modification is now."""
+    if schedule.state is not state:
+        schedule.previous, schedule.previous_time = schedule.state, schedule.state_time
+        schedule.state, schedule.state_time = state, now
+        account.events.add(now, "schedule.state", schedule.id, state.value)
+    touch_schedule(account, schedule, now)
+
+
+def touch_schedule(account: Account, schedule: JobSchedule, now: datetime) -> None:
+    """The schedule itself (not one of its jobs) was modified."""
+    schedule.modified = now
+    schedule.etag = account.next_etag(now)
+    account.save_schedule(schedule)
+
+
+def set_task(account: Account, task: Task, state: TaskState, now: datetime) -> None:
+    """Move a task to another state, into or out of its job's queue and memory."""
+    _count(task, -1)
+    if task.state is not state:
+        task.previous, task.previous_time = task.state, task.state_time
+        task.state, task.state_time = state, now
+        account.events.add(now, "task.state", f"{task.job.id}/{task.id}", state.value)
+    _count(task, +1)
+    touch_task(account, task, now)
+    job = task.job
+    if state is TaskState.ACTIVE:
+        job.live[task.key] = task
+        enqueue(account, task, first=True)
+    else:
+        dequeue(account, task)
+    if state is TaskState.COMPLETED:
+        job.live.pop(task.key, None)
+        account.wake_job(job)
+
+
+def touch_task(account: Account, task: Task, now: datetime) -> None:
+    """The task was modified."""
+    task.modified = now
+    task.etag = account.next_etag(now)
+    account.save_task(task)
+
+
+def count_new(task: Task) -> None:
+    """A task appeared (was added, or read from disk)."""
+    _count(task, +1)
+
+
+def count_gone(task: Task) -> None:
+    """A task was deleted."""
+    _count(task, -1)
+
+
+def _count(task: Task, by: int) -> None:
+    name, tasks, slots = _bucket(task), task.job.tasks, task.job.slots
+    setattr(tasks, name, getattr(tasks, name) + by)
+    setattr(slots, name, getattr(slots, name) + by * task.slots)
+
+
+def _bucket(task: Task) -> str:
+    if task.state is TaskState.ACTIVE:
+        return "active"
+    if task.state is TaskState.COMPLETED:
+        return "succeeded" if task.result == "success" else "failed"
+    return "running"
+
+
+def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
+    """Put an active task in its job's queue; one that comes back goes to the front [S]."""
+    if task.blocked:
+        return
+    job = task.job
+    lane, key = task.lane, task.key
+    queue = job.queues.get(lane)
+    if queue is None:
+        queue = job.queues[lane] = OrderedDict()
+    queue[key] = task
+    if first:
+        queue.move_to_end(key, last=False)
+    refresh_queue(account, job)
+
+
+def dequeue(account: Account, task: Task) -> None:
+    """Take a task out of its job's queue, when it is there."""
+    queue = task.job.queues.get(task.lane)
+    if queue is not None and queue.pop(task.key, None) is not None and not queue:
+        del task.job.queues[task.lane]
+        refresh_queue(account, task.job)
+
+
+def refresh_queue(account: Account, job: Job) -> None:
+    """Keep the job among those its pool may take tasks from, or not."""
+    pool = account.pool_of(job)
+    if pool is None:
+        return
+    if job.state is JobState.ACTIVE and job.queues:
+        pool.waiting[job.key] = job
+        account.dirty_pools[pool.key] = pool
+    else:
+        pool.waiting.pop(job.key, None)
+
+
+def stop_execution(account: Account, execution: Execution, why: Stop) -> None:
+    """Ask for the end of an execution. The first reason decides, only a deletion outranks it.
+
+    And an end that was asked for outranks a requeue: who was told so does not see it run again.
+    What ends one instance of a multi-instance task from outside ends them all; one that ends since
+    another ended may still be asked for more.
+    """
+    _stop(account, execution, why)
+    group = None if execution.task is None else execution.task.group
+    for other in () if group is None or why is Stop.GROUP else group.members:
+        if other is not execution and other.stop is not why and other.key in account.executions:
+            _stop(account, other, why)
+
+
+def _stop(account: Account, execution: Execution, why: Stop) -> None:
+    hard = why in (Stop.LOST, Stop.DISCARD, Stop.GROUP)
+    open_to = (None, Stop.GROUP, Stop.REQUEUE) if why is Stop.TERMINATE else (None, Stop.GROUP)
+    if execution.stop in open_to or why is Stop.DISCARD:
+        execution.stop = why
+    elif not hard:
+        return
+    account.effects.append(Kill(execution, hard=hard))

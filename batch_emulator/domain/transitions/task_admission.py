@@ -1,0 +1,133 @@
+"""Add tasks to jobs, and hold those that depend on other tasks until they may run.
+
+Our choices [S]: an id that no task has yet is waited for; a task may run once all its parents
+are there and satisfied at the same moment, and once free stays so whatever becomes of them; a
+parent that is deleted, or reactivated after a failure that satisfied, is waited for anew by
+who waits.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from batch_emulator.domain.account import Account, FreeTasks
+from batch_emulator.domain.dependency_graph import TaskDependencies
+from batch_emulator.domain.faults import Fault
+from batch_emulator.domain.model import (
+    Job,
+    JobState,
+    Json,
+    MultiInstance,
+    PlacementWishes,
+    Task,
+    key_of,
+    part,
+    parts,
+)
+from batch_emulator.domain.transitions.states import count_new, enqueue
+
+_FREED_AT_ONCE = 100  # each is written: some 5 ms together
+
+
+def needs_of(body: Json) -> TaskDependencies | None:
+    """What the body of a task says it depends on, None when it says nothing."""
+    depends_on = part(body, "dependsOn")
+    ids = tuple(sorted({str(task).lower() for task in depends_on.get("taskIds") or ()}))
+    ranges = tuple(sorted({(r["start"], r["end"]) for r in parts(depends_on, "taskIdRanges")}))
+    return TaskDependencies(ids, ranges) if ids or ranges else None
+
+
+def admit(task: Task, body: Json) -> None:
+    """Mark a task that has to wait for others as blocked."""
+    dependencies = task.job.dependencies
+    needs = None if dependencies is None else needs_of(body)
+    task.blocked = (
+        dependencies is not None and needs is not None and dependencies.add(task.key, needs)
+    )
+
+
+def completed(account: Account, task: Task, *, satisfies: bool) -> None:
+    """Set free who waited for nothing else, or the first of them."""
+    dependencies = task.job.dependencies
+    if dependencies is None:
+        return
+    unblock(task)
+    task.satisfies = satisfies
+    if satisfies:
+        dependencies.satisfy(task.key)
+        free(account, task.job)
+
+
+def free(account: Account, job: Job) -> None:
+    """Set some free who wait no more, and the others when everybody else had their turn."""
+    dependencies = job.dependencies
+    if dependencies is None or job.erasing or account.jobs.get(job.key) is not job:
+        return
+    for key in dependencies.free(_FREED_AT_ONCE):
+        child = job.live[key]
+        child.blocked = False
+        enqueue(account, child)
+        account.save_task(child)
+    if dependencies.stirred:
+        account.effects.append(FreeTasks(job))
+
+
+def unblock(task: Task) -> None:
+    """A waiting task waits no more: it ended, or is being deleted."""
+    if task.blocked and task.job.dependencies is not None:
+        task.job.dependencies.forget(task.key)
+        task.blocked = False
+
+
+def revoke(task: Task) -> None:
+    """The task is no parent that has completed any more."""
+    task.satisfies = False
+    if task.job.dependencies is not None:
+        task.job.dependencies.revoke(task.key)
+
+
+def require_open_job(job: Job) -> None:
+    """Tasks are added to a job only while it may still run them (docs). Raises Fault."""
+    code = {
+        JobState.COMPLETED: "JobCompleted",
+        JobState.TERMINATING: "JobBeingTerminated",
+        JobState.DELETING: "JobBeingDeleted",
+    }.get(job.state)
+    if code is not None:
+        raise Fault(code)
+
+
+def add(
+    account: Account, job: Job, body: Json, now: datetime, wants: PlacementWishes | None = None
+) -> Task:
+    """Add a validated task whose id is free."""
+    task = Task(
+        job=job,
+        id=body["id"],
+        slots=body.get("requiredSlots") or 1,
+        created=now,
+        modified=now,
+        etag=account.next_etag(now),
+        order=account.next_order(),
+        state_time=now,
+        wants=wants or _wish(body),
+        group=_group(body),
+    )
+    job.live[task.key] = task
+    count_new(task)
+    admit(task, body)
+    enqueue(account, task)
+    account.journal.new_tasks.append((task, body))
+    account.events.add(now, "task.state", f"{job.id}/{task.id}", task.state.value)
+    return task
+
+
+def _wish(body: Json) -> PlacementWishes | None:
+    """The affinity of a task: `TVM:<node>`, as nodes and tasks that ran on one give it."""
+    kind, _, node = str(part(body, "affinityInfo").get("affinityId") or "").partition(":")
+    return PlacementWishes(node=key_of(node)) if kind.lower() == "tvm" and node else None
+
+
+def _group(body: Json) -> MultiInstance | None:
+    settings = body.get("multiInstanceSettings")
+    return None if settings is None else MultiInstance(settings.get("numberOfInstances") or 1)

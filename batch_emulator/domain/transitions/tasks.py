@@ -1,0 +1,305 @@
+"""Tasks: started, ended, retried, terminated, reactivated, deleted, and how long their folder is
+kept.
+
+Nothing of a finished task stays in memory: when it expires stands in its row, and one timer
+of the account says when to look there again.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from batch_emulator.domain.account import Account, DeleteTaskFolder, Sweep
+from batch_emulator.domain.faults import Fault
+from batch_emulator.domain.launch import ExecutionOutcome
+from batch_emulator.domain.model import (
+    Execution,
+    JobState,
+    Json,
+    Stop,
+    Task,
+    TaskState,
+    part,
+    parts,
+)
+from batch_emulator.domain.transitions import jobs, task_admission
+from batch_emulator.domain.transitions.states import (
+    count_gone,
+    dequeue,
+    set_task,
+    stop_execution,
+    touch_task,
+)
+from batch_emulator.domain.transitions.task_admission import require_open_job
+from batch_emulator.domain.values import parse_duration, time_of
+
+_DEFAULT_RETENTION = timedelta(days=7)  # docs: retentionTime; an older page says for ever [X]
+NEVER = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def expiry(body: Json, end: datetime) -> datetime:
+    """When the directory of a task that ended may be deleted."""
+    text = part(body, "constraints").get("retentionTime")
+    kept = _DEFAULT_RETENTION if text is None else parse_duration(text)
+    return NEVER if kept is None else end + kept
+
+
+def keep_folder(account: Account, task: Task, body: Json, now: datetime) -> None:
+    """A task completed: keep what it left on a node for its retention time."""
+    if task.place is not None:
+        task.expires = expiry(body, now)
+        sweep_at(account, task.expires)
+
+
+def sweep_at(account: Account, when: datetime) -> None:
+    """Have expired directories deleted then, unless that is planned for earlier."""
+    if when < NEVER and (account.sweep_due is None or when < account.sweep_due):
+        account.sweep_due = when
+        account.at(when, Sweep())
+
+
+def retention_over(record: Json, body: Json, now: datetime) -> bool:
+    """Whether the retention of a task is over, by what its row says."""
+    end = record["executionInfo"].get("endTime")
+    return record["state"] == "completed" and end is not None and expiry(body, time_of(end)) <= now
+
+
+def exit_options(body: Json, code: int | None, failure: Json | None) -> Json:
+    """The ExitOptions that match an end: exit codes, then ranges, then the kinds of error.
+
+    An exit code that is listed beats a failed upload; `default` never covers exit code 0 (docs:
+    ExitConditions). Codes over overlapping ranges is our choice, and so is that `default` covers
+    a task that was ended by request or by its wall clock [S].
+    """
+    conditions = part(body, "exitConditions")
+    for mapping in parts(conditions, "exitCodes"):
+        if code is not None and mapping["code"] == code:
+            return part(mapping, "exitOptions")
+    for span in parts(conditions, "exitCodeRanges"):
+        if code is not None and span["start"] <= code <= span["end"]:
+            return part(span, "exitOptions")
+    if failure is None:
+        return {}
+    kind = str(failure["code"])
+    if kind.startswith("FileUpload") and "fileUploadError" in conditions:
+        return part(conditions, "fileUploadError")
+    if code is None and kind != "TaskEnded" and "preProcessingError" in conditions:
+        return part(conditions, "preProcessingError")
+    return part(conditions, "default")
+
+
+def satisfies(body: Json, code: int | None, failure: Json | None) -> bool:
+    """Whether dependent tasks may go on: by default only after success (docs: ExitOptions)."""
+    action = exit_options(body, code, failure).get("dependencyAction")
+    return failure is None if action is None else action == "satisfy"
+
+
+def job_action(body: Json, code: int | None, failure: Json | None) -> str:
+    """By default none after success and terminate after any other end (docs: ExitOptions)."""
+    action = exit_options(body, code, failure).get("jobAction")
+    return action or ("none" if failure is None else "terminate")
+
+
+# The category of TaskEnded is given as ServerError by one page and as UserError, "ended by user
+# request", by the REST docs [X]; the latter says what happened.
+ENDED: Json = {
+    "category": "usererror",
+    "code": "TaskEnded",
+    "message": "Task Was Ended by User Request",
+}
+
+
+def terminate(account: Account, task: Task, now: datetime, body: Json | None = None) -> None:
+    """End a task by request: at once when it is active, else when its process has gone.
+
+    `body` is what a task that does not run was added with: its exit conditions count.
+    """
+    if task.state is TaskState.COMPLETED:
+        raise Fault("TaskCompleted")
+    if task.execution is not None:
+        stop_execution(account, task.execution, Stop.TERMINATE)
+        return
+    _complete(account, task, now, body, exit_code=None, failure=ENDED)
+
+
+def reactivate(account: Account, task: Task, now: datetime) -> None:
+    """Make a failed task active again; its retry count starts over. Raises Fault."""
+    if task.state is not TaskState.COMPLETED:
+        raise Fault("TaskNotCompleted")
+    if task.result == "success":
+        raise Fault("TaskSucceeded")
+    require_open_job(task.job)
+    task.retry_count, task.last_retry, task.expires = 0, None, None
+    task_admission.revoke(task)
+    set_task(account, task, TaskState.ACTIVE, now)
+    _forget_attempt(task)
+
+
+def delete(account: Account, task: Task) -> None:
+    """Remove a task, its process and its files."""
+    dequeue(account, task)
+    task_admission.unblock(task)
+    task_admission.revoke(task)
+    task.job.live.pop(task.key, None)
+    count_gone(task)
+    account.journal.tasks[(task.job.key, task.key)] = None
+    account.wake_job(task.job)
+    if task.execution is not None:
+        stop_execution(account, task.execution, Stop.DISCARD)
+    else:
+        _delete_folders(account, task)
+
+
+def update_constraints(account: Account, task: Task, body: Json, now: datetime) -> None:
+    """Write a body with new constraints; a running attempt is judged by them when it ends."""
+    if task.execution is not None:
+        task.execution.body = body
+    account.journal.bodies.append((task, body))
+    touch_task(account, task, now)
+
+
+def started(account: Account, execution: Execution, now: datetime) -> None:
+    """The task runs: `running` begins with the download of resource files (docs: TaskState)."""
+    task = execution.task
+    if task is None or execution.stop is not None:
+        return
+    task.start = now
+    task.end, task.exit_code, task.failure, task.result = None, None, None, None
+    set_task(account, task, TaskState.RUNNING, now)
+
+
+def ended(
+    account: Account, execution: Execution, outcome: ExecutionOutcome | None, now: datetime
+) -> None:
+    """Decide what an end means: completed, another attempt, or back in the queue."""
+    if execution.task is not None and execution.task.group is None:
+        settle(account, execution.task, execution.stop, execution, outcome, now)
+
+
+def settle(
+    account: Account,
+    task: Task,
+    stop: Stop | None,
+    execution: Execution,
+    outcome: ExecutionOutcome | None,
+    now: datetime,
+) -> None:
+    """Decide what the end of an attempt means, given what asked for it (None: it came by itself).
+
+    `execution` is the one that had the task's own command.
+    """
+    task.execution = None
+    if stop is Stop.DISCARD:
+        if task.key not in task.job.live:  # else a namesake was added in the meantime
+            _delete_folders(account, task)
+    elif stop in (Stop.REQUEUE, Stop.LOST):
+        requeue(account, task, now, counted=stop is Stop.REQUEUE)
+    elif stop is Stop.TERMINATE or outcome is None:
+        exit_code = None if outcome is None else outcome.exit_code
+        _complete(account, task, now, execution.body, exit_code=exit_code, failure=ENDED)
+    elif outcome.retryable and _may_retry(task, execution.body):
+        _retry(account, task, now)
+    else:
+        _finish(account, task, execution.body, outcome, now)
+
+
+def places(task: Task) -> list[tuple[str, str]]:
+    """Pool and node ids of where the current or last attempt has its folders."""
+    subtasks = [] if task.group is None else task.group.subtasks
+    found = [] if task.place is None else [task.place]
+    return [*found, *((pool_id, node_id) for pool_id, node_id in (s["place"] for s in subtasks))]
+
+
+def _delete_folders(account: Account, task: Task) -> None:
+    for pool_id, node_id in places(task):
+        account.effects.append(DeleteTaskFolder(pool_id, node_id, task.job.id, task.id))
+
+
+def requeue(account: Account, task: Task, now: datetime, *, counted: bool) -> None:
+    """Back to active. requeueCount counts what a user asked for, not node recovery (docs)."""
+    if counted:
+        task.requeue_count += 1
+        task.last_requeue = now
+    set_task(account, task, TaskState.ACTIVE, now)
+    _forget_attempt(task)
+
+
+def _forget_attempt(task: Task) -> None:
+    task.start = task.end = None
+    task.exit_code = task.failure = task.result = task.container = None
+    if task.group is not None:
+        task.group.subtasks = []
+
+
+def _retry(account: Account, task: Task, now: datetime) -> None:
+    task.retry_count += 1
+    task.last_retry = now
+    set_task(account, task, TaskState.ACTIVE, now)
+    _forget_attempt(task)
+
+
+def _may_retry(task: Task, body: Json) -> bool:
+    """-1 retries for ever, 0 never; a task without its own count has the job's (docs)."""
+    own = part(body, "constraints").get("maxTaskRetryCount")
+    job = part(task.job.spec, "constraints").get("maxTaskRetryCount")
+    allowed = own if own is not None else job or 0
+    return allowed == -1 or task.retry_count < allowed
+
+
+def _finish(
+    account: Account, task: Task, body: Json, outcome: ExecutionOutcome, now: datetime
+) -> None:
+    failure, job = failure_info(outcome), task.job
+    _complete(account, task, now, body, exit_code=outcome.exit_code, failure=failure)
+    if job.spec.get("onTaskFailure") != "performexitoptionsjobaction":
+        return
+    action = job_action(body, outcome.exit_code, failure)
+    if action == "terminate" and job.state in jobs.TERMINABLE:
+        jobs.terminate(account, job, "TaskFailed", now)
+    elif action == "disable" and job.state is JobState.ACTIVE:
+        # what becomes of the other tasks is not documented [S]: they run to their end
+        jobs.disable(account, job, "wait", now)
+
+
+def _complete(
+    account: Account,
+    task: Task,
+    now: datetime,
+    body: Json | None,
+    *,
+    exit_code: int | None,
+    failure: Json | None,
+) -> None:
+    """An end by request takes no job action, but it may satisfy who depends on the task [S]."""
+    task.end = now
+    task.exit_code = exit_code
+    task.failure = failure
+    task.result = "success" if failure is None else "failure"
+    keep_folder(account, task, body or {}, now)
+    satisfied = satisfies(body or {}, exit_code, failure)
+    task_admission.completed(account, task, satisfies=satisfied)
+    set_task(account, task, TaskState.COMPLETED, now)
+    if task.wants is not None and task.wants.ends_job and task.job.state in jobs.TERMINABLE:
+        jobs.terminate(account, task.job, "JMComplete", now)
+
+
+def failure_info(outcome: ExecutionOutcome) -> Json | None:
+    """The wire failureInfo of an end; a non-zero exit code is a failure of the user's."""
+    failure = outcome.failure
+    if failure is not None:
+        info: Json = {
+            "category": failure.category,
+            "code": failure.code,
+            "message": failure.message,
+        }
+        if failure.details:
+            info["details"] = [{"name": name, "value": value} for name, value in failure.details]
+        return info
+    if outcome.exit_code == 0:
+        return None
+    return {
+        "category": "usererror",
+        "code": "FailureExitCode",
+        "message": "The task exited with an exit code representing a failure",
+        "details": [{"name": "Message", "value": f"exit code {outcome.exit_code}"}],
+    }

@@ -1,0 +1,3 @@
+"""Check what clients ask for before anything changes. Start in `tasks`; `properties` has the
+basic checks.
+"""

@@ -1,0 +1,163 @@
+"""Basic checks of properties: required, in range, one of a choice, an id, a URL, a relative
+path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import urlsplit
+
+from batch_emulator.domain.faults import Fault, bad_property, not_implemented
+from batch_emulator.domain.model import Json, part, parts
+
+if TYPE_CHECKING:
+    pass
+
+
+ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+
+
+def _property(body: Json, name: str) -> Any:
+    """A property of the body, None when it is absent (`a/b` is b of a)."""
+    if "/" not in name:
+        return body.get(name)
+    value: Any = body
+    for step in name.split("/"):
+        value = cast("Json", value).get(step) if isinstance(value, dict) else None
+    return value
+
+
+def require(body: Json, *names: str) -> None:
+    """Refuse a body without these properties (`a/b` is b of a). Raises Fault."""
+    for name in names:
+        value = _property(body, name)
+        if value is None or value == "":
+            raise Fault("MissingRequiredProperty", {"PropertyName": name})
+
+
+def require_id(body: Json) -> None:
+    """Refuse an id that is not 1 to 64 of letters, digits, `-` and `_`. Raises Fault."""
+    require(body, "id")
+    if not ID_PATTERN.fullmatch(body["id"]):
+        reason = "1 to 64 characters out of letters, digits, hyphen and underscore"
+        raise bad_property("id", body["id"], reason)
+
+
+def require_range(body: Json, name: str, low: int, high: int, code: str | None = None) -> None:
+    """Refuse a number outside the range; an absent one is fine. Raises Fault."""
+    value = _property(body, name)
+    if value is not None and not low <= value <= high:
+        reason = f"{low} to {high} is allowed"
+        if code is not None:
+            values = {"PropertyName": name, "PropertyValue": str(value), "Reason": reason}
+            raise Fault(code, values)
+        raise bad_property(name, value, reason)
+
+
+def require_choice(body: Json, name: str, *choices: str) -> None:
+    """Refuse a word that is none of `choices` and bring it to their spelling. Raises Fault."""
+    value = body.get(name)
+    if value is None:
+        return
+    if str(value).lower() not in choices:
+        raise bad_property(name, value, f"one of {', '.join(choices)}")
+    body[name] = str(value).lower()
+
+
+_TYPES = ("dockerCompatible", "criCompatible")
+_FOLDERS = ("Shared", "Startup", "VfsMounts", "Task", "JobPrep", "Applications")
+_WORKING_DIRECTORIES = ("taskWorkingDirectory", "containerImageDefault")
+
+
+def check_containers(pool: Json) -> None:
+    """Refuse a container configuration that the service does not know. Raises Fault."""
+    machine = part(pool, "virtualMachineConfiguration")
+    if "containerConfiguration" not in machine:
+        return
+    config = part(machine, "containerConfiguration")
+    require(config, "type")
+    _check_word(config, "type", _TYPES)
+    where = "containerConfiguration/containerImageNames"
+    images: Any = config.get("containerImageNames", [])
+    if not isinstance(images, list):
+        raise bad_property(where, images, "a list is expected")
+    for image in cast("list[object]", images):
+        _check_image(where, image)
+    for registry in parts(config, "containerRegistries"):
+        _check_registry(registry, "pool.containerConfiguration.containerRegistries")
+
+
+def check_command(task: Json, where: str) -> None:
+    """Refuse a task without a command, and container settings that cannot be. Raises Fault.
+
+    In a container an empty command line stands for the image's own (container workloads page).
+    """
+    if "containerSettings" not in task:
+        require(task, "commandLine")
+        return
+    if task.get("commandLine") != "":
+        require(task, "commandLine")
+    settings = part(task, "containerSettings")
+    require(settings, "imageName")
+    _check_image("containerSettings/imageName", settings["imageName"])
+    _check_word(settings, "workingDirectory", _WORKING_DIRECTORIES)
+    for entry in parts(settings, "containerHostBatchBindMounts"):
+        require(entry, "source")
+        _check_word(entry, "source", _FOLDERS)
+    _check_registry(part(settings, "registry"), f"{where}.containerSettings.registry")
+
+
+def _check_word(body: Json, name: str, choices: tuple[str, ...]) -> None:
+    value = body.get(name)
+    if value is not None and str(value).lower() not in [choice.lower() for choice in choices]:
+        raise bad_property(name, value, f"one of {', '.join(choices)}")
+
+
+def _check_image(name: str, image: object) -> None:
+    """An image that begins with a dash would be an option of the engine."""
+    text = image if isinstance(image, str) else ""
+    if not text or text.startswith("-") or any(c.isspace() or not c.isprintable() for c in text):
+        raise bad_property(name, image, "not the name of an image")
+
+
+def _check_registry(registry: Json, where: str) -> None:
+    if registry.get("identityReference"):
+        raise not_implemented(f"{where}.identityReference")
+    if str(registry.get("registryServer") or "").startswith("-"):
+        raise bad_property(f"{where}/registryServer", registry["registryServer"], "not a server")
+
+
+_IDENTITY_RESOURCE_ID = re.compile(
+    r"/subscriptions/[^/]+/resourceGroups/[^/]+/providers"
+    r"/Microsoft\.ManagedIdentity/userAssignedIdentities/[A-Za-z0-9][A-Za-z0-9_-]{2,127}",
+    re.IGNORECASE,
+)
+
+
+def identity_problem(reference: object) -> str | None:
+    """The problem with a wire `identityReference`, or None when it names an identity."""
+    if isinstance(reference, Mapping):
+        given = cast("Mapping[str, Any]", reference)
+        if _IDENTITY_RESOURCE_ID.fullmatch(str(given.get("resourceId") or "")):
+            return None
+    return "identityReference/resourceId must be the ARM id of a user-assigned identity"
+
+
+def is_http_url(url: object) -> bool:
+    """Whether a client can connect to it."""
+    try:
+        parts = urlsplit(url) if isinstance(url, str) else None
+    except ValueError:
+        return False
+    return parts is not None and parts.scheme in ("http", "https") and bool(parts.hostname)
+
+
+def safe_parts(path: str) -> tuple[str, ...] | None:
+    """The parts of a relative path, None when it is absolute or climbs with `..`."""
+    pure = PurePosixPath(path)
+    if pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        return None
+    return pure.parts

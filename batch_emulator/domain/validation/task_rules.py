@@ -1,0 +1,288 @@
+"""Check tasks of every kind: files, constraints, dependencies, exit conditions.
+
+What is documented and not emulated yet is refused by name with 501: nothing is accepted and
+then ignored. Kept without effect, by choice [S]: userIdentity and userAccounts (everything
+runs as the emulator's own user), networkConfiguration, identity, image and disk settings,
+resourceTags.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+from batch_emulator.domain.faults import Fault, bad_property
+from batch_emulator.domain.model import Json, part, parts
+from batch_emulator.domain.validation.properties import (
+    ID_PATTERN,
+    check_command,
+    identity_problem,
+    is_http_url,
+    require,
+    require_choice,
+    require_id,
+    require_range,
+    safe_parts,
+)
+
+_MAX_DEPENDENCY_CHARACTERS = 64_000  # characters of all taskIds together (docs); of all ranges [S]
+
+
+def check_dependencies(body: Json, job: Json) -> None:
+    """Refuse dependencies that cannot be. Raises Fault."""
+    if "dependsOn" not in body:
+        return
+    if not job.get("usesTaskDependencies"):
+        raise Fault("TaskDependenciesNotSpecifiedOnJob")
+    _check_dependency_ids(part(body, "dependsOn").get("taskIds"))
+    _check_dependency_ranges(parts(part(body, "dependsOn"), "taskIdRanges"))
+
+
+def _check_dependency_ids(value: Any) -> None:
+    if value is None:
+        return
+    if not isinstance(value, list):
+        raise bad_property("dependsOn/taskIds", value, "a list of ids of tasks is expected")
+    ids = cast("list[Any]", value)
+    for task in ids:
+        if not isinstance(task, str) or not ID_PATTERN.fullmatch(task):
+            raise bad_property("dependsOn/taskIds", task, "a list of ids of tasks is expected")
+    if sum(len(task) for task in ids) > _MAX_DEPENDENCY_CHARACTERS:
+        raise Fault("TaskDependencyListTooLong", {"MaxLimit": str(_MAX_DEPENDENCY_CHARACTERS)})
+
+
+def _check_dependency_ranges(ranges: list[Json]) -> None:
+    for one in ranges:
+        require(one, "start", "end")
+        if one["start"] > one["end"]:
+            value = f"{one['start']}-{one['end']}"
+            raise bad_property("dependsOn/taskIdRanges", value, "the range ends before it starts")
+    if sum(len(f"{one['start']}-{one['end']},") for one in ranges) > _MAX_DEPENDENCY_CHARACTERS:
+        raise Fault("TaskDependencyRangesTooLong", {"MaxLimit": str(_MAX_DEPENDENCY_CHARACTERS)})
+
+
+def check_dependency_action(option: Json, job: Json) -> None:
+    """Refuse a dependency action where no task depends on another (docs). Raises Fault."""
+    require_choice(option, "dependencyAction", "satisfy", "block")
+    if "dependencyAction" in option and not job.get("usesTaskDependencies"):
+        reason = "the job's usesTaskDependencies is false"
+        raise bad_property("exitConditions/dependencyAction", option["dependencyAction"], reason)
+
+
+MAX_SLOTS = 256  # docs: taskSlotsPerNode, the smaller of 4 x cores and 256
+
+# what the many tasks of a collection have; the checks of all else are not even called for them
+_PLAIN_PROPERTIES = frozenset({"id", "displayName", "commandLine", "requiredSlots"})
+
+
+def check_start_task(task: Json) -> None:
+    """Refuse a start task that could not run. Raises Fault."""
+    check_command(task, "startTask")
+    require_range(task, "maxTaskRetryCount", -1, 2**31)
+    check_files(task)
+
+
+def check_task(body: Json, job: Json) -> None:
+    """Refuse what a task of this job cannot be. Raises Fault."""
+    require_id(body)
+    check_command(body, "task")
+    require_range(body, "requiredSlots", 1, MAX_SLOTS)
+    if body.keys() <= _PLAIN_PROPERTIES:
+        check_reserved_id(body, job)
+        return
+    if "multiInstanceSettings" in body:
+        check_multi_instance(body)
+    check_constraints(body)
+    check_packages(body)
+    check_token_settings(body)
+    check_dependencies(body, job)
+    check_reserved_id(body, job)
+    check_files(body)
+    _check_exit_conditions(body, job)
+
+
+def check_reserved_id(body: Json, job: Json) -> None:
+    """Refuse the id of the job's preparation or release task. Raises Fault."""
+    for name in ("jobPreparationTask", "jobReleaseTask"):
+        if name not in job:
+            continue
+        reserved = str(part(job, name).get("id") or name[:-4].lower()).lower()
+        if body["id"].lower() == reserved:
+            raise Fault(f"TaskIdSameAs{name[0].upper()}{name[1:]}")
+
+
+def check_packages(body: Json) -> None:
+    """Refuse too many application packages, or one without an id. Raises Fault."""
+    references = parts(body, "applicationPackageReferences")
+    if len(references) > MAX_PACKAGE_REFERENCES:
+        reason = f"at most {MAX_PACKAGE_REFERENCES} packages"
+        raise bad_property("applicationPackageReferences", len(references), reason)
+    for reference in references:
+        require(reference, "applicationId")
+
+
+def check_multi_instance(body: Json) -> None:
+    """Refuse multi-instance settings that could not run anywhere. Raises Fault."""
+    settings = body["multiInstanceSettings"]
+    require(settings, "coordinationCommandLine")
+    require_range(settings, "numberOfInstances", 1, 2**31)
+    if body.get("requiredSlots", 1) != 1:  # docs: requiredSlots
+        reason = "a multi-instance task must have 1"
+        raise bad_property("requiredSlots", body["requiredSlots"], reason)
+    check_files({"resourceFiles": parts(settings, "commonResourceFiles")})
+
+
+def check_constraints(body: Json) -> None:
+    """Refuse wrong task constraints. Raises Fault."""
+    require_range(body, "constraints/maxTaskRetryCount", -1, 2**31)
+
+
+def check_token_settings(task: Json) -> None:
+    """Refuse access to anything but the job (docs: AuthenticationTokenSettings). Raises Fault."""
+    access: Any = part(task, "authenticationTokenSettings").get("access", ["job"])
+    if access != ["job"]:
+        name = "authenticationTokenSettings/access"
+        raise bad_property(name, access, "the only access is to the job")
+
+
+def _check_exit_conditions(body: Json, job: Json) -> None:
+    conditions = part(body, "exitConditions")
+    if not conditions:
+        return
+    for name in ("exitCodes", "exitCodeRanges"):
+        for mapping in parts(conditions, name):
+            require(
+                mapping, "exitOptions", *(("code",) if name == "exitCodes" else ("start", "end"))
+            )
+    options: list[Any] = [
+        conditions.get(name) for name in ("preProcessingError", "fileUploadError", "default")
+    ]
+    for name in ("exitCodes", "exitCodeRanges"):
+        options += [mapping["exitOptions"] for mapping in parts(conditions, name)]
+    for option in options:
+        if not isinstance(option, dict):
+            continue
+        require_choice(cast("Json", option), "jobAction", "none", "disable", "terminate")
+        check_dependency_action(cast("Json", option), job)
+        on_failure = job.get("onTaskFailure") or "noaction"
+        if "jobAction" in option and on_failure == "noaction":
+            reason = "the job's onTaskFailure is noaction"
+            raise bad_property("exitConditions/jobAction", option["jobAction"], reason)  # pyright: ignore[reportUnknownArgumentType]
+
+
+def check_files(task: Json) -> None:
+    """Refuse resource and output files that cannot be transferred. Raises Fault."""
+    for resource in parts(task, "resourceFiles"):
+        problem = resource_file_problem(resource)
+        if problem is not None:
+            raise bad_property("resourceFiles", resource.get("filePath", ""), problem)
+    for output in parts(task, "outputFiles"):
+        problem = output_file_problem(output)
+        if problem is not None:
+            raise bad_property("outputFiles", output.get("filePattern", ""), problem)
+    check_environment_settings(parts(task, "environmentSettings"))
+
+
+def check_environment_settings(settings: list[Json]) -> None:
+    """Refuse an environment setting without a name. Raises Fault."""
+    for setting in settings:
+        require(setting, "name")
+
+
+MAX_PACKAGE_REFERENCES = 10  # quotas page: packages per pool
+
+
+_RESOURCE_SOURCES = ("httpUrl", "storageContainerUrl", "autoStorageContainerName")
+
+
+DEFAULT_FILE_MODE = "0770"
+
+
+_FILE_MODE = re.compile(r"0?[0-7]{3}")
+
+
+def resource_file_problem(resource: Mapping[str, Any]) -> str | None:
+    """The problem with a wire `resourceFile`, or None when it can be downloaded."""
+    given = [name for name in _RESOURCE_SOURCES if resource.get(name)]
+    if len(given) != 1:
+        return f"exactly one of {', '.join(_RESOURCE_SOURCES)} must be given, not {len(given)}"
+    if given[0] == "autoStorageContainerName":
+        return "autoStorageContainerName is not supported: no storage account is linked; use a SAS"
+    if resource.get("identityReference"):
+        problem = identity_problem(resource["identityReference"])
+        if problem is not None:
+            return problem
+    return _url_problem(given[0], resource[given[0]]) or _target_problem(given[0], resource)
+
+
+def _url_problem(name: str, url: object) -> str | None:
+    return None if is_http_url(url) else f"{name} must be an http or https URL"
+
+
+def _target_problem(source: str, resource: Mapping[str, Any]) -> str | None:
+    path = resource.get("filePath") or ""
+    if not isinstance(path, str):
+        return "filePath must be a string"
+    parts = safe_parts(path)
+    if parts is None:
+        return f"filePath {path!r} leaves the working directory of the task"
+    if source == "httpUrl" and not parts:
+        return "filePath is required with httpUrl: it names the file to write"
+    if source == "httpUrl" and resource.get("blobPrefix"):
+        return "blobPrefix is only valid with storageContainerUrl"
+    mode = resource.get("fileMode") or DEFAULT_FILE_MODE
+    if not isinstance(mode, str) or not _FILE_MODE.fullmatch(mode):
+        return f"fileMode {mode!r} is not an octal mode such as 0755"
+    return None
+
+
+_UPLOAD_CONDITIONS = ("tasksuccess", "taskfailure", "taskcompletion")
+
+
+DEFAULT_UPLOAD_CONDITION = "taskcompletion"
+
+
+def output_file_problem(output: Mapping[str, Any]) -> str | None:
+    """The problem with a wire `outputFile`, or None when it can be uploaded."""
+    if not isinstance(output.get("filePattern"), str) or not output["filePattern"]:
+        return "filePattern is required"
+    container = nested_object(nested_object(output, "destination"), "container")
+    if not container:
+        return "destination.container is required"
+    problem = _container_problem(container)
+    if problem is not None:
+        return problem
+    condition = upload_condition(output)
+    if condition not in _UPLOAD_CONDITIONS:
+        return f"uploadCondition {condition!r} is none of {', '.join(_UPLOAD_CONDITIONS)}"
+    return None
+
+
+def _container_problem(container: Mapping[str, Any]) -> str | None:
+    if container.get("identityReference"):
+        problem = identity_problem(container["identityReference"])
+        if problem is not None:
+            return problem
+    if not is_http_url(container.get("containerUrl")):
+        return "destination.container.containerUrl must be an http or https URL"
+    headers: list[Any] = container.get("uploadHeaders") or []
+    if not isinstance(headers, list) or not all(_is_header(one) for one in headers):  # pyright: ignore[reportUnnecessaryIsInstance] - it comes from a client
+        return "uploadHeaders must be a list of objects with a name and a value"
+    return None
+
+
+def _is_header(header: Any) -> bool:
+    return isinstance(header, dict) and {"name", "value"} <= cast("dict[str, Any]", header).keys()
+
+
+def upload_condition(output: Mapping[str, Any]) -> str:
+    """Return the upload condition of a wire `outputFile`, in lower case."""
+    options = nested_object(output, "uploadOptions")
+    return str(options.get("uploadCondition") or DEFAULT_UPLOAD_CONDITION).lower()
+
+
+def nested_object(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """The object under `name`, empty when it is missing or no object."""
+    value = parent.get(name)
+    return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

@@ -1,0 +1,219 @@
+"""The container engine of this machine: which one, and its command lines."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from batch_emulator.domain.launch import ContainerMount, ContainerSpec
+
+NODE_LABEL = "batch-emulator.node"
+DATA_LABEL = "batch-emulator.data"
+
+
+def create_arguments(
+    container: ContainerSpec,
+    name: str,
+    env_file: Path,
+    *,
+    user: str | None = None,
+    extra: Sequence[str] = (),
+) -> list[str]:
+    """What stands behind `docker` or `podman` to create the container.
+
+    Later options win, so those of the task stand last. An image's entry point gets the command as
+    its arguments, unless `--entrypoint` is among the options: so today's container workloads page;
+    until 2023 it said that the command replaces it [X]. The network is the node's [S], because
+    storage and the other nodes are on the loopback of this machine.
+    """
+    given = [*extra, *container.run_options]
+    arguments = [
+        "create",
+        f"--name={name}",
+        f"--label={NODE_LABEL}={container.node_root}",
+        f"--label={DATA_LABEL}={container.data_dir}",
+        "--log-driver=none",
+        "--pull=never",
+    ]
+    if not _names_network(given):
+        arguments.append("--network=host")
+    if user is not None:
+        arguments.append(f"--user={user}")
+    for mount in container.mounts:
+        arguments.append(f"--mount={_bind(mount)}")
+    arguments += env_arguments(container.environment, env_file)
+    if container.working_dir is not None:
+        arguments.append(f"--workdir={container.working_dir}")
+    # the service takes care of the removal itself (container workloads page)
+    arguments += [option for option in given if option not in ("--rm", "--rm=true")]
+    return [*arguments, container.image, *container.command]
+
+
+def _bind(mount: ContainerMount) -> str:
+    """The mount as the engines read it: fields of a CSV line."""
+    fields = ["type=bind", f"source={mount.path}", f"target={mount.path}"]
+    if mount.read_only:
+        fields.append("readonly")
+    quoted = [
+        '"{}"'.format(field.replace('"', '""')) if {",", '"'} & set(field) else field
+        for field in fields
+    ]
+    return ",".join(quoted)
+
+
+def _names_network(options: Sequence[str]) -> bool:
+    return any(option.split("=")[0] in ("--network", "--net") for option in options)
+
+
+def env_file_text(environment: Mapping[str, str]) -> str:
+    """The file that the engine reads variables from; it has no way to write a line break."""
+    lines = [f"{n}={v}" for n, v in environment.items() if not _many_lines(v)]
+    return "".join(f"{line}\n" for line in lines)
+
+
+def env_arguments(environment: Mapping[str, str], env_file: Path | str) -> list[str]:
+    """The options that name the file, and the variables that the engine takes from its own."""
+    inherited = [f"--env={name}" for name, value in environment.items() if _many_lines(value)]
+    return [f"--env-file={env_file}", *inherited]
+
+
+def inherited(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that the engine must find in its own environment."""
+    return {name: value for name, value in environment.items() if _many_lines(value)}
+
+
+def _many_lines(value: str) -> bool:
+    return "\n" in value or "\r" in value
+
+
+def full_name(image: str) -> str:
+    """The image as docker would pull it: from Docker Hub when no registry is named (docs)."""
+    first, slash, _ = image.partition("/")
+    if slash and ("." in first or ":" in first or first == "localhost"):
+        return image
+    return f"docker.io/{image}" if slash else f"docker.io/library/{image}"
+
+
+log = logging.getLogger(__name__)
+
+_PROBE_S = 30.0
+_QUICK_S = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a command of the engine ended."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def why(self) -> str:
+        """What it complained about last."""
+        lines = [line for line in (self.err or self.out).splitlines() if line.strip()]
+        return lines[-1].strip() if lines else f"exit code {self.code}"
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """`program` is podman or something that speaks like docker."""
+
+    program: str
+
+    @property
+    def is_podman(self) -> bool:
+        """Whether it wants podman's options."""
+        return "podman" in Path(self.program).name
+
+    def command(self, *arguments: str, config_dir: Path | None = None) -> list[str]:
+        """The command line; `config_dir` is where credentials lie."""
+        if not self.is_podman:
+            config = [] if config_dir is None else ["--config", str(config_dir)]
+            return [self.program, *config, *arguments]
+        quiet = [self.program, "--log-level=error"]  # its warnings would be the task's stderr
+        if config_dir is None:
+            return [*quiet, *arguments]
+        return [*quiet, arguments[0], f"--authfile={config_dir}/config.json", *arguments[1:]]
+
+    @property
+    def user(self) -> str | None:
+        """The user of containers: a daemon's root would own what tasks write into their folders."""
+        return None if self.is_podman or os.geteuid() == 0 else f"{os.geteuid()}:{os.getegid()}"
+
+    async def run(
+        self,
+        *arguments: str,
+        config_dir: Path | None = None,
+        text: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        timeout_s: float | None = _QUICK_S,
+    ) -> Result:
+        """Run a command of the engine to its end; cancelling ends the command."""
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *self.command(*arguments, config_dir=config_dir),
+                stdin=asyncio.subprocess.DEVNULL if text is None else asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, **(environment or {})},
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as err:  # ValueError: a NUL in what a client gave
+            return Result(-1, "", str(err))
+        try:
+            given = None if text is None else text.encode()
+            out, err = await asyncio.wait_for(process.communicate(given), timeout_s)
+        except TimeoutError:
+            return Result(-1, "", f"no answer in {timeout_s:g} s")
+        finally:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    process.kill()
+        said, complained = (text.decode(errors="replace") for text in (out, err))
+        return Result(process.returncode or 0, said, complained)
+
+
+async def find(choice: str) -> Engine | None:
+    """The engine that works: `auto`, `podman`, `docker`, a path, or `none`."""
+    names = {"auto": ("podman", "docker"), "none": ()}.get(choice, (choice,))
+    for name in names:
+        program = shutil.which(name)
+        if program is None:
+            continue
+        engine = Engine(program)
+        answer = await engine.run("info", timeout_s=_PROBE_S)
+        if answer.code == 0:
+            log.info("containers run through %s", program)
+            return engine
+        log.warning("%s cannot be used: %s", program, answer.why)
+    return None
+
+
+def remove_all(program: str, label: str) -> None:
+    """Remove what a crash left; for the start, before there is an event loop."""
+    listing = _now(program, "ps", "--all", "--quiet", f"--filter=label={label}")
+    names = [] if listing is None else listing.split()
+    if names:
+        log.info("removing %d containers that a crash left", len(names))
+        _now(program, "kill", *names)
+        _now(program, "rm", "--force", *names)
+
+
+def _now(program: str, *arguments: str) -> str | None:
+    command: Sequence[str] = Engine(program).command(*arguments)
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_QUICK_S, check=False
+        )
+    except (OSError, subprocess.SubprocessError) as err:
+        log.warning("containers of a crash may be left: %s", err)
+        return None
+    return done.stdout

@@ -1,0 +1,427 @@
+"""Containers of tasks: images, creation and end; a multi-instance task keeps one per instance."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import re
+import shlex
+import tempfile
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+from batch_emulator.domain.launch import (
+    ContainerSpec,
+    ExecutionError,
+    FailureInfo,
+    LaunchSpec,
+    RegistryCredentials,
+    command_launch_failed,
+    command_not_found,
+    container_failure,
+)
+from batch_emulator.executor.containers import engine as engines
+from batch_emulator.executor.containers import engine as line
+from batch_emulator.executor.containers.engine import Engine
+from batch_emulator.executor.node_setup import Booted, NodeError, Step
+
+log = logging.getLogger(__name__)
+
+_PULL_S = 3600.0
+_MISSING = 127
+_MISSING_TEXTS = ("executable file not found", "command that was not found")
+_TOLD = 1000  # characters of what an engine wrote
+_NEVER = "0001-01-01"  # how both engines write that a container was not started
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerExit:
+    """A container that is over: `document` is the wire's containerInfo, `code` the engine's own."""
+
+    document: dict[str, Any]
+    started: bool
+    error: str
+    code: int
+
+
+class TaskContainers:
+    """Runs containers for one emulator. `choice` as for `engine.find`; `run_options` go to all."""
+
+    def __init__(
+        self, data_dir: Path, choice: str = "none", run_options: Sequence[str] = ()
+    ) -> None:
+        self._data_dir = data_dir
+        self._choice = choice
+        self._run_options = tuple(run_options)
+        self._engine: asyncio.Future[Engine | None] | None = None
+        self._pulls: dict[str, asyncio.Lock] = {}
+
+    @property
+    def _trace(self) -> Path:
+        return self._data_dir / "container-engine"
+
+    async def engine(self) -> Engine | None:
+        """The engine, looked for until there is one."""
+        if self._engine is None:
+            self._engine = asyncio.ensure_future(engines.find(self._choice))
+        found = await asyncio.shield(self._engine)
+        if found is None:
+            self._engine = None
+        if found is not None and not self._trace.exists():
+            self._trace.write_text(found.program, encoding="utf-8")
+        return found
+
+    def remove_leftovers(self) -> None:
+        """Remove the containers of an emulator that crashed on this data dir."""
+        if self._trace.exists():
+            program = self._trace.read_text(encoding="utf-8")
+            engines.remove_all(program, f"{line.DATA_LABEL}={self._data_dir}")
+
+    async def require(self) -> Engine:
+        """The engine. Raises ExecutionError with what the service says of other pools."""
+        found = await self.engine()
+        if found is None:
+            raise ExecutionError(not_supported("No container engine works on this machine"))
+        return found
+
+    async def create(self, container: ContainerSpec, name: str) -> str:
+        """Create a container, its image fetched if need be; its id. Raises ExecutionError."""
+        engine = await self.require()
+        await self.fetch(container.image, container.registries)
+        env_file = container.node_root.parent / f"{name}.env"
+        arguments = line.create_arguments(
+            container, name, env_file, user=engine.user, extra=self._run_options
+        )
+        try:
+            _write_secret(env_file, line.env_file_text(container.environment))
+            inherited = line.inherited(container.environment)
+            created = await engine.run(*arguments, environment=inherited)
+        except OSError as err:
+            raise ExecutionError(invalid_settings(str(err))) from err
+        finally:
+            env_file.unlink(missing_ok=True)
+        if created.code != 0:
+            raise ExecutionError(invalid_settings(created.why))
+        return created.out.strip()
+
+    async def words_of(self, image: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The entry point of an image and its command, as far as it names them."""
+        answer = await (await self.require()).run("image", "inspect", image)
+        try:
+            config: dict[str, Any] = json.loads(answer.out)[0].get("Config") or {}
+        except (ValueError, LookupError, TypeError):
+            return (), ()
+        return tuple(config.get("Entrypoint") or ()), tuple(config.get("Cmd") or ())
+
+    async def start_command(self, name: str) -> list[str]:
+        """The command that runs a created container, its output and exit code being its own."""
+        return (await self.require()).command("start", "--attach", name)
+
+    async def kill(self, name: str) -> None:
+        """End a container, if it runs."""
+        await (await self.require()).run("kill", "--signal=KILL", name)
+
+    async def remove(self, name: str) -> None:
+        """End a container, if it runs, and remove it, if it is there."""
+        engine = await self.require()
+        await self.kill(name)  # podman would give it ten seconds
+        await engine.run("rm", "--force", name)
+
+    async def finish(self, name: str) -> ContainerExit | None:
+        """What became of a container, which is removed; None when the engine does not know it."""
+        engine = await self.require()
+        answer = await engine.run("container", "inspect", name)
+        removed = await engine.run("rm", "--force", name)
+        if removed.code != 0:
+            log.warning("container %s is left: %s", name, removed.why)
+        try:
+            found = cast("list[dict[str, Any]]", json.loads(answer.out))[0]
+        except (ValueError, LookupError, TypeError):
+            return None
+        state: dict[str, Any] = found.get("State") or {}
+        status = state.get("Status", "")
+        if status in ("running", "stopped"):  # it was killed, and podman has not tidied up yet
+            status = "exited"
+        document = {"containerId": found.get("Id", ""), "state": status}
+        error = str(state.get("Error") or "")
+        if error:
+            document["error"] = error
+        started = not str(state.get("StartedAt") or _NEVER).startswith(_NEVER)
+        return ContainerExit(document, started, error, int(state.get("ExitCode") or 0))
+
+    async def fetch(self, image: str, registries: Iterable[RegistryCredentials]) -> None:
+        """Have an image on this machine. Raises ExecutionError."""
+        async with self._pulls.setdefault(image, asyncio.Lock()):
+            engine = await self.require()
+            known = await engine.run("image", "inspect", "--format={{.Id}}", image)
+            if known.code == 0:
+                return
+            with tempfile.TemporaryDirectory(prefix="batch-emulator-") as folder:
+                config = Path(folder)
+                asked = await log_in(engine, registries, config)
+                name = line.full_name(image) if engine.is_podman else image
+                pulled = await engine.run(
+                    "pull", name, config_dir=config if asked else None, timeout_s=_PULL_S
+                )
+            if pulled.code != 0:
+                details = (("ContainerImage", image), ("Message", pulled.why))
+                message = "One or more container images specified are invalid"
+                raise ExecutionError(container_failure("ContainerInvalidImage", message, *details))
+
+    def step(self) -> Step:
+        """What a container pool wants on its nodes: the engine, registries, images."""
+        return Step("containers", lambda spec: configuration(spec) is not None, self._prepare)
+
+    async def _prepare(self, node: Booted) -> None:
+        config = configuration(node.spec) or {}
+        registries = registries_of(config.get("containerRegistries") or ())
+        try:
+            engine = await self.require()
+            if registries:
+                with tempfile.TemporaryDirectory(prefix="batch-emulator-") as folder:
+                    await log_in(engine, registries, Path(folder))
+            for image in config.get("containerImageNames") or ():
+                await self.fetch(image, registries)
+        except ExecutionError as err:
+            failure = err.failure
+            raise NodeError(failure.code, failure.message, failure.details) from err
+
+
+async def log_in(engine: Engine, registries: Iterable[RegistryCredentials], config: Path) -> bool:
+    """Write credentials below `config`; whether there are any. Raises ExecutionError."""
+    asked = False
+    for registry in registries:
+        asked = True
+        user = f"--username={registry.username}"
+        answer = await engine.run(
+            "login", user, "--password-stdin", registry.server,
+            config_dir=config, text=registry.password,
+        )  # fmt: skip
+        if answer.code != 0:
+            details = (("ContainerRegistry", registry.server), ("Message", answer.why))
+            message = "One or more container registries specified are invalid"
+            raise ExecutionError(container_failure("ContainerInvalidRegistry", message, *details))
+    return asked
+
+
+def configuration(spec: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The container configuration of a pool's body."""
+    machine: dict[str, Any] = spec.get("virtualMachineConfiguration") or {}
+    return machine.get("containerConfiguration")
+
+
+def registries_of(documents: Iterable[Mapping[str, Any]]) -> tuple[RegistryCredentials, ...]:
+    """Those that ask for credentials; Docker Hub where none is named (docs)."""
+    return tuple(
+        RegistryCredentials(
+            str(one.get("registryServer") or "docker.io").removeprefix("https://").rstrip("/"),
+            str(one["username"]),
+            str(one.get("password") or ""),
+        )
+        for one in documents
+        if one.get("username")
+    )
+
+
+def new_name() -> str:
+    """A name that no container has."""
+    return f"batch-emulator-{uuid4().hex}"
+
+
+def invalid_settings(why: str) -> FailureInfo:
+    """The container cannot be created as it was asked for."""
+    message = "At least one value of specified task container settings is invalid"
+    return container_failure("ContainerInvalidSettings", message, ("Message", why))
+
+
+def not_supported(why: str) -> FailureInfo:
+    """The pool runs no containers; the code is what the service's own SDK tests expect."""
+    message = "The pool does not support running tasks in containers"
+    return container_failure("ContainerPoolNotSupported", message, ("Message", why))
+
+
+def not_started(launch: LaunchSpec, code: int, ended: ContainerExit) -> FailureInfo:
+    """The engine could not start the command in the container.
+
+    A missing program is 127 of the container in docker, and a message in podman; the engine is all
+    that wrote to stderr.txt.
+    """
+    said = (launch.task_dir / "stderr.txt").read_text(encoding="utf-8", errors="replace")
+    why = ended.error or said[-_TOLD:].strip() or f"the engine ended with {code}"
+    line = launch.command_line
+    if _MISSING in (code, ended.code) or any(text in why for text in _MISSING_TEXTS):
+        program = line.split(maxsplit=1)[0] if line.strip() else ""
+        return command_not_found(line, program, why)
+    return command_launch_failed(line, why)
+
+
+def settings_missing() -> FailureInfo:
+    """On a container pool tasks need container settings (container workloads page)."""
+    message = "Container-enabled compute node requires task container settings"
+    return container_failure("ContainerTaskSettingsNotFound", message)
+
+
+def _write_secret(path: Path, text: str) -> None:
+    file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(file, "w", encoding="utf-8", errors="surrogateescape") as stream:
+        stream.write(text)
+
+
+# A shell whose input never ends and says nothing [S]: an engine has no empty container to offer.
+_IDLE_COMMAND = "/bin/sh"
+_IDLE_OPTIONS = ("--interactive", f"--entrypoint={_IDLE_COMMAND}")
+_IDLE_ARGUMENTS = ("-s",)
+
+# An engine's own exit codes, which a command can have as well; docker's client has 1 for what the
+# daemon refuses. Hence its last words count, too, in the form that an engine gives them. A command
+# that forges both spoils only its own result.
+_REFUSALS = (1, 125, 126, 127, 255)
+_REFUSAL = re.compile(
+    r"(?=Error: |Error response from daemon: |OCI runtime exec failed: )"
+    r".*(OCI runtime|OCI permission|container state improper|is not running"
+    r"|no such (exec|container))",
+    re.IGNORECASE,
+)
+# runc, docker, crun: each has its own way to say it
+_NO_CONTAINER = re.compile(
+    r"no such file or directory|executable file .*not found|command that was not found",
+    re.IGNORECASE,
+)
+_TAIL = 2000
+
+
+@dataclass(eq=False, slots=True)
+class _InstanceContainer:
+    """A container that is there; `entry` stands before every command, `default` is the image's."""
+
+    name: str
+    on_container: Callable[[dict[str, Any]], None]
+    container_id: str = ""
+    entry: tuple[str, ...] = ()
+    default: tuple[str, ...] = ()
+    ending: asyncio.Task[None] | None = None
+
+
+class InstanceContainers:
+    """The containers that live from a coordination command to the end of its task, by launch."""
+
+    def __init__(self, containers: TaskContainers) -> None:
+        self._containers = containers
+        self._kept: dict[str, _InstanceContainer] = {}
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._kept
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(tuple(self._kept))
+
+    def name(self, key: str) -> str:
+        """What the engine knows the container of a launch by."""
+        return self._kept[key].name
+
+    def reserve(self, key: str, on_container: Callable[[dict[str, Any]], None]) -> None:
+        """Name the container of a launch: from now on `close` removes it, however far it got."""
+        self._kept[key] = _InstanceContainer(new_name(), on_container)
+
+    async def open(self, key: str, container: ContainerSpec) -> None:
+        """Create and start the container of a launch. Raises ExecutionError.
+
+        It is started without the task's variables: its own process is not one of the task's.
+        """
+        kept = self._kept[key]
+        options, entry = _without_entry_point(container.run_options)
+        keeper = replace(
+            container,
+            command=_IDLE_ARGUMENTS,
+            run_options=(*options, *_IDLE_OPTIONS),
+            environment={},
+        )
+        kept.container_id = await self._containers.create(keeper, kept.name)
+        kept.entry, kept.default = await self._containers.words_of(container.image)
+        if entry is not None:
+            kept.entry, kept.default = entry, ()
+        engine = await self._containers.require()
+        started = await engine.run("start", kept.name)
+        if started.code != 0:
+            why = f"a multi-instance task needs {_IDLE_COMMAND} in its image: {started.why}"
+            raise ExecutionError(invalid_settings(why))
+
+    async def command(self, key: str, container: ContainerSpec) -> list[str]:
+        """The command line that runs a command in the container; variables come from its stdin."""
+        kept = self._kept[key]
+        kept.on_container({"containerId": kept.container_id, "state": "running"})
+        engine = await self._containers.require()
+        variables = line.env_arguments(container.environment, "/dev/stdin")
+        words = (*kept.entry, *(container.command or kept.default))
+        if not words:
+            raise ExecutionError(command_launch_failed("", "neither task nor image has a command"))
+        return engine.command("exec", *variables, kept.name, *words)
+
+    async def close(self, key: str) -> None:
+        """End and remove the container of a launch, if it has one; return when it is gone."""
+        kept = self._kept.get(key)
+        if kept is None:
+            return
+        if kept.ending is None:
+            kept.ending = asyncio.create_task(self._end(kept))
+        await asyncio.shield(kept.ending)
+        self._kept.pop(key, None)
+
+    async def _end(self, kept: _InstanceContainer) -> None:
+        await self._containers.kill(kept.name)
+        ended = await self._containers.finish(kept.name)
+        if ended is not None:
+            kept.on_container(ended.document)
+
+
+def _without_entry_point(options: tuple[str, ...]) -> tuple[list[str], tuple[str, ...] | None]:
+    """The other options, and the entry point among them: the last one counts."""
+    rest: list[str] = []
+    entry: tuple[str, ...] | None = None
+    given = iter(options)
+    for option in given:
+        name, _, value = option.partition("=")
+        if name != "--entrypoint":
+            rest.append(option)
+            continue
+        entry = _entry_words(value if "=" in option else next(given, ""))
+    return rest, entry
+
+
+def _entry_words(value: str) -> tuple[str, ...]:
+    if value.startswith("["):  # podman takes a list too
+        try:
+            return tuple(str(word) for word in json.loads(value))
+        except ValueError:
+            pass
+    return (value,) if value else ()
+
+
+@contextmanager
+def variables(environment: Mapping[str, str]) -> Generator[int]:
+    """A file descriptor to read the variables from; the file has no name that others could open."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as file:
+        file.write(line.env_file_text(environment))
+        file.flush()
+        os.lseek(file.fileno(), 0, os.SEEK_SET)
+        yield file.fileno()
+
+
+def refusal(launch: LaunchSpec, code: int) -> FailureInfo | None:
+    """Why the engine did not run a command, judged by its exit code and its last words."""
+    if code not in _REFUSALS:
+        return None
+    said = (launch.task_dir / "stderr.txt").read_bytes()[-_TAIL:].decode(errors="replace").strip()
+    why = said.rpartition("\n")[2]
+    if not _REFUSAL.match(why):
+        return None
+    if _NO_CONTAINER.search(why):
+        words = shlex.split(launch.command_line)
+        return command_not_found(launch.command_line, words[0] if words else "", why)
+    return command_launch_failed(launch.command_line, why)

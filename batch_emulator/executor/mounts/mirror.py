@@ -1,0 +1,353 @@
+"""Mirror a blob container in a folder of a node, both ways, and remember what was the same on
+both sides.
+
+A file of JSON lines, written behind each transfer: after a crash nothing that was brought in
+step is taken for a change of the node's. The last line of a name counts.
+
+This stands for blobfuse, which needs a kernel module and rights that few have [S]. Blobs come
+before a task starts and every SYNC_S seconds; what tasks write goes to the container when a
+task ends and every SYNC_S seconds, files that are still being written excepted. Whoever wrote
+last wins, and a file that changed on both sides is the node's. Links and empty folders stay
+here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import json
+import logging
+import os
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+from uuid import uuid4
+
+from batch_emulator.domain.validation.properties import safe_parts
+from batch_emulator.executor.transfer.blob_client import (
+    BlobClient,
+    BlobRequestError,
+    ListedBlob,
+    LocalWriteError,
+    blob_url,
+)
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A file that was the same on both sides: the blob's tag, the file's size and time."""
+
+    etag: str
+    size: int
+    time_ns: int
+
+    def is_of(self, status: os.stat_result) -> bool:
+        """Whether the file is as it was."""
+        return (self.size, self.time_ns) == (status.st_size, status.st_mtime_ns)
+
+
+class MirrorRecords:
+    """Files by name. `place` is the inode of the folder that they lie in."""
+
+    def __init__(self, file: Path) -> None:
+        self._path = file
+        self._file: TextIO | None = None
+        self.place: int | None = None
+        self.files: dict[str, Known] = {}
+        for line in _lines(file):
+            self._read(line)
+
+    def _read(self, line: dict[str, Any]) -> None:
+        if "place" in line:
+            self.place = line["place"]
+            return
+        name = line.pop("name")
+        if line:
+            self.files[name] = Known(**line)
+        else:
+            self.files.pop(name, None)
+
+    def begin(self, place: int) -> None:
+        """The folder is a new one."""
+        self.place = place
+        self.save()
+
+    def put(self, name: str, known: Known) -> None:
+        """The file is the same on both sides. Raises OSError."""
+        self.files[name] = known
+        self._write({"name": name, **asdict(known)})
+
+    def drop(self, name: str) -> None:
+        """The file is on neither side. Raises OSError."""
+        self.files.pop(name, None)
+        self._write({"name": name})
+
+    def _write(self, line: dict[str, Any]) -> None:
+        if self._file is None:
+            self._file = self._path.open("a")
+            self._file.write("\n")  # a crash may have left half a line
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+    def save(self) -> None:
+        """Write what counts and nothing else. Raises OSError."""
+        self.close()
+        new = self._path.with_name(f"{self._path.name}.new")
+        with new.open("w") as file:
+            file.write(json.dumps({"place": self.place}) + "\n")
+            for name, known in self.files.items():
+                file.write(json.dumps({"name": name, **asdict(known)}) + "\n")
+        new.rename(self._path)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+def _lines(file: Path) -> Iterator[dict[str, Any]]:
+    try:
+        text = file.read_text()
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError) as err:
+        log.warning("%s cannot be read: %s", file, err)
+        return
+    for one in text.splitlines():
+        try:
+            line = json.loads(one) if one else None
+        except ValueError:  # half a line, of a crash
+            continue
+        if isinstance(line, dict) and ("place" in line or "name" in line):
+            yield line
+
+
+SYNC_S = 10.0
+SETTLED_S = 2.0  # since its last change a file counts as written
+MAX_BLOBS = 100_000
+INCOMING = "incoming-"
+_NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
+class Mirror:
+    """One container on one node. `known` is where it remembers, beside the node's root."""
+
+    def __init__(
+        self, storage: BlobClient, container_url: str, folder: Path, known: Path, *, read_only: bool
+    ) -> None:
+        self._storage = storage
+        self._url = container_url
+        self._folder = folder
+        self._beside = known.parent
+        self._read_only = read_only
+        self._records = MirrorRecords(known)
+        self._lock = asyncio.Lock()
+        self.closed = False
+
+    def _same_place(self) -> int:
+        """The folder, by its inode, when it is still the one that was mounted. Raises OSError.
+
+        A mount point can be neither renamed nor replaced: what a task puts in its place is none.
+        """
+        status = self._folder.lstat()
+        if self._records.place is None and stat.S_ISDIR(status.st_mode):
+            self._records.begin(status.st_ino)
+        if status.st_ino != self._records.place:
+            raise FileNotFoundError(errno.ENOENT, "the mount point was replaced", self._folder)
+        return status.st_ino
+
+    async def pull(self) -> None:
+        """Bring the folder up to date. Raises StorageError, LocalWriteError and OSError."""
+        async with self._lock:
+            self._same_place()
+            found: dict[str, ListedBlob] = {}
+            async for blob in self._storage.blobs(self._url):
+                found[blob.name] = blob
+                if len(found) > MAX_BLOBS:
+                    raise BlobRequestError(
+                        "other", f"the container holds more than {MAX_BLOBS} blobs"
+                    )
+            try:
+                await self._pull_all(found)
+            finally:
+                self._save()
+
+    async def _pull_all(self, found: dict[str, ListedBlob]) -> None:
+        for name in _files(found):
+            if self.closed:
+                return
+            try:
+                await self._pull_one(found[name])
+            except (LocalWriteError, OSError) as err:
+                cause = err.cause if isinstance(err, LocalWriteError) else err
+                if cause.errno in _NO_SPACE:
+                    raise
+                # a name that is too long, or below what is a file here: the others still come
+                log.warning("blob %r is no file in %s: %s", name, self._folder, cause.strerror)
+        self._same_place()
+        for name in [name for name in self._records.files if name not in found]:
+            if self._unchanged(name):
+                (self._folder / name).unlink(missing_ok=True)
+            self._records.drop(name)
+
+    async def _pull_one(self, blob: ListedBlob) -> None:
+        known = self._records.files.get(blob.name)
+        if known is not None and known.etag == blob.etag:
+            return  # also when it was deleted here: that is still to be said there
+        target = self._folder / blob.name
+        if not _is_inside(target, self._folder) or (
+            target.exists() if known is None else not self._unchanged(blob.name)
+        ):
+            return
+        incoming = self._beside / f"{INCOMING}{uuid4().hex}"
+        try:
+            etag = await self._storage.download(blob_url(self._url, blob.name), incoming)
+            self._same_place()
+            target.parent.mkdir(parents=True, exist_ok=True)
+            status = incoming.stat()
+            incoming.rename(target)
+        finally:
+            incoming.unlink(missing_ok=True)
+        known = Known(etag or blob.etag, status.st_size, status.st_mtime_ns)
+        self._records.put(blob.name, known)
+
+    async def push(self, *, settled_s: float = 0.0) -> None:
+        """Bring the container up to date. Raises StorageError and OSError.
+
+        A folder that is gone means that the node is, never that its blobs are to be deleted. A
+        file that is refused is tried again the next time and holds up no other.
+        """
+        if self._read_only or self.closed:
+            return
+        async with self._lock:
+            place = self._same_place()
+            files, unread = await asyncio.to_thread(_walk, self._folder)
+            if self.closed or self._same_place() != place:
+                return
+            failure: BlobRequestError | None = None
+            before_ns = time.time_ns() - int(settled_s * 1e9)
+            for name, status in files.items():
+                known = self._records.files.get(name)
+                if (known and known.is_of(status)) or (
+                    settled_s and status.st_mtime_ns > before_ns
+                ):
+                    continue
+                try:
+                    await self._push_one(name, status)
+                except BlobRequestError as err:
+                    if not err.detail.startswith("HTTP 400"):  # it is not about this one
+                        raise
+                    log.warning("%s of %s is not written: %s", name, self._folder, err.detail)
+                    failure = failure or err
+            await self._delete_but(files, unread)
+            self._save()
+            if failure is not None:
+                raise failure
+
+    async def _delete_but(self, files: dict[str, os.stat_result], unread: set[str]) -> None:
+        for name in [name for name in self._records.files if name not in files]:
+            if self.closed:
+                return
+            if not any(name.startswith(folder) for folder in unread):
+                self._same_place()  # between two of them it may have been taken away
+                await self._storage.delete(blob_url(self._url, name))
+                self._records.drop(name)
+
+    async def _push_one(self, name: str, status: os.stat_result) -> None:
+        if self.closed:
+            return
+        try:
+            done = await self._storage.upload(blob_url(self._url, name), self._folder / name, {})
+        except OSError as err:  # deleted meanwhile, or it may not be read
+            log.info("%s of %s cannot be read: %s", name, self._folder, err.strerror)
+            return
+        except BlobRequestError as err:
+            if "shrank" in err.detail:  # it is being written: next time
+                return
+            raise
+        # with what it was before: a change meanwhile is seen by the next push
+        self._records.put(name, Known(done.etag, status.st_size, status.st_mtime_ns))
+
+    async def follow(self) -> None:
+        """Push and pull until cancelled; what fails is tried again."""
+        while not self.closed:
+            await asyncio.sleep(SYNC_S)
+            try:
+                await self.push(settled_s=SETTLED_S)
+                await self.pull()
+            except (BlobRequestError, LocalWriteError, OSError) as err:
+                log.warning("%s is not in step with its container: %s", self._folder, err)
+
+    def _unchanged(self, name: str) -> bool:
+        path = self._folder / name
+        try:
+            same = self._records.files[name].is_of(path.lstat())
+        except OSError:
+            return False
+        return same and _is_inside(path, self._folder)
+
+    def _save(self) -> None:
+        if not self.closed:
+            self._records.save()
+
+
+def _files(names: dict[str, ListedBlob]) -> Iterator[str]:
+    """Names that can be files here: no folders of other names, none that lead out."""
+    folders: set[str] = set()
+    for name in names:
+        while "/" in name:
+            name = name.rpartition("/")[0]  # noqa: PLW2901 - it climbs
+            folders.add(name)
+    for name in names:
+        parts = safe_parts(name)
+        if parts and "/".join(parts) == name and name not in folders:
+            yield name
+
+
+def _walk(top: Path) -> tuple[dict[str, os.stat_result], set[str]]:
+    """Files below a folder by name, and the folders that cannot be read, with `/` at their end.
+
+    Links are not followed; names that are no UTF-8 cannot be those of blobs. Raises OSError.
+    """
+    files: dict[str, os.stat_result] = {}
+    unread: set[str] = set()
+    folders = [""]  # no recursion: tasks make folders deeper than Python goes
+    while folders:
+        above = folders.pop()
+        try:
+            with os.scandir(top / above) as entries:
+                found = [(f"{above}{entry.name}", entry) for entry in entries]
+            for name, entry in found:
+                if not _is_text(name):
+                    continue
+                try:
+                    status = entry.stat(follow_symlinks=False)
+                except FileNotFoundError:  # deleted meanwhile
+                    continue
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(f"{name}/")
+                elif stat.S_ISREG(status.st_mode):
+                    files[name] = status
+        except OSError:
+            if not above:
+                raise
+            unread.add(above)
+    return files, unread
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _is_inside(target: Path, folder: Path) -> bool:
+    return Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(folder))

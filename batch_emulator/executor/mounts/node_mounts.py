@@ -1,0 +1,248 @@
+"""File systems under AZ_BATCH_NODE_MOUNTS_DIR: shares and exports are folders of the data dir.
+
+A mount is a link to such a folder [S], so every node and the REST view see the same files at
+once; containers are mirrored (`blob_mounts`). Errors and the `<type>-<path>.log` beside the
+mount follow the service's page on virtual file mounts.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from batch_emulator.domain.validation.pool_rules import MOUNT_KINDS
+from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.mounts.blob_mounts import BlobMounts, ContainerError
+from batch_emulator.executor.node_setup import Booted, NodeError, Step
+from batch_emulator.files_share.shares import (
+    MountError,
+    NoSuchShareError,
+    Shares,
+    WrongAccountError,
+    WrongKeyError,
+)
+from batch_emulator.files_share.tree import BadNameError, parse_path
+from batch_emulator.folders import is_below
+
+log = logging.getLogger(__name__)
+BLOB = "azureBlobFileSystemConfiguration"
+_HOST = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9.-]{0,253}[A-Za-z0-9])?")
+_FILES_HOST = re.compile(r"(?P<account>[a-z0-9]{3,24})\.file\..+", re.IGNORECASE)
+_NO_SHARES = "no storage account is served: start the emulator with --storage-account"
+
+
+class MountFailedError(Exception):
+    """A mount that cannot be made; the message is what mount(8) would say."""
+
+
+@dataclass(frozen=True, slots=True)
+class MountEntry:
+    """One entry of `mountConfiguration`: its kind, the kind's settings, where it goes."""
+
+    kind: str
+    settings: Mapping[str, Any]
+    path: str
+
+    @property
+    def log_name(self) -> str:
+        """The name of its log in the mounts folder."""
+        return f"{MOUNT_KINDS[self.kind]}-{self.path.replace('/', '-')}.log"
+
+
+def mounts_of(spec: Mapping[str, Any]) -> list[MountEntry]:
+    """What a pool mounts, in its order; the pool was checked when it was added."""
+    found: list[MountEntry] = []
+    given: list[dict[str, Any]] = spec.get("mountConfiguration") or []
+    for one in given:
+        for kind in MOUNT_KINDS:
+            if one.get(kind):
+                path = PurePosixPath(one[kind]["relativeMountPath"]).as_posix()
+                found.append(MountEntry(kind, one[kind], path))
+    return found
+
+
+class NodeMounts:
+    """Finds the folder behind a mount and links it into a node."""
+
+    def __init__(self, data_dir: Path, shares: Shares | None, blobs: BlobMounts) -> None:
+        self.blobs = blobs
+        self._data_dir = data_dir
+        self._shares = shares
+        self._folders: Mapping[str, Callable[[Mapping[str, Any]], Path]] = {
+            "azureFileShareConfiguration": self._file_share,
+            "nfsMountConfiguration": self._nfs,
+            "cifsMountConfiguration": self._cifs,
+        }
+
+    def step(self) -> Step:
+        """The part of a node's set-up that mounts."""
+        return Step("mounts", lambda spec: bool(mounts_of(spec)), self.mount_all)
+
+    async def mount_all(self, node: Booted) -> None:
+        """Mount everything; the first that fails ends it. Raises NodeError."""
+        release = self.blobs.forget(node.layout.root)  # of the boot before
+        if release is not None:
+            await release()
+        taken: list[str] = []
+        for mount in mounts_of(node.spec):
+            try:
+                _refuse_overlap(mount.path, taken)
+                await self._mount(mount, node.layout)
+            except (MountFailedError, ContainerError, OSError, ValueError) as err:
+                why = err.strerror if isinstance(err, OSError) else None
+                why = why or str(err)
+                _write_log(node.layout.fsmounts / mount.log_name, why)
+                raise mount_error(mount.path, why) from err
+            taken.append(mount.path)
+
+    async def _mount(self, mount: MountEntry, layout: NodeLayout) -> None:
+        if mount.kind != BLOB:
+            self._link(mount, layout.fsmounts)  # a few calls: no thread to outlive us
+            return
+        point = layout.fsmounts / mount.path
+        if not point.is_dir() or point.is_symlink():  # its files stay when the node boots again
+            free_mount_point(layout.fsmounts, mount.path).mkdir()
+        await self.blobs.mount(layout, mount.path, mount.settings)
+        _write_log(layout.fsmounts / mount.log_name, "mounted")
+
+    def resume(self, node: Booted) -> None:
+        """Go on with the containers of a node that was there before the emulator was started."""
+        for mount in mounts_of(node.spec):
+            if mount.kind == BLOB and (node.layout.fsmounts / mount.path).is_dir():
+                self.blobs.resume(node.layout, mount.path, mount.settings)
+
+    def _link(self, mount: MountEntry, fsmounts: Path) -> None:
+        folder = self._folders[mount.kind](mount.settings)
+        point = free_mount_point(fsmounts, mount.path)
+        point.symlink_to(folder, target_is_directory=True)
+        _write_log(fsmounts / mount.log_name, "mounted")
+
+    def _file_share(self, settings: Mapping[str, Any]) -> Path:
+        account = str(settings["accountName"])
+        parts = _path_of(str(settings["azureFileUrl"]), account)
+        return self._share(account, str(settings["accountKey"]), parts)
+
+    def _share(self, account: str, key: str, parts: tuple[str, ...]) -> Path:
+        if self._shares is None:
+            raise MountFailedError(_NO_SHARES)
+        if not parts:
+            raise MountFailedError("mount error(22): Invalid argument: the URL names no share")
+        try:
+            folder = self._shares.folder(account, parts[0], key)
+        except MountError as err:
+            raise MountFailedError(_mount_message(err)) from err
+        return _below(folder, parts[1:])
+
+    def _nfs(self, settings: Mapping[str, Any]) -> Path:
+        """`host:/path`, a folder `nfs/host/path` of the data dir, made when it is missing [S]."""
+        host, colon, path = str(settings["source"]).partition(":")
+        if not colon or not path.startswith("/"):
+            raise MountFailedError("mount.nfs: the source is not of the form host:/path")
+        return self._export("nfs", host, tuple(part for part in path.split("/") if part))
+
+    def _cifs(self, settings: Mapping[str, Any]) -> Path:
+        """`//host/share`: a share of the storage account, else a folder `cifs/host/share` [S]."""
+        source = str(settings["source"]).replace("\\", "/")
+        host, _, path = source.removeprefix("//").partition("/")
+        parts = tuple(part for part in path.split("/") if part)
+        if not source.startswith("//") or not parts:
+            raise MountFailedError("mount error: the source is not of the form //host/share")
+        ours = _FILES_HOST.fullmatch(host)
+        if ours is not None:
+            return self._share(ours["account"], str(settings["password"]), parts)
+        return self._export("cifs", host, parts)
+
+    def _export(self, kind: str, host: str, parts: tuple[str, ...]) -> Path:
+        if not _HOST.fullmatch(host) or ".." in parts:
+            raise MountFailedError(f"mount error: cannot resolve '{host[:64]}'")
+        folder = self._data_dir / kind / host.lower()
+        folder.mkdir(parents=True, exist_ok=True)
+        target = folder.joinpath(*parts)
+        if not is_below(target, folder):
+            raise MountFailedError("mount error(13): Permission denied")
+        target.mkdir(parents=True, exist_ok=True)
+        return target
+
+
+def mount_error(path: str, why: str) -> NodeError:
+    """The error of a node whose mount failed, as the page on mounts shows it."""
+    return NodeError(
+        "MountConfigurationError",
+        "An error was encountered while configuring specified mount(s)",
+        (("Message", f"Mount failure: {why}"), ("MountConfigurationPath", path)),
+    )
+
+
+def free_mount_point(fsmounts: Path, path: str) -> Path:
+    """Where to mount: the folder above it is there, itself it is not. Raises MountFailedError."""
+    point = fsmounts / path
+    if not is_below(point.parent, fsmounts):
+        raise MountFailedError("the mount point is behind a link")
+    point.parent.mkdir(parents=True, exist_ok=True)
+    if point.is_symlink():  # of the boot before
+        point.unlink()
+    elif point.exists():
+        try:
+            point.rmdir()
+        except OSError as err:
+            raise MountFailedError("the mount point is not empty") from err
+    return point
+
+
+def _refuse_overlap(path: str, taken: list[str]) -> None:
+    for other in taken:
+        if f"{path}/".startswith(f"{other}/") or f"{other}/".startswith(f"{path}/"):
+            raise MountFailedError(f"the mount point is taken by '{other}'")
+
+
+def _path_of(url: str, account: str) -> tuple[str, ...]:
+    """Share and folders of a URL; the account comes first where the host is an address."""
+    split = urlsplit(url)
+    parts = tuple(unquote(part) for part in split.path.split("/") if part)
+    if _is_local(split.hostname or "") and parts and parts[0].lower() == account.lower():
+        return parts[1:]
+    return parts
+
+
+def _is_local(host: str) -> bool:
+    try:
+        return bool(ipaddress.ip_address(host))
+    except ValueError:
+        return host == "localhost"
+
+
+def _below(folder: Path, parts: tuple[str, ...]) -> Path:
+    try:
+        target = folder.joinpath(*parse_path("/".join(parts)))
+    except BadNameError as err:
+        raise MountFailedError("mount error(2): No such file or directory") from err
+    if not target.is_dir() or not is_below(target, folder):
+        raise MountFailedError("mount error(2): No such file or directory")
+    return target
+
+
+def _mount_message(err: MountError) -> str:
+    """What mount.cifs says about it."""
+    match err:
+        case WrongKeyError():
+            return "mount error(13): Permission denied"
+        case NoSuchShareError():
+            return "mount error(2): No such file or directory"
+        case WrongAccountError():
+            return f"mount error: could not resolve address: {err}"
+        case _:
+            return f"mount error: {err}"
+
+
+def _write_log(path: Path, text: str) -> None:
+    try:
+        path.unlink(missing_ok=True)
+        path.write_text(text + "\n")
+    except OSError as err:
+        log.warning("%s is not written: %s", path, err)

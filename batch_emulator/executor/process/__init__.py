@@ -1,0 +1,1 @@
+"""Processes of tasks: their environment, start, and end. Start in `task_process`."""

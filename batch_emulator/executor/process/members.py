@@ -1,0 +1,279 @@
+"""Find and end the processes of a task or of a lost node, also those that left its session.
+
+Looking at all processes is slow: it is done to end tasks only, and off the event loop for
+lost nodes.
+
+Processes of a node inherit a mark that only /proc shows, a resource limit: Linux has had no
+use for RLIMIT_LOCKS since 2.4.25 (getrlimit(2)), yet keeps and inherits it. A daemon that
+leaves its session, cleans its environment, closes its files and goes to / still has it;
+cgroups would do as well, but need rights that few emulators have. [S]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+
+_LOCKS = 10  # RLIMIT_LOCKS of every architecture but those where it has another number
+_BITS = 31
+_LOCKS_LINE = re.compile(rb"^Max file locks +(\d+) ", re.MULTILINE)
+
+
+@lru_cache(maxsize=4096)
+def _folder_hash(folder: Path) -> int:
+    digest = hashlib.sha256(str(folder.resolve()).encode(errors="surrogateescape")).digest()
+    return int.from_bytes(digest[:4], "big") >> 1
+
+
+def _mark_of(node: Path) -> int:
+    """Of the folder nodes/POOL/NODE: the upper half is that of all nodes."""
+    return (_folder_hash(node.parent.parent) | 1 << (_BITS - 1)) << _BITS | _folder_hash(node)
+
+
+@contextmanager
+def marking(root: Path) -> Generator[None]:
+    """What is started meanwhile belongs to the node with that root (its folder's `tasks`).
+
+    The limit is the emulator's own for that time, which changes nothing for it.
+    """
+    if sys.platform != "linux":
+        yield
+        return
+    import resource  # noqa: PLC0415 - not on every platform
+
+    soft, hard = resource.getrlimit(_LOCKS)
+    try:
+        resource.setrlimit(_LOCKS, (_mark_of(root.parent), hard))
+    except (OSError, ValueError):  # somebody has limited it: tasks go without
+        yield
+        return
+    try:
+        yield
+    finally:
+        resource.setrlimit(_LOCKS, (soft, hard))
+
+
+def marks_below(limits: bytes, folders: Iterable[Path]) -> bool:
+    """Whether a process with that /proc/PID/limits is of a node at or right below a folder."""
+    found = _LOCKS_LINE.search(limits)
+    mark = int(found[1]) if found else 0
+    return mark != 0 and any(
+        mark == _mark_of(folder) or mark >> _BITS == _folder_hash(folder) | 1 << (_BITS - 1)
+        for folder in folders
+    )
+
+
+_PROC = Path("/proc")
+_TASK_MARKER = "AZ_BATCH_TASK_DIR"
+_NODE_MARKER = "AZ_BATCH_NODE_ROOT_DIR"
+_ROUNDS = 500  # 5 s and more: what is killed goes when it has a turn, on a busy machine late
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A running process; `marker` is the value of the variable that was asked for."""
+
+    pid: int
+    parent: int
+    session: int
+    marker: str | None
+
+
+def task_members(pid: int, task_dir: Path) -> set[int]:
+    """Processes of the session `pid`, its descendants, and all that carry the task directory."""
+    processes = _snapshot(_TASK_MARKER)
+    wanted = str(task_dir)
+    found = {p.pid for p in processes if p.session == pid or p.marker == wanted} | {pid}
+    return _with_descendants(found, processes) - {os.getpid()}
+
+
+def node_members(*folders: Path) -> set[int]:
+    """Processes of the nodes at or below the folders, with their descendants.
+
+    They are known by the node root in their environment, or, where a task cleaned that, by the
+    stdout.txt or stderr.txt that they write to, or by their mark (`marks`).
+    """
+    roots, below = {str(folder) for folder in folders}, tuple(f"{folder}/" for folder in folders)
+    processes = _snapshot(_NODE_MARKER)
+    found = {
+        p.pid
+        for p in processes
+        if (p.marker is not None and (p.marker in roots or p.marker.startswith(below)))
+        or _writes_below(p.pid, below)
+        or _is_marked(p.pid, folders)
+    }
+    # we may wear a mark just now (`marks.marking`), which makes no member of what we started
+    return _with_descendants(found - {os.getpid()}, processes) - {os.getpid()}
+
+
+def _writes_below(pid: int, below: tuple[str, ...]) -> bool:
+    for number, name in ((1, "stdout.txt"), (2, "stderr.txt")):
+        with suppress(OSError):
+            target = str(Path(f"{_PROC}/{pid}/fd/{number}").readlink()).removesuffix(" (deleted)")
+            if target.startswith(below) and target.endswith(f"/{name}"):
+                return True
+    return False
+
+
+def _is_marked(pid: int, folders: Iterable[Path]) -> bool:
+    try:
+        return marks_below(_bytes(f"{_PROC}/{pid}/limits"), folders)
+    except OSError:
+        return False
+
+
+def _with_descendants(found: set[int], processes: list[_Process]) -> set[int]:
+    """Children of members are members, however they left."""
+    while True:
+        more = {p.pid for p in processes if p.parent in found} - found
+        if not more:
+            return found
+        found |= more
+
+
+def send(pids: Iterable[int], number: signal.Signals) -> None:
+    """Signal processes, those that are gone aside; parents, which have lower ids, first.
+
+    A shell whose child ends before it has its own signal would go on, or end, as if nobody asked.
+    """
+    for pid in sorted(pids):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, number)
+
+
+def outside_group(pids: Iterable[int], group: int) -> set[int]:
+    """The processes among `pids` that a signal to the process group does not reach."""
+    outside: set[int] = set()
+    for pid in pids:
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getpgid(pid) != group:
+                outside.add(pid)
+    return outside
+
+
+def alive(pids: Iterable[int]) -> set[int]:
+    """The processes among `pids` that still run: zombies do not."""
+    running: set[int] = set()
+    for pid in pids:
+        with suppress(psutil.Error):
+            if psutil.Process(pid).status() != psutil.STATUS_ZOMBIE:
+                running.add(pid)
+    return running
+
+
+def kill_task_members(pid: int, task_dir: Path, rounds: int = _ROUNDS) -> None:
+    """SIGKILL until nothing of the task is left: processes can fork between look and kill."""
+    for _ in range(rounds):
+        left = task_members(pid, task_dir) - {pid}
+        if not left:
+            return
+        send(left, signal.SIGKILL)
+        time.sleep(0.01)  # in a worker thread: the kernel needs a moment to end them
+
+
+def kill_node_members(*folders: Path, rounds: int = _ROUNDS) -> int:
+    """SIGKILL everything of the nodes at or below the folders; how many processes there were."""
+    ended: set[int] = set()
+    for _ in range(rounds):
+        left = node_members(*folders)
+        if not left:
+            break
+        send(left, signal.SIGKILL)
+        ended |= left
+        time.sleep(0.01)
+    return len(ended)
+
+
+def _snapshot(variable: str) -> list[_Process]:
+    """All running processes; zombies and what may not be looked at aside."""
+    if _PROC.is_dir():
+        return list(_from_proc(variable))
+    return list(_from_psutil(variable))
+
+
+def _from_proc(variable: str) -> Iterator[_Process]:
+    """Linux: ten times faster than asking psutil for each process."""
+    start = f"{variable}=".encode()
+    for name in os.listdir(_PROC):  # noqa: PTH208 - no need for a Path each
+        if not name.isdecimal():
+            continue
+        try:
+            status = _bytes(f"{_PROC}/{name}/stat").rpartition(b")")[2].split()
+            environment = _bytes(f"{_PROC}/{name}/environ")
+        except OSError:  # it ended meanwhile, or it is somebody else's
+            continue
+        if status and status[0] not in b"ZX":
+            marker = _marker(environment, start)
+            yield _Process(int(name), int(status[1]), int(status[3]), marker)
+
+
+def _marker(environment: bytes, start: bytes) -> str | None:
+    if start not in environment:
+        return None
+    for one in environment.split(b"\0"):
+        if one.startswith(start):
+            return os.fsdecode(one[len(start) :])
+    return None
+
+
+def _bytes(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a Path costs more than the read
+        return file.read()
+
+
+def _from_psutil(variable: str) -> Iterator[_Process]:
+    for pid in psutil.pids():
+        try:
+            process = psutil.Process(pid)
+            if process.status() != psutil.STATUS_ZOMBIE:
+                marker = process.environ().get(variable)
+                yield _Process(pid, process.ppid(), os.getsid(pid), marker)
+        except (psutil.Error, OSError):
+            continue
+
+
+_T = TypeVar("_T")
+
+
+async def in_thread(work: Callable[[], _T]) -> _T:
+    """The result of `work`, done in a thread; who is cancelled meanwhile waits for its end.
+
+    What `asyncio.to_thread` runs goes on when its caller is cancelled: it would write into a
+    folder that is being deleted.
+    """
+    thread = asyncio.ensure_future(asyncio.to_thread(work))
+    try:
+        return await asyncio.shield(thread)
+    except asyncio.CancelledError:
+        await asyncio.wait({thread})
+        raise
+
+
+class LostNodeProcesses:
+    """Kills what nodes that are gone left running; one look serves all that go at a time."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._waiting: set[Path] = set()
+
+    async def kill(self, folder: Path) -> None:
+        """Returns when no process of the node at the folder is left, also when cancelled."""
+        self._waiting.add(folder)
+        async with self._lock:
+            if folder not in self._waiting:
+                return  # who had the lock took it along
+            folders, self._waiting = self._waiting, set()
+            await in_thread(lambda: kill_node_members(*folders))

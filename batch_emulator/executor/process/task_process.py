@@ -1,0 +1,233 @@
+"""One process of a task: no shell, a session of its own, awaited without a thread."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from batch_emulator.domain import launch as failures
+from batch_emulator.domain.launch import ExecutionError, LaunchSpec, ResourceUsage
+from batch_emulator.executor.process.members import marking
+
+_HAS_PIDFD = hasattr(os, "pidfd_open")
+_HAS_WAITID = hasattr(os, "waitid")  # macOS has it from Python 3.13 on
+
+
+class TaskProcess:
+    """A started command; `ended` resolves to its exit code, negative for a signal.
+
+    With `holds` the process is not collected when it ends, nor is the rest of its group killed:
+    its id stays its own until `release`.
+    """
+
+    def __init__(self, popen: subprocess.Popen[bytes], *, holds: bool = False) -> None:
+        self._popen = popen
+        self._holds = holds
+        self.pid = popen.pid
+        self._loop = asyncio.get_running_loop()
+        self.ended: asyncio.Future[int] = self._loop.create_future()
+        self.usage: ResourceUsage | None = (
+            None  # of the command and what it waited for, once it ended
+        )
+        self.keep_group = False  # True while the rest of the group has its grace period
+        self._watch()
+
+    def signal_group(self, number: signal.Signals) -> None:
+        """Signal the process group; its id cannot be reused before the end was collected."""
+        if not self.ended.done():
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, number)
+
+    def _watch(self) -> None:
+        if _HAS_PIDFD:
+            try:
+                pidfd = os.pidfd_open(self.pid)
+            except OSError:  # an old kernel, a sandbox, or no descriptor left
+                pass
+            else:
+                self._loop.add_reader(pidfd, self._on_exit, pidfd)
+                return
+        # macOS too: awaiting a pid without SIGCHLD, which belongs to the main thread
+        threading.Thread(target=self._wait_in_thread, daemon=True).start()
+
+    def _on_exit(self, pidfd: int) -> None:
+        self._loop.remove_reader(pidfd)
+        os.close(pidfd)
+        if self._holds:
+            self._finish(self._wait_only())
+            return
+        self._kill_rest()  # before the zombie is collected: nobody else can own its group id
+        self._finish(self._collect())
+
+    def _wait_only(self) -> int:
+        """Wait for the end without collecting the process, where the system can."""
+        found = None
+        if _HAS_WAITID:
+            found = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)
+        if found is None:
+            return self._collect()
+        return found.si_status if found.si_code == os.CLD_EXITED else -found.si_status
+
+    def release(self) -> None:
+        """End what a command that holds left behind in its group, and collect it."""
+        self._kill_rest()
+        self._collect()
+
+    def _wait_in_thread(self) -> None:
+        if self._holds:
+            code = self._wait_only()
+        else:
+            code = self._collect()
+            self._kill_rest()
+        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self._loop.call_soon_threadsafe(self._finish, code)
+
+    def _collect(self) -> int:
+        """Wait for the end, as Popen.wait does, and keep what the kernel counted."""
+        if self._popen.returncode is not None:
+            return self._popen.returncode
+        if _HAS_WAITID:
+            os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT)  # its counters go with it
+        counters = _io_counters(self.pid)
+        _, status, spent = os.wait4(self.pid, 0)
+        self._popen.returncode = os.waitstatus_to_exitcode(status)
+        unit = 1 if sys.platform == "darwin" else 1024
+        self.usage = ResourceUsage(
+            user_s=spent.ru_utime,
+            kernel_s=spent.ru_stime,
+            read_ops=counters.get("syscr", spent.ru_inblock),
+            write_ops=counters.get("syscw", spent.ru_oublock),
+            read_bytes=counters.get("read_bytes", spent.ru_inblock * 512),
+            write_bytes=counters.get("write_bytes", spent.ru_oublock * 512),
+            peak_bytes=spent.ru_maxrss * unit,
+        )
+        return self._popen.returncode
+
+    def _kill_rest(self) -> None:
+        """What a command leaves behind in its process group ends with it."""
+        if not self.keep_group:
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    def _finish(self, code: int) -> None:
+        if not self.ended.done():
+            self.ended.set_result(code)
+
+
+def _io_counters(pid: int) -> dict[str, int]:
+    """What a process and the children it waited for read and wrote; Linux only."""
+    try:
+        with open(f"/proc/{pid}/io", "rb", buffering=0) as file:  # noqa: PTH123 - once per task
+            lines = file.read().decode().splitlines()
+    except OSError:
+        return {}
+    return {name: int(value) for name, _, value in (line.partition(":") for line in lines)}
+
+
+def start(
+    launch: LaunchSpec,
+    environment: Mapping[str, str],
+    command: list[str] | None = None,
+    stdin: int = subprocess.DEVNULL,
+) -> TaskProcess:
+    """Launch the command line, or `command` for it.
+
+    Raises ExecutionError with the service's failureInfo.
+    """
+    argv = command or split_command(launch.command_line)
+    opened = _continue if launch.continues else _create
+    stdout = opened(launch.task_dir / "stdout.txt")
+    try:
+        stderr = opened(launch.task_dir / "stderr.txt")
+        try:
+            popen = _popen(launch, argv, environment, (stdin, stdout, stderr))
+            return TaskProcess(popen, holds=launch.holds)
+        finally:
+            os.close(stderr)
+    finally:
+        os.close(stdout)
+
+
+def split_command(command_line: str) -> list[str]:
+    """The words of a command line, as a POSIX shell has them. Raises ExecutionError."""
+    try:
+        argv = shlex.split(command_line)
+    except ValueError as err:
+        raise ExecutionError(failures.command_launch_failed(command_line, str(err))) from err
+    if not argv:
+        raise ExecutionError(
+            failures.command_launch_failed(command_line, "the command line is empty")
+        )
+    return argv
+
+
+def _create(path: Path) -> int:
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+    try:
+        # what an earlier attempt left may be a pipe, which would block all of us, or a link
+        path.unlink(missing_ok=True)
+        return os.open(path, flags, 0o644)
+    except OSError as err:
+        raise ExecutionError(failures.create_failure(str(path), err)) from err
+
+
+def _continue(path: Path) -> int:
+    """Open what an earlier command of the attempt wrote to, unless it is no file any more."""
+    flags = os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        file = os.open(path, flags)
+    except OSError:
+        return _create(path)
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    return _create(path)
+
+
+def _popen(
+    launch: LaunchSpec,
+    argv: list[str],
+    environment: Mapping[str, str],
+    streams: tuple[int, int, int],
+) -> subprocess.Popen[bytes]:
+    line = launch.command_line
+    stdin, stdout, stderr = streams
+    try:
+        with marking(launch.root_dir):
+            return subprocess.Popen(
+                argv,
+                stdin=stdin,
+                stdout=stdout,
+                stderr=stderr,
+                cwd=launch.working_dir,
+                env=environment,
+                start_new_session=True,
+            )
+    except FileNotFoundError as err:
+        why = _why_missing(argv[0], launch.working_dir, environment.get("PATH", ""))
+        raise ExecutionError(failures.command_not_found(line, argv[0], why)) from err
+    except OSError as err:
+        why = f"{argv[0]}: {err.strerror or err}"
+        raise ExecutionError(failures.command_launch_failed(line, why)) from err
+    except ValueError as err:  # a NUL byte, or '=' in the name of a variable
+        raise ExecutionError(failures.command_launch_failed(line, str(err))) from err
+
+
+def _why_missing(program: str, working_dir: Path, path: str) -> str:
+    if not working_dir.is_dir():
+        return f"the working directory {working_dir} is gone"
+    found = working_dir / program if "/" in program else shutil.which(program, path=path)
+    if found and Path(found).exists():
+        return f"{program} exists, but the interpreter that its first line names does not"
+    where = f"relative to {working_dir}" if "/" in program else f"on the PATH of the task: {path}"
+    return f"{program} was not found {where}; no shell is used, write /bin/sh -c '...' for one"

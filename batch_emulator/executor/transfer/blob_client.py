@@ -1,0 +1,433 @@
+"""A small client of the blob service, which signs in with a SAS, a shared key or a managed
+identity.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import hmac
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import format_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, TypeVar
+from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit, urlunsplit
+from xml.etree import ElementTree as ET
+
+if TYPE_CHECKING:
+    import httpx
+
+
+_T = TypeVar("_T")
+
+ATTEMPTS = 4
+TIMEOUT_S = 60.0  # without a byte of progress, not for a whole transfer
+SINGLE_PUT_BYTES = 256 * 1024 * 1024  # what the blob service takes in one Put Blob
+BLOCK_BYTES = 32 * 1024 * 1024
+_CHUNK_BYTES = 1024 * 1024
+_TRANSFERS = 8
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+_DENIED = frozenset({401, 403})
+
+
+class BlobRequestError(Exception):
+    """A transfer failed for good: `kind` is missing, denied, timeout or other."""
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(detail)
+        self.kind = kind
+        self.detail = detail
+
+
+class LocalWriteError(Exception):
+    """The local side of a download failed; `__cause__` is the OSError."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(str(cause))
+        self.cause = cause
+
+
+def redact(url: str) -> str:
+    """The URL without its query and credentials: a SAS is a secret."""
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def blob_url(container_url: str, blob: str) -> str:
+    """The URL of a blob in a container whose URL may carry a SAS."""
+    parts = urlsplit(container_url)
+    path = f"{parts.path.rstrip('/')}/{quote(os.fsencode(blob))}"
+    return urlunsplit((parts.scheme, parts.netloc, path, parts.query, ""))
+
+
+@dataclass(frozen=True, slots=True)
+class ListedBlob:
+    """A blob in a listing; the entity tag without quotes."""
+
+    name: str
+    etag: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Uploaded:
+    """A blob that was written."""
+
+    etag: str
+    size: int
+
+
+class BlobClient:
+    """Downloads, lists and uploads over one shared connection pool.
+
+    `sign` signs each request; without it a SAS in the URL says what is allowed.
+    """
+
+    def __init__(
+        self,
+        *,
+        retry_delay_s: float = 0.5,
+        sign: Callable[[httpx.Request], httpx.Request] | None = None,
+        identity: NodeIdentity | None = None,
+    ) -> None:
+        self._sign = sign
+        self._identity = identity
+        self._of_identity: BlobClient | None = None
+        self._retry_delay_s = retry_delay_s
+        self._client: httpx.AsyncClient | None = None
+        self._transfers = asyncio.Semaphore(_TRANSFERS)
+        self._block_bytes = BLOCK_BYTES
+        self._single_put_bytes = SINGLE_PUT_BYTES
+
+    async def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+        if self._of_identity is not None:
+            await self._of_identity.close()
+
+    def on_behalf(self, reference: object, url: str) -> BlobClient:
+        """What has the rights of an `identityReference`, if there is one. Raises StorageError."""
+        if not reference:
+            return self
+        if self._identity is None or not self._identity.covers(url):
+            raise BlobRequestError("denied", "the identity has no access to this storage account")
+        if self._of_identity is None:
+            self._of_identity = BlobClient(
+                retry_delay_s=self._retry_delay_s, sign=self._identity.sign
+            )
+        return self._of_identity
+
+    async def download(self, url: str, target: Path) -> str:
+        """Stream a URL into a file; its entity tag. Raises StorageError or LocalWriteError."""
+        async with self._transfers:
+            return await self._retrying(lambda: self._download_once(url, target))
+
+    async def list_blobs(self, container_url: str, prefix: str) -> list[str]:
+        """Names of all blobs of a container that begin with `prefix`."""
+        return [blob.name async for blob in self.blobs(container_url, prefix)]
+
+    async def blobs(self, container_url: str, prefix: str = "") -> AsyncIterator[ListedBlob]:
+        """All blobs of a container that begin with `prefix`, page by page."""
+        marker = ""
+        while True:
+            page, marker = await self._list_page(container_url, prefix, marker)
+            for blob in page:
+                yield blob
+            if not marker:
+                return
+
+    async def delete(self, url: str) -> None:
+        """Delete a blob, or see that it is gone. Raises StorageError."""
+
+        async def once() -> None:
+            answer = await self._http().delete(url, headers={"x-ms-version": API_VERSION})
+            if answer.status_code != 404:
+                await _check(answer)
+
+        await self._retrying(once)
+
+    async def upload(self, url: str, source: Path, headers: Mapping[str, str]) -> Uploaded:
+        """Upload a file as a block blob. Raises StorageError or OSError."""
+        async with self._transfers:
+            with await asyncio.to_thread(source.open, "rb") as file:
+                size = os.fstat(file.fileno()).st_size
+                if size <= self._single_put_bytes:
+                    own = {"x-ms-blob-type": "BlockBlob", **headers}
+                    etag = await self._put(url, file, 0, size, own)
+                else:
+                    etag = await self._put_blocks(url, file, size, headers)
+                return Uploaded(etag, size)
+
+    def _http(self) -> httpx.AsyncClient:
+        if self._client is None:
+            import httpx  # noqa: PLC0415 - most tasks transfer nothing
+
+            logging.getLogger("httpx").setLevel(logging.WARNING)  # it logs URLs, SAS included
+            direct: dict[str, httpx.AsyncBaseTransport | None] = {
+                f"all://{host}": None for host in ("127.0.0.1", "localhost", "[::1]")
+            }
+            self._client = httpx.AsyncClient(
+                timeout=httpx.Timeout(TIMEOUT_S),
+                auth=self._sign,
+                follow_redirects=True,
+                headers={"Accept-Encoding": "identity"},  # blobs are stored as they are
+                mounts=direct,  # a proxy cannot reach the loopback of this machine
+            )
+        return self._client
+
+    async def _retrying(self, once: Callable[[], Awaitable[_T]]) -> _T:
+        import httpx  # noqa: PLC0415
+
+        failure = BlobRequestError("other", "nothing was tried")
+        for attempt in range(1, ATTEMPTS + 1):
+            try:
+                return await once()
+            except httpx.TimeoutException as err:
+                failure = BlobRequestError("timeout", f"no answer in time ({type(err).__name__})")
+            except (httpx.InvalidURL, httpx.UnsupportedProtocol) as err:
+                raise BlobRequestError("other", f"the URL cannot be used: {err}") from err
+            except httpx.TransportError as err:
+                failure = BlobRequestError("other", f"{type(err).__name__}: {err}")
+            except _TransientAnswerError as err:
+                failure = BlobRequestError("other", err.detail)
+            if attempt < ATTEMPTS:
+                await asyncio.sleep(self._retry_delay_s * 2 ** (attempt - 1))
+        raise failure
+
+    async def _download_once(self, url: str, target: Path) -> str:
+        async with self._http().stream("GET", url) as answer:
+            await _check(answer)
+            await _write(answer.aiter_raw(_CHUNK_BYTES), target)
+            return _etag(answer)
+
+    async def _list_page(
+        self, container_url: str, prefix: str, marker: str
+    ) -> tuple[list[ListedBlob], str]:
+        query = f"restype=container&comp=list&maxresults=5000&prefix={quote(prefix, safe='')}"
+        if marker:
+            query += f"&marker={quote(marker, safe='')}"
+        joint = "&" if urlsplit(container_url).query else "?"
+
+        async def once() -> bytes:
+            answer = await self._http().get(
+                f"{container_url}{joint}{query}", headers={"x-ms-version": API_VERSION}
+            )
+            await _check(answer)
+            return answer.content
+
+        return parse_listing(await self._retrying(once))
+
+    async def _put_blocks(
+        self, url: str, file: BinaryIO, size: int, headers: Mapping[str, str]
+    ) -> str:
+        joint = "&" if urlsplit(url).query else "?"
+        ids: list[str] = []
+        for start in range(0, size, self._block_bytes):
+            block = base64.b64encode(b"%08d" % len(ids)).decode()
+            length = min(self._block_bytes, size - start)
+            target = f"{url}{joint}comp=block&blockid={quote(block, safe='')}"
+            await self._put(target, file, start, length, {})
+            ids.append(block)
+        latest = "".join(f"<Latest>{block}</Latest>" for block in ids)
+        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
+
+        async def commit() -> str:
+            answer = await self._http().put(
+                f"{url}{joint}comp=blocklist",
+                content=body,
+                headers={"x-ms-version": API_VERSION, **headers},
+            )
+            await _check(answer)
+            return _etag(answer)
+
+        return await self._retrying(commit)
+
+    async def _put(
+        self, url: str, file: BinaryIO, start: int, length: int, headers: Mapping[str, str]
+    ) -> str:
+        async def once() -> str:
+            answer = await self._http().put(
+                url,
+                content=_read(file, start, length) if length else b"",
+                headers={"x-ms-version": API_VERSION, **headers, "Content-Length": str(length)},
+            )
+            await _check(answer)
+            return _etag(answer)
+
+        return await self._retrying(once)
+
+
+class _TransientAnswerError(Exception):
+    def __init__(self, detail: str) -> None:
+        super().__init__(detail)
+        self.detail = detail
+
+
+async def _check(answer: httpx.Response) -> None:
+    """Raise for a status that is none of success; the service's code is in a header or the XML."""
+    if answer.is_success:
+        return
+    await answer.aread()
+    code = answer.headers.get("x-ms-error-code") or _error_code(answer.content)
+    detail = f"HTTP {answer.status_code}" + (f" {code}" if code else "")
+    if answer.status_code in _TRANSIENT:
+        raise _TransientAnswerError(detail)
+    if answer.status_code in _DENIED or code == "PublicAccessNotPermitted":
+        raise BlobRequestError("denied", detail)
+    raise BlobRequestError("missing" if answer.status_code == 404 else "other", detail)
+
+
+def _error_code(body: bytes) -> str:
+    try:
+        return ET.fromstring(body).findtext("Code") or ""  # noqa: S314 - expat limits entities
+    except ET.ParseError:
+        return ""
+
+
+def _etag(answer: httpx.Response) -> str:
+    return answer.headers.get("etag", "").strip('"')
+
+
+def parse_listing(body: bytes) -> tuple[list[ListedBlob], str]:
+    """Blobs and the next marker of a List Blobs answer. Raises StorageError."""
+    try:
+        root = ET.fromstring(body)  # noqa: S314 - expat limits entities
+    except ET.ParseError as err:
+        raise BlobRequestError(
+            "other", f"the container did not answer with a listing: {err}"
+        ) from err
+    blobs: list[ListedBlob] = []
+    for element in root.iterfind("Blobs/Blob"):
+        name = element.find("Name")
+        text = "" if name is None else name.text or ""
+        encoded = name is not None and name.get("Encoded") == "true"
+        etag = (element.findtext("Properties/Etag") or "").strip('"')
+        size = element.findtext("Properties/Content-Length") or "0"
+        blobs.append(ListedBlob(unquote(text) if encoded else text, etag, int(size)))
+    return blobs, root.findtext("NextMarker") or ""
+
+
+async def _write(chunks: AsyncIterator[bytes], target: Path) -> None:
+    try:
+        file = await asyncio.to_thread(target.open, "wb")
+    except OSError as err:
+        raise LocalWriteError(err) from err
+    try:
+        async for chunk in chunks:
+            await asyncio.to_thread(file.write, chunk)
+    except OSError as err:
+        raise LocalWriteError(err) from err
+    finally:
+        await asyncio.to_thread(file.close)
+
+
+async def _read(file: BinaryIO, start: int, length: int) -> AsyncIterator[bytes]:
+    """Exactly `length` bytes: a file that shrank meanwhile is an error, one that grew is not."""
+    position = start
+    while position < start + length:
+        wanted = min(_CHUNK_BYTES, start + length - position)
+        chunk = await asyncio.to_thread(os.pread, file.fileno(), wanted, position)
+        if not chunk:
+            raise BlobRequestError("other", "the file shrank while it was uploaded")
+        position += len(chunk)
+        yield chunk
+
+
+API_VERSION = "2020-10-02"  # the newest that every supported Azurite knows
+_SIGNED = (
+    "Content-Encoding",
+    "Content-Language",
+    "Content-Length",
+    "Content-MD5",
+    "Content-Type",
+    "Date",
+    "If-Modified-Since",
+    "If-Match",
+    "If-None-Match",
+    "If-Unmodified-Since",
+    "Range",
+)
+
+
+class BadKeyError(Exception):
+    """The key is no base64."""
+
+
+def signer(account: str, key: str) -> Callable[[httpx.Request], httpx.Request]:
+    """What signs a request of httpx (its `auth`), each time it is sent. Raises BadKeyError."""
+    try:
+        secret = base64.b64decode(key, validate=True)
+    except (binascii.Error, ValueError) as err:
+        raise BadKeyError("the account key is no base64") from err
+
+    def sign(request: httpx.Request) -> httpx.Request:
+        request.headers.setdefault("x-ms-version", API_VERSION)
+        request.headers["x-ms-date"] = format_datetime(datetime.now(UTC), usegmt=True)
+        text = _string_to_sign(account, request)
+        digest = hmac.new(secret, text.encode(), hashlib.sha256).digest()
+        signature = base64.b64encode(digest).decode()
+        request.headers["Authorization"] = f"SharedKey {account}:{signature}"
+        return request
+
+    return sign
+
+
+def _string_to_sign(account: str, request: httpx.Request) -> str:
+    headers = request.headers
+    values = [headers.get(name, "") for name in _SIGNED]
+    length = _SIGNED.index("Content-Length")
+    if values[length] == "0":
+        values[length] = ""
+    own = sorted((name, text) for name, text in headers.items() if name.startswith("x-ms-"))
+    canonical = "".join(f"{name}:{' '.join(text.split())}\n" for name, text in own)
+    return "\n".join([request.method, *values, canonical]) + _resource(account, request)
+
+
+def _resource(account: str, request: httpx.Request) -> str:
+    path = request.url.raw_path.partition(b"?")[0].decode("ascii")
+    query: dict[str, list[str]] = {}
+    for name, value in parse_qsl(request.url.query.decode("ascii"), keep_blank_values=True):
+        query.setdefault(name.lower(), []).append(value)
+    lines = (f"\n{name}:{','.join(sorted(values))}" for name, values in sorted(query.items()))
+    return f"/{account}{path}{''.join(lines)}"
+
+
+_PORTS = {"http": 80, "https": 443}
+
+
+class NodeIdentity:
+    """Every identity: the account it has access to. Raises BadKeyError."""
+
+    def __init__(self, account: str, key: str, blob_endpoint: str | None) -> None:
+        self.account = account
+        self.key = key
+        self.sign: Callable[[httpx.Request], httpx.Request] = signer(account, key)
+        self._base = urlsplit(endpoint_of(account, blob_endpoint))
+
+    def covers(self, url: str) -> bool:
+        """Whether a URL is of the account's blob service."""
+        try:
+            asked = urlsplit(url)
+            here = _origin(asked) == _origin(self._base)
+        except ValueError:  # a port that is none
+            return False
+        return here and asked.path.startswith(f"{self._base.path.rstrip('/')}/")
+
+
+def _origin(url: SplitResult) -> tuple[str, str | None, int | None]:
+    return url.scheme, url.hostname, url.port or _PORTS.get(url.scheme)
+
+
+def endpoint_of(account: str, blob_endpoint: str | None) -> str:
+    """The blob service of an account: the endpoint when it is that account's, else Azure's."""
+    if blob_endpoint is None or urlsplit(blob_endpoint).path.strip("/") != account:
+        return f"https://{quote(account, safe='')}.blob.core.windows.net"
+    return blob_endpoint.rstrip("/")

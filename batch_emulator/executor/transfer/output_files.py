@@ -1,0 +1,281 @@
+"""Output files: upload to blob containers what file patterns match after a command ended.
+
+Patterns are `* ? [a-c] [!abc] **`, relative to the working directory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from batch_emulator.domain.launch import SERVER_ERROR, USER_ERROR, FailureInfo
+from batch_emulator.domain.validation.task_rules import (
+    DEFAULT_UPLOAD_CONDITION,
+    output_file_problem,
+    upload_condition,
+)
+from batch_emulator.executor.transfer.blob_client import (
+    BlobClient,
+    BlobRequestError,
+    blob_url,
+    redact,
+)
+
+_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
+_WILD = re.compile(r"[*?\[]")
+_SET = re.compile(r"\[(!?)(\]?[^\]]*)\]")
+
+
+class PatternError(ValueError):
+    """The pattern cannot be used; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A file that a pattern found; `name` is its path below the fixed folders of the pattern."""
+
+    path: Path
+    name: str
+
+
+def expand_variables(pattern: str, environment: Mapping[str, str]) -> str:
+    """Replace `$NAME` and `${NAME}`; unknown names stay as they are."""
+    return _VARIABLE.sub(lambda found: environment.get(found[1] or found[2], found[0]), pattern)
+
+
+def has_wildcard(pattern: str) -> bool:
+    """True when the pattern can match several files; `[*]` is an escape, not a wildcard."""
+    return any(_literal(part) is None for part in pattern.split("/"))
+
+
+def find_files(pattern: str, working_dir: Path, task_dir: Path) -> list[Match]:
+    """Files that an expanded pattern matches, sorted. Raises PatternError; blocking."""
+    fixed, rest = _split(pattern)
+    base = Path(os.path.normpath(working_dir.joinpath(*fixed)))
+    if not base.is_relative_to(task_dir):
+        raise PatternError(f"{pattern!r} leaves the directory of the task")
+    if ".." in rest:
+        raise PatternError(f"{pattern!r}: '..' may only stand before the first wildcard")
+    found = {path for path in _walk(base, rest) if path.is_file()}
+    return [Match(path, path.relative_to(base).as_posix()) for path in sorted(found)]
+
+
+def _split(pattern: str) -> tuple[list[str], list[str]]:
+    """Fixed leading folders and the parts from the first wildcard on; at least the last part."""
+    parts = [part for part in pattern.split("/") if part not in ("", ".")]
+    if not parts:
+        raise PatternError(f"{pattern!r} names no file")
+    fixed: list[str] = ["/"] if pattern.startswith("/") else []
+    while len(parts) > 1 and (name := _literal(parts[0])) is not None:
+        fixed.append(name)
+        parts.pop(0)
+    return fixed, parts
+
+
+def _walk(folder: Path, parts: list[str]) -> Iterator[Path]:
+    part, *rest = parts
+    if part == "**":
+        if not rest:
+            rest = ["*"]
+        yield from _walk(folder, rest)
+        for entry in _entries(folder):
+            if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                yield from _walk(folder / entry.name, parts)
+        return
+    literal = _literal(part)
+    names = (
+        [literal] if literal is not None else [e.name for e in _entries(folder) if _fits(part, e)]
+    )
+    for name in names:
+        path = folder / name
+        if not rest:
+            yield path
+        elif path.is_dir():
+            yield from _walk(path, rest)
+
+
+def _entries(folder: Path) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(folder) as entries:
+            return list(entries)
+    except OSError:
+        return []
+
+
+def _fits(part: str, entry: os.DirEntry[str]) -> bool:
+    return _compiled(part).fullmatch(entry.name) is not None
+
+
+def _literal(part: str) -> str | None:
+    """The one name a part stands for, None when it has a wildcard."""
+    unescaped = re.sub(r"\[([*?\[\]])\]", lambda found: f"\0{ord(found[1])}\0", part)
+    if _WILD.search(unescaped) and (_SET.search(unescaped) or re.search(r"[*?]", unescaped)):
+        return None
+    return re.sub(r"\0(\d+)\0", lambda found: chr(int(found[1])), unescaped)
+
+
+@lru_cache(maxsize=256)
+def _compiled(part: str) -> re.Pattern[str]:
+    """A regular expression for one part; a leading dot must be written to be matched."""
+    out: list[str] = ["" if part.startswith((".", "[.]")) else r"(?!\.)"]
+    position = 0
+    while position < len(part):
+        char = part[position]
+        found = _SET.match(part, position) if char == "[" else None
+        if found is not None:
+            inner = found[2].replace("\\", r"\\").replace("[", r"\[").replace("^", r"\^")
+            inner = inner.replace("]", r"\]").replace("&&", r"\&\&").replace("||", r"\|\|")
+            out.append(f"[{'^' if found[1] else ''}{inner}]")
+            position = found.end()
+            continue
+        out.append({"*": ".*", "?": "."}.get(char) or re.escape(char))
+        position += 1
+    try:
+        return re.compile("".join(out), re.DOTALL)
+    except re.error as err:
+        raise PatternError(f"{part!r}: {err}") from err
+
+
+_CODES = {
+    "missing": (
+        USER_ERROR,
+        "FileUploadContainerNotFound",
+        "The specified container to upload files to does not exist",
+    ),
+    "denied": (
+        USER_ERROR,
+        "FileUploadAccessDenied",
+        "Access to the specified container to upload files to is denied",
+    ),
+}
+_MISC = "Miscellaneous error encountered while uploading one of the output files"
+
+
+@dataclass(frozen=True, slots=True)
+class UploadContext:
+    """Where the files of a task lie and what its patterns may name."""
+
+    task_dir: Path
+    working_dir: Path
+    environment: Mapping[str, str]
+
+
+async def upload(
+    storage: BlobClient,
+    outputs: Iterable[Mapping[str, Any]],
+    context: UploadContext,
+    *,
+    succeeded: bool,
+) -> FailureInfo | None:
+    """Upload what the conditions ask for; the first failure, after everything was tried."""
+    wanted = [one for one in outputs if _wanted(upload_condition(one), succeeded)]
+    if not wanted:
+        return None
+    log = _Log()
+    for one in wanted:
+        await _upload_one(storage, one, context, log)
+    await asyncio.to_thread(log.save, context.task_dir)
+    return log.failure
+
+
+def _wanted(condition: str, succeeded: bool) -> bool:
+    return condition in (DEFAULT_UPLOAD_CONDITION, "tasksuccess" if succeeded else "taskfailure")
+
+
+class _Log:
+    """What fileuploadout.txt and fileuploaderr.txt will say, and the first failure."""
+
+    def __init__(self) -> None:
+        self._out: list[str] = []
+        self._err: list[str] = []
+        self.failure: FailureInfo | None = None
+
+    def note(self, text: str) -> None:
+        self._out.append(f"{datetime.now(UTC).isoformat()} {text}\n")
+
+    def fail(self, failure: FailureInfo) -> None:
+        details = ", ".join(f"{name}={value}" for name, value in failure.details)
+        self._err.append(
+            f"{datetime.now(UTC).isoformat()} {failure.code}: {failure.message} ({details})\n"
+        )
+        self.failure = self.failure or failure
+
+    def save(self, task_dir: Path) -> None:
+        for name, lines in (("fileuploadout.txt", self._out), ("fileuploaderr.txt", self._err)):
+            with suppress(OSError):  # a full disk: the outcome says what failed
+                (task_dir / name).unlink(missing_ok=True)  # the task may have left a pipe there
+                text = "".join(lines)
+                (task_dir / name).write_text(text, encoding="utf-8", errors="replace")
+
+
+async def _upload_one(
+    storage: BlobClient, output: Mapping[str, Any], context: UploadContext, log: _Log
+) -> None:
+    problem = output_file_problem(output)
+    if problem is not None:
+        log.fail(_failure("other", "", str(output.get("filePattern")), problem))
+        return
+    container: Mapping[str, Any] = output["destination"]["container"]
+    pattern = expand_variables(output["filePattern"], context.environment)
+    try:
+        storage = storage.on_behalf(container.get("identityReference"), container["containerUrl"])
+        found = await asyncio.to_thread(find_files, pattern, context.working_dir, context.task_dir)
+    except BlobRequestError as err:
+        log.fail(_failure(err.kind, container["containerUrl"], pattern, err.detail))
+        return
+    except PatternError as err:
+        log.fail(_failure("other", container["containerUrl"], pattern, str(err)))
+        return
+    if not found:  # the service is silent on this; nothing to upload is no failure here
+        log.note(f"no file matches {pattern}")
+    headers = {str(h["name"]): str(h["value"]) for h in container.get("uploadHeaders") or ()}
+    path = str(container.get("path") or "")
+    jobs = [
+        _upload_file(storage, container["containerUrl"], match, name, headers, log)
+        for match, name in _names(found, path, has_wildcard(pattern))
+    ]
+    await asyncio.gather(*jobs)
+
+
+def _names(found: list[Match], path: str, wild: bool) -> list[tuple[Match, str]]:
+    """Blob names: `path` is the name itself, or with a wildcard what is put before each."""
+    if not wild:
+        return [(match, path or match.name) for match in found]
+    prefix = path.rstrip("/")
+    return [(match, f"{prefix}/{match.name}" if prefix else match.name) for match in found]
+
+
+async def _upload_file(
+    storage: BlobClient,
+    container_url: str,
+    match: Match,
+    blob: str,
+    headers: Mapping[str, str],
+    log: _Log,
+) -> None:
+    try:
+        size = (await storage.upload(blob_url(container_url, blob), match.path, headers)).size
+    except BlobRequestError as err:
+        log.fail(_failure(err.kind, container_url, str(match.path), err.detail))
+    except OSError as err:
+        log.fail(_failure("other", container_url, str(match.path), err.strerror or str(err)))
+    else:
+        log.note(f"uploaded {match.path} as {blob} to {redact(container_url)}, {size} bytes")
+
+
+def _failure(kind: str, container_url: str, path: str, detail: str) -> FailureInfo:
+    category, code, message = _CODES.get(kind, (SERVER_ERROR, "FileUploadMiscError", _MISC))
+    details = (
+        ("ContainerUrl", redact(container_url)),
+        ("FilePath", path),
+        ("Message", detail),
+    )
+    return FailureInfo(category, code, message, details)

@@ -1,0 +1,3 @@
+"""The Batch data plane over HTTP. Start in `app`: authentication, route, handler, commit,
+answer.
+"""

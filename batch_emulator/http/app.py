@@ -1,0 +1,246 @@
+"""The whole server order on one page: authentication, route, handler, commit, answer.
+
+An ASGI application. Any fault of any step becomes the service's error body here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import json
+import logging
+from collections.abc import Mapping
+from datetime import datetime
+from uuid import uuid4
+
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from batch_emulator.domain.clock import wall_now
+from batch_emulator.domain.events import LOG_FIELDS
+from batch_emulator.domain.faults import Fault, error_body, not_implemented
+from batch_emulator.domain.model import key_of
+from batch_emulator.domain.values import http_date
+from batch_emulator.emulator import Emulator
+from batch_emulator.http import auth
+from batch_emulator.http.call import Call, Handler, NotModified, Reply
+from batch_emulator.http.routes import admin
+from batch_emulator.http.routes.table import ROUTES, Matcher
+from batch_emulator.http.wire import versions
+from batch_emulator.web_pages import reason_to_refuse
+
+log = logging.getLogger(__name__)
+
+MAX_BODY_BYTES = 4 * 1024 * 1024  # one page of the docs says 1 MB, the SDK's comments 4 MB [X]
+JSON_TYPE = "application/json; odata=minimalmetadata"
+
+
+class App:
+    """Answers the requests for one emulator, and starts and stops it with the server."""
+
+    def __init__(self, emulator: Emulator) -> None:
+        self.emulator = emulator
+        self._routes = Matcher(ROUTES)
+        self._admin = Matcher(admin.ADMIN_ROUTES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """ASGI."""
+        if scope["type"] == "lifespan":
+            await self._lifespan(receive, send)
+        elif scope["type"] == "http":
+            await self._http(scope, receive, send)
+
+    async def _lifespan(self, receive: Receive, send: Send) -> None:
+        await receive()
+        self.emulator.start()
+        await send({"type": "lifespan.startup.complete"})
+        await receive()
+        await self.emulator.close()
+        await send({"type": "lifespan.shutdown.complete"})
+
+    async def _http(self, scope: Scope, receive: Receive, send: Send) -> None:
+        now = self.emulator.clock.now()
+        headers = {name.decode("latin-1"): v.decode("latin-1") for name, v in scope["headers"]}
+        request_id = str(uuid4())
+        base_url = f"{scope['scheme']}://{headers.get('host', 'localhost')}"
+        reply, asked = Reply(), _Body(receive)
+        try:
+            reply = await self._answer(scope, asked, headers, (request_id, base_url, now))
+        except NotModified as unchanged:
+            reply = Reply(304, None, unchanged.headers)
+        except Fault as fault:
+            body = error_body(fault, request_id, now, base_url)
+            reply = Reply(fault.status, body, fault.headers)
+        except Exception:  # the caller gets the service's error, the log gets the trace
+            log.exception("%s %s failed", scope["method"], scope["path"])
+            body = error_body(Fault("InternalError"), request_id, now, base_url)
+            reply = Reply(500, body)
+        await asked.drain()  # who still sends would not hear the answer
+        common = _common_headers(headers, request_id, now)
+        _log_request(scope, reply, request_id, (self.emulator.clock.now() - now).total_seconds())
+        await _response(reply, common)(scope, receive, send)
+
+    async def _answer(
+        self,
+        scope: Scope,
+        body: _Body,
+        headers: Mapping[str, str],
+        facts: tuple[str, str, datetime],
+    ) -> Reply:
+        request_id, base_url, _ = facts
+        _refuse_web_pages(headers)
+        method = scope["method"]
+        raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
+        raw_query = scope["query_string"].decode("ascii", "replace")
+        query = versions.selection(auth.query_of(raw_query))
+        whole, stream = b"", None
+        if raw_path.startswith(f"{admin.PREFIX}/"):
+            route, params = self._find_admin(method, raw_path, headers)
+            handler = route.handler
+            whole, stream = (b"", body) if route.streamed else (await body.read(), None)
+        else:
+            whole = await body.read()
+            only_job = self._authenticate(method, raw_path, raw_query, headers)
+            handler, params = self._find(method, raw_path, query)
+            if only_job is not None and key_of(params.get("jobId", "")) != only_job:
+                raise Fault("InsufficientAccountPermissions")
+        path = raw_path.rstrip("/")
+        now = self.emulator.clock.now()  # much may have passed while the body came in
+        request = (method, path, params, query, headers, whole, base_url, now, request_id)
+        call = Call(self.emulator, *request, stream)
+        self._write()  # a handler finds in the store what is in memory
+        try:
+            result = handler(call)
+            reply = await result if inspect.isawaitable(result) else result
+        finally:
+            await self._commit(method)
+        if reply.body is not None:
+            reply.body = versions.outgoing(reply.body, query)
+        return reply
+
+    def _find(
+        self, method: str, path: str, query: Mapping[str, str]
+    ) -> tuple[Handler, Mapping[str, str]]:
+        if not self.emulator.healthy:
+            raise Fault("InternalError", {"Reason": "the state cannot be kept; see the log"})
+        versions.check(query)
+        route, params = self._routes.find(method, path)
+        if route.handler is None:
+            raise not_implemented(route.operation)
+        return route.handler, params
+
+    def _find_admin(
+        self, method: str, path: str, headers: Mapping[str, str]
+    ) -> tuple[admin.AdminRoute, Mapping[str, str]]:
+        route, params = self._admin.find(method, path)
+        if not route.open:
+            admin.authenticate(headers.get("authorization", ""), self.emulator.settings.key)
+        return route, params
+
+    async def _commit(self, method: str) -> None:
+        """Nothing is answered before it is on disk, neither a change nor what a reader has seen."""
+        emulator = self.emulator
+        if emulator.store.failed:
+            return
+        self._write()
+        if method not in ("GET", "HEAD"):
+            emulator.loop.poke()
+        await emulator.store.committed()
+
+    def _write(self) -> None:
+        if not self.emulator.store.failed:
+            self.emulator.store.write(self.emulator.account.take_journal())
+
+    def _authenticate(
+        self, method: str, path: str, query: str, headers: Mapping[str, str]
+    ) -> str | None:
+        """None for who has the account's key, else the only job that a task's token opens."""
+        token = auth.bearer_token(headers)
+        job = None if token is None else self.emulator.launches.tokens.job_of(token)
+        if job is not None:
+            return job
+        settings = self.emulator.settings
+        try:
+            auth.verify(method, path, query, headers, settings.account, settings.key, wall_now())
+        except auth.AuthFault as err:
+            raise Fault(
+                err.code, {"AuthenticationErrorDetail": err.detail}, message=err.message, status=403
+            ) from err
+        return None
+
+
+def _log_request(scope: Scope, reply: Reply, request_id: str, took_s: float) -> None:
+    """Without the query: it may be long, and a signature is nobody's business."""
+    if log.isEnabledFor(logging.DEBUG):
+        method, path, status = scope["method"], scope["path"], reply.status
+        fields = {
+            "method": method,
+            "path": path,
+            "status": status,
+            "request_id": request_id,
+            "took_ms": round(took_s * 1000, 1),
+        }
+        log.debug("%s %s %s", method, path, status, extra={LOG_FIELDS: fields})
+
+
+def _refuse_web_pages(headers: Mapping[str, str]) -> None:
+    """A page in a browser may not talk to us."""
+    reason = reason_to_refuse(headers)
+    if reason:
+        raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
+
+
+class _Body:
+    """The body of a request as it comes in."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._receive = receive
+        self._more = True
+
+    def __aiter__(self) -> _Body:
+        return self
+
+    async def __anext__(self) -> bytes:
+        if not self._more:
+            raise StopAsyncIteration
+        message = await self._receive()
+        self._more = message.get("more_body", False)
+        if message["type"] == "http.disconnect":
+            raise Fault("InvalidRequestBody", {"Reason": "the body is cut short"})
+        return message.get("body", b"")
+
+    async def read(self) -> bytes:
+        """All of it. Raises Fault, at its end, when it is too large."""
+        parts: list[bytes] = []
+        size = 0
+        async for part in self:
+            size += len(part)
+            if size <= MAX_BODY_BYTES:
+                parts.append(part)
+        if size > MAX_BODY_BYTES:
+            raise Fault("RequestBodyTooLarge", {"MaxLimit": str(MAX_BODY_BYTES)})
+        return b"".join(parts)
+
+    async def drain(self) -> None:
+        """Receive what is left, and forget it."""
+        with contextlib.suppress(Fault):
+            async for _ in self:
+                pass
+
+
+def _common_headers(request: Mapping[str, str], request_id: str, now: datetime) -> dict[str, str]:
+    headers = {"request-id": request_id, "Date": http_date(now), "DataServiceVersion": "3.0"}
+    wanted = request.get("return-client-request-id", "").lower() == "true"
+    if wanted and "client-request-id" in request:
+        headers["client-request-id"] = request["client-request-id"]
+    return headers
+
+
+def _response(reply: Reply, common: dict[str, str]) -> Response:
+    headers = common | reply.headers
+    if reply.stream is not None:
+        return StreamingResponse(reply.stream, reply.status, headers)
+    if reply.body is None:
+        return Response(None, reply.status, headers)
+    text = json.dumps(reply.body, separators=(",", ":"), ensure_ascii=False)
+    return Response(text.encode("utf-8", "replace"), reply.status, headers, JSON_TYPE)

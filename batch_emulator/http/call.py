@@ -1,0 +1,207 @@
+"""A request on its way to a handler, with its conditional headers, and the reply on its way
+back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from enum import Enum
+
+from batch_emulator.domain.faults import Fault
+from batch_emulator.domain.model import Job, Json, Node, Pool, key_of
+from batch_emulator.domain.transitions import nodes
+from batch_emulator.domain.values import etag_text, http_date
+from batch_emulator.emulator import Emulator
+from batch_emulator.http import odata
+from batch_emulator.http.odata import FieldRule
+from batch_emulator.http.wire import bodies, versions
+from batch_emulator.http.wire import bodies as identities
+
+
+@dataclass(slots=True)
+class Reply:
+    """An answer: a JSON entity, a stream of bytes, or nothing but headers."""
+
+    status: int = 200
+    body: Json | None = None
+    headers: dict[str, str] = field(default_factory=dict[str, str])
+    stream: AsyncIterator[bytes] | None = None
+
+
+class NotModified(Exception):  # noqa: N818 - it is an answer, not an error
+    """The reader has the current version; answered 304 without a body."""
+
+    def __init__(self, headers: dict[str, str]) -> None:
+        super().__init__("not modified")
+        self.headers = headers
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A request after authentication and routing. Header names are lower-case."""
+
+    emulator: Emulator
+    method: str
+    path: str
+    params: Mapping[str, str]
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes
+    base_url: str
+    now: datetime
+    request_id: str
+    stream: AsyncIterator[bytes] | None = None  # the body, of requests that may be large
+
+    def json(self, *, optional: bool = False) -> Json:
+        """The body, parsed and coerced. Raises Fault."""
+        body = versions.incoming(bodies.parse(self.body, optional=optional), self.query)
+        if identities.may_name_identities(self.body):
+            identities.check_identities(body, known=self.emulator.identity is not None)
+        return body
+
+    def pool(self) -> Pool:
+        """The pool of the path. Raises Fault."""
+        pool = self.emulator.account.pools.get(key_of(self.params["poolId"]))
+        if pool is None:
+            raise Fault("PoolNotFound")
+        return pool
+
+    def node(self) -> Node:
+        """The node of the path. Raises Fault."""
+        return nodes.require(self.emulator.account, self.params["poolId"], self.params["nodeId"])
+
+    def job(self) -> Job:
+        """The job of the path. Raises Fault."""
+        job = self.emulator.account.jobs.get(key_of(self.params["jobId"]))
+        of_tasks = self.path.strip("/").split("/")[2:3] == ["tasks"]
+        if job is None or (job.erasing and of_tasks):
+            raise Fault("JobNotFound")
+        return job
+
+    def check(self, etag: int, modified: datetime) -> dict[str, str]:
+        """Judge conditional headers; the entity's own headers when it may go on. Raises Fault."""
+        reading = self.method in ("GET", "HEAD")
+        headers = entity_headers(etag, modified)
+        verdict = check(self.headers, headers["ETag"], modified, reading=reading)
+        if verdict is Verdict.NOT_MODIFIED:
+            raise NotModified(headers)
+        code = {
+            Verdict.FAILED: "ConditionNotMet",
+            Verdict.UNSUPPORTED: "MultipleConditionHeadersNotSupported",
+            Verdict.MALFORMED: "InvalidHeaderValue",
+        }.get(verdict)
+        if code is not None:
+            raise Fault(code)
+        return headers
+
+    @property
+    def expands_stats(self) -> bool:
+        """Whether statistics are asked for with `$expand`."""
+        return "stats" in self.query.get("$expand", "").split(",")
+
+    def data_service_id(self) -> dict[str, str]:
+        """The header that names the URL of what was changed."""
+        return {"DataServiceId": f"{self.base_url}{self.path}"}
+
+    def created(self, url: str, etag: int, modified: datetime) -> Reply:
+        """201 with the headers of the new entity and no body."""
+        headers = entity_headers(etag, modified) | {"Location": url, "DataServiceId": url}
+        return Reply(201, None, headers)
+
+    def entity(self, body: Json, headers: dict[str, str]) -> Reply:
+        """200 with an entity, cut down by `$select`."""
+        names = odata.selected(self.query.get("$select", ""))
+        if names is not None:
+            body = {name: value for name, value in body.items() if name in names}
+        return Reply(200, self._with_metadata(body, "@Element"), headers)
+
+    async def listing(
+        self,
+        fields: Mapping[str, FieldRule] | None,
+        fetch: odata.Fetch,
+        *,
+        default: int = odata.MAX_RESULTS,
+    ) -> Reply:
+        """200 with one page of a list."""
+        asked = odata.parse(self.query, fields, default=default)
+        url, version = f"{self.base_url}{self.path}", self.query.get("api-version", "")
+        body = await odata.page(asked, fetch, url, version)
+        if self.expands_stats and "odata.nextLink" in body:
+            body["odata.nextLink"] += "&$expand=stats"  # clients follow the link as it is
+        return Reply(200, self._with_metadata(body))
+
+    def _with_metadata(self, body: Json, suffix: str = "") -> Json:
+        steps = self.path.strip("/").partition("(")[0].split("/")
+        kind = steps[-2:][0] if suffix else steps[-1]
+        return {"odata.metadata": f"{self.base_url}/$metadata#{kind}{suffix}", **body}
+
+
+def entity_headers(etag: int, modified: datetime) -> dict[str, str]:
+    """ETag (without quotes, as the service sends it) and Last-Modified."""
+    return {"ETag": etag_text(etag), "Last-Modified": http_date(modified)}
+
+
+Handler = Callable[[Call], Reply | Awaitable[Reply]]
+
+
+class Verdict(Enum):
+    """What to do with a request; the value is the status, 0 to go on."""
+
+    PROCEED = 0
+    NOT_MODIFIED = 304  # no body
+    FAILED = 412  # ConditionNotMet
+    UNSUPPORTED = 400  # MultipleConditionHeadersNotSupported
+    MALFORMED = -400  # InvalidHeaderValue: a date that is none
+
+
+_MATCH = "if-match"
+_NONE_MATCH = "if-none-match"
+_MODIFIED = "if-modified-since"
+_UNMODIFIED = "if-unmodified-since"
+# The two pairs that the service lets through together; the first of a pair decides.
+_PAIRS = ({_NONE_MATCH, _MODIFIED}, {_MATCH, _UNMODIFIED})
+
+
+def check(
+    headers: Mapping[str, str], etag: str, last_modified: datetime, *, reading: bool
+) -> Verdict:
+    """Judge lower-case headers against the entity; `etag` is unquoted as on the wire."""
+    given = {n for n in (_MATCH, _NONE_MATCH, _MODIFIED, _UNMODIFIED) if headers.get(n)}
+    if not given:
+        return Verdict.PROCEED
+    if len(given) > 1 and given not in _PAIRS:
+        return Verdict.UNSUPPORTED
+    unchanged = Verdict.NOT_MODIFIED if reading else Verdict.FAILED
+    for name in (_MATCH, _NONE_MATCH):
+        if name in given:
+            held = _matches(headers[name], etag) == (name == _MATCH)
+            return Verdict.PROCEED if held else (Verdict.FAILED if name == _MATCH else unchanged)
+    name = next(iter(given))
+    moment = _date(headers[name])
+    if moment is None:
+        return Verdict.MALFORMED
+    # Headers know whole seconds only, so the entity's time is compared in whole seconds.
+    held = (last_modified.replace(microsecond=0) > moment) == (name == _MODIFIED)
+    return Verdict.PROCEED if held else (unchanged if name == _MODIFIED else Verdict.FAILED)
+
+
+def _matches(header: str, etag: str) -> bool:
+    """The SDK quotes entity tags that the service sends bare: both forms are one."""
+    if header.strip() == "*":
+        return True
+    return any(_bare(one) == _bare(etag) for one in header.split(","))
+
+
+def _bare(tag: str) -> str:
+    return tag.strip().removeprefix("W/").strip('"')
+
+
+def _date(text: str) -> datetime | None:
+    try:
+        moment = parsedate_to_datetime(text)
+    except (ValueError, TypeError, IndexError):
+        return None
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)

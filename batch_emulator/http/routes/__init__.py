@@ -1,0 +1,1 @@
+"""Handlers of requests, one module a resource; `table` lists every operation of the service."""

@@ -1,0 +1,282 @@
+"""The emulator's own API under `/_emulator`: clock, events, evictions, failures, Scheduled
+Events, reset.
+
+`GET /_emulator/health` is open. Everything else wants `Authorization: Bearer <account key>`,
+since it may end tasks; answers are plain JSON, errors the service's error body.
+"""
+
+from __future__ import annotations
+
+import hmac
+import math
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, cast
+
+from batch_emulator import __version__
+from batch_emulator.domain import scheduled_events
+from batch_emulator.domain import scheduled_events as metadata
+from batch_emulator.domain.faults import Fault, bad_property, bad_query
+from batch_emulator.domain.model import Json, Node
+from batch_emulator.domain.transitions import eviction, nodes
+from batch_emulator.domain.values import parse_duration, time_text
+from batch_emulator.http.call import Call, Handler, Reply
+from batch_emulator.http.routes import applications
+
+_LONGEST_S = 366 * 86400.0
+_JSON = {"Content-Type": "application/json; charset=utf-8"}
+
+
+def nodes_of(call: Call) -> Reply:
+    """The nodes of a pool, by number."""
+    found = sorted(call.pool().nodes.values(), key=lambda node: node.number)
+    return Reply(200, {"value": [_node_view(node) for node in found]})
+
+
+def _node_view(node: Node) -> Json:
+    return {
+        "nodeId": node.id,
+        "state": node.state.value,
+        "spot": not node.dedicated,
+        "evictable": eviction.evictable(node),
+    }
+
+
+def evict_node(call: Call) -> Reply:
+    """Evict one spot node."""
+    node = call.node()
+    eviction.require_evictable(node)
+    return _evict(call, [node], _eviction_times(call))
+
+
+def evict_some(call: Call) -> Reply:
+    """Evict spot nodes of a pool, chosen by chance, as many as there are if need be."""
+    text = call.query.get("count", "1")
+    if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) < 1:
+        raise bad_query("count", text, "a number of nodes from 1 on is expected")
+    times = _eviction_times(call)
+    pool = call.pool()
+    if pool.nodes and all(node.dedicated for node in pool.nodes.values()):
+        reason = "the pool has dedicated nodes only; spot nodes are evicted"
+        raise Fault("OperationNotValidOnPool", {"PoolId": pool.id, "Reason": reason})
+    return _evict(call, eviction.pick(call.emulator.account, pool, int(text)), times)
+
+
+def _eviction_times(call: Call) -> tuple[float | None, float | None]:
+    return _seconds(call, "notice"), _seconds(call, "away")
+
+
+def _evict(call: Call, found: list[Node], times: tuple[float | None, float | None]) -> Reply:
+    account = call.emulator.account
+    notice_s, away_s = times
+    for node in found:
+        eviction.evict(account, node, call.now, why="admin", notice_s=notice_s, away_s=away_s)
+    return Reply(202, {"value": [_evicted(node) for node in found]})
+
+
+def _evicted(node: Node) -> Json:
+    body: Json = {"poolId": node.pool.id, "nodeId": node.id, "state": node.state.value}
+    if node.notice is not None:
+        body["eventId"] = node.notice.event_id
+        body["notBefore"] = time_text(node.notice.not_before)
+    return body
+
+
+def _seconds(call: Call, name: str) -> float | None:
+    text = call.query.get(name)
+    if text is None:
+        return None
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _LONGEST_S:
+        raise bad_query(name, text, "a number of seconds from 0 on is expected")
+    return seconds
+
+
+def fail_node(call: Call) -> Reply:
+    """Make a node unusable: with the error of a `code`, or without contact until it recovers."""
+    node = call.node()
+    if node.state in nodes.WITHOUT_MACHINE:
+        raise Fault("OperationInvalidForCurrentState", {"State": node.state.value})
+    code, message = call.query.get("code"), call.query.get("message", "asked for")
+    details: list[Json] = []
+    error: Json = {"code": code, "message": message, "errorDetails": details}
+    errors = [error] if code else []
+    nodes.fail(call.emulator.account, node, errors, call.now)
+    return Reply(202)
+
+
+# -- what tasks see
+
+
+def get_scheduled_events(call: Call) -> Reply:
+    """GET /metadata/scheduledevents of a node."""
+    refused = _check_metadata_request(call)
+    return refused or Reply(200, metadata.document(call.node()), dict(_JSON))
+
+
+def acknowledge(call: Call) -> Reply:
+    """POST /metadata/scheduledevents: the events named may start at once."""
+    refused = _check_metadata_request(call)
+    if refused:
+        return refused
+    node = call.node()
+    wanted = _event_ids(call)
+    if wanted is None:
+        return _bad_metadata_request('a body {"StartRequests": [{"EventId": ...}]} is expected')
+    notice = node.notice
+    if notice is None or notice.event_id.lower() not in wanted:
+        return _bad_metadata_request("no such event is scheduled")
+    eviction.preempt(call.emulator.account, node, call.now, "acknowledged")
+    return Reply(200)
+
+
+def _event_ids(call: Call) -> set[str] | None:
+    try:
+        requests: Any = call.json().get("StartRequests")
+    except Fault:
+        return None
+    if not isinstance(requests, list):
+        return None
+    found = [cast("Json", r) for r in cast("list[Any]", requests) if isinstance(r, dict)]
+    return {str(request.get("EventId", "")).lower() for request in found}
+
+
+def _check_metadata_request(call: Call) -> Reply | None:
+    """Refuse what the metadata service refuses. Raises Fault for who is no task of the node."""
+    params = call.params
+    key = call.emulator.settings.key
+    expected = metadata.secret(key, params["poolId"], params["nodeId"])
+    if not hmac.compare_digest(expected.encode(), params["secret"].encode()):
+        raise Fault("AuthenticationFailed", status=403)
+    if call.headers.get("metadata", "").lower() != "true":
+        return _bad_metadata_request("Required metadata header not specified")
+    if "x-forwarded-for" in call.headers:
+        return _bad_metadata_request("X-Forwarded-For is not allowed")
+    if call.query.get("api-version") not in metadata.VERSIONS:
+        versions = list(reversed(metadata.VERSIONS))
+        body = {"error": "Bad request. api-version was not specified in the request or is invalid"}
+        return Reply(400, body | {"newest-versions": versions[:3]}, dict(_JSON))
+    return None
+
+
+def _bad_metadata_request(reason: str) -> Reply:
+    return Reply(400, {"error": f"Bad request. {reason}"}, dict(_JSON))
+
+
+PREFIX = "/_emulator"
+_PAGE = 1000
+_DIGITS = 18
+_POOL = "/pools/{poolId}"
+_NODE = "/pools/{poolId}/nodes/{nodeId}"
+_EVENTS = scheduled_events.PATH + "/{poolId}/{nodeId}/{secret}/metadata/scheduledevents"
+_LONGEST_PUSH = timedelta(days=366)
+
+
+@dataclass(frozen=True, slots=True)
+class AdminRoute:
+    """One request of the admin API and who answers it; `open` ones need no key."""
+
+    method: str
+    path: str
+    summary: str
+    handler: Handler
+    open: bool = False
+    streamed: bool = False  # the body may be large: the handler reads `call.stream`
+
+
+def authenticate(authorization: str, key: str) -> None:
+    """Refuse who does not present the account key. Raises Fault."""
+    if not hmac.compare_digest(authorization.encode(), f"Bearer {key}".encode()):
+        reason = f"{PREFIX} wants 'Authorization: Bearer <account key>'"
+        raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
+
+
+def health(call: Call) -> Reply:
+    """Whether the emulator can keep its state."""
+    emulator = call.emulator
+    uptime_s = (call.now - emulator.started).total_seconds()
+    body = {
+        "version": __version__,
+        "account": emulator.settings.account,
+        "pools": len(emulator.account.pools),
+        "jobs": len(emulator.account.jobs),
+        "uptime": round(uptime_s, 3),
+    }
+    return Reply(200 if emulator.healthy else 503, body)
+
+
+def events(call: Call) -> Reply:
+    """Changes of state after a number, oldest first, 1000 at most."""
+    text = call.query.get("after", "0")
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
+        raise bad_query("after", text, "the number of an event is expected")
+    found = [event.document() for event in call.emulator.account.events.after(int(text))]
+    return Reply(200, {"value": found[:_PAGE]})
+
+
+def clock(call: Call) -> Reply:
+    """The emulator's time, and how fast it passes."""
+    return Reply(
+        200, {"now": time_text(call.emulator.clock.now()), "scale": call.emulator.clock.scale}
+    )
+
+
+async def push_clock(call: Call) -> Reply:
+    """Let time pass at once: nodes boot, formulas are evaluated, limits expire."""
+    text = call.json().get("push")
+    try:
+        passed = parse_duration(text) if isinstance(text, str) else None
+    except (ValueError, OverflowError):
+        passed = None
+    if passed is None or not timedelta() <= passed <= _LONGEST_PUSH:
+        reason = "an ISO 8601 duration of at most P366D is expected, such as PT15M"
+        raise bad_property("push", text, reason)
+    await call.emulator.loop.push_clock(passed)
+    return clock(call)
+
+
+async def reset(call: Call) -> Reply:
+    """End and forget all jobs, schedules and pools; answered when nothing of them is left."""
+    await call.emulator.reset()
+    return Reply(204)
+
+
+_APPLICATION = f"{PREFIX}/applications/{{applicationId}}"
+_PACKAGE = f"{_APPLICATION}/versions/{{version}}"
+
+ADMIN_ROUTES: tuple[AdminRoute, ...] = (
+    AdminRoute("PUT", _APPLICATION, "make or change an application", applications.put),
+    AdminRoute("DELETE", _APPLICATION, "delete an application", applications.delete),
+    AdminRoute(
+        "PUT",
+        _PACKAGE,
+        "store a package, the zip file is the body; `?default=true`",
+        applications.put_version,
+        streamed=True,
+    ),
+    AdminRoute("DELETE", _PACKAGE, "delete a package", applications.delete_version),
+    AdminRoute("GET", f"{PREFIX}/health", "ready, and able to keep its state", health, open=True),
+    AdminRoute("GET", f"{PREFIX}/events", "changes of state, `?after=NUMBER`", events),
+    AdminRoute("GET", f"{PREFIX}/clock", "the emulator's time", clock),
+    AdminRoute("POST", f"{PREFIX}/clock", '`{"push": "PT15M"}` lets time pass', push_clock),
+    AdminRoute("GET", f"{PREFIX}{_POOL}/nodes", "nodes, and which can be evicted", nodes_of),
+    AdminRoute(
+        "POST",
+        f"{PREFIX}{_POOL}/evict",
+        "evict spot nodes, `?count=N&notice=SECONDS&away=SECONDS`",
+        evict_some,
+    ),
+    AdminRoute(
+        "POST",
+        f"{PREFIX}{_NODE}/evict",
+        "evict one spot node, `?notice=SECONDS&away=SECONDS`",
+        evict_node,
+    ),
+    AdminRoute("POST", f"{PREFIX}{_NODE}/fail", "make it unusable, `?code=DiskFull`", fail_node),
+    AdminRoute("GET", _EVENTS, "Scheduled Events of a node", get_scheduled_events, open=True),
+    AdminRoute("POST", _EVENTS, "acknowledge an event", acknowledge, open=True),
+    AdminRoute("POST", f"{PREFIX}/reset", "forget all pools, jobs and schedules", reset),
+)

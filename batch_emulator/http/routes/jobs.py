@@ -1,0 +1,161 @@
+"""Jobs, their task counts and their preparation and release tasks."""
+
+from __future__ import annotations
+
+from batch_emulator.domain.faults import Fault, bad_property
+from batch_emulator.domain.model import Job, JobState, Json, key_of
+from batch_emulator.domain.transitions import jobs, pools, quotas
+from batch_emulator.domain.validation import job_rules, properties
+from batch_emulator.http import odata
+from batch_emulator.http import odata as paging
+from batch_emulator.http.call import Call, Reply, entity_headers
+from batch_emulator.http.wire import render, secrets
+from batch_emulator.http.wire import render as statistics
+
+DEFAULT_TERMINATE_REASON = "UserTerminate"  # as in the docs' example of a terminated job
+# properties that a PUT clears when they are absent (docs: Job_Update)
+_REPLACED = (
+    "priority",
+    "maxParallelTasks",
+    "allowTaskPreemption",
+    "constraints",
+    "metadata",
+    "onAllTasksComplete",
+)
+# what a job is created with and keeps (docs: none of them is a property of an update)
+_FIXED = ("usesTaskDependencies", "onTaskFailure", "jobManagerTask")
+
+
+def add(call: Call) -> Reply:
+    """Job_Add. The pool need not exist: the job's tasks wait for it (docs: poolId)."""
+    body = call.json()
+    job_rules.check_job(body)
+    account = call.emulator.account
+    existing = account.jobs.get(key_of(body["id"]))
+    if existing is not None:
+        deleting = existing.state is JobState.DELETING
+        raise Fault("JobBeingDeleted" if deleting else "JobExists")
+    if key_of(body["id"]) in account.schedules:
+        raise Fault("JobScheduleWithSameIdExists")
+    quotas.require_active_job(account)
+    job = pools.add_job(account, body, call.now)
+    return call.created(f"{call.base_url}/jobs/{job.id}", job.etag, job.modified)
+
+
+def rendered(call: Call, job: Job) -> Json:
+    """A job, with its statistics where they are asked for."""
+    body = render.job(job, call.base_url)
+    if call.expands_stats:
+        body["stats"] = statistics.job_statistics(job, call.emulator.store, body["url"], call.now)
+    return body
+
+
+def lifetime_statistics(call: Call) -> Reply:
+    """Job_GetAllLifetimeStatistics, which clients up to 2020-09-01 have."""
+    found, url = call.emulator.account.jobs.values(), f"{call.base_url}{call.path}"
+    body = statistics.lifetime_of_jobs(found, call.emulator.store, url, call.now)
+    return call.entity(body, {})
+
+
+async def list_all(call: Call) -> Reply:
+    """Job_List."""
+    found = sorted(call.emulator.account.jobs.items())
+    pairs = ((key, rendered(call, job)) for key, job in found)
+    return await call.listing(odata.JOB_FIELDS, paging.from_sorted(pairs))
+
+
+def get(call: Call) -> Reply:
+    """Job_Get."""
+    job = call.job()
+    headers = call.check(job.etag, job.modified)
+    return call.entity(rendered(call, job), headers)
+
+
+def patch(call: Call) -> Reply:
+    """Job_Patch: what is absent stays as it is."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    return _change(call, job, {**job.spec, **call.json()})
+
+
+def put(call: Call) -> Reply:
+    """Job_Update: what is absent is cleared."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    kept = {name: value for name, value in job.spec.items() if name not in _REPLACED}
+    body = call.json()
+    properties.require(body, "poolInfo")
+    return _change(call, job, {**kept, **body})
+
+
+def _change(call: Call, job: Job, spec: Json) -> Reply:
+    spec["id"] = job.id
+    for name in _FIXED:
+        spec.pop(name, None)
+        spec |= {name: job.spec[name]} if name in job.spec else {}
+    spec = secrets.with_secrets(spec, job.spec)
+    job_rules.check_job_specification(spec, scheduled=bool(job.schedule_key))
+    _check_completion(job, spec)
+    pools.update_job(call.emulator.account, job, spec, call.now)
+    return Reply(200, None, entity_headers(job.etag, job.modified) | call.data_service_id())
+
+
+def _check_completion(job: Job, spec: Json) -> None:
+    """Automatic termination cannot be turned off again (docs: onAllTasksComplete)."""
+    before, after = (s.get("onAllTasksComplete", "noaction") for s in (job.spec, spec))
+    if before == "terminatejob" and after != before:
+        reason = "a job's completion behavior may not be changed back"
+        raise bad_property("onAllTasksComplete", after, reason)
+
+
+def delete(call: Call) -> Reply:
+    """Job_Delete."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    jobs.delete(call.emulator.account, job, call.now)
+    return Reply(202)
+
+
+def disable(call: Call) -> Reply:
+    """Job_Disable."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    body = call.json()
+    properties.require(body, "disableTasks")
+    jobs.disable(call.emulator.account, job, body["disableTasks"].lower(), call.now)
+    return _accepted(call, job)
+
+
+def enable(call: Call) -> Reply:
+    """Job_Enable."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    jobs.enable(call.emulator.account, job, call.now)
+    return _accepted(call, job)
+
+
+def terminate(call: Call) -> Reply:
+    """Job_Terminate."""
+    job = call.job()
+    call.check(job.etag, job.modified)
+    reason = call.json(optional=True).get("terminateReason") or DEFAULT_TERMINATE_REASON
+    jobs.terminate(call.emulator.account, job, reason, call.now)
+    return _accepted(call, job)
+
+
+def _accepted(call: Call, job: Job) -> Reply:
+    return Reply(202, None, entity_headers(job.etag, job.modified) | call.data_service_id())
+
+
+def task_counts(call: Call) -> Reply:
+    """Job_GetTaskCounts."""
+    return call.entity(render.task_counts(call.job()), {})
+
+
+async def preparation_status(call: Call) -> Reply:
+    """Job_ListPreparationAndReleaseTaskStatus."""
+    job = call.job()
+    if "jobPreparationTask" not in job.spec:
+        raise Fault("JobPreparationTaskNotSpecified")
+    rendered = render.preparation_status(job, call.base_url)
+    return await call.listing(odata.PREPARATION_FIELDS, paging.from_sorted(rendered))

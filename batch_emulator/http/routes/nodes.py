@@ -1,0 +1,221 @@
+"""Nodes: list, reboot, reimage, deallocate, user accounts, extensions, and the upload of their
+service logs.
+
+The service uploads what its agent wrote. Here that is what the emulator knows of the node:
+its changes of state, and what its start task printed [S].
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from uuid import uuid4
+
+from batch_emulator.domain.account import Account
+from batch_emulator.domain.events import Event, Events
+from batch_emulator.domain.faults import Fault, bad_property
+from batch_emulator.domain.model import Json, Node
+from batch_emulator.domain.transitions import node_operations
+from batch_emulator.domain.transitions import node_operations as node_users
+from batch_emulator.domain.validation.properties import is_http_url, require
+from batch_emulator.domain.values import parse_time
+from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.transfer.blob_client import BlobRequestError, blob_url
+from batch_emulator.http import odata
+from batch_emulator.http import odata as paging
+from batch_emulator.http.call import Call, Handler, Reply
+from batch_emulator.http.wire import render, secrets
+
+_REMOTE_PORT = 50000  # as in the docs' example; one a node, and nobody answers there [S]
+
+
+def _render(call: Call, node: Node) -> Json:
+    recent: list[Json] = []
+    for job_id, task_id, instance in node.recent:
+        job = call.emulator.account.jobs.get(job_id.lower())
+        row = None if job is None else call.emulator.store.tasks.find(job, task_id.lower())
+        if job is not None and row is not None:
+            recent.append(render.recent_task(job, row, call.base_url, instance))
+    return render.node(node, call.base_url, recent)
+
+
+async def list_all(call: Call) -> Reply:
+    """ComputeNode_List."""
+    found = sorted(call.pool().nodes.items())
+    rendered = ((key, _render(call, node)) for key, node in found)
+    return await call.listing(odata.NODE_FIELDS, paging.from_sorted(rendered))
+
+
+def get(call: Call) -> Reply:
+    """ComputeNode_Get."""
+    return call.entity(_render(call, call.node()), {})
+
+
+def _with_option(
+    name: str, operation: Callable[[Account, Node, str, datetime], None], status: int
+) -> Handler:
+    """An operation whose body has one property, by default `requeue` (docs)."""
+
+    def handler(call: Call) -> Reply:
+        node = call.node()
+        option = str(call.json(optional=True).get(name) or "requeue").lower()
+        operation(call.emulator.account, node, option, call.now)
+        return Reply(status, None, call.data_service_id())
+
+    return handler
+
+
+reboot = _with_option("nodeRebootOption", node_operations.reboot, 202)
+reimage = _with_option("nodeReimageOption", node_operations.reimage, 202)
+deallocate = _with_option("nodeDeallocateOption", node_operations.deallocate, 202)
+disable_scheduling = _with_option(
+    "nodeDisableSchedulingOption", node_operations.disable_scheduling, 200
+)
+
+
+def start(call: Call) -> Reply:
+    """ComputeNode_Start."""
+    node_operations.start(call.emulator.account, call.node(), call.now)
+    return Reply(202, None, call.data_service_id())
+
+
+def enable_scheduling(call: Call) -> Reply:
+    """ComputeNode_EnableScheduling."""
+    node_operations.enable_scheduling(call.emulator.account, call.node(), call.now)
+    return Reply(200, None, call.data_service_id())
+
+
+def add_user(call: Call) -> Reply:
+    """ComputeNode_AddUser."""
+    name = node_users.add_user(call.emulator.account, call.node(), call.json(), call.now)
+    url = f"{call.base_url}{call.path}/{name}"
+    return Reply(201, None, {"Location": url, "DataServiceId": url})
+
+
+def update_user(call: Call) -> Reply:
+    """ComputeNode_UpdateUser."""
+    name = call.params["userName"]
+    node_users.update_user(call.emulator.account, call.node(), name, call.json(), call.now)
+    return Reply(200, None, call.data_service_id())
+
+
+def delete_user(call: Call) -> Reply:
+    """ComputeNode_DeleteUser."""
+    node_users.delete_user(call.emulator.account, call.node(), call.params["userName"])
+    return Reply(200)
+
+
+def remote_login_settings(call: Call) -> Reply:
+    """ComputeNode_GetRemoteLoginSettings."""
+    port = _REMOTE_PORT + call.node().number - 1
+    body = {"remoteLoginIPAddress": "127.0.0.1", "remoteLoginPort": port}
+    return call.entity(body, {})
+
+
+def remote_desktop(call: Call) -> Reply:
+    """ComputeNode_GetRemoteDesktop: for cloud service pools only, which no longer exist."""
+    reason = "the pool has a virtualMachineConfiguration; ask for remoteloginsettings"
+    raise Fault("OperationNotValidOnNode", {"NodeId": call.node().id, "Reason": reason})
+
+
+async def extension_list(call: Call) -> Reply:
+    """ComputeNodeExtension_List."""
+    found = secrets.extensions_of_node(call.node())
+    return await call.listing(None, paging.from_sorted(sorted(found.items())))
+
+
+def extension(call: Call) -> Reply:
+    """ComputeNodeExtension_Get."""
+    found = secrets.extensions_of_node(call.node()).get(call.params["extensionName"].lower())
+    if found is None:
+        raise Fault("ResourceNotFound", {"ExtensionName": call.params["extensionName"][:64]})
+    return call.entity(found, {})
+
+
+_START_TASK_FILES = ("stdout.txt", "stderr.txt")
+
+
+def _in_period(when: datetime, start: datetime, end: datetime | None) -> bool:
+    """Whether a message of that time was asked for."""
+    return start <= when and (end is None or when <= end)
+
+
+def _collect_logs(
+    folder: Path,
+    events: Events,
+    node: Node,
+    layout: NodeLayout,
+    period: tuple[datetime, datetime | None],
+) -> list[tuple[str, Path]]:
+    """Names and files with a message in the period; the agent's log is written to `folder`.
+
+    A file is sent whole, so that it may hold more than was asked for (docs).
+    """
+    found: list[tuple[str, Path]] = []
+    lines = [event for event in events.after(0) if _is_of_node(event, node)]
+    if any(_in_period(event.time, *period) for event in lines):
+        with tempfile.NamedTemporaryFile("w", dir=folder, suffix=".log", delete=False) as log:
+            log.writelines(json.dumps(event.document()) + "\n" for event in lines)
+        found.append(("agent.log", Path(log.name)))
+    return [*found, *_start_task_logs(layout, period)]
+
+
+def _is_of_node(event: Event, node: Node) -> bool:
+    return event.kind.startswith("node.") and event.entity == f"{node.pool.id}/{node.id}"
+
+
+def _start_task_logs(
+    layout: NodeLayout, period: tuple[datetime, datetime | None]
+) -> Iterator[tuple[str, Path]]:
+    start, _ = period
+    for name in _START_TASK_FILES:
+        path = layout.startup / name
+        if path.is_file() and not path.is_symlink():
+            written = datetime.fromtimestamp(path.stat().st_mtime, UTC)
+            if written >= start:
+                yield f"startup/{name}", path
+
+
+async def upload_service_logs(call: Call) -> Reply:
+    """Answered when the files are there; on the service they may follow later [S]."""
+    node, body = call.node(), call.json()
+    require(body, "containerUrl", "startTime")
+    if not is_http_url(body["containerUrl"]):
+        raise bad_property("containerUrl", "", "an http or https URL of a container is expected")
+    period = (
+        _log_time(body, "startTime"),
+        _log_time(body, "endTime") if "endTime" in body else None,
+    )
+    if node.booted is None:
+        raise Fault("OperationInvalidForCurrentState", {"State": node.state.value})
+    emulator = call.emulator
+    directory = f"{node.pool.id}/{node.id}/{uuid4()}"
+    with tempfile.TemporaryDirectory(prefix="service-logs-") as folder:
+        layout = emulator.launches.layout(node.pool.id, node.id)
+        files = _collect_logs(Path(folder), emulator.account.events, node, layout, period)
+        await asyncio.gather(
+            *(_send_log(call, body, f"{directory}/{name}", path) for name, path in files)
+        )
+    return Reply(200, {"virtualDirectoryName": directory, "numberOfFilesUploaded": len(files)})
+
+
+async def _send_log(call: Call, body: Json, blob: str, path: Path) -> None:
+    url = blob_url(body["containerUrl"], blob)
+    try:
+        await call.emulator.executor.upload(url, path, body.get("identityReference"))
+    except (BlobRequestError, OSError) as err:
+        reason = err.kind if isinstance(err, BlobRequestError) else "other"
+        text = {"missing": "the container does not exist", "denied": "access is denied"}
+        problem = text.get(reason, "the upload failed")
+        raise bad_property("containerUrl", "", problem) from err
+
+
+def _log_time(body: Json, name: str) -> datetime:
+    try:
+        return parse_time(body[name])
+    except (TypeError, ValueError, OverflowError) as err:
+        raise bad_property(name, body[name], "an ISO 8601 time is expected") from err

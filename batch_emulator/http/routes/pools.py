@@ -1,0 +1,284 @@
+"""Pools: change, resize, automatic scaling, node counts, supported images and usage metrics."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from urllib.parse import quote
+
+from batch_emulator.domain.faults import Fault, bad_query
+from batch_emulator.domain.model import Json, Pool, cores_of, key_of, part, parts
+from batch_emulator.domain.transitions import autoscale, metering, pools, quotas
+from batch_emulator.domain.transitions import pools as removal
+from batch_emulator.domain.validation import pool_rules
+from batch_emulator.domain.validation.pool_rules import check_formula, check_scaling
+from batch_emulator.domain.validation.properties import require
+from batch_emulator.domain.values import parse_time, time_text
+from batch_emulator.http import odata
+from batch_emulator.http import odata as paging
+from batch_emulator.http.call import Call, Reply, entity_headers
+from batch_emulator.http.wire import render
+from batch_emulator.http.wire import render as statistics
+
+# properties that updateproperties clears when they are absent (docs)
+_REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
+_PACKAGES = "applicationPackageReferences"
+_FIXED = (
+    "id",
+    "vmSize",
+    "taskSlotsPerNode",
+    "targetDedicatedNodes",
+    "targetLowPriorityNodes",
+    *autoscale.PROPERTIES,
+)
+NODE_COUNTS_PAGE = 10  # docs: nodecounts, default of maxresults
+
+
+def add(call: Call) -> Reply:
+    """Pool_Add."""
+    body = call.json()
+    pool_rules.check_pool(body)
+    call.emulator.account.check_references(body)
+    existing = call.emulator.account.pools.get(key_of(body["id"]))
+    if existing is not None:
+        pools.require_active(existing)
+        raise Fault("PoolExists")
+    quotas.require_pool(call.emulator.account)
+    pool = pools.add(call.emulator.account, body, call.now)
+    return call.created(f"{call.base_url}/pools/{pool.id}", pool.etag, pool.modified)
+
+
+def _render(call: Call, pool: Pool) -> Json:
+    body = render.pool(pool, call.base_url)
+    if call.expands_stats:
+        body["stats"] = statistics.pools([pool], body["url"], call.now)
+    return body
+
+
+def lifetime_statistics(call: Call) -> Reply:
+    """Pool_GetAllLifetimeStatistics, which clients up to 2020-09-01 have."""
+    found, url = call.emulator.account.pools.values(), f"{call.base_url}{call.path}"
+    return call.entity(statistics.pools(found, url, call.now), {})
+
+
+async def list_all(call: Call) -> Reply:
+    """Pool_List."""
+    found = sorted(call.emulator.account.pools.items())
+    rendered = ((key, _render(call, pool)) for key, pool in found)
+    return await call.listing(odata.POOL_FIELDS, paging.from_sorted(rendered))
+
+
+def get(call: Call) -> Reply:
+    """Pool_Get."""
+    pool = call.pool()
+    headers = call.check(pool.etag, pool.modified)
+    return call.entity(_render(call, pool), headers)
+
+
+def exists(call: Call) -> Reply:
+    """Pool_Exists."""
+    pool = call.pool()
+    return Reply(200, None, call.check(pool.etag, pool.modified))
+
+
+def patch(call: Call) -> Reply:
+    """Pool_Patch: what is absent stays as it is."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    body = call.json()
+    headers = _change(call, pool, {**pool.spec, **body})
+    return Reply(200, None, headers | call.data_service_id())
+
+
+def update_properties(call: Call) -> Reply:
+    """Pool_UpdateProperties: what is absent is cleared."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    body = call.json()
+    kept = {name: value for name, value in pool.spec.items() if name not in _REPLACED}
+    headers = _change(call, pool, {**kept, **body})
+    return Reply(204, None, headers | call.data_service_id())
+
+
+def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
+    """A new start task reaches nodes when they reboot (docs)."""
+    pools.require_active(pool)
+    spec = {name: value for name, value in spec.items() if name not in _FIXED}
+    spec |= {name: pool.spec[name] for name in _FIXED if name in pool.spec}
+    pool_rules.check_pool(spec)
+    if spec.get(_PACKAGES) != pool.spec.get(_PACKAGES):
+        call.emulator.applications.check(parts(spec, _PACKAGES))
+    call.emulator.certificates.check(parts(spec, "certificateReferences"))
+    name = "mountConfiguration"
+    if pool.nodes and spec.get(name) != pool.spec.get(name):  # docs: only when the pool is empty
+        reason = "it can be changed only while the pool has no nodes"
+        raise Fault("OperationInvalidForCurrentState", {"PropertyName": name, "Reason": reason})
+    pool.spec = spec
+    pool.pack = part(spec, "taskSchedulingPolicy").get("nodeFillType") == "pack"
+    pools.touch(call.emulator.account, pool, call.now)
+    return entity_headers(pool.etag, pool.modified)
+
+
+def delete(call: Call) -> Reply:
+    """Pool_Delete."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    pools.delete(call.emulator.account, pool, call.now)
+    return Reply(202)
+
+
+def resize(call: Call) -> Reply:
+    """Pool_Resize."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    body = call.json()
+    pool_rules.check_targets(body)
+    if "targetDedicatedNodes" not in body and "targetLowPriorityNodes" not in body:
+        raise Fault("MissingRequiredProperty", {"PropertyName": "targetDedicatedNodes"})
+    pools.resize(call.emulator.account, pool, body, call.now)
+    return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
+
+
+def remove_nodes(call: Call) -> Reply:
+    """Pool_RemoveNodes."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    body = call.json()
+    pool_rules.check_targets(body)
+    removal.remove_nodes(call.emulator.account, pool, body, call.now)
+    return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
+
+
+def stop_resize(call: Call) -> Reply:
+    """Pool_StopResize."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    pools.stop_resize(call.emulator.account, pool, call.now)
+    return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
+
+
+async def node_counts(call: Call) -> Reply:
+    """Account_ListPoolNodeCounts."""
+    found = sorted(call.emulator.account.pools.items())
+    rendered = ((key, render.node_counts(pool)) for key, pool in found)
+    fetch = paging.from_sorted(rendered)
+    return await call.listing(odata.NODE_COUNT_FIELDS, fetch, default=NODE_COUNTS_PAGE)
+
+
+# Images that pools name most; every one runs on this machine all the same [S].
+_IMAGES = (
+    ("microsoft-dsvm", "ubuntu-hpc", "2204", "batch.node.ubuntu 22.04", True),
+    ("canonical", "0001-com-ubuntu-server-jammy", "22_04-lts", "batch.node.ubuntu 22.04", False),
+    ("canonical", "ubuntu-24_04-lts", "server", "batch.node.ubuntu 24.04", False),
+    ("debian", "debian-12", "12", "batch.node.debian 12", False),
+)
+
+
+async def supported_images(call: Call) -> Reply:
+    """Account_ListSupportedImages."""
+    found: list[tuple[str, Json]] = []
+    for publisher, offer, sku, agent, gpu in _IMAGES:
+        image = {"publisher": publisher, "offer": offer, "sku": sku, "version": "latest"}
+        body: Json = {
+            "nodeAgentSKUId": agent,
+            "imageReference": image,
+            "osType": "linux",
+            "verificationType": "verified",
+        }
+        if gpu:
+            body["capabilities"] = ["NvidiaTeslaDriverInstalled"]
+        found.append((f"{publisher}/{offer}/{sku}", body))
+    return await call.listing(
+        odata.IMAGE_FIELDS, paging.from_sorted(sorted(found, key=lambda i: i[0]))
+    )
+
+
+_AUTOSCALE_RUN = "Microsoft.Azure.Batch.Protocol.Entities.AutoScaleRun"
+
+
+def enable_autoscale(call: Call) -> Reply:
+    """Pool_EnableAutoScale: settings are judged before the pool's state, as the service does."""
+    pool = call.pool()
+    call.check(pool.etag, pool.modified)
+    body = call.json()
+    account = call.emulator.account
+    check_scaling(body)
+    autoscale.enable(account, pool, body, call.now)
+    return Reply(200, None, _autoscale_headers(call, pool))
+
+
+def disable_autoscale(call: Call) -> Reply:
+    """Pool_DisableAutoScale."""
+    pool = call.pool()
+    autoscale.disable(call.emulator.account, pool, call.now)
+    return Reply(200, None, _autoscale_headers(call, pool))
+
+
+def evaluate_autoscale(call: Call) -> Reply:
+    """Pool_EvaluateAutoScale: 200 also when the evaluation fails (seen on the service)."""
+    pool = call.pool()
+    body = call.json()
+    require(body, "autoScaleFormula")
+    account, text = call.emulator.account, body["autoScaleFormula"]
+    check_formula(text)
+    run = autoscale.preview(account, pool, text, call.now)
+    metadata = {"odata.metadata": f"{call.base_url}/$metadata#{_AUTOSCALE_RUN}"}
+    return Reply(200, {**metadata, **run}, _autoscale_headers(call, pool))
+
+
+def _autoscale_headers(call: Call, pool: Pool) -> dict[str, str]:
+    return entity_headers(pool.etag, pool.modified) | call.data_service_id()
+
+
+# docs: startTime is at least two and a half hours ago, endTime at least two
+_DEFAULT_AGES = {"starttime": timedelta(hours=2, minutes=30), "endtime": timedelta(hours=2)}
+
+
+async def list_usage_metrics(call: Call) -> Reply:
+    """Pool_ListUsageMetrics: of the last interval available when no time is given (docs)."""
+    last = metering.interval_of(call.now - _DEFAULT_AGES["endtime"])
+    end = _usage_time(call, "endtime") or last
+    start = _usage_time(call, "starttime") or metering.interval_of(end) - metering.INTERVAL
+    if end < start:
+        raise bad_query("endtime", time_text(end), f"not before startTime {time_text(start)}")
+    found = metering.report_usage(
+        call.emulator.account, metering.interval_of(start), min(end, last)
+    )
+    rendered = sorted((_usage_view(*item) for item in found.items()), key=lambda one: one[0])
+    reply = await call.listing(odata.USAGE_FIELDS, paging.from_sorted(rendered))
+    if reply.body is not None and "odata.nextLink" in reply.body:
+        asked = f"&starttime={quote(time_text(start))}&endtime={quote(time_text(end))}"
+        reply.body["odata.nextLink"] += asked  # clients follow the link as it is
+    return reply
+
+
+def _usage_time(call: Call, name: str) -> datetime | None:
+    given = {key.lower(): value for key, value in call.query.items()}
+    text = given.get(name)
+    if text is None:
+        return None
+    try:
+        moment = parse_time(text)
+    except (ValueError, OverflowError) as err:
+        raise bad_query(name, text, "an ISO 8601 time is expected") from err
+    latest = call.now - _DEFAULT_AGES[name]
+    if moment > latest:
+        values = {
+            "QueryParameterName": name,
+            "QueryParameterValue": text[:64],
+            "Reason": f"not after {time_text(latest)}",
+        }
+        raise Fault("OutOfRangeQueryParameterValue", values)
+    return moment
+
+
+def _usage_view(key: tuple[str, str, datetime], node_s: float) -> tuple[str, Json]:
+    pool_id, vm_size, start = key
+    body: Json = {
+        "poolId": pool_id,
+        "startTime": time_text(start),
+        "endTime": time_text(start + metering.INTERVAL),
+        "vmSize": vm_size,
+        "totalCoreHours": round(node_s / 3600 * cores_of(vm_size), 6),
+    }
+    # a pool may have had a namesake in other case: pages are found by keys that are all different
+    return f"{time_text(start)} {pool_id.lower()} {vm_size.lower()} {pool_id} {vm_size}", body

@@ -1,0 +1,177 @@
+"""Tasks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, cast
+
+from batch_emulator.domain.faults import Fault, bad_property, error_body
+from batch_emulator.domain.model import Job, Json, Task, key_of
+from batch_emulator.domain.transitions import task_admission, tasks
+from batch_emulator.domain.validation import task_rules
+from batch_emulator.domain.values import etag_text, time_text
+from batch_emulator.http import odata
+from batch_emulator.http import odata as paging
+from batch_emulator.http.call import Call, Reply, entity_headers
+from batch_emulator.http.wire import render
+from batch_emulator.http.wire import render as statistics
+from batch_emulator.storage.tasks import TaskRow, restore_task
+
+_STATE_FILTER = re.compile(r"\s*state\s+eq\s+'(\w+)'\s*")
+MAX_TASKS_IN_COLLECTION = 100  # docs: addtaskcollection
+
+
+def _find(call: Call, job: Job) -> Task:
+    """The task of the path: the living one, or a finished one from its row. Raises Fault."""
+    key = key_of(call.params["taskId"])
+    task = job.live.get(key)
+    if task is not None:
+        return task
+    row = call.emulator.store.tasks.find(job, key)
+    if row is None:
+        raise Fault("TaskNotFound")
+    return restore_task(job, row)
+
+
+def add(call: Call) -> Reply:
+    """Task_Add."""
+    job, body = call.job(), call.json()
+    task_admission.require_open_job(job)
+    task_rules.check_task(body, job.spec)
+    if call.emulator.store.tasks.existing(job, [key_of(body["id"])]):
+        raise Fault("TaskExists")
+    task = task_admission.add(call.emulator.account, job, body, call.now)
+    url = render.task_url(call.base_url, job.id, task.id)
+    return call.created(url, task.etag, task.modified)
+
+
+def add_collection(call: Call) -> Reply:
+    """Task_AddCollection: each task succeeds or fails by itself."""
+    job, body = call.job(), call.json()
+    value = body.get("value")
+    if not isinstance(value, list):
+        raise Fault("MissingRequiredProperty", {"PropertyName": "value"})
+    items = cast("list[Any]", value)
+    if len(items) > MAX_TASKS_IN_COLLECTION:
+        raise bad_property("value", len(items), f"at most {MAX_TASKS_IN_COLLECTION} tasks")
+    if not all(isinstance(item, dict) for item in items):
+        raise bad_property("value", "", "a list of objects is expected")
+    task_admission.require_open_job(job)
+    named = [key_of(str(item.get("id", ""))) for item in items]
+    taken = call.emulator.store.tasks.existing(job, named)
+    added = [_add_one(call, job, item, key, taken) for item, key in zip(items, named, strict=True)]
+    return call.entity({"value": added}, {})
+
+
+def _add_one(call: Call, job: Job, body: Json, key: str, taken: set[str]) -> Json:
+    """Statuses as the SDK compares them: `Success`, but lower-case `clienterror`."""
+    try:
+        task_rules.check_task(body, job.spec)
+        if key in taken:
+            raise Fault("TaskExists")
+    except Fault as fault:
+        error = error_body(fault, call.request_id, call.now, call.base_url)
+        error.pop("odata.metadata")
+        return {"status": "clienterror", "taskId": str(body.get("id", "")), "error": error}
+    taken.add(key)
+    task = task_admission.add(call.emulator.account, job, body, call.now)
+    return {
+        "status": "Success",
+        "taskId": task.id,
+        "eTag": etag_text(task.etag),
+        "lastModified": time_text(task.modified),
+        "location": render.task_url(call.base_url, job.id, task.id),
+    }
+
+
+def _render(call: Call, job: Job, row: TaskRow) -> Json:
+    body = render.task(job, row, call.base_url)
+    if call.expands_stats:
+        body["stats"] = statistics.task_statistics(row.record, body["url"], call.now)
+    return body
+
+
+async def list_all(call: Call) -> Reply:
+    """Task_List, in the order of ids."""
+    job = call.job()
+    asked = paging.parse(call.query, odata.TASK_FIELDS)
+    only = _STATE_FILTER.fullmatch(asked.filter)
+    # the one filter that clients poll with is left to the database
+    state = only.group(1).lower() if only else None
+
+    def fetch(after: str, limit: int) -> list[tuple[str, Json]]:
+        rows = call.emulator.store.tasks.after(job, after, limit, state)
+        return [(key_of(row.id), _render(call, job, row)) for row in rows]
+
+    return await call.listing(odata.TASK_FIELDS, fetch)
+
+
+def get(call: Call) -> Reply:
+    """Task_Get."""
+    job = call.job()
+    task = _find(call, job)
+    headers = call.check(task.etag, task.modified) | call.data_service_id()
+    row = call.emulator.store.tasks.find(job, task.key)
+    if row is None:
+        raise Fault("TaskNotFound")
+    return call.entity(_render(call, job, row), headers)
+
+
+async def list_subtasks(call: Call) -> Reply:
+    """Task_ListSubtasks: all but the primary, in the order of their ids."""
+    job = call.job()
+    row = call.emulator.store.tasks.find(job, _find(call, job).key)
+    found = [] if row is None else render.subtasks(job, row, call.base_url)
+    return await call.listing(None, paging.from_sorted(found))
+
+
+def put(call: Call) -> Reply:
+    """Task_Update: only constraints can be changed, and absent ones are cleared (docs)."""
+    job = call.job()
+    task = _find(call, job)
+    call.check(task.etag, task.modified)
+    body = call.json()
+    task_rules.check_constraints(body)
+    row = call.emulator.store.tasks.find(job, task.key)
+    if row is None:
+        raise Fault("TaskNotFound")
+    if task.end is not None:
+        raise Fault("TaskCompleted")
+    kept = {name: value for name, value in row.body.items() if name != "constraints"}
+    changed = {"constraints": body["constraints"]} if "constraints" in body else {}
+    tasks.update_constraints(call.emulator.account, task, {**kept, **changed}, call.now)
+    return Reply(200, None, _headers(call, task))
+
+
+async def delete(call: Call) -> Reply:
+    """Task_Delete; answered when its process is gone, so that the id can be used again."""
+    task = _find(call, call.job())
+    call.check(task.etag, task.modified)
+    running = list(task.executions)
+    tasks.delete(call.emulator.account, task)
+    if running:
+        call.emulator.loop.poke()
+    for execution in running:
+        await call.emulator.loop.gone(execution)
+    return Reply(200)
+
+
+def terminate(call: Call) -> Reply:
+    """Task_Terminate."""
+    task = _find(call, call.job())
+    call.check(task.etag, task.modified)
+    row = call.emulator.store.tasks.find(task.job, task.key)
+    tasks.terminate(call.emulator.account, task, call.now, None if row is None else row.body)
+    return Reply(204, None, _headers(call, task))
+
+
+def reactivate(call: Call) -> Reply:
+    """Task_Reactivate."""
+    task = _find(call, call.job())
+    call.check(task.etag, task.modified)
+    tasks.reactivate(call.emulator.account, task, call.now)
+    return Reply(204, None, _headers(call, task))
+
+
+def _headers(call: Call, task: Task) -> dict[str, str]:
+    return entity_headers(task.etag, task.modified) | call.data_service_id()

@@ -1,0 +1,3 @@
+"""Between JSON on the wire and the model: parse bodies, render entities, cut pages. Start in
+`render`.
+"""

@@ -1,0 +1,484 @@
+"""Entities as the wire shows them: the client's own body, defaults, and what we know on top."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from batch_emulator.domain.launch import ResourceUsage, usage_from
+from batch_emulator.domain.model import (
+    Counts,
+    Job,
+    JobSchedule,
+    Json,
+    Node,
+    NodeState,
+    Pool,
+    TaskState,
+    job_folder,
+    part,
+    parts,
+)
+from batch_emulator.domain.transitions.metering import core_seconds
+from batch_emulator.domain.values import etag_text, parse_time, time_of, time_text
+from batch_emulator.http.wire.secrets import public_job, public_pool, public_task
+from batch_emulator.storage.account_store import AccountStore
+from batch_emulator.storage.tasks import PRIVATE_PROPERTIES, TaskRow
+
+_FOREVER = "P10675199DT2H48M5.4775807S"
+_USER: Json = {"autoUser": {"scope": "pool", "elevationLevel": "nonadmin"}}
+_MANAGER: Json = {
+    "userIdentity": _USER,
+    "requiredSlots": 1,
+    "killJobOnCompletion": True,
+    "runExclusive": True,
+    "allowLowPriorityNode": True,
+}
+
+
+def _start_task(spec: Json) -> Json:
+    return {"userIdentity": _USER, "maxTaskRetryCount": 0, "waitForSuccess": True, **spec}
+
+
+def pool(entity: Pool, base_url: str) -> Json:
+    """A pool."""
+    nodes = list(entity.nodes.values())
+    spec = public_pool(entity.spec)
+    if "startTask" in spec:
+        spec["startTask"] = _start_task(spec["startTask"])
+    if spec.get("enableAutoScale"):
+        spec.setdefault("autoScaleEvaluationInterval", "PT15M")
+    return {
+        "enableAutoScale": False,
+        "enableInterNodeCommunication": False,
+        "taskSlotsPerNode": 1,
+        "taskSchedulingPolicy": {"nodeFillType": "spread"},
+        **spec,
+        "id": entity.id,
+        "url": f"{base_url}/pools/{entity.id}",
+        "eTag": etag_text(entity.etag),
+        "lastModified": time_text(entity.modified),
+        "creationTime": time_text(entity.created),
+        "state": entity.state.value,
+        "stateTransitionTime": time_text(entity.state_time),
+        "allocationState": entity.allocation.value,
+        "allocationStateTransitionTime": time_text(entity.allocation_time),
+        "currentNodeCommunicationMode": _communication(spec),
+        "resizeTimeout": entity.resize_timeout,
+        "currentDedicatedNodes": sum(node.dedicated for node in nodes),
+        "currentLowPriorityNodes": sum(not node.dedicated for node in nodes),
+        "targetDedicatedNodes": entity.dedicated_target,
+        "targetLowPriorityNodes": entity.spot_target,
+        **({"resizeErrors": entity.resize_errors} if entity.resize_errors else {}),
+        **({"autoScaleRun": entity.autoscale.run} if entity.autoscale.run else {}),
+    }
+
+
+def _communication(spec: Json) -> str:
+    """The mode that was asked for; `default` is now always simplified (classic was retired) [S]."""
+    wanted = str(spec.get("targetNodeCommunicationMode", "default")).lower()
+    return "classic" if wanted == "classic" else "simplified"
+
+
+def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
+    """A node; `recent` are its newest tasks, rendered."""
+    tasks = [e for e in entity.executions.values() if e.task is not None]
+    body: Json = {
+        "id": entity.id,
+        "url": node_url(base_url, entity.pool.id, entity.id),
+        "state": entity.state.value,
+        "schedulingState": "enabled" if entity.scheduling else "disabled",
+        "stateTransitionTime": time_text(entity.state_time),
+        "allocationTime": time_text(entity.allocated),
+        "ipAddress": entity.address,
+        "affinityId": f"TVM:{entity.id}",
+        "vmSize": entity.pool.spec["vmSize"],
+        "totalTasksRun": entity.tasks_run,
+        "totalTasksSucceeded": entity.tasks_succeeded,
+        "runningTasksCount": len(tasks),
+        "runningTaskSlotsCount": entity.used_slots,
+        "recentTasks": recent,
+        "isDedicated": entity.dedicated,
+        "nodeAgentInfo": {
+            "version": "1.0.0-emulator",
+            "lastUpdateTime": time_text(entity.booted or entity.allocated),
+        },
+    }
+    machine = part(entity.pool.spec, "virtualMachineConfiguration")
+    if "imageReference" in machine:
+        body["virtualMachineInfo"] = {"imageReference": machine["imageReference"]}
+    if endpoints := _endpoints(entity):
+        body["endpointConfiguration"] = {"inboundEndpoints": endpoints}
+    if entity.booted is not None:
+        body["lastBootTime"] = time_text(entity.booted)
+    if entity.start_task is not None:
+        body["startTask"] = _start_task(public_task(entity.start_task))
+    if entity.start_info is not None:
+        body["startTaskInfo"] = entity.start_info
+    if entity.errors:
+        body["errors"] = entity.errors
+    return body
+
+
+def _endpoints(entity: Node) -> list[Json]:
+    """Where the ports of its pool's NAT pools would be: here, where nobody answers [S]."""
+    network = part(entity.pool.spec, "networkConfiguration")
+    return [
+        {
+            "name": f"{pool['name']}.{entity.number - 1}",
+            "protocol": pool["protocol"],
+            "publicIPAddress": "127.0.0.1",
+            "publicFQDN": "localhost",
+            "frontendPort": pool["frontendPortRangeStart"] + entity.number - 1,
+            "backendPort": pool["backendPort"],
+        }
+        for pool in parts(part(network, "endpointConfiguration"), "inboundNATPools")
+    ]
+
+
+def node_url(base_url: str, pool_id: str, node_id: str) -> str:
+    """Where a node is found."""
+    return f"{base_url}/pools/{pool_id}/nodes/{node_id}"
+
+
+_COUNTED = {
+    NodeState.START_TASK_FAILED: "startTaskFailed",
+    NodeState.LEAVING_POOL: "leavingPool",
+    NodeState.WAITING_FOR_START_TASK: "waitingForStartTask",
+    NodeState.UPGRADING_OS: "upgradingOS",
+}
+
+
+def node_counts(entity: Pool) -> Json:
+    """How many nodes of a pool are in which state."""
+    body: Json = {"poolId": entity.id}
+    for name, dedicated in (("dedicated", True), ("lowPriority", False)):
+        found = Counter(n.state for n in entity.nodes.values() if n.dedicated is dedicated)
+        counts = {_COUNTED.get(state, state.value): found[state] for state in NodeState}
+        body[name] = {**counts, "total": found.total()}
+    return body
+
+
+def job_defaults(spec: Json) -> Json:
+    """What of a job (or a job specification) the client gave, and what the service adds."""
+    spec = public_job(spec)
+    manager = spec.get("jobManagerTask")
+    return {
+        "priority": 0,
+        "maxParallelTasks": -1,
+        "allowTaskPreemption": False,
+        "usesTaskDependencies": False,
+        "onAllTasksComplete": "noaction",
+        "onTaskFailure": "noaction",
+        **spec,
+        "constraints": {
+            "maxWallClockTime": _FOREVER,
+            "maxTaskRetryCount": 0,
+            **(spec.get("constraints") or {}),
+        },
+        **({"jobManagerTask": {**_MANAGER, **manager}} if manager else {}),
+    }
+
+
+def job(entity: Job, base_url: str) -> Json:
+    """A job."""
+    execution: Json = {"startTime": time_text(entity.created)}
+    if entity.pool_id:
+        execution["poolId"] = entity.pool_id
+    if entity.scheduling_error is not None:
+        execution["schedulingError"] = entity.scheduling_error
+    if entity.ended is not None:
+        execution["endTime"] = time_text(entity.ended)
+    if entity.terminate_reason is not None:
+        execution["terminateReason"] = entity.terminate_reason
+    body: Json = {
+        **job_defaults(entity.spec),
+        "id": entity.id,
+        "url": f"{base_url}/jobs/{entity.id}",
+        "eTag": etag_text(entity.etag),
+        "lastModified": time_text(entity.modified),
+        "creationTime": time_text(entity.created),
+        "state": entity.state.value,
+        "stateTransitionTime": time_text(entity.state_time),
+        "executionInfo": execution,
+    }
+    if entity.previous is not None and entity.previous_time is not None:
+        body["previousState"] = entity.previous.value
+        body["previousStateTransitionTime"] = time_text(entity.previous_time)
+    return body
+
+
+def task(entity: Job, row: TaskRow, base_url: str) -> Json:
+    """A task from its row."""
+    record, spec = row.record, public_task(row.body)
+    body: Json = {
+        "requiredSlots": 1,
+        "userIdentity": _USER,
+        **spec,
+        "constraints": {
+            "maxWallClockTime": _FOREVER,
+            "retentionTime": "P7D",
+            "maxTaskRetryCount": part(entity.spec, "constraints").get("maxTaskRetryCount", 0),
+            **(spec.get("constraints") or {}),
+        },
+        "id": row.id,
+        "url": task_url(base_url, entity.id, row.id),
+        **record,
+        "eTag": etag_text(record["eTag"]),
+    }
+    place: list[str] | None = record.get("place")
+    for name in PRIVATE_PROPERTIES:
+        body.pop(name, None)
+    if place is not None and record["state"] != TaskState.ACTIVE.value:
+        pool_id, node_id = place
+        body["nodeInfo"] = _node_info(
+            base_url, pool_id, node_id, f"{job_folder(entity.id)}/{row.id}"
+        )
+    return body
+
+
+def subtasks(entity: Job, row: TaskRow, base_url: str) -> list[tuple[str, Json]]:
+    """The subtasks of a task, by key; none where it is not multi-instance (docs: subtasksinfo)."""
+    found: list[tuple[str, Json]] = []
+    for info in part(row.record, "group").get("subtasks") or ():
+        place = info["place"]
+        root = f"{job_folder(entity.id)}/{row.id}/{info['id']}"
+        shown = {name: value for name, value in info.items() if name != "place"}
+        body = {**shown, "nodeInfo": _node_info(base_url, place[0], place[1], root)}
+        found.append((f"{info['id']:010}", body))
+    return found
+
+
+def task_url(base_url: str, job_id: str, task: str) -> str:
+    """Where a task is found."""
+    return f"{base_url}/jobs/{job_id}/tasks/{task}"
+
+
+def _node_info(base_url: str, pool_id: str, node_id: str, root: str) -> Json:
+    url = node_url(base_url, pool_id, node_id)
+    return {
+        "affinityId": f"TVM:{node_id}",
+        "nodeUrl": url,
+        "poolId": pool_id,
+        "nodeId": node_id,
+        "taskRootDirectory": root,
+        "taskRootDirectoryUrl": f"{url}/files/{root}",
+    }
+
+
+def recent_task(entity: Job, row: TaskRow, base_url: str, instance: int) -> Json:
+    """A task among the recent ones of a node, with the id of the subtask that ran there."""
+    return {
+        **({"subtaskId": instance} if instance else {}),
+        "taskUrl": task_url(base_url, entity.id, row.id),
+        "jobId": entity.id,
+        "taskId": row.id,
+        "taskState": row.record["state"],
+        "executionInfo": row.record["executionInfo"],
+    }
+
+
+def task_counts(entity: Job) -> Json:
+    """Tasks and slots by state; preparing counts as running (docs)."""
+    return {"taskCounts": _counts(entity.tasks), "taskSlotCounts": _counts(entity.slots)}
+
+
+def _counts(counts: Counts) -> Json:
+    return {
+        "active": counts.active,
+        "running": counts.running,
+        "completed": counts.succeeded + counts.failed,
+        "succeeded": counts.succeeded,
+        "failed": counts.failed,
+    }
+
+
+def preparation_status(entity: Job, base_url: str) -> list[tuple[str, Json]]:
+    """What preparation and release tasks did, by key of the node."""
+    found: list[tuple[str, Json]] = []
+    for key in sorted(entity.visits):
+        visit = entity.visits[key]
+        url = node_url(base_url, visit.pool_id, visit.node_id)
+        body: Json = {"poolId": visit.pool_id, "nodeId": visit.node_id, "nodeUrl": url}
+        infos: tuple[tuple[str, dict[str, Any] | None], ...] = (
+            ("jobPreparationTaskExecutionInfo", visit.preparation),
+            ("jobReleaseTaskExecutionInfo", visit.release),
+        )
+        for name, info in infos:
+            if info is not None:
+                root_url = f"{url}/files/{info['taskRootDirectory']}"
+                body[name] = {**info, "taskRootDirectoryUrl": root_url}
+        found.append((key, body))
+    return found
+
+
+def job_schedule(entity: JobSchedule, base_url: str) -> Json:
+    """A job schedule."""
+    execution: Json = {}
+    if entity.next_run is not None and _has_next_run(entity):
+        execution["nextRunTime"] = time_text(entity.next_run)
+    if entity.runs:
+        url = f"{base_url}/jobs/{entity.recent_job}"
+        execution["recentJob"] = {"id": entity.recent_job, "url": url}
+    if entity.ended is not None:
+        execution["endTime"] = time_text(entity.ended)
+    body: Json = {
+        **entity.spec,
+        "jobSpecification": job_defaults(part(entity.spec, "jobSpecification")),
+        "id": entity.id,
+        "url": f"{base_url}/jobschedules/{entity.id}",
+        "eTag": etag_text(entity.etag),
+        "lastModified": time_text(entity.modified),
+        "creationTime": time_text(entity.created),
+        "state": entity.state.value,
+        "stateTransitionTime": time_text(entity.state_time),
+        "executionInfo": execution,
+    }
+    if entity.previous is not None and entity.previous_time is not None:
+        body["previousState"] = entity.previous.value
+        body["previousStateTransitionTime"] = time_text(entity.previous_time)
+    return body
+
+
+def _has_next_run(entity: JobSchedule) -> bool:
+    """Whether the next run comes before doNotRunAfter."""
+    after = part(entity.spec, "schedule").get("doNotRunAfter")
+    return after is None or entity.next_run is None or entity.next_run < parse_time(after)
+
+
+_GIB = 1024**3
+
+
+@dataclass(slots=True)
+class _Sum:
+    """What tasks used and how they fared."""
+
+    used: ResourceUsage = field(default_factory=ResourceUsage)
+    succeeded: int = 0
+    failed: int = 0
+    retries: int = 0
+    wait_s: float = 0.0
+
+
+def duration(seconds: float) -> str:
+    """An ISO 8601 duration."""
+    return f"PT{round(max(0.0, seconds), 6):.10g}S"
+
+
+def _used(used: ResourceUsage) -> Json:
+    return {
+        "userCPUTime": duration(used.user_s),
+        "kernelCPUTime": duration(used.kernel_s),
+        "wallClockTime": duration(used.wall_s),
+        "readIOps": used.read_ops,
+        "writeIOps": used.write_ops,
+        "readIOGiB": used.read_bytes / _GIB,
+        "writeIOGiB": used.write_bytes / _GIB,
+    }
+
+
+def _span(url: str, start: datetime, now: datetime) -> Json:
+    times = {"startTime": time_text(start), "lastUpdateTime": time_text(now)}
+    return {"url": f"{url}?$expand=stats", **times}
+
+
+def _count(total: _Sum, record: Json, now: datetime) -> None:
+    """A task, whose running attempt counts so far."""
+    info = record["executionInfo"]
+    total.used.add(usage_from(record.get("used")) or ResourceUsage())
+    total.retries += info["retryCount"]
+    total.succeeded += info.get("result") == "success"
+    total.failed += info.get("result") == "failure"
+    if "startTime" in info:
+        start = time_of(info["startTime"])
+        total.wait_s += (start - time_of(record["creationTime"])).total_seconds()
+        if record["state"] == "running":
+            total.used.wall_s += (now - start).total_seconds()
+
+
+def task_statistics(record: Json, url: str, now: datetime) -> Json:
+    """The statistics of a task, from the record of its row."""
+    total = _Sum()
+    _count(total, record, now)
+    span = _span(url, time_of(record["creationTime"]), now)
+    return {**span, **_used(total.used), "waitTime": duration(total.wait_s)}
+
+
+def job_statistics(entity: Job, store: AccountStore, url: str, now: datetime) -> Json:
+    """The statistics of a job."""
+    total = _Sum()
+    for record in _records(entity, store):
+        _count(total, record, now)
+    return _of_jobs(total, _span(url, entity.created, now), wait_s=0.0)
+
+
+def lifetime_of_jobs(jobs: Iterable[Job], store: AccountStore, url: str, now: datetime) -> Json:
+    """The statistics of all jobs that exist [S]."""
+    total, start = _Sum(), now
+    for entity in jobs:
+        start = min(start, entity.created)
+        for record in _records(entity, store):
+            _count(total, record, now)
+    return _of_jobs(total, _span(url, start, now), wait_s=total.wait_s)
+
+
+def _records(entity: Job, store: AccountStore) -> Iterator[Json]:
+    return iter(()) if entity.erasing else store.tasks.records(entity)
+
+
+def _of_jobs(total: _Sum, span: Json, *, wait_s: float) -> Json:
+    return {
+        **span,
+        **_used(total.used),
+        "numSucceededTasks": total.succeeded,
+        "numFailedTasks": total.failed,
+        "numTaskRetries": total.retries,
+        "waitTime": duration(wait_s),
+    }
+
+
+def pools(found: Iterable[Pool], url: str, now: datetime) -> Json:
+    """The statistics of one pool, or of all that exist [S].
+
+    Of resources the processor, the disk traffic and the memory of task processes are measured.
+    """
+    used, dedicated_s, spot_s, start = ResourceUsage(), 0.0, 0.0, now
+    for pool in found:
+        start = min(start, pool.created)
+        used.add(pool.used)
+        dedicated_s, spot_s = dedicated_s + pool.core_s[0], spot_s + pool.core_s[1]
+        for node in pool.nodes.values():
+            used.add(node.used)
+            dedicated_s += core_seconds(node, now) if node.dedicated else 0.0
+            spot_s += 0.0 if node.dedicated else core_seconds(node, now)
+    span = _span(url, start, now)
+    times = {name: span[name] for name in ("startTime", "lastUpdateTime")}
+    core_s = dedicated_s + spot_s
+    return {
+        **span,
+        "usageStats": {**times, "dedicatedCoreTime": duration(dedicated_s)},
+        "resourceStats": {**times, **_resources(used, core_s)},
+    }
+
+
+def _resources(used: ResourceUsage, core_s: float) -> Json:
+    share = (used.user_s + used.kernel_s) / core_s if core_s else 0.0
+    return {
+        "avgCPUPercentage": min(100.0, 100 * share),
+        # the memory of tasks while they run; disk space and network are not measured
+        "avgMemoryGiB": used.peak_bytes
+        / _GIB
+        * (min(1.0, used.wall_s / core_s) if core_s else 0.0),
+        "peakMemoryGiB": used.peak_bytes / _GIB,
+        "avgDiskGiB": 0.0,
+        "peakDiskGiB": 0.0,
+        "diskReadIOps": used.read_ops,
+        "diskWriteIOps": used.write_ops,
+        "diskReadGiB": used.read_bytes / _GIB,
+        "diskWriteGiB": used.write_bytes / _GIB,
+        "networkReadGiB": 0.0,
+        "networkWriteGiB": 0.0,
+    }

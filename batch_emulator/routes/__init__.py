@@ -1,1 +1,0 @@
-"""HTTP routes, one file per resource."""

@@ -1,0 +1,317 @@
+"""The state on disk: SQLite with a write-ahead log, written before a request is answered.
+
+The row of the job goes first. From then on its tasks are nobody's: what a crash leaves of
+them goes when the store is opened again.
+
+Here are the data dir, its transactions, and what is read when the emulator starts; `tasks`
+has the tasks. One connection, so a read sees what was written before the commit.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import json
+import logging
+import sqlite3
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+
+from batch_emulator.autoscale.samples import KEPT, PERIOD
+from batch_emulator.autoscale.values import Timestamp
+from batch_emulator.domain.account import Journal, SampleRun
+from batch_emulator.domain.model import Job, Json, Pool, UsageKey
+from batch_emulator.domain.values import time_of, time_text
+from batch_emulator.storage.records import (
+    dump,
+    job_record,
+    node_record,
+    pool_record,
+    schedule_record,
+)
+from batch_emulator.storage.tasks import TaskTable
+
+SCHEMA = """
+CREATE TABLE IF NOT EXISTS pools (pool TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS nodes (
+  pool TEXT, node TEXT, record TEXT NOT NULL, PRIMARY KEY (pool, node)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS jobs (job TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS tasks (
+  job TEXT, task TEXT, id TEXT NOT NULL, ord INTEGER NOT NULL, slots INTEGER NOT NULL,
+  state TEXT NOT NULL, result TEXT, record TEXT NOT NULL, body TEXT NOT NULL, expires REAL,
+  PRIMARY KEY (job, task)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS samples (
+  pool TEXT, first INTEGER, count INTEGER NOT NULL, record TEXT NOT NULL,
+  PRIMARY KEY (pool, first)) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS live_tasks ON tasks (job, ord) WHERE state <> 'completed';
+CREATE INDEX IF NOT EXISTS expiring ON tasks (expires) WHERE expires IS NOT NULL;
+CREATE INDEX IF NOT EXISTS retained ON tasks (json_extract(record, '$.place'), expires)
+  WHERE expires IS NOT NULL;
+CREATE INDEX IF NOT EXISTS finished ON tasks (job, result, slots) WHERE state = 'completed';
+"""
+# Raised with every change of the tables above or of what records.py writes: no version reads the
+# state of another.
+FORMAT = 2
+
+
+ERASED_AT_ONCE = 1000  # rows; 5 to 10 ms
+_ORPHANED = """
+WITH RECURSIVE owners(job) AS (
+  SELECT min(job) FROM tasks
+  UNION ALL SELECT (SELECT min(job) FROM tasks WHERE job > owners.job) FROM owners
+  WHERE owners.job IS NOT NULL)
+SELECT job FROM owners WHERE job IS NOT NULL AND job NOT IN (SELECT job FROM jobs)
+"""
+
+
+def _erase_step(database: sqlite3.Connection, job_key: str) -> bool:
+    """Delete the job and up to AT_ONCE of its tasks; whether there are more."""
+    database.execute("DELETE FROM jobs WHERE job=?", (job_key,))
+    last = database.execute(
+        "SELECT task FROM tasks WHERE job=? ORDER BY task LIMIT 1 OFFSET ?",
+        (job_key, ERASED_AT_ONCE),
+    ).fetchone()
+    if last is None:
+        database.execute("DELETE FROM tasks WHERE job=?", (job_key,))
+        return False
+    database.execute("DELETE FROM tasks WHERE job=? AND task<?", (job_key, *last))
+    return True
+
+
+def _finish_erasure(database: sqlite3.Connection) -> None:
+    """Delete the tasks of jobs that are gone."""
+    for (job_key,) in database.execute(_ORPHANED).fetchall():
+        database.execute("DELETE FROM tasks WHERE job=?", (job_key,))
+
+
+SCHEDULE_SCHEMA = """
+CREATE TABLE IF NOT EXISTS schedules (
+  schedule TEXT PRIMARY KEY, record TEXT NOT NULL) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS usage (
+  pool TEXT, vm_size TEXT, start TEXT, node_s REAL NOT NULL,
+  PRIMARY KEY (pool, vm_size, start)) WITHOUT ROWID;
+"""
+
+
+def _write_schedules(database: sqlite3.Connection, journal: Journal) -> None:
+    """Write what changed."""
+    for key, schedule in journal.schedules.items():
+        if schedule is None:
+            database.execute("DELETE FROM schedules WHERE schedule=?", (key,))
+        else:
+            record = dump(schedule_record(schedule))
+            database.execute("REPLACE INTO schedules VALUES (?,?)", (key, record))
+    for (pool_id, vm_size, start), node_s in journal.usage.items():
+        key = (pool_id, vm_size, time_text(start))
+        if node_s is None:
+            database.execute("DELETE FROM usage WHERE pool=? AND vm_size=? AND start=?", key)
+        else:
+            database.execute("REPLACE INTO usage VALUES (?,?,?,?)", (*key, node_s))
+
+
+def _read_usage(database: sqlite3.Connection) -> Iterator[tuple[UsageKey, float]]:
+    """Node-seconds by pool, VM size and start of the interval."""
+    for pool_id, vm_size, start, node_s in database.execute("SELECT * FROM usage"):
+        yield (pool_id, vm_size, time_of(start)), node_s
+
+
+log = logging.getLogger(__name__)
+
+_NEWEST = (
+    "SELECT max(json_extract(record, '$.lastModified')) FROM tasks",
+    "SELECT max(json_extract(record, '$.modified')) FROM jobs",
+    "SELECT max(json_extract(record, '$.state_time')) FROM nodes",
+    "SELECT max(json_extract(record, '$.allocation_time')) FROM pools",
+)
+_OTHER_VERSION = (
+    f"this emulator reads {FORMAT}: start the version that wrote it, or name an empty folder"
+)
+
+
+class StoreInUseError(Exception):
+    """Another emulator works on this data dir."""
+
+
+class StoreFormatError(Exception):
+    """The data dir was written by another version of the emulator."""
+
+
+class AccountStore:
+    """The database of one data dir, locked for this process."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = (folder / "lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as err:
+            self._lock.close()
+            raise StoreInUseError(f"another emulator is running on {folder}") from err
+        # opened by one thread and used by one, which need not be the same
+        self._db = sqlite3.connect(
+            folder / "state.sqlite", isolation_level=None, check_same_thread=False
+        )
+        self._db.execute("PRAGMA journal_mode=WAL")
+        self._db.execute("PRAGMA synchronous=NORMAL")
+        # a checkpoint syncs the disk; once in 4,000 pages keeps that out of most requests
+        self._db.execute("PRAGMA wal_autocheckpoint=4000")
+        self._prepare()
+        self.tasks = TaskTable(self._db)
+        self._committed: asyncio.Future[None] | None = None
+        self.failed = False
+
+    def _prepare(self) -> None:
+        version = int(self._db.execute("PRAGMA user_version").fetchone()[0])
+        used = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] > 0
+        if used and version != FORMAT:
+            self.close()
+            raise StoreFormatError(f"its state has format {version}, {_OTHER_VERSION}")
+        self._db.executescript(SCHEMA + SCHEDULE_SCHEMA)
+        self._db.execute(f"PRAGMA user_version={FORMAT}")
+        _finish_erasure(self._db)
+
+    def close(self) -> None:
+        """Commit, unless writing failed half-way, and let go of the data dir."""
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK" if self.failed else "COMMIT")
+        self._db.close()
+        self._lock.close()
+
+    # -- writing
+
+    def write(self, journal: Journal) -> None:
+        """Write changes into the open transaction. After an sqlite3.Error all is over."""
+        if journal.empty:
+            return
+        try:
+            if not self._db.in_transaction:
+                self._db.execute("BEGIN")
+            self._write_entities(journal)
+            _write_schedules(self._db, journal)
+            self.tasks.write(journal)
+            self._write_samples(journal)
+        except Exception as err:
+            self._fail(err)
+            raise
+
+    def _write_entities(self, journal: Journal) -> None:
+        run = self._db.execute
+        for key, pool in journal.pools.items():
+            if pool is None:
+                run("DELETE FROM pools WHERE pool=?", (key,))
+                run("DELETE FROM samples WHERE pool=?", (key,))
+            else:
+                run("REPLACE INTO pools VALUES (?,?)", (key, dump(pool_record(pool))))
+        for (pool_key, key), node in journal.nodes.items():
+            if node is None:
+                run("DELETE FROM nodes WHERE pool=? AND node=?", (pool_key, key))
+            else:
+                record = dump(node_record(node))
+                run("REPLACE INTO nodes VALUES (?,?,?)", (pool_key, key, record))
+        for key, job in journal.jobs.items():
+            if job is None:
+                run("DELETE FROM jobs WHERE job=?", (key,))
+                run("DELETE FROM tasks WHERE job=?", (key,))
+            else:
+                run("REPLACE INTO jobs VALUES (?,?)", (key, dump(job_record(job))))
+
+    def erase(self, job: Job) -> bool:
+        """Delete a job, and some of its tasks; whether there may be more of them.
+
+        With the first call the job is gone for whoever opens this data dir next.
+        """
+        try:
+            if not self._db.in_transaction:
+                self._db.execute("BEGIN")
+            return _erase_step(self._db, job.key)
+        except sqlite3.Error as err:
+            self._fail(err)
+            raise
+
+    def _write_samples(self, journal: Journal) -> None:
+        for run in journal.samples:
+            row = (run.pool, run.first, run.count, dump(run.values))
+            self._db.execute("REPLACE INTO samples VALUES (?,?,?,?)", row)
+            oldest = run.first + (run.count - KEPT) * PERIOD
+            self._db.execute(
+                "DELETE FROM samples WHERE pool=? AND first<? AND first+count*?<=?",
+                (run.pool, oldest, PERIOD, oldest),
+            )
+
+    async def committed(self) -> None:
+        """Return once everything written so far is committed; commits are shared."""
+        if not self._db.in_transaction:
+            return
+        if self._committed is None:
+            loop = asyncio.get_running_loop()
+            self._committed = loop.create_future()
+            loop.call_soon(self._commit)
+        await asyncio.shield(self._committed)
+
+    def commit_soon(self) -> None:
+        """Have what was written committed at the end of this turn of the loop."""
+        if self._db.in_transaction and self._committed is None:
+            loop = asyncio.get_running_loop()
+            self._committed = loop.create_future()
+            loop.call_soon(self._commit)
+
+    def _commit(self) -> None:
+        waiting, self._committed = self._committed, None
+        error: sqlite3.Error | None = None
+        try:
+            if self._db.in_transaction:
+                self._db.execute("COMMIT")
+        except sqlite3.Error as err:
+            self._fail(err)
+            error = err
+        if waiting is None or waiting.done():
+            return
+        if error is None:
+            waiting.set_result(None)
+        else:
+            waiting.set_exception(error)
+            waiting.exception()  # nobody may be waiting
+
+    def _fail(self, err: Exception) -> None:
+        """Memory is ahead of the disk now: the emulator answers nothing more."""
+        self.failed = True
+        log.critical("cannot write the state: %s", err)
+
+    # -- reading
+
+    def newest(self) -> datetime | None:
+        """The last time at which anything changed, None when there is nothing.
+
+        A clock that was faster than the machine's must not fall behind it.
+        """
+        found = [self._db.execute(query).fetchone()[0] for query in _NEWEST]
+        times = [time_of(text) for text in found if text is not None]
+        sampled = self._db.execute(
+            "SELECT max(first + (count - 1) * ?) FROM samples", (PERIOD,)
+        ).fetchone()[0]
+        if sampled is not None:
+            times.append(Timestamp(sampled).time())
+        return max(times, default=None)
+
+    def records(self, table: str) -> Iterator[tuple[str, Json]]:
+        """Key of the owner (or own key) and record of every pool, node or job."""
+        query = {
+            "pools": "SELECT pool, record FROM pools",
+            "nodes": "SELECT pool, record FROM nodes",
+            "jobs": "SELECT job, record FROM jobs",
+            "schedules": "SELECT schedule, record FROM schedules",
+        }[table]
+        for key, record in self._db.execute(query):
+            yield key, json.loads(record)
+
+    def samples(self, pool: Pool) -> Iterator[SampleRun]:
+        """The samples of a pool, oldest first; none of a namesake that was there before."""
+        query = "SELECT first, count, record FROM samples WHERE pool=? AND first>=? ORDER BY first"
+        since = Timestamp.of(pool.created).ticks
+        for first, count, record in self._db.execute(query, (pool.key, since)):
+            yield SampleRun(pool.key, first, count, json.loads(record))
+
+    def usage(self) -> Iterator[tuple[UsageKey, float]]:
+        """Node-seconds by pool, VM size and start of the interval."""
+        return _read_usage(self._db)

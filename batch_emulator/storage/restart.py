@@ -1,0 +1,141 @@
+"""From the store back into memory, and what became of things while nobody was there.
+
+Our choice [S], since the service never restarts: a node that worked is as it was, with its disk;
+one that was booting boots again; what ran is requeued as after a lost node, uncounted.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from batch_emulator.domain.account import Account, AwaitRetention
+from batch_emulator.domain.model import Job, JobState, Node, NodeState, Task, TaskState
+from batch_emulator.domain.transitions import autoscale, metering, task_admission
+from batch_emulator.domain.transitions import tasks as retention
+from batch_emulator.domain.transitions.eviction import begin_trace
+from batch_emulator.domain.transitions.nodes import drained, gone
+from batch_emulator.domain.transitions.states import count_new, enqueue, refresh_queue
+from batch_emulator.domain.transitions.tasks import requeue
+from batch_emulator.storage.account_store import AccountStore
+from batch_emulator.storage.records import job_from, node_from, pool_from, schedule_from
+from batch_emulator.storage.tasks import task_from
+
+_BOOTING = (
+    NodeState.CREATING,
+    NodeState.STARTING,
+    NodeState.WAITING_FOR_START_TASK,
+    NodeState.REBOOTING,
+    NodeState.REIMAGING,
+)
+_RESTING = (NodeState.PREEMPTED, NodeState.DEALLOCATING, NodeState.UNUSABLE)
+_ENDING = (JobState.TERMINATING, JobState.DELETING)
+
+
+def load(account: Account, store: AccountStore, now: datetime) -> None:
+    """Fill an empty account."""
+    account.seen(store.tasks.highest_order(), 0)
+    for _, record in store.records("pools"):
+        pool = pool_from(record)
+        account.seen(0, pool.etag)
+        account.pools[pool.key] = pool
+        account.dirty_pools[pool.key] = pool
+        if pool.resize_deadline is not None:
+            account.at(pool.resize_deadline, pool)
+        autoscale.resume(account, pool, store.samples(pool))
+    for pool_key, record in store.records("nodes"):
+        pool = account.pools.get(pool_key)
+        if pool is not None:
+            node = node_from(pool, record)
+            pool.nodes[node.key] = node
+            account.addresses.keep(node.address)
+            _revive(account, node, now)
+    due = store.tasks.next_expiry()
+    if due is not None:
+        retention.sweep_at(account, due)
+    account.usage.update(store.usage())
+    metering.prune_usage(account, now)
+    for _, record in store.records("schedules"):
+        schedule = schedule_from(record)
+        account.seen(0, schedule.etag)
+        account.schedules[schedule.key] = schedule
+        account.dirty_schedules[schedule.key] = schedule
+    for _, record in store.records("jobs"):
+        job = job_from(record)
+        account.seen(job.order, job.etag)
+        account.jobs[job.key] = job
+        _load_tasks(account, store, job, now)
+        _reopen(account, job)
+    if account.pools or account.jobs or account.schedules:
+        account.go_on(now)
+    for pool in account.pools.values():
+        begin_trace(account, pool, now)
+        for node in list(pool.nodes.values()):
+            if node.next_state is not None:  # what it waited for runs no more
+                drained(account, node, now)
+
+
+def _revive(account: Account, node: Node, now: datetime) -> None:
+    if node.state is NodeState.LEAVING_POOL and node.keeps_data:
+        account.effects.append(AwaitRetention(node))
+        account.save_node(node)
+        return
+    if node.state is NodeState.LEAVING_POOL:
+        gone(account, node)
+        return
+    # a start task with waitForSuccess false runs beside tasks
+    starting = (node.start_info or {}).get("state") == "running"
+    for when in (node.evict_at, node.notice and node.notice.not_before):
+        if when is not None:
+            account.at(when, node)
+    if node.next_state is not None or node.state in _RESTING:
+        if node.due is not None:
+            account.at(node.due, node)
+    elif node.state in _BOOTING or starting:
+        node.state = NodeState.STARTING
+        node.due = now + timedelta(seconds=account.limits.boot_s / 2)
+        account.at(node.due, node)
+    elif node.state is NodeState.RUNNING:
+        node.state, node.state_time = NodeState.IDLE, now
+    metering.meter(account, node, now)
+    account.save_node(node)
+
+
+def _load_tasks(account: Account, store: AccountStore, job: Job, now: datetime) -> None:
+    for result, tasks, slots in store.tasks.finished_counts(job):
+        name = "succeeded" if result == "success" else "failed"
+        setattr(job.tasks, name, getattr(job.tasks, name) + tasks)
+        setattr(job.slots, name, getattr(job.slots, name) + slots)
+    if job.dependencies is not None:
+        job.dependencies.restore(store.tasks.satisfying(job))
+    interrupted: list[Task] = []
+    for task_id, slots, order, record in store.tasks.live(job):
+        task = task_from(job, task_id, slots, order, record)
+        job.live[task.key] = task
+        count_new(task)
+        if task.blocked:
+            row = store.tasks.find(job, task.key)
+            task_admission.admit(task, {} if row is None else row.body)
+            if not task.blocked:  # it was about to be set free
+                account.save_task(task)
+        if task.state is TaskState.ACTIVE:
+            enqueue(account, task)
+        else:
+            interrupted.append(task)
+    for task in reversed(interrupted):  # each goes to the front of the queue
+        requeue(account, task, now, counted=False)
+
+
+def _reopen(account: Account, job: Job) -> None:
+    for visit in job.visits.values():
+        if visit.state == "running":
+            visit.state = "none"
+            account.save_job(job)
+        if (visit.release or {}).get("state") == "running" and job.state in _ENDING:
+            job.released = False  # release tasks that were interrupted run again
+            account.save_job(job)
+    if job.deadline is not None and job.state is not JobState.COMPLETED:
+        account.at(job.deadline, job)
+    if job.spec.get("allowTaskPreemption"):
+        account.preemptible[job.key] = job
+    refresh_queue(account, job)
+    account.wake_job(job)

@@ -1,0 +1,289 @@
+"""Tasks in SQLite and as JSON documents: finished ones exist only here, and requests read them
+from here.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from batch_emulator.domain.account import Journal
+from batch_emulator.domain.launch import usage_from
+from batch_emulator.domain.model import Job, Json, MultiInstance, PlacementWishes, Task, TaskState
+from batch_emulator.domain.values import optional_time, time_of, time_text
+from batch_emulator.storage.records import dump, times_of
+
+# What a task's record holds beyond what the wire shows
+PRIVATE_PROPERTIES = ("place", "group", "blocked", "satisfies", "wants", "used")
+
+
+def task_record(task: Task) -> Json:
+    """What changes while a task lives, in wire form except for URLs."""
+    record: Json = {
+        "eTag": task.etag,
+        "lastModified": time_text(task.modified),
+        "creationTime": time_text(task.created),
+        "state": task.state.value,
+        "stateTransitionTime": time_text(task.state_time),
+        "executionInfo": _execution(task),
+    }
+    if task.previous is not None:
+        record["previousState"] = task.previous.value
+        record |= times_of(previousStateTransitionTime=task.previous_time)
+    if task.place is not None:
+        record["place"] = task.place
+    if task.blocked:
+        record["blocked"] = True
+    if task.satisfies:
+        record["satisfies"] = True
+    if task.wants is not None:
+        record["wants"] = astuple(task.wants)
+    if task.group is not None:
+        record["group"] = {"size": task.group.size, "subtasks": task.group.subtasks}
+    if task.used is not None:
+        record["used"] = task.used.record()
+    return record
+
+
+def _execution(task: Task) -> Json:
+    execution: Json = {
+        **times_of(startTime=task.start, endTime=task.end),
+        "retryCount": task.retry_count,
+        "requeueCount": task.requeue_count,
+        **times_of(lastRetryTime=task.last_retry, lastRequeueTime=task.last_requeue),
+    }
+    if task.exit_code is not None:
+        execution["exitCode"] = task.exit_code
+    if task.failure is not None:
+        execution["failureInfo"] = task.failure
+    if task.result is not None:
+        execution["result"] = task.result
+    if task.container is not None:
+        execution["containerInfo"] = task.container
+    return execution
+
+
+def task_text(task: Task) -> str:
+    """The record of a task as JSON; written down at once for the many that were just added."""
+    fresh = task.previous is None and task.place is None and task.used is None
+    if not fresh or task.blocked or task.satisfies or task.wants or task.group:
+        return dump(task_record(task))
+    return (
+        f'{{"eTag":{task.etag},"lastModified":"{time_text(task.modified)}",'
+        f'"creationTime":"{time_text(task.created)}","state":"{task.state.value}",'
+        f'"stateTransitionTime":"{time_text(task.state_time)}",'
+        f'"executionInfo":{{"retryCount":{task.retry_count},"requeueCount":{task.requeue_count}}}}}'
+    )
+
+
+def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> Task:
+    """The task that `task_record` described."""
+    info = record["executionInfo"]
+    previous = record.get("previousState")
+    place, group = record.get("place"), record.get("group")
+    return Task(
+        job=job,
+        id=task_id,
+        slots=slots,
+        order=order,
+        created=time_of(record["creationTime"]),
+        modified=time_of(record["lastModified"]),
+        etag=record["eTag"],
+        state=TaskState(record["state"]),
+        state_time=time_of(record["stateTransitionTime"]),
+        previous=TaskState(previous) if previous else None,
+        previous_time=optional_time(record.get("previousStateTransitionTime")),
+        retry_count=info["retryCount"],
+        requeue_count=info["requeueCount"],
+        last_retry=optional_time(info.get("lastRetryTime")),
+        last_requeue=optional_time(info.get("lastRequeueTime")),
+        start=optional_time(info.get("startTime")),
+        end=optional_time(info.get("endTime")),
+        exit_code=info.get("exitCode"),
+        failure=info.get("failureInfo"),
+        result=info.get("result"),
+        place=(place[0], place[1]) if place else None,
+        blocked=record.get("blocked", False),
+        satisfies=record.get("satisfies", False),
+        wants=PlacementWishes(*record["wants"]) if "wants" in record else None,
+        group=MultiInstance(group["size"], subtasks=group["subtasks"]) if group else None,
+        used=usage_from(record.get("used")),
+        container=info.get("containerInfo"),
+    )
+
+
+_ROW = "(?,?,?,?,?,?,?,?,?,NULL)"
+_INSERTED_AT_ONCE = 100  # as many as a collection has; SQLite before 3.32 takes 999 values
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRow:
+    """A task as it lies on disk."""
+
+    id: str
+    slots: int
+    order: int
+    record: Json
+    body: Json
+
+
+class TaskTable:
+    """The table of tasks in the store's database."""
+
+    def __init__(self, database: sqlite3.Connection) -> None:
+        self._database = database
+
+    def write(self, journal: Journal) -> None:
+        """Write what changed into the open transaction."""
+        self._insert(journal.new_tasks)
+        self._database.executemany(
+            "UPDATE tasks SET body=? WHERE job=? AND task=?",
+            ((dump(body), t.job.key, t.key) for t, body in journal.bodies),
+        )
+        self._database.executemany(
+            "UPDATE tasks SET state=?, result=?, ord=?, record=?, expires=? WHERE job=? AND task=?",
+            (
+                (
+                    t.state.value,
+                    t.result,
+                    t.order,
+                    dump(task_record(t)),
+                    t.expires and t.expires.timestamp(),
+                    *key,
+                )
+                for key, t in journal.tasks.items()
+                if t is not None
+            ),
+        )
+        self._database.executemany(
+            "DELETE FROM tasks WHERE job=? AND task=?",
+            (key for key, t in journal.tasks.items() if t is None),
+        )
+
+    def _insert(self, new: list[tuple[Task, Json]]) -> None:
+        """Many in one statement, which takes half as long as one for each."""
+        for start in range(0, len(new), _INSERTED_AT_ONCE):
+            some = new[start : start + _INSERTED_AT_ONCE]
+            values: list[Any] = []
+            for t, body in some:
+                values += (t.job.key, t.key, t.id, t.order, t.slots, t.state.value, t.result)
+                values += (task_text(t), dump(body))
+            rows = ",".join([_ROW] * len(some))
+            self._database.execute(f"INSERT INTO tasks VALUES {rows}", values)  # noqa: S608 - marks only
+
+    def existing(self, job: Job, keys: Iterable[str]) -> set[str]:
+        """Which of these task keys exist."""
+        wanted = list(keys)
+        marks = ",".join("?" * len(wanted))
+        rows = self._database.execute(
+            f"SELECT task FROM tasks WHERE job=? AND task IN ({marks})",  # noqa: S608 - marks only
+            (job.key, *wanted),
+        )
+        return {row[0] for row in rows}
+
+    def find(self, job: Job, key: str) -> TaskRow | None:
+        """One task, whatever its state."""
+        row = self._database.execute(
+            "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task=?",
+            (job.key, key),
+        ).fetchone()
+        return None if row is None else _task_row(row)
+
+    def after(self, job: Job, key: str, limit: int, state: str | None = None) -> list[TaskRow]:
+        """Up to `limit` tasks (in a state) in the order of their keys, from behind `key`."""
+        rows = self._database.execute(
+            "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task>?"
+            " AND (? IS NULL OR state=?) ORDER BY task LIMIT ?",
+            (job.key, key, state, state, limit),
+        ).fetchall()
+        return [_task_row(row) for row in rows]
+
+    def live(self, job: Job) -> Iterator[tuple[str, int, int, Json]]:
+        """Id, slots, order and record of the tasks that are not completed, in queue order."""
+        rows = self._database.execute(
+            "SELECT id, slots, ord, record FROM tasks"
+            " WHERE job=? AND state <> 'completed' ORDER BY ord",
+            (job.key,),
+        )
+        for task_id, slots, order, record in rows:
+            yield task_id, slots, order, json.loads(record)
+
+    def satisfying(self, job: Job) -> list[str]:
+        """Keys of the completed tasks that satisfy who depends on them."""
+        rows = self._database.execute(
+            "SELECT task FROM tasks WHERE job=? AND state='completed'"
+            " AND json_extract(record, '$.satisfies')",
+            (job.key,),
+        )
+        return [row[0] for row in rows]
+
+    def finished_counts(self, job: Job) -> Iterator[tuple[str, int, int]]:
+        """Result, number of tasks and of their slots, for completed tasks."""
+        return self._database.execute(
+            "SELECT result, count(*), sum(slots) FROM tasks"
+            " WHERE job=? AND state='completed' GROUP BY result",
+            (job.key,),
+        )
+
+    def records(self, job: Job) -> Iterator[Json]:
+        """The record of every task."""
+        rows = self._database.execute("SELECT record FROM tasks WHERE job=?", (job.key,))
+        return (json.loads(row[0]) for row in rows)
+
+    def next_expiry(self) -> datetime | None:
+        """When the retention of a task is over next."""
+        [when] = self._database.execute(
+            "SELECT min(expires) FROM tasks WHERE expires IS NOT NULL"
+        ).fetchone()
+        return None if when is None else datetime.fromtimestamp(when, UTC)
+
+    def take_expired(self, now: datetime, limit: int) -> list[tuple[str, str, list[str]]]:
+        """Job key, id and place of up to `limit` tasks whose retention is over, each once.
+
+        A multi-instance task has a place for each of its instances.
+        """
+        rows = self._database.execute(
+            "SELECT job, task, id, json_extract(record, '$.place'),"
+            " json_extract(record, '$.group.subtasks') FROM tasks"
+            " WHERE expires <= ? ORDER BY expires LIMIT ?",
+            (now.timestamp(), limit),
+        ).fetchall()
+        if rows and not self._database.in_transaction:
+            self._database.execute("BEGIN")
+        self._database.executemany(
+            "UPDATE tasks SET expires=NULL WHERE job=? AND task=?", (row[:2] for row in rows)
+        )
+        return [
+            (job, task_id, place)
+            for job, _, task_id, own, subtasks in rows
+            for place in (json.loads(own), *(s["place"] for s in json.loads(subtasks or "[]")))
+        ]
+
+    def retained_until(self, pool_id: str, node_id: str) -> datetime | None:
+        """When the last retention of a task that ran on the node is over, None without one."""
+        place = json.dumps([pool_id, node_id], separators=(",", ":"))
+        [when] = self._database.execute(
+            "SELECT max(expires) FROM tasks WHERE expires IS NOT NULL"
+            " AND (json_extract(record, '$.place') = ? OR EXISTS"
+            " (SELECT 1 FROM json_each(record, '$.group.subtasks') AS subtask"
+            " WHERE json_extract(subtask.value, '$.place') = ?))",
+            (place, place),
+        ).fetchone()
+        return None if when is None else datetime.fromtimestamp(when, UTC)
+
+    def highest_order(self) -> int:
+        """The highest order number that a task has."""
+        return self._database.execute("SELECT max(ord) FROM tasks").fetchone()[0] or 0
+
+
+def _task_row(row: tuple[Any, ...]) -> TaskRow:
+    return TaskRow(row[0], row[1], row[2], json.loads(row[3]), json.loads(row[4]))
+
+
+def restore_task(job: Job, row: TaskRow) -> Task:
+    """The task of a row, for changing it."""
+    return task_from(job, row.id, row.slots, row.order, row.record)

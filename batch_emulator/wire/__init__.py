@@ -1,1 +1,0 @@
-"""Between JSON on the wire and the model: parse and check bodies, render entities, cut pages."""

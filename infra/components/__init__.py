@@ -1,0 +1,3 @@
+"""Azure resources as Pulumi components, one resource family a module. Start in `context`;
+`infra.program` puts them together.
+"""

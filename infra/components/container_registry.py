@@ -1,0 +1,79 @@
+"""The container registry of the stack. Pools pull from it; operators push images to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pulumi
+from pulumi_azure_native import authorization, containerregistry
+
+from infra.components.context import StackContext, assign_role
+from infra.components.identity import Operator
+
+# https://learn.microsoft.com/azure/role-based-access-control/built-in-roles/containers
+# (read 2026-11-21)
+_ACR_PULL = "7f951dda-4ed3-4680-a7ca-43fe172d538d"
+_ACR_PUSH = "8311e382-0749-4cb8-b61a-304f252e45ec"
+
+
+class ContainerRegistry(pulumi.ComponentResource):
+    """An Azure Container Registry without an admin user and without anonymous pull.
+
+    The Basic SKU includes 10 GiB; more storage is charged per day:
+    https://learn.microsoft.com/azure/container-registry/container-registry-skus (read 2026-11-21)
+    Pools that pull from the registry must depend on `ready`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        *,
+        puller: pulumi.Input[str],
+        pushers: Sequence[Operator],
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        """Declare the registry.
+
+        Args:
+            name: the component's name in Pulumi.
+            context: the stack.
+            puller: the principal id of the nodes' identity, which may pull.
+            pushers: the operators, who may push.
+            opts: the options of the component.
+        """
+        super().__init__("runner:infra:Registry", name, None, opts)
+        child = pulumi.ResourceOptions(parent=self)
+        self.registry = containerregistry.Registry(
+            "registry",
+            registry_name=context.names.registry,
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            sku=containerregistry.SkuArgs(name=containerregistry.SkuName.BASIC),
+            admin_user_enabled=False,
+            anonymous_pull_enabled=False,
+            tags=dict(context.tags),
+            opts=child,
+        )
+        self.login_server = self.registry.login_server
+        # Nodes become unusable if their pool prefetches images before this role is assigned.
+        self.ready: pulumi.Resource = assign_role(
+            "nodes-pull-images",
+            context,
+            _ACR_PULL,
+            principal_id=puller,
+            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
+            scope=self.registry.id,
+            opts=child,
+        )
+        for operator in pushers:
+            assign_role(
+                f"{operator.name}-push-images",
+                context,
+                _ACR_PUSH,
+                principal_id=operator.principal_id,
+                principal_type=operator.kind,
+                scope=self.registry.id,
+                opts=child,
+            )
+        self.register_outputs({"login_server": self.login_server})

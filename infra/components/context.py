@@ -1,0 +1,62 @@
+"""What every component of a stack needs: names, location, tags, and the assignment of roles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import authorization
+
+from infra.config.naming import Names
+
+
+@dataclass(frozen=True, slots=True)
+class StackContext:
+    """The resource group, location, names and tags of a component's resources."""
+
+    names: Names
+    location: str
+    tags: Mapping[str, str]
+    resource_group_name: pulumi.Output[str]
+    resource_group_id: pulumi.Output[str]
+
+
+def assign_role(
+    name: str,
+    context: StackContext,
+    role: str,
+    *,
+    principal_id: pulumi.Input[str],
+    principal_type: authorization.PrincipalType,
+    scope: pulumi.Input[str],
+    opts: pulumi.ResourceOptions,
+) -> authorization.RoleAssignment:
+    """Return a resource that assigns a built-in role to a principal.
+
+    The assignment is named by a GUID derived from the stack and `name`, so that a second deployment
+    finds it instead of failing with RoleAssignmentExists.
+
+    Args:
+        name: the resource's name in Pulumi, unique in the stack.
+        context: the stack.
+        role: the GUID of the built-in role.
+        principal_id: the object id of the principal.
+        principal_type: Azure refuses an assignment whose type does not match the principal.
+        scope: the id of the resource that the role applies to.
+        opts: `parent` and `depends_on` of the resource.
+    """
+    definition = (
+        f"/subscriptions/{context.names.subscription_id}/providers/"
+        f"Microsoft.Authorization/roleDefinitions/{role}"
+    )
+    return authorization.RoleAssignment(
+        name,
+        principal_id=principal_id,
+        principal_type=principal_type,
+        role_definition_id=definition,
+        scope=scope,
+        role_assignment_name=context.names.role_assignment(name),
+        # Azure allows one assignment for the same role, scope and principal.
+        opts=pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(delete_before_replace=True)),
+    )

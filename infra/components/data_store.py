@@ -1,0 +1,182 @@
+"""The storage account: containers for runs, models and data, and an optional file share."""
+
+from __future__ import annotations
+
+import pulumi
+from pulumi_azure_native import storage
+
+from infra.components.context import StackContext
+from infra.config.stack import CONTAINERS, StorageConfig
+
+_SOFT_DELETE_DAYS = 7
+_LARGE_SHARE_GIB = 5120
+
+
+class DataStore(pulumi.ComponentResource):
+    """A storage account whose blobs need sign-in with Entra.
+
+    `account_key` is None without a file share. The account and its containers are protected:
+    `pulumi destroy` keeps them, and the models in them, until the protection is removed.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        config: StorageConfig,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("runner:infra:DataStore", name, None, opts)
+        self._context = context
+        self._child = pulumi.ResourceOptions(parent=self, protect=True)
+        shared_keys = config.file_share_gib is not None
+        self.account = self._account(config, shared_keys=shared_keys)
+        service = self._service(config)
+        self.containers = {
+            container: self._container(container, service) for container in CONTAINERS
+        }
+        self._lifecycle(config, service)
+        self.share = None if config.file_share_gib is None else self._share(config.file_share_gib)
+        self.account_key = self._key() if self.share is not None else None
+        self.blob_endpoint = self.account.primary_endpoints.blob.apply(_no_slash)
+        self.file_endpoint = (
+            self.account.primary_endpoints.file.apply(_no_slash) if self.share is not None else None
+        )
+        self.register_outputs({"account": self.account.name, "blob_endpoint": self.blob_endpoint})
+
+    def _account(self, config: StorageConfig, *, shared_keys: bool) -> storage.StorageAccount:
+        context = self._context
+        return storage.StorageAccount(
+            "storage",
+            account_name=config.account_name or context.names.storage_account,
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            kind=storage.Kind.STORAGE_V2,
+            sku=storage.SkuArgs(name=storage.SkuName.STANDARD_LRS),
+            access_tier=storage.AccessTier.HOT,
+            allow_blob_public_access=False,
+            allow_cross_tenant_replication=False,
+            # An SMB mount needs an account key; Batch cannot mount with a managed identity
+            # (azure-native 3.29 `AzureFileShareConfiguration`, seen 2026-11-20).
+            allow_shared_key_access=shared_keys,
+            default_to_o_auth_authentication=True,
+            enable_https_traffic_only=True,
+            minimum_tls_version=storage.MinimumTlsVersion.TLS1_2,
+            is_local_user_enabled=False,
+            # Shares above 5 TiB need it, and it requires locally or zone redundant storage.
+            # https://learn.microsoft.com/azure/storage/files/storage-how-to-create-file-share
+            # ("Enable large file shares", read 2026-11-21)
+            large_file_shares_state=(
+                storage.LargeFileSharesState.ENABLED
+                if (config.file_share_gib or 0) > _LARGE_SHARE_GIB
+                else None
+            ),
+            tags=dict(context.tags),
+            opts=self._child,
+        )
+
+    def _service(self, config: StorageConfig) -> storage.BlobServiceProperties:
+        kept = storage.DeleteRetentionPolicyArgs(enabled=True, days=_SOFT_DELETE_DAYS)
+        return storage.BlobServiceProperties(
+            "blob-service",
+            account_name=self.account.name,
+            resource_group_name=self._context.resource_group_name,
+            blob_services_name="default",
+            delete_retention_policy=kept,
+            container_delete_retention_policy=kept,
+            last_access_time_tracking_policy=storage.LastAccessTimeTrackingPolicyArgs(
+                enable=config.keep_runs_days is not None,
+                name=storage.Name.ACCESS_TIME_TRACKING,
+                tracking_granularity_in_days=1,
+                blob_type=["blockBlob"],
+            ),
+            opts=self._child,
+        )
+
+    def _container(
+        self, container: str, service: storage.BlobServiceProperties
+    ) -> storage.BlobContainer:
+        return storage.BlobContainer(
+            f"container-{container}",
+            account_name=self.account.name,
+            resource_group_name=self._context.resource_group_name,
+            container_name=container,
+            public_access=storage.PublicAccess.NONE,
+            # The service answers 409 to concurrent changes of settings and containers.
+            opts=pulumi.ResourceOptions.merge(
+                self._child, pulumi.ResourceOptions(depends_on=[service])
+            ),
+        )
+
+    def _lifecycle(self, config: StorageConfig, service: storage.BlobServiceProperties) -> None:
+        storage.ManagementPolicy(
+            "lifecycle",
+            account_name=self.account.name,
+            resource_group_name=self._context.resource_group_name,
+            management_policy_name="default",
+            policy=storage.ManagementPolicySchemaArgs(rules=_rules(config)),
+            opts=pulumi.ResourceOptions(parent=self, depends_on=[service]),
+        )
+
+    def _share(self, size_gib: int) -> storage.FileShare:
+        return storage.FileShare(
+            "share",
+            account_name=self.account.name,
+            resource_group_name=self._context.resource_group_name,
+            share_name="shared",
+            share_quota=size_gib,
+            enabled_protocols=storage.EnabledProtocols.SMB,
+            access_tier=storage.ShareAccessTier.TRANSACTION_OPTIMIZED,
+            opts=self._child,
+        )
+
+    def _key(self) -> pulumi.Output[str]:
+        keys = storage.list_storage_account_keys_output(
+            account_name=self.account.name,
+            resource_group_name=self._context.resource_group_name,
+            opts=pulumi.InvokeOutputOptions(parent=self),
+        )
+        return pulumi.Output.secret(keys.keys.apply(lambda found: found[0].value))
+
+
+def _rules(config: StorageConfig) -> list[storage.ManagementPolicyRuleArgs]:
+    cool = storage.DateAfterModificationArgs(
+        days_after_modification_greater_than=config.cool_models_days
+    )
+    base = storage.ManagementPolicyBaseBlobArgs
+    rules = [_rule("cool-models", "models/", "blockBlob", base(tier_to_cool=cool))]
+    if config.keep_runs_days is not None:
+        # Code is stored once and read by every run that uses it, so its last access counts, not
+        # its age. Only block blobs have a last access time (docs of
+        # `LastAccessTimeTrackingPolicy.blobType`, azure-native 3.29), if tracking is enabled:
+        # https://learn.microsoft.com/azure/storage/blobs/lifecycle-management-overview
+        # (2025-06-13, read 2026-11-21).
+        unread = storage.DateAfterModificationArgs(
+            days_after_last_access_time_greater_than=config.keep_runs_days
+        )
+        old = storage.DateAfterModificationArgs(
+            days_after_modification_greater_than=config.keep_runs_days
+        )
+        rules.append(_rule("drop-unread-runs", "runs/", "blockBlob", base(delete=unread)))
+        rules.append(_rule("drop-old-logs", "runs/", "appendBlob", base(delete=old)))
+    return rules
+
+
+def _rule(
+    name: str, prefix: str, blob_type: str, base_blob: storage.ManagementPolicyBaseBlobArgs
+) -> storage.ManagementPolicyRuleArgs:
+    return storage.ManagementPolicyRuleArgs(
+        name=name,
+        type=storage.RuleType.LIFECYCLE,
+        enabled=True,
+        definition=storage.ManagementPolicyDefinitionArgs(
+            filters=storage.ManagementPolicyFilterArgs(
+                blob_types=[blob_type], prefix_match=[prefix]
+            ),
+            actions=storage.ManagementPolicyActionArgs(base_blob=base_blob),
+        ),
+    )
+
+
+def _no_slash(url: str) -> str:
+    return url.rstrip("/")

@@ -1,0 +1,305 @@
+"""A Batch pool declared from its plan: image, scale, start task, mounts, network."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import batch
+
+from infra.components.batch_account import BatchAccountComponent
+from infra.components.container_registry import ContainerRegistry
+from infra.components.context import StackContext
+from infra.components.data_store import DataStore
+from infra.components.identity import Identities
+from infra.components.vm_image import ImageFactory
+from infra.config.pool import SCENARIO, BlobMount, FilesMount, Mount, PoolConfig
+from infra.planning.node_setup import FILES_OPTIONS, StartTask, blobfuse_options
+from infra.planning.pool_plan import PoolPlan
+
+_RESIZE_TIMEOUT = "PT15M"
+_SSH_PORTS = (40000, 41999)  # one for each of at most 2,000 nodes
+# Properties that Batch refuses to update (PropertyCannotBeUpdated, github.com/Azure/Batch/issues/85
+# and 153, read 2026-11-21). azure-native does not list them (provider/pkg/gen/replacement.go has
+# no entry of Batch, 2026-11-21), so a preview would show an update that fails.
+_IMMUTABLE = [
+    "vmSize",
+    "deploymentConfiguration",
+    "networkConfiguration",
+    "mountConfiguration",
+    "taskSlotsPerNode",
+    "taskSchedulingPolicy",
+    "interNodeCommunication",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSurroundings:
+    """What all pools share: the account, storage, identities, network, images and registry."""
+
+    account: BatchAccountComponent
+    store: DataStore
+    identities: Identities
+    subnet_id: pulumi.Input[str] | None
+    images: ImageFactory | None
+    registry: ContainerRegistry | None
+
+    @property
+    def ready(self) -> list[pulumi.Resource]:
+        """The role assignments that pools depend on; without them nodes become unusable."""
+        pulling = [self.registry.ready] if self.registry else []
+        return [*self.identities.ready, *pulling]
+
+
+class GpuPool(pulumi.ComponentResource):
+    """A pool. A change of VM size, image, network, mounts or slots replaces it.
+
+    Pools with an identity can only be created through the management plane:
+    https://learn.microsoft.com/azure/batch/managed-identity-pools (2021-02-10, read 2026-11-21).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        plan: PoolPlan,
+        around: PoolSurroundings,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("runner:infra:GpuPool", name, None, opts)
+        self._around = around
+        _warn_of_mounts(plan)
+        self.pool = self._pool(name, context, plan)
+        self.register_outputs({"pool": self.pool.name})
+
+    def _pool(self, name: str, context: StackContext, plan: PoolPlan) -> batch.Pool:
+        around, pool = self._around, plan.pool
+        fill, between = batch.ComputeNodeFillType, batch.InterNodeCommunicationState
+        return batch.Pool(
+            name,
+            pool_name=pool.id,
+            account_name=around.account.account.name,
+            resource_group_name=context.resource_group_name,
+            vm_size=pool.vm_size,
+            task_slots_per_node=pool.slots,
+            task_scheduling_policy=batch.TaskSchedulingPolicyArgs(
+                node_fill_type=fill.PACK if pool.pack_tasks else fill.SPREAD
+            ),
+            inter_node_communication=(
+                between.ENABLED if pool.inter_node_communication else between.DISABLED
+            ),
+            identity=batch.BatchPoolIdentityArgs(
+                type=batch.PoolIdentityType.USER_ASSIGNED,
+                user_assigned_identities=[around.identities.nodes.id],
+            ),
+            deployment_configuration=self._machine(plan),
+            scale_settings=_scale(plan),
+            start_task=_start_task(plan.start),
+            mount_configuration=[self._mount(mount) for mount in pool.mounts],
+            network_configuration=self._network(plan.pool),
+            metadata=[
+                batch.MetadataItemArgs(name="runner-stack", value=context.names.stack),
+                batch.MetadataItemArgs(name=SCENARIO, value=pool.scenario),
+            ],
+            tags={**context.tags, **pool.tags},
+            # Pool names are unique, and the quota may not allow both pools.
+            opts=pulumi.ResourceOptions(
+                parent=self,
+                delete_before_replace=True,
+                replace_on_changes=_IMMUTABLE,
+                depends_on=around.ready,
+            ),
+        )
+
+    def _machine(self, plan: PoolPlan) -> batch.DeploymentConfigurationArgs:
+        image = plan.image
+        reference = (
+            batch.ImageReferenceArgs(id=self._own_image(plan.pool.image.version))
+            if image is None
+            else batch.ImageReferenceArgs(
+                publisher=image.publisher, offer=image.offer, sku=image.sku, version=image.version
+            )
+        )
+        return batch.DeploymentConfigurationArgs(
+            virtual_machine_configuration=batch.VirtualMachineConfigurationArgs(
+                image_reference=reference,
+                node_agent_sku_id=plan.node_agent,
+                container_configuration=self._containers(plan.pool) if plan.containers else None,
+                extensions=[_driver()] if plan.driver_extension else None,
+                security_profile=_trusted_launch() if image is None else None,
+            )
+        )
+
+    def _own_image(self, version: str) -> pulumi.Input[str]:
+        images = self._around.images
+        if images is None:  # the configuration was checked
+            raise ValueError("a pool uses the gallery image, but the stack has no gallery")
+        return images.version_id(version)
+
+    def _mount(self, mount: Mount) -> batch.MountConfigurationArgs:
+        if isinstance(mount, BlobMount):
+            return self._blob_mount(mount)
+        if isinstance(mount, FilesMount):
+            return self._files_mount(mount)
+        return batch.MountConfigurationArgs(
+            nfs_mount_configuration=batch.NFSMountConfigurationArgs(
+                source=mount.source,
+                relative_mount_path=mount.path,
+                mount_options=mount.options,
+            )
+        )
+
+    def _blob_mount(self, mount: BlobMount) -> batch.MountConfigurationArgs:
+        store, nodes = self._around.store, self._around.identities.nodes
+        return batch.MountConfigurationArgs(
+            azure_blob_file_system_configuration=batch.AzureBlobFileSystemConfigurationArgs(
+                account_name=store.account.name,
+                container_name=store.containers[mount.container].name,
+                relative_mount_path=mount.path,
+                blobfuse_options=blobfuse_options(read_only=mount.read_only),
+                identity_reference=batch.ComputeNodeIdentityReferenceArgs(resource_id=nodes.id),
+            )
+        )
+
+    def _files_mount(self, mount: FilesMount) -> batch.MountConfigurationArgs:
+        store = self._around.store
+        if store.share is None or store.account_key is None or store.file_endpoint is None:
+            raise ValueError("a pool mounts the file share, but the stack has none")
+        return batch.MountConfigurationArgs(
+            azure_file_share_configuration=batch.AzureFileShareConfigurationArgs(
+                account_name=store.account.name,
+                account_key=store.account_key,
+                azure_file_url=pulumi.Output.concat(store.file_endpoint, "/", store.share.name),
+                relative_mount_path=mount.path,
+                mount_options=FILES_OPTIONS,
+            )
+        )
+
+    def _containers(self, pool: PoolConfig) -> batch.ContainerConfigurationArgs:
+        registry = self._around.registry
+        identity = batch.ComputeNodeIdentityReferenceArgs(
+            resource_id=self._around.identities.nodes.id
+        )
+        return batch.ContainerConfigurationArgs(
+            type=batch.ContainerType.DOCKER_COMPATIBLE,
+            container_image_names=list(pool.container_images) or None,
+            container_registries=(
+                None
+                if registry is None
+                else [
+                    batch.ContainerRegistryArgs(
+                        registry_server=registry.login_server, identity_reference=identity
+                    )
+                ]
+            ),
+        )
+
+    def _network(self, pool: PoolConfig) -> batch.NetworkConfigurationArgs | None:
+        if self._around.subnet_id is not None:
+            return batch.NetworkConfigurationArgs(
+                subnet_id=self._around.subnet_id,
+                public_ip_address_configuration=batch.PublicIPAddressConfigurationArgs(
+                    provision=batch.IPAddressProvisioningType.NO_PUBLIC_IP_ADDRESSES
+                ),
+            )
+        if not pool.ssh_from:
+            return None
+        return batch.NetworkConfigurationArgs(endpoint_configuration=_ssh(pool.ssh_from))
+
+
+def _ssh(allowed: Sequence[str]) -> batch.PoolEndpointConfigurationArgs:
+    """Return the endpoint that opens port 22 to the allowed addresses only.
+
+    The service maps no port 22 for pools created since 2025-11-30. Ports 50000 to 55000 are
+    reserved, priorities start at 150, and the lowest matching number decides (
+    https://learn.microsoft.com/azure/batch/pool-endpoint-configuration,
+    2026-01-12, read 2026-11-21; the rest: docs of `InboundNatPool`, azure-native 3.29).
+    """
+    access = batch.NetworkSecurityGroupRuleAccess
+    rules = [(access.ALLOW, address) for address in allowed] + [(access.DENY, "*")]
+    return batch.PoolEndpointConfigurationArgs(
+        inbound_nat_pools=[
+            batch.InboundNatPoolArgs(
+                name="ssh",
+                protocol=batch.InboundEndpointProtocol.TCP,
+                backend_port=22,
+                frontend_port_range_start=_SSH_PORTS[0],
+                frontend_port_range_end=_SSH_PORTS[1],
+                network_security_group_rules=[
+                    batch.NetworkSecurityGroupRuleArgs(
+                        priority=150 + number, access=rule, source_address_prefix=address
+                    )
+                    for number, (rule, address) in enumerate(rules)
+                ],
+            )
+        ]
+    )
+
+
+def _warn_of_mounts(plan: PoolPlan) -> None:
+    blobs = [mount for mount in plan.pool.mounts if isinstance(mount, BlobMount)]
+    if len(blobs) > 1 and plan.node_agent.endswith("24.04"):
+        pulumi.log.warn(
+            f"pool {plan.pool.id!r} mounts {len(blobs)} containers on Ubuntu 24.04, where Batch "
+            "may mount only the first (github.com/Azure/Batch/issues/190); the node is then "
+            "unusable: mount one, or use image.sku '2204'"
+        )
+
+
+def _scale(plan: PoolPlan) -> batch.ScaleSettingsArgs:
+    if plan.formula is not None:
+        return batch.ScaleSettingsArgs(
+            auto_scale=batch.AutoScaleSettingsArgs(
+                formula=plan.formula, evaluation_interval=f"PT{plan.pool.evaluation_minutes}M"
+            )
+        )
+    return batch.ScaleSettingsArgs(
+        fixed_scale=batch.FixedScaleSettingsArgs(
+            target_dedicated_nodes=plan.caps.dedicated,
+            target_low_priority_nodes=plan.caps.spot,
+            resize_timeout=_RESIZE_TIMEOUT,
+            # The default, requeue, loses the progress of tasks since their last checkpoint.
+            node_deallocation_option=batch.ComputeNodeDeallocationOption.TASK_COMPLETION,
+        )
+    )
+
+
+def _start_task(start: StartTask) -> batch.StartTaskArgs:
+    return batch.StartTaskArgs(
+        command_line=start.command_line,
+        environment_settings=[
+            batch.EnvironmentSettingArgs(name=name, value=value)
+            for name, value in start.environment
+        ],
+        wait_for_success=True,
+        max_task_retry_count=1,
+        user_identity=batch.UserIdentityArgs(
+            auto_user=batch.AutoUserSpecificationArgs(
+                scope=batch.AutoUserScope.POOL, elevation_level=batch.ElevationLevel.ADMIN
+            )
+        ),
+    )
+
+
+def _driver() -> batch.VMExtensionArgs:
+    """Return the extension that installs NVIDIA's driver (GRID for the A10) while a node boots.
+
+    https://learn.microsoft.com/azure/virtual-machines/extensions/hpccompute-gpu-linux (2023-07-28,
+    read 2026-11-21)
+    """
+    return batch.VMExtensionArgs(
+        name="nvidia-driver",
+        publisher="Microsoft.HpcCompute",
+        type="NvidiaGpuDriverLinux",
+        type_handler_version="1.9",
+        auto_upgrade_minor_version=True,
+    )
+
+
+def _trusted_launch() -> batch.SecurityProfileArgs:
+    """Return Secure Boot and vTPM, which our image supports: Canonical signs its driver."""
+    return batch.SecurityProfileArgs(
+        security_type=batch.SecurityTypes.TRUSTED_LAUNCH,
+        uefi_settings=batch.UefiSettingsArgs(secure_boot_enabled=True, v_tpm_enabled=True),
+    )

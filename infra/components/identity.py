@@ -1,0 +1,156 @@
+"""Managed identities of nodes and of the Batch account, and the roles of operators.
+
+Role ids: https://learn.microsoft.com/azure/role-based-access-control/built-in-roles
+(read 2026-11-21).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pulumi
+from pulumi_azure_native import authorization, managedidentity
+
+from infra.components.context import StackContext, assign_role
+from infra.components.data_store import DataStore
+
+_BLOB_DATA_CONTRIBUTOR = "ba92f5b4-2d11-453d-a403-e96b0029c9fe"
+_BLOB_DATA_READER = "2a2b9908-6ea1-4ae2-8e65-a410df84e7d1"
+# Azure Files over REST with a token; the SMB roles do not apply.
+_FILE_DATA_PRIVILEGED_CONTRIBUTOR = "69566ab7-960f-475b-8e7c-b3118f30c6bd"
+# Manages pools and jobs, but not the account.
+_BATCH_DATA_CONTRIBUTOR = "6aaa78f1-f7de-44ca-8722-c64a23943cae"
+# Manages jobs and tasks, and reads pools.
+# https://learn.microsoft.com/azure/batch/batch-role-based-access-control (read 2026-11-21)
+_BATCH_JOB_SUBMITTER = "48e5e92e-a480-4e71-aa9c-2778f4c13781"
+
+
+class Identities(pulumi.ComponentResource):
+    """Two user-assigned identities with minimal roles.
+
+    `nodes` writes runs and models and reads data. Batch uses `account` to sign in to its
+    auto-storage. The Batch account and the pools must depend on the assignments in `ready`.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        store: DataStore,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("runner:infra:Identities", name, None, opts)
+        self._context = context
+        self._store = store
+        self.nodes = self._identity("nodes")
+        self.account = self._identity("account")
+        self.ready: list[pulumi.Resource] = [
+            self._may("nodes-write-runs", self.nodes, _BLOB_DATA_CONTRIBUTOR, "runs"),
+            self._may("nodes-write-models", self.nodes, _BLOB_DATA_CONTRIBUTOR, "models"),
+            self._may("nodes-read-data", self.nodes, _BLOB_DATA_READER, "data"),
+            # Batch creates its own containers in the auto-storage account.
+            self._may("account-auto-storage", self.account, _BLOB_DATA_CONTRIBUTOR, None),
+        ]
+        self.register_outputs({"nodes": self.nodes.id, "account": self.account.id})
+
+    def let_nodes_add_tasks(self, batch_account: pulumi.Input[str]) -> None:
+        """Let nodes add tasks to any job of the account; Azure has no role for a single job."""
+        assign_role(
+            "nodes-add-tasks",
+            self._context,
+            _BATCH_JOB_SUBMITTER,
+            principal_id=self.nodes.principal_id,
+            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
+            scope=batch_account,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _identity(self, kind: str) -> managedidentity.UserAssignedIdentity:
+        context = self._context
+        return managedidentity.UserAssignedIdentity(
+            f"identity-{kind}",
+            resource_name_=context.names.of(f"id-{kind}"),
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            tags=dict(context.tags),
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+    def _may(
+        self,
+        name: str,
+        identity: managedidentity.UserAssignedIdentity,
+        role: str,
+        container: str | None,
+    ) -> pulumi.Resource:
+        scope = (
+            self._store.account.id if container is None else self._store.containers[container].id
+        )
+        return assign_role(
+            name,
+            self._context,
+            role,
+            principal_id=identity.principal_id,
+            principal_type=authorization.PrincipalType.SERVICE_PRINCIPAL,
+            scope=scope,
+            opts=pulumi.ResourceOptions(parent=self),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """A principal that submits runs. Azure refuses a role assignment with the wrong kind."""
+
+    principal_id: str
+    kind: authorization.PrincipalType
+
+    @property
+    def name(self) -> str:
+        """The prefix of its resources, which does not depend on its position in the list."""
+        return f"operator-{self.principal_id.lower()}"
+
+
+class Operators(pulumi.ComponentResource):
+    """The roles of the principals that submit runs: who deploys, and the configured operators."""
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        operators: Sequence[Operator],
+        scopes: tuple[pulumi.Input[str], pulumi.Input[str]],
+        *,
+        files: bool,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        """Declare the role assignments.
+
+        Args:
+            name: the component's name in Pulumi.
+            context: the stack.
+            operators: the principals.
+            scopes: the ids of the storage account and of the Batch account.
+            files: also assign access to the file share over REST, for `runner data`.
+            opts: the options of the component.
+        """
+        super().__init__("runner:infra:Operators", name, None, opts)
+        account, batch = scopes
+        roles = [
+            ("blobs", _BLOB_DATA_CONTRIBUTOR, account),
+            ("batch", _BATCH_DATA_CONTRIBUTOR, batch),
+        ]
+        if files:
+            roles.append(("files", _FILE_DATA_PRIVILEGED_CONTRIBUTOR, account))
+        for operator in operators:
+            for kind, role, scope in roles:
+                assign_role(
+                    f"{operator.name}-{kind}",
+                    context,
+                    role,
+                    principal_id=operator.principal_id,
+                    principal_type=operator.kind,
+                    scope=scope,
+                    opts=pulumi.ResourceOptions(parent=self),
+                )
+        self.register_outputs({})

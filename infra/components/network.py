@@ -1,0 +1,87 @@
+"""A virtual network for the pools, with a NAT gateway for outbound traffic."""
+
+from __future__ import annotations
+
+import pulumi
+from pulumi_azure_native import network
+
+from infra.components.context import StackContext
+from infra.config.stack import NetworkConfig
+
+
+class PoolNetwork(pulumi.ComponentResource):
+    """One private subnet: nodes have no public address and use a NAT gateway for outbound traffic.
+
+    `default_outbound_access` is set explicitly, because its default changes to false with API
+    versions after 2026-03-31 (github.com/MicrosoftDocs/azure-docs issues 127645 and 127723, read
+    2026-11-20).
+    """
+
+    def __init__(
+        self,
+        name: str,
+        context: StackContext,
+        config: NetworkConfig,
+        opts: pulumi.ResourceOptions | None = None,
+    ) -> None:
+        super().__init__("runner:infra:PoolNetwork", name, None, opts)
+        self._context = context
+        self._child = pulumi.ResourceOptions(parent=self)
+        gateway = self._gateway()
+        group = network.NetworkSecurityGroup(
+            "nsg",
+            network_security_group_name=context.names.of("nsg"),
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            tags=dict(context.tags),
+            opts=self._child,
+        )
+        vnet = network.VirtualNetwork(
+            "vnet",
+            virtual_network_name=context.names.of("vnet"),
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            address_space=network.AddressSpaceArgs(address_prefixes=[config.address_space]),
+            tags=dict(context.tags),
+            # The subnet is a separate resource; without this an update of the network removes it.
+            opts=pulumi.ResourceOptions(parent=self, ignore_changes=["subnets"]),
+        )
+        self.subnet = network.Subnet(
+            "subnet",
+            subnet_name="pools",
+            virtual_network_name=vnet.name,
+            resource_group_name=context.resource_group_name,
+            address_prefix=config.pool_subnet,
+            default_outbound_access=False,
+            nat_gateway=network.SubResourceArgs(id=gateway.id),
+            network_security_group=network.NetworkSecurityGroupArgs(id=group.id),
+            # Blob traffic bypasses the gateway, which charges per byte.
+            service_endpoints=[
+                network.ServiceEndpointPropertiesFormatArgs(service="Microsoft.Storage")
+            ],
+            opts=self._child,
+        )
+        self.register_outputs({"subnet": self.subnet.id})
+
+    def _gateway(self) -> network.NatGateway:
+        context = self._context
+        address = network.PublicIPAddress(
+            "nat-ip",
+            public_ip_address_name=context.names.of("pip-nat"),
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            public_ip_allocation_method=network.IPAllocationMethod.STATIC,
+            sku=network.PublicIPAddressSkuArgs(name=network.PublicIPAddressSkuName.STANDARD),
+            tags=dict(context.tags),
+            opts=self._child,
+        )
+        return network.NatGateway(
+            "nat",
+            nat_gateway_name=context.names.of("nat"),
+            resource_group_name=context.resource_group_name,
+            location=context.location,
+            sku=network.NatGatewaySkuArgs(name=network.NatGatewaySkuName.STANDARD),
+            public_ip_addresses=[network.SubResourceArgs(id=address.id)],
+            tags=dict(context.tags),
+            opts=self._child,
+        )

@@ -1,0 +1,166 @@
+"""The configuration of one pool in `Pulumi.<stack>.yaml`."""
+
+from __future__ import annotations
+
+from datetime import time
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from runner.core.yaml_files import TextField
+
+# Pool ids: up to 64 letters, digits, '-' and '_', compared without case.
+# https://learn.microsoft.com/rest/api/batchservice/pools/create-pool (2025-06-01)
+_PoolId = Annotated[
+    str,
+    TextField(
+        r"^[A-Za-z0-9_-]{1,64}$", "the id of a pool", "letters, digits, _ and -, 64 at most", "t4"
+    ),
+]
+# Relative to $AZ_BATCH_NODE_MOUNTS_DIR. No part starts with a dot, so none leaves the folder.
+_MountPath = Annotated[
+    str,
+    TextField(
+        r"^\w[\w.-]*(/\w[\w.-]*)*$",
+        "where a mount can be",
+        "a path below the node's mounts: no / at its ends, no part that begins with a dot",
+        "data/images",
+    ),
+]
+_ImageVersion = Annotated[
+    str,
+    TextField(
+        r"^(latest|\d+\.\d+\.\d+)$",
+        "the version of an image",
+        "three numbers, or is latest",
+        "1.4.0",
+    ),
+]
+_NfsExport = Annotated[
+    str,
+    TextField(
+        r"^[^\s:]+:/\S*$",
+        "an NFS export",
+        "a host, a colon and a path that begins with /",
+        "files.example:/export",
+    ),
+]
+Scenario = Literal[
+    "scale_to_zero", "spot_first_with_dedicated_fallback", "office_hours", "fixed", "formula"
+]
+# Metadata of a pool with its scenario: the policies let `fixed` and `office_hours` keep nodes.
+SCENARIO = "runner-scenario"
+Weekday = Literal["mon", "tue", "wed", "thu", "fri", "sat", "sun"]
+
+
+class Section(BaseModel):
+    """A part of the file. Unknown keys are errors.
+
+    Defaults that are sections use `model_construct`, which does not build a validator for each.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, defer_build=True)
+
+
+class OfficeHours(Section):
+    """Days and hours during which a pool keeps nodes, with a fixed offset from UTC."""
+
+    days: tuple[Weekday, ...] = Field(
+        ("mon", "tue", "wed", "thu", "fri"), min_length=1, strict=False
+    )
+    start: time = Field(default=time(8), strict=False)
+    end: time = Field(default=time(18), strict=False)
+    utc_offset_hours: int = Field(default=0, ge=-12, le=14)
+    nodes: int = Field(default=1, ge=1)
+
+
+class ImageChoice(Section):
+    """The VM image: Microsoft's GPU image from the marketplace, or one of the stack's gallery.
+
+    `sku` applies to the marketplace image. 2204 is the newest that the Batch team lists as
+    supported, until 2027-06-30 (github.com/Azure/Batch issues 166 and 200, read 2026-11-20).
+    """
+
+    source: Literal["marketplace", "gallery"] = "marketplace"
+    sku: Literal["2204", "2404"] = "2204"
+    version: _ImageVersion = "latest"
+
+
+class BlobMount(Section):
+    """A blob container, mounted with blobfuse and the pool's identity.
+
+    Batch's page excluded Ubuntu 22.04 in 2021-11, with blobfuse 1. Today it lists Linux in general
+    (learn.microsoft.com/azure/batch/virtual-file-mount, read 2026-11-21), and the node agent
+    installs blobfuse2. On 24.04, only the first of several containers was mounted in 2025-03
+    (github.com/Azure/Batch/issues/190, open, read 2026-11-21), so such a pool gets a warning.
+    """
+
+    kind: Literal["blob"]
+    container: str
+    path: _MountPath
+    read_only: bool = True
+
+
+class FilesMount(Section):
+    """The stack's Azure Files share, mounted over SMB with the account key."""
+
+    kind: Literal["files"]
+    path: _MountPath = "shared"
+
+
+class NfsMount(Section):
+    """An NFS export, such as `host:/export`."""
+
+    kind: Literal["nfs"]
+    source: _NfsExport
+    path: _MountPath
+    options: str = "-o vers=4,minorversion=1,sec=sys"
+
+
+Mount = Annotated[BlobMount | FilesMount | NfsMount, Field(discriminator="kind")]
+
+
+# An argument of `docker pull`: host, path, and a tag or digest.
+ImageName = Annotated[
+    str,
+    Field(max_length=255),
+    TextField(
+        r"^[A-Za-z0-9][A-Za-z0-9._:/@-]*$",
+        "the name of a container image",
+        "a repository and a tag or digest, and no blanks",
+        "registry.example/images/torch:2.9",
+    ),
+]
+
+
+class PoolConfig(Section):
+    """A pool. Node counts are maxima; every scenario except `fixed` starts with no nodes.
+
+    `spend_cap_usd_per_hour` lowers the maxima to the number of nodes that it pays for. With
+    `containers`, the service refuses tasks without a container image, such as those of
+    `runner train` (docs of TaskContainerSettings, Batch REST 2025-06-01); `container_images` are
+    pulled before a node takes tasks. `ssh_from` lists the address ranges, such as 203.0.113.0/24,
+    that may reach port 22 of the nodes (`runner ssh` and `exec`). `start_script` is a file next to
+    the stack's file; it runs as root at the end of the start task.
+    """
+
+    id: _PoolId
+    vm_size: str
+    max_spot: int = Field(default=4, ge=0, le=1000)
+    max_dedicated: int = Field(default=0, ge=0, le=1000)
+    slots: int = Field(default=1, ge=1, le=256)
+    scenario: Scenario = "scale_to_zero"
+    formula: str | None = None
+    evaluation_minutes: int = Field(default=5, ge=5, le=10080)
+    office_hours: OfficeHours | None = None
+    spend_cap_usd_per_hour: float | None = Field(default=None, gt=0, strict=False)
+    image: ImageChoice = ImageChoice.model_construct()
+    mounts: tuple[Mount, ...] = Field(default=(), max_length=10, strict=False)
+    preload: tuple[str, ...] = Field(default=(), strict=False)
+    start_script: str | None = Field(default=None, min_length=1)
+    containers: bool = False
+    container_images: tuple[ImageName, ...] = Field(default=(), max_length=20, strict=False)
+    inter_node_communication: bool = False
+    pack_tasks: bool = True
+    ssh_from: tuple[str, ...] = Field(default=(), max_length=20, strict=False)
+    tags: dict[str, str] = Field(default_factory=dict)

@@ -1,0 +1,3 @@
+"""Run Pulumi: through its Automation API, offline, and after an interrupted deployment. Start in
+`automation`.
+"""

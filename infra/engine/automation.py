@@ -1,0 +1,456 @@
+"""Drive Pulumi through its Automation API: preview, deploy and destroy, with events as plain
+data.
+
+The first Ctrl-C reaches the engine through the terminal; it is given time to end.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pulumi
+from pulumi import automation as auto
+from pulumi.automation.events import EngineEvent, StepEventMetadata
+
+from infra.engine.unfinished import (
+    HALF_WRITTEN,
+    look_for_unfinished,
+    read_whole,
+    release_dead,
+    state_backend,
+)
+from infra.program import program
+from runner.protocol.errors import ExitCode, RunnerError
+
+_T = TypeVar("_T")
+_LOOK_S = 0.2
+
+
+def wait_out(work: Callable[[], _T], on_interrupt: Callable[[], None]) -> _T:
+    """Return the result of `work`, which continues after the first Ctrl-C.
+
+    The engine is in this process group, so a terminal's Ctrl-C reaches it. It then finishes the
+    operations in progress and saves the state. A second Ctrl-C does not wait for that.
+
+    Args:
+        work: runs in a thread.
+        on_interrupt: called after the first Ctrl-C.
+
+    Raises:
+        KeyboardInterrupt: `work` failed after a Ctrl-C, or Ctrl-C was pressed twice.
+    """
+    results: list[_T] = []
+    errors: list[BaseException] = []
+
+    # Events, because an interrupted join treats the thread as ended (Python 3.11).
+    begin, ended = threading.Event(), threading.Event()
+
+    def run() -> None:
+        begin.wait()
+        try:
+            results.append(work())
+        except BaseException as err:  # noqa: BLE001  raised in the waiting thread
+            errors.append(err)
+        ended.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    interrupted = False
+    while True:
+        try:  # includes the check of the loop: a Ctrl-C can arrive between two waits
+            begin.set()
+            while not ended.wait(_LOOK_S):
+                pass
+            break
+        except KeyboardInterrupt:
+            if interrupted:
+                raise
+            interrupted = True
+            on_interrupt()
+    if results:
+        return results[0]
+    raise KeyboardInterrupt if interrupted else errors[0]
+
+
+PROJECT = "runner"
+_STACK_TYPE = "pulumi:pulumi:Stack"
+# Types that are not resources in Azure: the stack, its providers and our components.
+_NOT_IN_AZURE = ("pulumi:", "runner:")
+# The engine makes three steps of a replacement; we show one.
+_PARTS_OF_REPLACE = ("create-replacement", "delete-replaced")
+# The SDK's prefix before the output of a failed command.
+_STREAM = re.compile(r"^(?:stdout|stderr):\s*")
+_URN_NAME = re.compile(r"urn:pulumi:[^\s\"]*::([\w.-]+)")
+_PASSPHRASE = ("PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A step of the engine; `op` is Pulumi's term: create, update, replace, delete, same.
+
+    `keys` are the changed properties, or those that force a replacement.
+    """
+
+    op: str
+    type: str
+    name: str
+    keys: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentProgress:
+    """An event of the engine; `phase` is start, end, failed, error or stopping.
+
+    `message` has the details of the last two.
+    """
+
+    phase: str
+    change: Change | None
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Environment:
+    """A stack of the project in `folder`, with the CLI and the variables for its state.
+
+    `backend` is the URL of the state, or None if only Pulumi knows it.
+    """
+
+    folder: Path
+    stack: str
+    cli: auto.PulumiCommand
+    state: Mapping[str, str] = field(default_factory=dict[str, str])
+    backend: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Deployed:
+    """A resource in the state; `id` is its ARM id."""
+
+    type: str
+    name: str
+    id: str
+    protect: bool
+
+
+OnProgress = Callable[[DeploymentProgress], None]
+
+
+def find_cli(root: Path) -> auto.PulumiCommand | None:
+    """Return the Pulumi CLI on PATH, else the one installed under `root`, else None."""
+    for place in (None, str(root)):
+        try:
+            return auto.PulumiCommand(root=place)
+        except Exception:  # noqa: BLE001, S112  the SDK documents no error for "not found"
+            continue
+    return None
+
+
+def install_cli(root: Path) -> auto.PulumiCommand:
+    """Install the Pulumi CLI into `root` with Pulumi's install script.
+
+    Raises:
+        RunnerError: R-PULUMI-INSTALL.
+    """
+    try:
+        return auto.PulumiCommand.install(root=str(root))
+    except Exception as err:
+        raise RunnerError(
+            "R-PULUMI-INSTALL",
+            "could not install the Pulumi CLI",
+            why=str(err).strip().splitlines()[-1] if str(err).strip() else type(err).__name__,
+            fix="install it manually (https://www.pulumi.com/docs/install), then try again",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+
+
+def state_settings(home: Path, env: Mapping[str, str]) -> Mapping[str, str]:
+    """Return the environment variables for Pulumi's state.
+
+    They are empty if Pulumi is signed in to a backend or PULUMI_BACKEND_URL is set. Otherwise the
+    state is a folder of `home`. Its secrets are encrypted with a random passphrase in a file that
+    only its owner can read, unless the environment has a passphrase.
+
+    Args:
+        home: RUNNER_HOME.
+        env: the environment of the command.
+    """
+    backend = state_backend(home, env)
+    if backend is None or env.get("PULUMI_BACKEND_URL"):
+        return {}
+    folder = home / "pulumi"
+    folder.mkdir(parents=True, exist_ok=True)
+    passphrase = folder / "passphrase"
+    if not passphrase.exists():
+        temporary = passphrase.with_suffix(f".{os.getpid()}")
+        temporary.touch(mode=0o600)
+        temporary.write_text(secrets.token_urlsafe(32), encoding="utf-8")
+        # The first process to link wins: a passphrase in use must not be overwritten.
+        try:
+            os.link(temporary, passphrase)
+        except FileExistsError:
+            pass
+        finally:
+            temporary.unlink()
+    if any(env.get(name) for name in _PASSPHRASE):
+        return {"PULUMI_BACKEND_URL": backend}
+    return {
+        "PULUMI_BACKEND_URL": backend,
+        "PULUMI_CONFIG_PASSPHRASE_FILE": str(passphrase),
+    }
+
+
+def preview(environment: Environment, on_progress: OnProgress) -> list[Change]:
+    """Return the changes that `up` would make, in the engine's order. Raises RunnerError."""
+    steps = _Steps(on_progress)
+    with _engine_errors("previewing", steps):
+        stack = _select(environment, steps)
+        wait_out(lambda: stack.preview(on_event=steps.see, suppress_outputs=True), steps.stopping)
+    return steps.planned()
+
+
+def up(environment: Environment, on_progress: OnProgress) -> dict[str, Any]:
+    """Deploy the stack and return its outputs without secrets. Raises RunnerError."""
+    steps = _Steps(on_progress)
+    release_dead(environment.backend, environment.stack)
+    with _engine_errors("deploying", steps):
+        stack = _select(environment, steps)
+        look_for_unfinished(stack)
+        result = wait_out(lambda: stack.up(on_event=steps.see, show_secrets=False), steps.stopping)
+    return {key: found.value for key, found in result.outputs.items() if not found.secret}
+
+
+def down(environment: Environment, on_progress: OnProgress, *, everything: bool) -> None:
+    """Destroy the resources that are not protected; `everything` removes the protection first.
+
+    Raises:
+        RunnerError: the engine failed.
+    """
+    steps = _Steps(on_progress)
+    release_dead(environment.backend, environment.stack)
+    with _engine_errors("destroying", steps):
+        stack = _select(environment, steps, create=False)
+        look_for_unfinished(stack)
+        if everything:
+            _unprotect(stack)
+        wait_out(
+            lambda: stack.destroy(on_event=steps.see, exclude_protected=not everything),
+            steps.stopping,
+        )
+
+
+def deployed(environment: Environment) -> list[Deployed]:
+    """Return the resources in the stack's state; empty if it was never deployed."""
+    steps = _Steps(lambda _: None)
+    try:
+        with _engine_errors("reading the state of", steps):
+            state = read_whole(_select(environment, steps, create=False).export_stack)
+    except auto.errors.StackNotFoundError:
+        return []
+    found = [_deployed(each) for each in _resources(state) if _is_in_azure(each["type"])]
+    return [each for each in found if each.id]
+
+
+def outputs(environment: Environment) -> dict[str, Any]:
+    """Return the outputs of the last deployment without secrets, also one from another machine."""
+    steps = _Steps(lambda _: None)
+    with _engine_errors("reading the outputs of", steps):
+        found = read_whole(_select(environment, steps, create=False).outputs)
+    return {key: each.value for key, each in found.items() if not each.secret}
+
+
+def _unprotect(stack: auto.Stack) -> None:
+    state = read_whole(stack.export_stack)
+    for resource in _resources(state):
+        resource["protect"] = False
+    stack.import_stack(state)
+
+
+def _resources(state: auto.Deployment) -> list[dict[str, Any]]:
+    found = (state.deployment or {}).get("resources", [])
+    return [resource for resource in found if resource["type"] != _STACK_TYPE]
+
+
+def _deployed(resource: Mapping[str, Any]) -> Deployed:
+    outputs: Mapping[str, Any] = resource.get("outputs", {})
+    return Deployed(
+        type=resource["type"],
+        name=str(outputs.get("name") or resource["urn"].rpartition("::")[2]),
+        id=str(resource.get("id", "")),
+        protect=bool(resource.get("protect")),
+    )
+
+
+def _program(folder: Path, steps: _Steps) -> Callable[[], None]:
+    """Return the program, which runs in this process and keeps a RunnerError in `steps`."""
+
+    def run() -> None:
+        try:
+            program(folder)
+        except pulumi.RunError as err:
+            if isinstance(err.__cause__, RunnerError):
+                steps.own_error = err.__cause__
+            raise
+
+    return run
+
+
+def _is_in_azure(kind: str) -> bool:
+    return not kind.startswith(_NOT_IN_AZURE)
+
+
+def _select(environment: Environment, steps: _Steps, *, create: bool = True) -> auto.Stack:
+    """Return the stack. Without `create`, an unknown name creates no state."""
+    select = auto.create_or_select_stack if create else auto.select_stack
+    return read_whole(
+        lambda: select(
+            stack_name=environment.stack,
+            project_name=PROJECT,
+            program=_program(environment.folder, steps),
+            opts=auto.LocalWorkspaceOptions(
+                work_dir=str(environment.folder),
+                pulumi_command=environment.cli,
+                env_vars={"PULUMI_SKIP_UPDATE_CHECK": "true", **environment.state},
+            ),
+        )
+    )
+
+
+class _Steps:
+    """Turns events of the engine into progress, and keeps the changes and errors."""
+
+    def __init__(self, on_progress: OnProgress) -> None:
+        self._on_progress = on_progress
+        self._changes: dict[str, Change] = {}
+        self.errors: list[str] = []
+        self.own_error: RunnerError | None = None
+
+    def see(self, event: EngineEvent) -> None:
+        """Handle an event. The SDK calls this in its own thread."""
+        if event.resource_pre_event is not None:
+            self._begin(event.resource_pre_event.metadata)
+        elif event.res_outputs_event is not None:
+            self._end(event.res_outputs_event.metadata)
+        elif event.res_op_failed_event is not None:
+            change = _change(event.res_op_failed_event.metadata)
+            self._on_progress(DeploymentProgress("failed", change))
+        elif event.diagnostic_event is not None and event.diagnostic_event.severity == "error":
+            # Keep the first line of a Python trace. The engine repeats the last error.
+            message = event.diagnostic_event.message.strip().partition("\n")[0]
+            if not message.startswith("an unhandled error occurred"):
+                self.errors.append(message)
+            self._on_progress(DeploymentProgress("error", None, message))
+
+    def stopping(self) -> None:
+        """Report that Ctrl-C was pressed."""
+        text = "stopping after the operations in progress; press Ctrl-C again to exit at once"
+        self._on_progress(DeploymentProgress("stopping", None, text))
+
+    def planned(self) -> list[Change]:
+        """Return the steps that change a resource."""
+        return [change for change in self._changes.values() if change.op != "same"]
+
+    def _begin(self, metadata: StepEventMetadata) -> None:
+        change = _change(metadata)
+        if _is_in_azure(metadata.type) and change.op not in _PARTS_OF_REPLACE:
+            self._changes[metadata.urn] = change
+            self._on_progress(DeploymentProgress("start", change))
+
+    def _end(self, metadata: StepEventMetadata) -> None:
+        if _is_in_azure(metadata.type):
+            self._on_progress(DeploymentProgress("end", _change(metadata)))
+
+
+def _change(metadata: StepEventMetadata) -> Change:
+    keys = metadata.keys or metadata.diffs or ()
+    return Change(
+        op=metadata.op.value,
+        type=metadata.type,
+        name=metadata.urn.rpartition("::")[2],
+        keys=tuple(keys),
+    )
+
+
+@contextmanager
+def _engine_errors(doing: str, steps: _Steps) -> Generator[None]:
+    """Turn an error of the engine into a RunnerError: the program's own, else its message."""
+    try:
+        yield
+    except (auto.errors.ConcurrentUpdateError, auto.errors.StackAlreadyExistsError) as err:
+        raise RunnerError(
+            "R-PULUMI-LOCKED",
+            f"{doing} the stack: another deployment is in progress",
+            why="the state is locked until that deployment ends",
+            fix="wait for it; if it was killed on another machine, run `pulumi cancel` there",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+    except auto.errors.StackNotFoundError:
+        raise
+    except auto.errors.CommandError as err:
+        if steps.own_error is not None:
+            raise steps.own_error from err
+        said = steps.errors or _error_lines(str(err))
+        if any("passphrase" in line for line in said):
+            raise _wrong_passphrase(doing, said) from err
+        if any(HALF_WRITTEN in line for line in said):
+            raise _cut_off(doing, said) from err
+        if any("marked for protection" in line or "unable to replace" in line for line in said):
+            raise _protected(doing, said) from err
+        raise RunnerError(
+            "R-PULUMI-FAILED",
+            f"{doing} the stack failed",
+            why="; ".join(said[:3]) or "the engine gave no reason",
+            fix="correct the cause and run the command again; resources created so far are kept",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+
+
+def _cut_off(doing: str, said: Sequence[str]) -> RunnerError:
+    return RunnerError(
+        "R-PULUMI-STATE",
+        f"{doing} the stack: cannot read its state",
+        why=f"{said[0]}: the file is incomplete, as after a full disk or a killed engine",
+        fix="copy the backup .pulumi/stacks/<project>/<stack>.json.bak over the .json file, then "
+        "run the command again: it looks up in Azure what the backup lacks",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _wrong_passphrase(doing: str, said: Sequence[str]) -> RunnerError:
+    return RunnerError(
+        "R-PULUMI-PASSPHRASE",
+        f"{doing} the stack: its secrets are encrypted with another passphrase",
+        why=f"{said[0]}: encryptionsalt in the stack's file belongs to the passphrase of its first "
+        "deployment; this machine's is in RUNNER_HOME/pulumi/passphrase",
+        fix="deploy from that machine, copy its RUNNER_HOME/pulumi here, or set "
+        "PULUMI_CONFIG_PASSPHRASE; if nothing was deployed, remove encryptionsalt",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _protected(doing: str, said: Sequence[str]) -> RunnerError:
+    """Build the error for a change that replaces protected resources, which would lose data."""
+    names = dict.fromkeys(_URN_NAME.findall(" ".join(said)))
+    return RunnerError(
+        "R-PULUMI-PROTECTED",
+        f"{doing} the stack would delete the storage of runs, models and data",
+        why=f"the change replaces {', '.join(names) or said[0]}",
+        fix="revert the change of region, subscription or storage; or use another stack (--stack); "
+        "or run `runner down --everything` first",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _error_lines(text: str) -> list[str]:
+    """Return the lines that the engine marked as errors, else its last line."""
+    lines = [_STREAM.sub("", line.strip()) for line in text.splitlines()]
+    said = [line for line in lines if line and not line.startswith("code:")]
+    errors = [line.removeprefix("error: ") for line in said if line.startswith("error:")]
+    return errors or said[-1:]

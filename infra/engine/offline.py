@@ -1,0 +1,117 @@
+"""A preview of the first deployment, without Azure, the Pulumi CLI or a sign-in.
+
+The program runs with Pulumi's mock monitor in preview mode. Values that Azure computes stay
+unknown, as in a preview of the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import pulumi
+from pulumi.runtime import mocks
+from pulumi.runtime.rpc import UNKNOWN
+from pulumi_azure_native import authorization
+
+from infra.components.identity import Operator
+from infra.config.stack import StackConfig
+from infra.program import declare
+from runner.core.pricing.prices import PriceTable
+
+_NOBODY = Operator("00000000-0000-0000-0000-000000000000", authorization.PrincipalType.USER)
+# Inputs that are not named after their type, the most specific first.
+_NAME_KEYS = (
+    "galleryImageName",
+    "imageTemplateName",
+    "containerName",
+    "shareName",
+    "blobServicesName",
+    "managementPolicyName",
+    "ruleName",
+    "accountName",
+    "resourceName",
+    "name",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredStack:
+    """A resource that a deployment creates; `azure_name` is empty if only Azure knows it."""
+
+    type: str
+    name: str
+    azure_name: str
+    component: str
+    protect: bool
+
+
+def declared(config: StackConfig, now: datetime, prices: PriceTable) -> list[DeclaredStack]:
+    """Return every resource of the stack, grouped by component.
+
+    Args:
+        config: the stack's configuration.
+        now: the time of the deployment, aware.
+        prices: the prices for spend caps.
+
+    Raises:
+        RunnerError: a pool cannot be planned.
+    """
+    monitor = _Monitor()
+    mocks.set_mocks(monitor.mocks, "runner", config.stack, preview=True, monitor=monitor)
+
+    @mocks.test  # pyright: ignore[reportUnknownMemberType]
+    def run() -> pulumi.Output[Any]:
+        exports = dict(declare(config, _NOBODY, now, prices))
+        return pulumi.Output.from_input(exports)
+
+    run()
+    components = list(dict.fromkeys(found.component for found in monitor.found))
+    return sorted(monitor.found, key=lambda found: components.index(found.component))
+
+
+class _Mocks(mocks.Mocks):
+    def new_resource(self, args: mocks.MockResourceArgs) -> tuple[str | None, dict[Any, Any]]:
+        del args  # outputs stay unknown
+        return None, {}
+
+    def call(self, args: mocks.MockCallArgs) -> tuple[dict[Any, Any], list[tuple[str, str]]]:
+        if args.token.endswith(":listStorageAccountKeys"):
+            return {"keys": [{"keyName": "key1", "permissions": "FULL", "value": ""}]}, []
+        return {}, []
+
+
+class _Monitor(mocks.MockMonitor):
+    def __init__(self) -> None:
+        super().__init__(_Mocks())
+        self.found: list[DeclaredStack] = []
+
+    def RegisterResource(self, request: Any) -> Any:  # noqa: N802  the protocol's name
+        if request.custom:
+            component = request.parent.rpartition("::")[2] if request.parent else ""
+            self.found.append(
+                DeclaredStack(
+                    type=request.type,
+                    name=request.name,
+                    azure_name=_azure_name(request.type.rpartition(":")[2], request.object.fields),
+                    component=component,
+                    protect=request.protect,
+                )
+            )
+        return super().RegisterResource(request)  # pyright: ignore[reportUnknownMemberType]
+
+
+def _azure_name(kind: str, inputs: Mapping[str, Any]) -> str:
+    """Return the input that names the resource, such as `poolName` of a Pool.
+
+    It is empty for role assignments, whose names are GUIDs.
+    """
+    if kind == "RoleAssignment":
+        return ""
+    own = f"{kind[0].lower()}{kind[1:]}Name"
+    for key in (own, *_NAME_KEYS):
+        if key in inputs and (name := inputs[key].string_value) not in ("", UNKNOWN):
+            return name
+    return ""

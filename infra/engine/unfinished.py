@@ -1,0 +1,238 @@
+"""Interrupted deployments: read the state folder without the engine, and repair what a killed
+engine left.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
+
+from pulumi import automation as auto
+
+HALF_WRITTEN = "failed to load checkpoint"
+_PAUSES_S = (0.1, 0.2, 0.4, 0.8, 1.6)
+T = TypeVar("T")
+
+
+def read_whole(read: Callable[[], T]) -> T:
+    """Return the result of `read`, retried while the state is half-written.
+
+    The engine writes a state folder in place, and a reader takes no lock.
+
+    Raises:
+        CommandError: `read` failed otherwise, or the state stayed half-written.
+    """
+    for pause_s in _PAUSES_S:
+        try:
+            return read()
+        except auto.errors.CommandError as err:
+            if HALF_WRITTEN not in str(err):
+                raise
+        time.sleep(pause_s)
+    return read()
+
+
+_KEY = "azure-native:subscriptionId"
+_GROUP = "resources:ResourceGroup"
+_HALF = "pendingReplacement"  # deleted, and its replacement not created yet
+# Paths of ARM ids, with the names of inputs in braces.
+_SCOPED: Mapping[str, str] = {
+    "authorization:RoleAssignment": (
+        "{scope}/providers/Microsoft.Authorization/roleAssignments/{roleAssignmentName}"
+    ),
+    "consumption:Budget": "{scope}/providers/Microsoft.Consumption/budgets/{budgetName}",
+    "monitor:DiagnosticSetting": (
+        "{resourceUri}/providers/Microsoft.Insights/diagnosticSettings/{name}"
+    ),
+}
+_STORAGE = "Microsoft.Storage/storageAccounts/{accountName}"
+_IN_GROUP: Mapping[str, str] = {
+    "batch:BatchAccount": "Microsoft.Batch/batchAccounts/{accountName}",
+    "batch:Pool": "Microsoft.Batch/batchAccounts/{accountName}/pools/{poolName}",
+    "compute:Gallery": "Microsoft.Compute/galleries/{galleryName}",
+    "compute:GalleryImage": "Microsoft.Compute/galleries/{galleryName}/images/{galleryImageName}",
+    "containerregistry:Registry": "Microsoft.ContainerRegistry/registries/{registryName}",
+    "managedidentity:UserAssignedIdentity": (
+        "Microsoft.ManagedIdentity/userAssignedIdentities/{resourceName}"
+    ),
+    "monitor:ActionGroup": "Microsoft.Insights/actionGroups/{actionGroupName}",
+    "monitor:MetricAlert": "Microsoft.Insights/metricAlerts/{ruleName}",
+    "network:NatGateway": "Microsoft.Network/natGateways/{natGatewayName}",
+    "network:NetworkSecurityGroup": (
+        "Microsoft.Network/networkSecurityGroups/{networkSecurityGroupName}"
+    ),
+    "network:PublicIPAddress": "Microsoft.Network/publicIPAddresses/{publicIpAddressName}",
+    "network:Subnet": "Microsoft.Network/virtualNetworks/{virtualNetworkName}/subnets/{subnetName}",
+    "network:VirtualNetwork": "Microsoft.Network/virtualNetworks/{virtualNetworkName}",
+    "operationalinsights:Workspace": "Microsoft.OperationalInsights/workspaces/{workspaceName}",
+    "storage:BlobContainer": f"{_STORAGE}/blobServices/default/containers/{{containerName}}",
+    "storage:BlobServiceProperties": f"{_STORAGE}/blobServices/{{blobServicesName}}",
+    "storage:FileShare": f"{_STORAGE}/fileServices/default/shares/{{shareName}}",
+    "storage:ManagementPolicy": f"{_STORAGE}/managementPolicies/{{managementPolicyName}}",
+    "storage:StorageAccount": _STORAGE,
+    "virtualmachineimages:VirtualMachineImageTemplate": (
+        "Microsoft.VirtualMachineImages/imageTemplates/{imageTemplateName}"
+    ),
+}
+
+
+def arm_id(kind: str, inputs: Mapping[str, Any], subscription: str) -> str | None:
+    """Return the ARM id of a resource, or None if its type or an input is unknown.
+
+    Args:
+        kind: the type, such as `azure-native:batch:Pool`.
+        inputs: the resource's inputs in the state.
+        subscription: the subscription id.
+    """
+    _, _, short = kind.partition(":")
+    group = f"/subscriptions/{subscription}/resourceGroups/{{resourceGroupName}}"
+    path = _SCOPED.get(short) or (group if short == _GROUP else None)
+    if path is None and short in _IN_GROUP:
+        path = f"{group}/providers/{_IN_GROUP[short]}"
+    try:
+        return None if path is None else path.format_map(inputs)
+    except KeyError:
+        return None
+
+
+def look_for_unfinished(stack: auto.Stack) -> None:
+    """Add pending creations to the state, then refresh, which drops those that Azure lacks."""
+    state = read_whole(stack.export_stack)
+    known: dict[str, Any] = dict(state.deployment or {})
+    begun = [each for each in known.get("pending_operations") or () if each["type"] == "creating"]
+    if not begun:
+        return
+    subscription = _subscription(stack, known.get("resources") or ())
+    alive = {each["urn"] for each in known.get("resources") or () if not _is_gone(each)}
+    found: dict[str, dict[str, Any]] = {}
+    for each in begun:
+        resource: dict[str, Any] = each["resource"]
+        where = arm_id(resource["type"], resource.get("inputs") or {}, subscription)
+        # The state must keep the old resource until its replacement exists.
+        if where is not None and resource["urn"] not in alive:
+            found[resource["urn"]] = {**resource, "id": where}
+    if not found:
+        return
+    known["resources"] = _with_begun(known.get("resources") or (), found)
+    known["pending_operations"] = [
+        each for each in known["pending_operations"] if each["resource"]["urn"] not in found
+    ]
+    stack.import_stack(auto.Deployment(version=state.version, deployment=known))
+    stack.refresh(target=list(found), suppress_outputs=True)
+
+
+def _with_begun(
+    resources: Iterable[dict[str, Any]], found: Mapping[str, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """Return the state's resources, each after the ones that it depends on.
+
+    A replacement that was killed half-way has left the old resource, marked. The new one takes its
+    place, which is before its dependents.
+    """
+    ordered = {each["urn"]: each for each in found.values()}
+    listed: list[dict[str, Any]] = []
+    for each in resources:
+        begun = ordered.pop(each["urn"], None) if each.get(_HALF) else None
+        listed.append(begun or each)
+    return [*listed, *ordered.values()]
+
+
+def _is_gone(resource: Mapping[str, Any]) -> bool:
+    """Return whether the state keeps the resource only until it is replaced or deleted."""
+    return bool(resource.get(_HALF) or resource.get("delete"))
+
+
+def _subscription(stack: auto.Stack, resources: Any) -> str:
+    """Return the subscription id of any existing resource, else the configured one."""
+    for each in resources:
+        parts = str(each.get("id", "")).split("/")
+        if parts[:2] == ["", "subscriptions"]:
+            return parts[2]
+    configured = stack.get_all_config().get(_KEY)
+    return configured.value if configured else os.environ.get("ARM_SUBSCRIPTION_ID", "")
+
+
+_ENGINE = "pulumi"
+_LOGIN_FILE = ".pulumi/credentials.json"
+
+
+def release_dead(backend: str | None, stack: str) -> None:
+    """Remove the stack's locks whose engine ran on this machine and has ended.
+
+    A killed Pulumi leaves its lock, and Pulumi does not check whether the owner still runs. Without
+    this, `pulumi cancel` would be needed before the next deployment. Backends that are not folders
+    are left alone.
+    """
+    folder = _folder(backend)
+    if folder is None:
+        return
+    for path in (folder / "locks").glob(f"*/*/{stack}/*.json"):
+        if _is_dead(path):
+            path.unlink(missing_ok=True)
+            path.with_name(f"{path.name}.attrs").unlink(missing_ok=True)
+
+
+def has_stack(backend: str | None, stack: str) -> bool | None:
+    """Return whether the folder has a state of the stack; None if the backend is not a folder."""
+    folder = _folder(backend)
+    if folder is None:
+        return None
+    stacks = folder / "stacks"
+    return any(stacks.glob(f"*/{stack}.json*")) or any(stacks.glob(f"{stack}.json*"))
+
+
+def state_backend(home: Path, env: Mapping[str, str]) -> str | None:
+    """Return the URL of the state: PULUMI_BACKEND_URL, else a folder of `home`.
+
+    None if Pulumi is signed in to a backend, which its own files name.
+    """
+    if env.get("PULUMI_BACKEND_URL"):
+        return env["PULUMI_BACKEND_URL"]
+    return None if (Path.home() / _LOGIN_FILE).is_file() else (home / "pulumi").as_uri()
+
+
+def _folder(backend: str | None) -> Path | None:
+    """Return the folder of `file:///path` or `file://~` (`pulumi login --local`), else None."""
+    parts = urlsplit(backend or "")
+    if parts.scheme != "file" or parts.netloc not in {"", "~"}:
+        return None
+    path = url2pathname(parts.path)
+    start = Path.home() / path.lstrip("/") if parts.netloc else Path(path)
+    return start / ".pulumi"
+
+
+def _is_dead(path: Path) -> bool:
+    try:
+        lock: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        pid, host = int(lock["pid"]), str(lock["hostname"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+    return host == socket.gethostname() and not _is_running(pid)
+
+
+def _is_running(pid: int) -> bool:
+    """Return whether the process is an engine, not a zombie or another program with its pid."""
+    if sys.platform == "win32":  # signal 0 would end the process there
+        return True
+    if Path("/proc/self/stat").exists():
+        try:
+            text = Path(f"/proc/{pid}/stat").read_text("utf-8")
+        except OSError:
+            return False
+        name, _, rest = text.rpartition(") ")
+        return name.partition("(")[2].startswith(_ENGINE) and not rest.startswith("Z")
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

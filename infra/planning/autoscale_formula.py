@@ -1,0 +1,349 @@
+"""Write the autoscale formula of a pool, and check formulas that users wrote."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, time
+from decimal import Decimal
+from typing import cast
+
+from batch_emulator.autoscale.errors import FormulaError, FormulaSyntaxError, FormulaTooLongError
+from batch_emulator.autoscale.evaluate import Evaluation, Inputs, check, evaluate
+from batch_emulator.autoscale.functions import FUNCTIONS
+from batch_emulator.autoscale.names import (
+    CONSTANTS,
+    METHODS,
+    METRIC_ALIASES,
+    TARGET_ALIASES,
+    TARGETS,
+    meant,
+)
+from batch_emulator.autoscale.parser import (
+    FunctionCall,
+    MemberAccess,
+    NameReference,
+    Statement,
+    parse,
+)
+from batch_emulator.autoscale.samples import DELAY, LEGACY_METRICS, METRICS, SampleHistory
+from batch_emulator.autoscale.values import Timestamp
+from infra.config.pool import OfficeHours, PoolConfig
+from runner.core.pricing.prices import PriceTable
+from runner.protocol.errors import ExitCode, RunnerError
+
+__all__ = ["FALLBACK_WAIT_MINUTES", "NodeCaps", "formula_text", "node_caps"]
+
+_SPOT, _DEDICATED = "$TargetLowPriorityNodes", "$TargetDedicatedNodes"
+# How long nodes stay after the last task, so that the next trial of a sweep can use them.
+_KEEP_MINUTES = 5
+# How long tasks must wait without spot capacity before dedicated nodes are added.
+FALLBACK_WAIT_MINUTES = 15
+_WEEKDAYS = ("mon", "tue", "wed", "thu", "fri", "sat", "sun")
+_DAY_MINUTES = 24 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class NodeCaps:
+    """The maximum numbers of spot and dedicated nodes of a pool."""
+
+    spot: int
+    dedicated: int
+
+
+def node_caps(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
+    """Return the maxima of a pool, lowered to the nodes that its spend cap pays for.
+
+    Spot and dedicated nodes may run at the same time, so the cap covers both: first one dedicated
+    node, then spot nodes, then the remaining dedicated nodes.
+
+    Args:
+        pool: the configuration of the pool.
+        location: the region, for prices.
+        prices: USD per node and hour.
+
+    Raises:
+        RunnerError: R-POOL-CAP, the cap is too low, or a price is unknown.
+    """
+    caps = NodeCaps(pool.max_spot, pool.max_dedicated)
+    if pool.spend_cap_usd_per_hour is not None:
+        if pool.formula is not None:
+            raise _cap_of_own_formula(pool)
+        caps = _bought(pool, location, prices)
+    kept = pool.office_hours.nodes if pool.office_hours is not None else 0
+    if kept > caps.spot + caps.dedicated:
+        raise RunnerError(
+            "R-POOL-CAP",
+            f"pool {pool.id!r} cannot keep {kept} nodes during office hours",
+            why=f"its maximum is {caps.spot + caps.dedicated}",
+            fix="lower office_hours.nodes, or raise max_spot, max_dedicated or the spend cap",
+            exit_code=ExitCode.COST_CAP,
+        )
+    return caps
+
+
+def _bought(pool: PoolConfig, location: str, prices: PriceTable) -> NodeCaps:
+    left = Decimal(str(pool.spend_cap_usd_per_hour))
+    spot_price = _price(pool, location, prices, spot=True) if pool.max_spot else Decimal(1)
+    price = _price(pool, location, prices, spot=False) if pool.max_dedicated else Decimal(1)
+    first = min(1, pool.max_dedicated)
+    spot = min(pool.max_spot, max(0, int((left - first * price) / spot_price)))
+    dedicated = min(pool.max_dedicated, max(0, int((left - spot * spot_price) / price)))
+    least = first * price + min(1, pool.max_spot) * spot_price
+    if spot < min(1, pool.max_spot) or dedicated < first:
+        both = "one spot and one dedicated node" if first and pool.max_spot else "one node"
+        raise RunnerError(
+            "R-POOL-CAP",
+            f"pool {pool.id!r}: {left} USD per hour do not pay for {both}",
+            why=f"{both} of {pool.vm_size} in {location} cost {least} USD per hour",
+            fix=f"set spend_cap_usd_per_hour to {least} or more, or use a smaller vm_size",
+            exit_code=ExitCode.COST_CAP,
+        )
+    return NodeCaps(spot, dedicated)
+
+
+def _price(pool: PoolConfig, location: str, prices: PriceTable, *, spot: bool) -> Decimal:
+    """Return the exact price, so that 0.3 USD pay for three nodes of 0.1 USD."""
+    found = prices.find(pool.vm_size, location, spot=spot)
+    if found is not None:
+        return Decimal(str(found.usd_per_hour))
+    kind = "spot" if spot else "dedicated"
+    raise RunnerError(
+        "R-POOL-CAP",
+        f"pool {pool.id!r} has a spend cap, but the price of its nodes is unknown",
+        why=f"no {kind} price of {pool.vm_size} in {location} is in the price table",
+        fix=f"run `runner skus --refresh --region {location}`, or remove "
+        "spend_cap_usd_per_hour "
+        "and set max_spot and max_dedicated",
+        exit_code=ExitCode.COST_CAP,
+    )
+
+
+def _cap_of_own_formula(pool: PoolConfig) -> RunnerError:
+    return RunnerError(
+        "R-POOL-CAP",
+        f"pool {pool.id!r} has both a spend cap and its own formula",
+        why="the formula is used unchanged, so the cap would have no effect",
+        fix="cap the targets in the formula with min(), and remove spend_cap_usd_per_hour",
+        exit_code=ExitCode.COST_CAP,
+    )
+
+
+def formula_text(pool: PoolConfig, caps: NodeCaps, *, end: datetime | None = None) -> str | None:
+    """Return the formula of a pool, or None for a pool of fixed size.
+
+    Args:
+        pool: the configuration of the pool.
+        caps: the maximum numbers of nodes.
+        end: the pool scales to zero from then on, after its running tasks; aware.
+
+    Raises:
+        RunnerError: R-POOL-END, `end` for a pool without one of our formulas.
+    """
+    if pool.scenario in ("formula", "fixed"):
+        if end is not None:
+            raise RunnerError(
+                "R-POOL-END",
+                f"pool {pool.id!r} cannot have an end date",
+                why=f"its scenario is {pool.scenario!r}, for which we generate no formula",
+                fix="use another scenario, or write the date into the formula",
+            )
+        return pool.formula
+    if pool.scenario == "spot_first_with_dedicated_fallback":
+        lines = _fallback(pool, caps, end)
+    else:
+        lines = _one_kind(pool, caps, end)
+    return "\n".join([*lines, "$NodeDeallocationOption = taskcompletion;", ""])
+
+
+def _one_kind(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
+    """Return statements that scale one kind of node with the tasks and the office hours."""
+    target, other = (_SPOT, _DEDICATED) if caps.spot else (_DEDICATED, _SPOT)
+    kind = "spot" if caps.spot else "dedicated"
+    hours = pool.office_hours
+    return [
+        f"// runner, {pool.scenario}: {kind} nodes for the tasks there are, none without tasks",
+        *_cap("cap", caps.spot or caps.dedicated, end),
+        *_demand(pool, target),
+        *(_kept(hours) if hours is not None else ()),
+        f"{other} = 0;",
+        f"{target} = min(cap, max(need, warm{', kept' if hours is not None else ''}));",
+    ]
+
+
+def _fallback(pool: PoolConfig, caps: NodeCaps, end: datetime | None) -> Sequence[str]:
+    """Return statements that add dedicated nodes when spot nodes are not available for a while.
+
+    Preempted nodes still count in $CurrentLowPriorityNodes; nodes that were never allocated do not.
+    The spot target stays at the full demand: if the dedicated nodes lowered it, spot nodes could
+    not replace them later.
+    """
+    wait = FALLBACK_WAIT_MINUTES
+    return [
+        f"// runner, {pool.scenario}: spot nodes for the tasks there are,",
+        f"// dedicated ones for what spot has not brought in {wait} minutes",
+        *_cap("cap", caps.spot, end),
+        *_cap("dedicatedCap", caps.dedicated, end),
+        *_demand(pool, _SPOT),
+        f"{_SPOT} = min(cap, max(need, warm));",
+        f"wait = {wait} * TimeInterval_Minute;",
+        "// the most spot nodes that can have been up at once in that time",
+        "known = min($PendingTasks.GetSamplePercent(wait),",
+        "  $CurrentLowPriorityNodes.GetSamplePercent(wait),",
+        "  $PreemptedNodeCount.GetSamplePercent(wait)) >= 70;",
+        "up = known ? max($CurrentLowPriorityNodes.GetSample(wait))",
+        "  - min($PreemptedNodeCount.GetSample(wait)) : cap;",
+        "// the nodes that were wanted all that time, and still are",
+        "waited = known ? ceil(min($PendingTasks.GetSample(wait)) / slots) : 0;",
+        "lack = min(cap, need, waited) - max(0, up);",
+        f"{_DEDICATED} = max(0, min(dedicatedCap, lack));",
+    ]
+
+
+def _cap(name: str, nodes: int, end: datetime | None) -> Sequence[str]:
+    if end is None:
+        return [f"{name} = {nodes};"]
+    moment = end.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return [f'{name} = time() >= time("{moment}") ? 0 : {nodes};']
+
+
+def _demand(pool: PoolConfig, target: str) -> Sequence[str]:
+    """Return statements for `need`, nodes for the current tasks, and `warm`, nodes that may stay.
+
+    The service truncates fractions of nodes (Azure/Batch#151), so counts are rounded up. Samples
+    count tasks, not the slots that they require (Azure/Batch#118, both read 2026-11-21). Each
+    instance of a multi-instance task needs its own node, so slots do not divide them.
+    """
+    slots = 1 if pool.inter_node_communication else pool.slots
+    return [
+        f"slots = {slots};",
+        f"recently = {_KEEP_MINUTES} * TimeInterval_Minute;",
+        "pending = max(0, $PendingTasks.GetSample(1));",
+        "need = ceil(pending / slots);",
+        "// samples can be missing: with fewer than 70 % of them the newest decides alone",
+        "lately = $PendingTasks.GetSamplePercent(recently) < 70 ? pending",
+        "  : avg($PendingTasks.GetSample(recently));",
+        "// tasks of a moment ago keep nodes that are there, and start none",
+        f"warm = min({target}, ceil(lately / slots));",
+    ]
+
+
+def _kept(hours: OfficeHours) -> Sequence[str]:
+    """Return statements for `kept`, the nodes in office hours.
+
+    The clock starts its day at the opening time, so hours across midnight belong to the day on
+    which they start. Sunday is 0 or 7: the documentation only says that Monday is 1.
+    """
+    opens, closes = _minutes(hours.start), _minutes(hours.end)
+    shift = hours.utc_offset_hours * 60 - opens
+    wanted = [number for number, day in enumerate(_WEEKDAYS, start=1) if day in hours.days]
+    days = " || ".join(f"clock.weekday == {n}" for n in ([0] if 7 in wanted else []) + wanted)
+    at = f"{hours.start:%H:%M} to {hours.end:%H:%M}, UTC{hours.utc_offset_hours:+d}"
+    return [
+        f"// nodes kept: {hours.nodes} on {' '.join(hours.days)} from {at}",
+        f"clock = time() + ({shift} * TimeInterval_Minute);",
+        "minutes = clock.hour * 60 + clock.minute;",
+        f"today = {days};",
+        f"kept = today && minutes < {(closes - opens) % _DAY_MINUTES} ? {hours.nodes} : 0;",
+    ]
+
+
+def _minutes(moment: time) -> int:
+    return moment.hour * 60 + moment.minute
+
+
+_CODE = "R-POOL-FORMULA"
+_DOCS = "https://learn.microsoft.com/azure/batch/batch-automatic-scaling"
+_KNOWN = {*CONSTANTS, *METRICS, *LEGACY_METRICS, *METRIC_ALIASES, *TARGETS, *TARGET_ALIASES}
+_PARTS = {"year", "month", "day", "weekday", "hour", "minute", "second"}
+_COUNTS = {name for name in (*TARGETS, *TARGET_ALIASES) if name != "$NodeDeallocationOption"}
+# The samples of an idle pool, and of a pool with more tasks than nodes.
+_IDLE: Mapping[str, float] = {"$TaskSlotsPerNode": 1}
+_BUSY: Mapping[str, float] = {
+    **{"$TaskSlotsPerNode": 1, "$ActiveTasks": 2, "$RunningTasks": 1, "$PendingTasks": 3},
+    **{"$CurrentLowPriorityNodes": 2, "$PreemptedNodeCount": 1, "$CurrentDedicatedNodes": 1},
+    **{"$SampleNodeCount": 2, "$UsableNodeCount": 2, "$CPUPercent": 0.5},
+}
+_NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def check_formula(text: str, where: str) -> None:
+    """Check the syntax, that all names are known in every branch, and that a node count is set.
+
+    The formula is evaluated with the samples of an idle and of a busy pool as well.
+
+    Args:
+        text: the formula.
+        where: whose formula it is, for the error.
+
+    Raises:
+        RunnerError: the formula is invalid; the error has line and column.
+    """
+    try:
+        check(text)
+        statements = parse(text)
+        _check_names(statements)
+    except (FormulaSyntaxError, FormulaTooLongError, _UnknownNameError) as err:
+        raise _error(where, err.detail(text)) from err
+    if not any(statement.target in _COUNTS for statement in statements):
+        wrong = [meant(s.target) for s in statements if s.target is not None]
+        hint = next((f"; case matters: {name}" for name in wrong if name in _COUNTS), "")
+        raise _error(where, f"it does not set a node count{hint}")
+    for day in (_IDLE, _BUSY):
+        problem = _tried(text, day).problem
+        # A window of more than a day lacks samples here, but not on the service.
+        if problem is not None and problem.code != "InsufficientSampleData":
+            raise _error(where, problem.detail)
+
+
+class _UnknownNameError(FormulaError):
+    """A name that neither the service nor the formula defines."""
+
+
+def _check_names(statements: Sequence[Statement]) -> None:
+    """Check the names in all branches; an evaluation checks the branch that it takes."""
+    known = set(_KNOWN)
+    for statement in statements:
+        for part in _walk(statement.value):
+            if isinstance(part, NameReference) and part.name not in known:
+                raise _UnknownNameError(part.at, f"unknown name '{part.name}'{_hint(part.name)}")
+            if isinstance(part, FunctionCall) and part.name not in FUNCTIONS:
+                raise _UnknownNameError(part.at, f"unknown function '{part.name}'")
+            if isinstance(part, MemberAccess) and part.name not in (
+                _PARTS if part.arguments is None else METHODS
+            ):
+                raise _UnknownNameError(part.at, f"unknown member '.{part.name}'")
+        if statement.target is not None:
+            known.add(statement.target)
+
+
+def _hint(name: str) -> str:
+    found = meant(name)
+    return f"; did you mean '{found}'?" if found else ", not assigned before this statement"
+
+
+def _walk(part: object) -> Iterator[object]:
+    """Yield every node of an expression's syntax tree."""
+    if isinstance(part, tuple):
+        for each in cast("tuple[object, ...]", part):
+            yield from _walk(each)
+    elif dataclasses.is_dataclass(part):
+        yield part
+        for field in dataclasses.fields(part):
+            yield from _walk(getattr(part, field.name))
+
+
+def _tried(text: str, day: Mapping[str, float]) -> Evaluation:
+    history = SampleHistory.steady(Timestamp.of(_NOW).ticks - DELAY, day)
+    return evaluate(text, Inputs(history, _NOW, dedicated=0, spot=0, random=lambda: 0.5))
+
+
+def _error(where: str, why: str) -> RunnerError:
+    return RunnerError(
+        _CODE,
+        f"invalid autoscale formula of {where}",
+        why=why,
+        fix=f"correct it ({_DOCS}), or use a scenario instead of a formula",
+        exit_code=ExitCode.PREFLIGHT,
+    )

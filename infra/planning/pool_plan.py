@@ -1,0 +1,162 @@
+"""The plan of a pool: VM size, node counts, autoscale formula and image. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import date
+
+from infra.config.pool import PoolConfig
+from infra.config.stack import StackConfig
+from infra.planning.autoscale_formula import NodeCaps, formula_text, node_caps
+from infra.planning.image_source import load_versions
+from infra.planning.node_setup import StartTask, start_task
+from runner.core.pricing.machines import Machine, machine
+from runner.core.pricing.prices import PriceTable
+from runner.protocol.errors import ExitCode, RunnerError
+
+_HPC_OFFER = "ubuntu-hpc"  # has NVIDIA's CUDA driver and a container runtime
+
+
+@dataclass(frozen=True, slots=True)
+class MarketplaceImage:
+    """An image of the Azure Marketplace without a charge; `version` may be `latest`."""
+
+    publisher: str
+    offer: str
+    sku: str
+    version: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolPlan:
+    """What a pool will be, decided before anything is declared.
+
+    `formula` is None for a pool of fixed size, `image` for a pool that boots from the stack's own
+    gallery.
+    """
+
+    pool: PoolConfig
+    machine: Machine
+    caps: NodeCaps
+    formula: str | None
+    image: MarketplaceImage | None
+    node_agent: str
+    start: StartTask
+
+    @property
+    def containers(self) -> bool:
+        """Whether every task of the pool names a container image."""
+        return self.pool.containers
+
+    @property
+    def driver_extension(self) -> bool:
+        """Whether the image has no GPU driver, so that a VM extension installs it at boot."""
+        return self.image is not None and self.machine.driver == "grid"
+
+
+def plan_pools(config: StackConfig, prices: PriceTable, today: date) -> Sequence[PoolPlan]:
+    """Return the plan of every pool.
+
+    Args:
+        config: the stack's configuration.
+        prices: they turn a spend cap into a number of nodes.
+        today: a VM size that is retired by then is refused.
+
+    Raises:
+        RunnerError: a VM size, node cap, image or formula is invalid.
+    """
+    if config.image is not None:
+        _check_builder(machine(config.image.build_vm_size, today))
+    return [_plan(pool, config.location, prices, today) for pool in config.pools]
+
+
+def _plan(pool: PoolConfig, location: str, prices: PriceTable, today: date) -> PoolPlan:
+    size = machine(pool.vm_size, today)
+    _check_size(pool, size)
+    caps = node_caps(pool, location, prices)
+    formula = formula_text(pool, caps)
+    if pool.formula is not None:
+        # Imported late: tests check the formulas of the scenarios, so these need no check here.
+        from infra.planning.autoscale_formula import check_formula  # noqa: PLC0415
+
+        check_formula(pool.formula, f"pool {pool.id!r}")
+    image = _marketplace(pool, size) if pool.image.source == "marketplace" else None
+    if pool.containers and image is not None and image.offer != _HPC_OFFER:
+        raise _no_containers(pool, image)
+    agent = _node_agent(image) if image else load_versions()["NODE_AGENT_SKU"]
+    return PoolPlan(pool, size, caps, formula, image, agent, start_task(pool, size.gpus))
+
+
+def _check_builder(size: Machine) -> None:
+    if size.driver != "cuda":
+        raise RunnerError(
+            "R-IMAGE-BUILDER",
+            f"the VM image cannot be built on {size.vm_size}",
+            why="the image is verified on a GPU with NVIDIA's CUDA driver",
+            fix="set image.build_vm_size to Standard_NC4as_T4_v3, or remove it",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
+def _check_size(pool: PoolConfig, size: Machine) -> None:
+    """Refuse what the service, or a node of that size, would refuse later. Raises RunnerError.
+
+    Slots: docs of taskSlotsPerNode, Batch REST 2025-06-01. GRID: the stack's own image has the CUDA
+    driver (custom_image/steps/30-driver.sh), and sizes with a fraction of a GPU need GRID:
+    https://learn.microsoft.com/azure/virtual-machines/linux/n-series-driver-setup (read 2026-11-21)
+    """
+    most = min(4 * size.vcpus, 256)
+    problem: tuple[str, str, str] | None = None
+    if pool.slots > most:
+        why = f"Batch allows 4 slots per vCPU, at most 256: {most} for {size.vm_size}"
+        problem = "SLOTS", f"has too many slots per node: {pool.slots}", why
+    if size.driver == "grid" and pool.image.source == "gallery":
+        why = (
+            f"{size.vm_size} needs NVIDIA's GRID driver, and the stack's image has the CUDA driver"
+        )
+        problem = "IMAGE", "cannot use the stack's own image", why
+    if size.driver != "cuda" and "sku" in pool.image.model_fields_set:
+        why = f"{size.vm_size} uses Ubuntu 24.04 from the marketplace"
+        problem = "IMAGE", "cannot set image.sku", why
+    if problem is not None:
+        code, what, why = problem
+        fixes = {
+            "SLOTS": f"set slots to {most} or less",
+            "IMAGE": "remove image, or use a vm_size with the CUDA driver",
+        }
+        raise RunnerError(
+            f"R-POOL-{code}",
+            f"pool {pool.id!r} {what}",
+            why=why,
+            fix=fixes[code],
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
+def _no_containers(pool: PoolConfig, image: MarketplaceImage) -> RunnerError:
+    return RunnerError(
+        "R-POOL-CONTAINERS",
+        f"pool {pool.id!r} has containers: true, but its image has no container runtime",
+        why=f"{pool.vm_size} uses the marketplace image {image.publisher}/{image.offer}",
+        fix="set image: {source: gallery} to use the stack's own image, or remove containers",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _marketplace(pool: PoolConfig, size: Machine) -> MarketplaceImage:
+    """Return Microsoft's HPC image for sizes with the CUDA driver, else plain Ubuntu.
+
+    Batch supports the driver extension, which installs GRID for the A10 on Ubuntu 24.04:
+    https://learn.microsoft.com/azure/batch/create-pool-extensions and the resources file of
+    github.com/Azure/azhpc-extensions (both read 2026-11-21).
+    """
+    version = pool.image.version
+    if size.driver == "cuda":
+        return MarketplaceImage("microsoft-dsvm", _HPC_OFFER, pool.image.sku, version)
+    return MarketplaceImage("canonical", "ubuntu-24_04-lts", "server", version)
+
+
+def _node_agent(image: MarketplaceImage) -> str:
+    series = f"{image.sku[:2]}.{image.sku[2:]}" if image.offer == _HPC_OFFER else "24.04"
+    return f"batch.node.ubuntu {series}"

@@ -1,0 +1,102 @@
+"""Turn Python arguments into what the flows take (a session, parameters, flags), and keep the
+session with what they return.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from operator import index
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, overload
+
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.api.run_object import Run
+    from runner.core.recipe.overrides import RecipeFlags
+    from runner.core.recipe.recipe import Capacity
+    from runner.core.settings import Settings
+    from runner.flows.session import Session
+
+
+def connect(target: str | None, stack: str | None) -> Session:
+    """A session on services that are expected to run."""
+    from runner.flows.session import open_session
+
+    return open_session({"target": target, "stack": stack}, cwd=Path.cwd(), env=os.environ)
+
+
+def settings_of(target: str | None, stack: str | None, pool: str | None = None) -> Settings:
+    """Where a call goes."""
+    from runner.flows.session import read_settings
+
+    flags = {"target": target, "stack": stack, "pool": pool}
+    return read_settings(flags, cwd=Path.cwd(), env=os.environ)
+
+
+def overrides_of(values: Mapping[str, object] | None) -> tuple[str, ...]:
+    """Each as text. Raises RunnerError for what is no parameter, such as a list."""
+    return tuple(f"{name}={text_of(name, value)}" for name, value in (values or {}).items())
+
+
+def text_of(name: str, value: object) -> str:
+    """A parameter as it is typed after `--set`."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return str.__str__(value)  # a member of an Enum would be formatted as its name
+    item: Callable[[], Any] | None = getattr(value, "item", None)  # numpy's numbers
+    plain = item() if callable(item) and getattr(value, "shape", None) == () else value
+    if isinstance(plain, bool):
+        return text_of(name, plain)
+    if isinstance(plain, int):
+        return int.__repr__(plain)
+    if isinstance(plain, float):
+        return float.__repr__(plain)
+    raise RunnerError(
+        "R-SET-VALUE",
+        f"parameter {name}: {value!r} is refused",
+        why=f"a parameter is a number, a text or a bool, not {type(value).__name__}",
+        fix=f"set={{{name!r}: VALUE}}",
+    )
+
+
+def where_flags(
+    *,
+    gpus: int | None,
+    nodes: int | None,
+    capacity: Capacity | None,
+    priority: int | None,
+    after: Iterable[Run | str],
+    timeout: str | int | None,
+    retries: int | None,
+) -> RecipeFlags:
+    """Where and when, as after `--gpu`, `--nodes`, ...; numbers may be those of numpy."""
+    from runner.core.recipe.overrides import RecipeFlags
+
+    ids = tuple(each if isinstance(each, str) else each.id for each in after)
+    limit = None if timeout is None else str(timeout)
+    return RecipeFlags(
+        whole(gpus), capacity, whole(priority), ids, limit, whole(retries), nodes=whole(nodes)
+    )
+
+
+@overload
+def whole(value: int) -> int: ...
+@overload
+def whole(value: None) -> None: ...
+@overload
+def whole(value: int | None) -> int | None: ...
+def whole(value: int | None) -> int | None:
+    """A whole number of numpy as one of Python."""
+    return None if value is None else index(value)
+
+
+def bind(snapshot: Any, **kept: object) -> None:
+    """Keep connections and documents with a frozen object.
+
+    As fields they would stand in `dataclasses.asdict`, and so in a `pandas.DataFrame` of a table.
+    """
+    for name, value in kept.items():
+        object.__setattr__(snapshot, name, value)

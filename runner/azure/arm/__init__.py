@@ -1,0 +1,1 @@
+"""Azure Resource Manager and public prices, over REST. Start in `client`."""

@@ -1,0 +1,117 @@
+"""The Azure Retail Prices API: public, without sign-in.
+
+https://learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices (2025-07-08):
+filter values are compared with case, a page has up to 1000 items, `NextPageLink` leads on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import date
+from typing import Any, cast
+from urllib.parse import quote, urlencode, urlsplit
+
+from azure.core import PipelineClient
+from azure.core.exceptions import AzureError
+from azure.core.pipeline import policies
+from azure.core.rest import HttpRequest
+
+from runner.core.pricing.machines import find_machine
+from runner.core.pricing.prices import Price, PriceKey
+from runner.protocol.errors import ExitCode, RunnerError
+
+PUBLIC = "https://prices.azure.com/api/retail/prices"
+_SOURCE = "Azure Retail Prices API"
+_SIZES_A_REQUEST = 12  # keeps the address below 2,000 characters
+_MOST_PAGES = 100
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+def fetch_prices(
+    vm_sizes: Iterable[str], location: str, *, today: date, endpoint: str = PUBLIC
+) -> dict[PriceKey, Price]:
+    """Linux prices of the sizes in a region, spot and dedicated; what has no price is absent.
+
+    Where several items remain for the same, the dearest wins. Raises R-PRICES-FETCH.
+    """
+    sizes = sorted(set(vm_sizes))
+    found: dict[PriceKey, Price] = {}
+    for start in range(0, len(sizes), _SIZES_A_REQUEST):
+        for item in _items(endpoint, sizes[start : start + _SIZES_A_REQUEST], location):
+            key = _key(item, location, today)
+            usd = float(item["retailPrice"]) if key else 0.0
+            if key and usd > 0 and (key not in found or found[key].usd_per_hour < usd):
+                found[key] = Price(usd, today, _SOURCE)
+    return found
+
+
+def _items(endpoint: str, sizes: list[str], location: str) -> Iterator[Mapping[str, Any]]:
+    any_size = " or ".join(f"armSkuName eq '{size}'" for size in sizes)
+    query = {
+        "api-version": "2023-01-01-preview",
+        "meterRegion": "'primary'",
+        "$filter": "serviceName eq 'Virtual Machines' and priceType eq 'Consumption' "
+        f"and armRegionName eq '{location}' and ({any_size})",
+    }
+    url: str = f"{endpoint}?{urlencode(query, quote_via=quote, safe='$')}"
+    for _ in range(_MOST_PAGES):
+        body = _page(endpoint, url)
+        yield from cast("list[Mapping[str, Any]]", body["Items"])
+        url = str(body.get("NextPageLink") or "")
+        if not url:
+            return
+        if urlsplit(url).hostname != urlsplit(endpoint).hostname:
+            raise _failed("the next page is on another host")
+    raise _failed(f"the list has more than {_MOST_PAGES} pages")
+
+
+def _page(endpoint: str, url: str) -> Mapping[str, Any]:
+    local: dict[str, Any] = (
+        {"use_env_settings": False} if urlsplit(endpoint).hostname in _LOOPBACK else {}
+    )
+    chain: list[Any] = [
+        policies.UserAgentPolicy("runner"),
+        policies.RetryPolicy(retry_total=3, retry_connect=1, retry_backoff_factor=0.2),
+    ]
+    client: PipelineClient[Any, Any] = PipelineClient(
+        endpoint, policies=chain, connection_timeout=10, read_timeout=60, **local
+    )
+    try:
+        with client:
+            response = client.send_request(HttpRequest("GET", url))
+            if response.status_code != 200:
+                raise _failed(f"HTTP {response.status_code}")
+            body: Any = response.json()
+    except AzureError as err:
+        raise _failed(str(err.message or err).splitlines()[0]) from err
+    except ValueError as err:
+        raise _failed("the answer is no JSON") from err
+    if not isinstance(body, dict) or not isinstance(
+        cast("dict[str, Any]", body).get("Items"), list
+    ):
+        raise _failed("the answer has no Items")
+    return cast("dict[str, Any]", body)
+
+
+def _key(item: Mapping[str, Any], location: str, today: date) -> PriceKey | None:
+    """What the item is a price of; None where it is none of Linux on a node of ours by the hour."""
+    size = str(item.get("armSkuName") or "")
+    product, sku = str(item.get("productName") or ""), str(item.get("skuName") or "")
+    other = "Windows" in product or "Cloud" in product or sku.endswith(" Low Priority")
+    hourly = item.get("unitOfMeasure") == "1 Hour" and item.get("type") == "Consumption"
+    here = str(item.get("armRegionName") or "").lower() == location.lower()
+    dollars = item.get("currencyCode", "USD") == "USD"
+    begun = str(item.get("effectiveStartDate") or "")[:10] <= today.isoformat()
+    if other or not (hourly and here and dollars and begun) or find_machine(size) is None:
+        return None
+    return PriceKey(size.lower(), location.lower(), sku.endswith(" Spot"))
+
+
+def _failed(why: str) -> RunnerError:
+    return RunnerError(
+        "R-PRICES-FETCH",
+        "the Azure Retail Prices API gave no prices",
+        why=why,
+        fix="try again later; without --refresh the prices on this machine are shown",
+        exit_code=ExitCode.PREFLIGHT,
+    )

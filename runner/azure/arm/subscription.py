@@ -1,0 +1,260 @@
+"""What a subscription has and allows, asked of Resource Manager: one function per need.
+
+Shapes: github.com/Azure/azure-rest-api-specs, the examples of the API version named at each path
+(read 2026-11-21).
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date
+from typing import Any
+
+from runner.azure.arm.client import ArmClient
+from runner.core.pricing.machines import family_key
+
+_BATCH = "2025-06-01"
+_STORAGE = "2023-05-01"
+_RESOURCES = "2021-04-01"
+_SUBSCRIPTIONS = "2022-12-01"
+_SKUS = "2021-07-01"
+_COMPUTE = "2024-07-01"
+_GALLERIES = "2023-07-03"
+_AUTHORIZATION = "2022-04-01"
+
+
+@dataclass(frozen=True, slots=True)
+class Subscription:
+    """A subscription; `state` is `Enabled` where it can be used."""
+
+    id: str
+    name: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchAccountInfo:
+    """A Batch account and its quotas, in cores.
+
+    `family_quotas` is None where the account does not enforce a quota per family; its keys are as
+    `machines.family_key` makes them. With allocation mode UserSubscription none of them count.
+    """
+
+    id: str
+    location: str
+    allocation_mode: str
+    dedicated_quota: int | None
+    spot_quota: int | None
+    pool_quota: int | None
+    family_quotas: Mapping[str, int] | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSize:
+    """A VM size that Batch offers in a region; `end_of_life` is when it stops to."""
+
+    name: str
+    family: str
+    end_of_life: date | None
+    spot_capable: bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class NameAnswer:
+    """Whether a name can be taken; `reason` is the code, such as `AlreadyExists`."""
+
+    available: bool
+    reason: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Permission:
+    """One grant: patterns of actions, and what is taken out of them."""
+
+    actions: tuple[str, ...]
+    not_actions: tuple[str, ...]
+
+
+def load_subscription(management: ArmClient) -> Subscription:
+    """The subscription itself. Raises R-AZURE-SUBSCRIPTION where it cannot be seen."""
+    body = management.get(management.scope, _SUBSCRIPTIONS)
+    return Subscription(
+        id=str(body["subscriptionId"]),
+        name=str(body.get("displayName", "")),
+        state=str(body.get("state", "")),
+    )
+
+
+def load_provider_state(management: ArmClient, namespace: str) -> str:
+    """`Registered`, `NotRegistered`, `Registering` or `Unregistering`."""
+    body = management.get(f"{management.scope}/providers/{namespace}", _RESOURCES)
+    return str(body.get("registrationState", "NotRegistered"))
+
+
+def load_permissions(management: ArmClient) -> tuple[Permission, ...]:
+    """What the signed-in identity may do in the subscription."""
+    path = f"{management.scope}/providers/Microsoft.Authorization/permissions"
+    return tuple(
+        Permission(tuple(item.get("actions") or ()), tuple(item.get("notActions") or ()))
+        for item in management.pages(path, _AUTHORIZATION)
+    )
+
+
+def is_allowed(permissions: Iterable[Permission], action: str) -> bool:
+    """Whether any grant covers the action; patterns and actions are compared without case."""
+    return any(
+        _matches(grant.actions, action) and not _matches(grant.not_actions, action)
+        for grant in permissions
+    )
+
+
+def load_account_limit(management: ArmClient, location: str) -> int:
+    """How many Batch accounts the subscription may have in the region."""
+    path = f"{management.scope}/providers/Microsoft.Batch/locations/{location}/quotas"
+    return int(management.get(path, _BATCH)["accountQuota"])
+
+
+def list_batch_accounts(management: ArmClient) -> tuple[BatchAccountInfo, ...]:
+    """All Batch accounts of the subscription."""
+    path = f"{management.scope}/providers/Microsoft.Batch/batchAccounts"
+    return tuple(_account(item) for item in management.pages(path, _BATCH))
+
+
+def find_batch_account(management: ArmClient, group: str, name: str) -> BatchAccountInfo | None:
+    """One Batch account, or None where it was not made yet."""
+    path = _in_group(management, group, f"Microsoft.Batch/batchAccounts/{name}")
+    body = management.find(path, _BATCH)
+    return None if body is None else _account(body)
+
+
+def load_batch_sizes(management: ArmClient, location: str) -> Mapping[str, BatchSize]:
+    """The sizes that Batch offers in the region, by name in lower case."""
+    path = f"{management.scope}/providers/Microsoft.Batch/locations/{location}/virtualMachineSkus"
+    sizes = (_batch_size(item) for item in management.pages(path, _BATCH))
+    return {size.name.lower(): size for size in sizes}
+
+
+def load_restrictions(management: ArmClient, location: str) -> Mapping[str, str]:
+    """Why sizes cannot be had in the region by this subscription, by name in lower case.
+
+    A size without restriction stands there with an empty text; one that the region lacks does not
+    stand there. Restrictions to single zones do not count: Batch chooses the zone.
+    """
+    path = f"{management.scope}/providers/Microsoft.Compute/skus"
+    found = management.pages(path, _SKUS, **{"$filter": f"location eq '{location}'"})
+    return {
+        str(item["name"]).lower(): _restriction(item.get("restrictions") or ())
+        for item in found
+        if item.get("resourceType") == "virtualMachines"
+    }
+
+
+def load_free_cores(management: ArmClient, location: str, family: str) -> int | None:
+    """Cores of a VM family that the subscription itself may still use; None where none is listed.
+
+    https://learn.microsoft.com/rest/api/compute/usage/list (2024-07-01, read 2026-11-21)
+    """
+    path = f"{management.scope}/providers/Microsoft.Compute/locations/{location}/usages"
+    for item in management.pages(path, _COMPUTE):
+        name: Mapping[str, Any] = item.get("name") or {}
+        if family_key(str(name.get("value", ""))) == family_key(family):
+            return int(item["limit"]) - int(item["currentValue"])
+    return None
+
+
+def check_storage_name(management: ArmClient, name: str) -> NameAnswer:
+    """Whether a storage account of that name can be made; names are unique in all of Azure."""
+    path = f"{management.scope}/providers/Microsoft.Storage/checkNameAvailability"
+    return _name_answer(management, path, _STORAGE, name, "Microsoft.Storage/storageAccounts")
+
+
+def check_batch_name(management: ArmClient, location: str, name: str) -> NameAnswer:
+    """Whether a Batch account of that name can be made; names are unique in a region."""
+    base = f"{management.scope}/providers/Microsoft.Batch/locations/{location}"
+    path = f"{base}/checkNameAvailability"
+    return _name_answer(management, path, _BATCH, name, "Microsoft.Batch/batchAccounts")
+
+
+def list_marketplace_versions(
+    management: ArmClient, location: str, publisher: str, offer: str, sku: str
+) -> tuple[str, ...]:
+    """The versions of a marketplace image in a region; empty where there is no such image."""
+    place = f"{management.scope}/providers/Microsoft.Compute/locations/{location}"
+    image = f"publishers/{publisher}/artifacttypes/vmimage/offers/{offer}/skus/{sku}/versions"
+    body = management.find(f"{place}/{image}", _COMPUTE) or {}
+    return tuple(str(item["name"]) for item in body.get("value") or ())
+
+
+def list_gallery_versions(
+    management: ArmClient, group: str, gallery: str, definition: str
+) -> tuple[str, ...]:
+    """The versions of an image in the stack's gallery that nodes can boot from."""
+    image = f"Microsoft.Compute/galleries/{gallery}/images/{definition}"
+    path = _in_group(management, group, image)
+    if management.find(path, _GALLERIES) is None:
+        return ()
+    versions = management.pages(f"{path}/versions", _GALLERIES)
+    return tuple(
+        str(item["name"])
+        for item in versions
+        if item.get("properties", {}).get("provisioningState", "Succeeded") == "Succeeded"
+    )
+
+
+def _in_group(management: ArmClient, group: str, resource: str) -> str:
+    return f"{management.scope}/resourceGroups/{group}/providers/{resource}"
+
+
+def _account(body: Mapping[str, Any]) -> BatchAccountInfo:
+    properties: Mapping[str, Any] = body.get("properties") or {}
+    families: Iterable[Mapping[str, Any]] = properties.get("dedicatedCoreQuotaPerVMFamily") or ()
+    enforced = properties.get("dedicatedCoreQuotaPerVMFamilyEnforced", False)
+    quotas = {family_key(str(each["name"])): int(each["coreQuota"]) for each in families}
+    return BatchAccountInfo(
+        id=str(body["id"]),
+        location=str(body.get("location", "")),
+        allocation_mode=str(properties.get("poolAllocationMode", "BatchService")),
+        dedicated_quota=_number(properties.get("dedicatedCoreQuota")),
+        spot_quota=_number(properties.get("lowPriorityCoreQuota")),
+        pool_quota=_number(properties.get("poolQuota")),
+        family_quotas=quotas if enforced else None,
+    )
+
+
+def _number(value: Any) -> int | None:
+    return None if value is None else int(value)
+
+
+def _batch_size(item: Mapping[str, Any]) -> BatchSize:
+    capabilities = {str(each["name"]): each["value"] for each in item.get("capabilities") or ()}
+    spot = capabilities.get("LowPriorityCapable")
+    end = item.get("batchSupportEndOfLife")
+    return BatchSize(
+        name=str(item["name"]),
+        family=str(item.get("familyName") or ""),
+        end_of_life=None if not end else date.fromisoformat(str(end)[:10]),
+        spot_capable=None if spot is None else str(spot) == "True",
+    )
+
+
+def _restriction(restrictions: Iterable[Mapping[str, Any]]) -> str:
+    reasons = {str(each.get("reasonCode")) for each in restrictions if each.get("type") != "Zone"}
+    return ", ".join(sorted(reasons))
+
+
+def _name_answer(
+    management: ArmClient, path: str, version: str, name: str, kind: str
+) -> NameAnswer:
+    body = management.send("POST", path, version, content={"name": name, "type": kind}).body
+    return NameAnswer(
+        available=bool(body.get("nameAvailable")),
+        reason=str(body.get("reason") or ""),
+        message=str(body.get("message") or ""),
+    )
+
+
+def _matches(patterns: Iterable[str], action: str) -> bool:
+    return any(fnmatch.fnmatchcase(action.lower(), pattern.lower()) for pattern in patterns)

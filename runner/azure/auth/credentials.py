@@ -1,0 +1,384 @@
+"""Sign in to a target: credentials, client options and the SDK clients of one connection.
+
+The only module that knows the local services from Azure. Each SDK is imported with its
+first client.
+"""
+
+# ruff: noqa: PLC0415  each SDK takes 0.4 to 0.8 s to import: only what a command signs in to is loaded
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Iterable
+from datetime import UTC, datetime, timedelta
+from functools import cached_property
+from threading import Lock
+from typing import TYPE_CHECKING, Any, cast
+from urllib.parse import quote
+
+from runner.azure.auth.stack import load_outputs
+from runner.contract import StackOutputs
+from runner.core.home import HomePaths
+from runner.core.settings import Settings
+from runner.core.stored_paths import SHARE
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from azure.batch import BatchClient
+    from azure.batch.models import ResourceFile
+    from azure.core.credentials import AccessToken, TokenCredential
+    from azure.storage.blob import BlobServiceClient
+    from azure.storage.fileshare import ShareClient, ShareServiceClient
+
+    from runner.azure.storage.blob_requests import BlobRequests
+    from runner.azure.storage.stores import FileStore
+
+
+STORAGE_SCOPE = "https://storage.azure.com/.default"
+_LEFT_S = 300  # azure-core's clients ask for another token from here on
+
+
+def default_credential() -> TokenCredential:
+    """`az login`, a managed identity, or the AZURE_ variables; nothing is sent yet."""
+    import logging
+
+    from azure.identity import DefaultAzureCredential
+
+    # It warns with fifteen lines of its own where nobody is signed in; we say it in three.
+    logging.getLogger("azure.identity").setLevel(logging.ERROR)
+    return CachedTokens(DefaultAzureCredential())
+
+
+class CachedTokens:
+    """A credential that asks another one only when it has to, and from one thread at a time.
+
+    DefaultAzureCredential starts `az` for each token (azure-identity's AzureCliCredential keeps
+    none): about a second for each client, and one for each thread of a client that has none yet.
+    """
+
+    def __init__(self, credential: TokenCredential) -> None:
+        self._credential = credential
+        self._lock = Lock()
+        self._kept: dict[object, AccessToken] = {}
+
+    def get_token(self, *scopes: str, claims: str | None = None, **options: Any) -> AccessToken:
+        """See `TokenCredential.get_token`; with `claims` the service has refused what is kept."""
+        key = (scopes, *sorted(options.items()))
+        with self._lock:
+            token = self._kept.get(key)
+            if claims is not None or token is None or token.expires_on - time.time() < _LEFT_S:
+                token = self._credential.get_token(*scopes, claims=claims, **options)
+                self._kept[key] = token
+            return token
+
+
+# Files and blocks of files travel side by side (flows/data_stores.py, blob_store.py).
+_MAX_CONNECTIONS = 32
+_READ_BYTES = 1024 * 1024
+_COMMON: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
+_BLOB_RETRIES: dict[str, Any] = {"retry_total": 6, "retry_connect": 1, "retry_status": 5}
+
+
+def batch_options() -> dict[str, Any]:
+    """Keyword arguments for `BatchClient`: a refused connection is reported after about 0.4 s."""
+    return {**_COMMON, "retry_total": 5, "retry_connect": 2, "retry_backoff_factor": 0.2}
+
+
+def blob_options() -> dict[str, Any]:
+    """Keyword arguments for `BlobServiceClient`: a refused connection takes about 1 s.
+
+    The backoff is `initial_backoff + increment_base ** n` seconds: 1 s between any two tries.
+    """
+    return {
+        **_COMMON,
+        "initial_backoff": 0,
+        "increment_base": 1,
+        "random_jitter_range": 0.2,
+        **_BLOB_RETRIES,
+    }
+
+
+def retry_options() -> dict[str, Any]:
+    """Keyword arguments for azure-core's `RetryPolicy`: as patient as `blob_options`."""
+    return {**_BLOB_RETRIES, "retry_mode": "fixed", "retry_backoff_factor": 1}
+
+
+def storage_transport(**options: Any) -> Any:
+    """A transport that keeps a connection for everything that travels at once.
+
+    The SDK's keeps ten: what the eleventh thread opened is closed after every request. And it reads
+    bodies in pieces of 4 KiB, for each of which threads wait for one another.
+    """
+    from azure.core.pipeline.transport import RequestsTransport
+
+    # It warns of every body that breaks off, without saying of which; that is asked for again.
+    logging.getLogger("azure.core.pipeline.transport._requests_basic").setLevel(logging.ERROR)
+    transport = RequestsTransport(**_COMMON, connection_data_block_size=_READ_BYTES, **options)
+    transport.open()
+    for scheme in ("http://", "https://"):
+        transport.session.get_adapter(scheme).init_poolmanager(4, _MAX_CONNECTIONS)
+    return transport
+
+
+COPY_LIFETIME = timedelta(hours=1)
+_STORE_LIFETIME = timedelta(days=7)  # of an opened store; local services only
+# What a task may do. It deletes checkpoints beyond the last few; nothing of a model, ever.
+_NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
+
+
+class Connection:
+    """Signed-in clients of one target, made on first use; `outputs` describes the target.
+
+    `keys` are the account keys of the local services ("batch", "storage"); None means Azure, where
+    this machine signs in with DefaultAzureCredential and nodes with their managed identity.
+    """
+
+    def __init__(self, outputs: StackOutputs, keys: dict[str, str] | None) -> None:
+        self.outputs = outputs
+        self._keys = keys
+
+    def batch_client(self) -> BatchClient:
+        """The data-plane client of the Batch account."""
+        return self._batch
+
+    def blob_service(self) -> BlobServiceClient:
+        """The client of the storage account."""
+        return self._blob
+
+    def open_store(self, name: str) -> FileStore:
+        """The container `name`, or with SHARE the stack's file share. Raises RunnerError."""
+        if name != SHARE:
+            from runner.azure.storage.blob_store import BlobStore
+
+            return BlobStore(self.blob_service(), name, self._blob_requests(name))
+        from runner.azure.storage.share_store import ShareStore
+
+        return ShareStore(self.share_client())
+
+    def share_client(self) -> ShareClient:
+        """The client of the stack's file share. Raises RunnerError where there is none."""
+        return self._file.get_share_client(self._share_name())
+
+    def node_storage(self, lifetime: timedelta) -> dict[str, Any]:
+        """The RUNNER_STORAGE document of docs/run-format.md, a secret; SAS valid for `lifetime`."""
+        outputs = self.outputs
+        names = {
+            "runs": outputs.container_runs,
+            "data": outputs.container_data,
+            "models": outputs.container_models,
+        }
+        containers = {
+            name: {
+                "url": self._container_url(container),
+                "sas": self._container_sas(container, lifetime, _NODE_RIGHTS[name]),
+            }
+            for name, container in names.items()
+        }
+        identity = None if self._keys else self._identity(self.outputs.identity_client_id)
+        return {**containers, "identity_client_id": identity}
+
+    def read_access(self, containers: Iterable[str], lifetime: timedelta) -> dict[str, Any]:
+        """Further containers in the form of `node_storage`, by name and only to read."""
+        return {
+            name: {
+                "url": self._container_url(name),
+                "sas": self._container_sas(name, lifetime, "rl"),
+            }
+            for name in containers
+        }
+
+    def job_access(self) -> dict[str, Any]:
+        """What a task of a job needs beside its identity, to add tasks to that job.
+
+        Azure has retired the tokens of tasks; there the nodes' identity has a role, if the stack
+        says so. Raises RunnerError where it does not.
+        """
+        if self._keys is not None:
+            return {"authenticationTokenSettings": {"access": ["job"]}}
+        if not self.outputs.nodes_add_tasks:
+            raise RunnerError(
+                "R-STACK-NODES-ADD",
+                "the nodes of this stack may not add tasks",
+                why="at each firing, a node adds the tasks of the schedule to their job",
+                fix="set runner:nodes_add_tasks: true in the stack's file and run runner up",
+                exit_code=ExitCode.PREFLIGHT,
+            )
+        return {}
+
+    def resource_file(self, blob_name: str, file_path: str, lifetime: timedelta) -> ResourceFile:
+        """A blob of the `runs` container as a file in the task's working directory."""
+        from azure.batch.models import BatchNodeIdentityReference, ResourceFile
+
+        container = self.outputs.container_runs
+        url = f"{self._container_url(container)}/{blob_name}"
+        if self._keys is not None:
+            sas = self._blob_sas(container, blob_name, lifetime)
+            return ResourceFile(http_url=f"{url}?{sas}", file_path=file_path)
+        identity = self._identity(self.outputs.identity_resource_id)
+        return ResourceFile(
+            http_url=url,
+            file_path=file_path,
+            identity_reference=BatchNodeIdentityReference(resource_id=identity),
+        )
+
+    def copy_source(self, blob_name: str) -> tuple[str, str | None]:
+        """A blob of the `runs` container as the source of a copy: its URL, and a token for it."""
+        container = self.outputs.container_runs
+        url = f"{self._container_url(container)}/{quote(blob_name)}"
+        if self._token is not None:
+            return url, f"Bearer {self._token.get_token(STORAGE_SCOPE).token}"
+        return f"{url}?{self._blob_sas(container, blob_name, COPY_LIFETIME)}", None
+
+    @cached_property
+    def _batch(self) -> BatchClient:
+        from azure.batch import BatchClient
+
+        credential: Any = self._token
+        if self._keys is not None:
+            from azure.core.credentials import AzureNamedKeyCredential
+
+            name = self.outputs.batch_account
+            credential = AzureNamedKeyCredential(name, self._keys["batch"])
+        return BatchClient(
+            self.outputs.batch_endpoint, credential, **batch_options(), **self._direct
+        )
+
+    @cached_property
+    def _blob(self) -> BlobServiceClient:
+        from azure.storage.blob import BlobServiceClient
+
+        return BlobServiceClient(
+            self.outputs.blob_endpoint,
+            self._storage_credential,
+            transport=self._storage_transport,
+            **blob_options(),
+        )
+
+    @cached_property
+    def _storage_transport(self) -> Any:
+        return storage_transport(**self._direct)
+
+    def _blob_requests(self, container: str) -> BlobRequests:
+        from runner.azure.storage.blob_requests import BlobRequests
+        from runner.azure.storage.storage_sign_in import StorageSignIn
+
+        url = self._container_url(container)
+        if self._token is not None:
+            return BlobRequests(url, self._storage_transport, StorageSignIn(self._token))
+        sas = self._container_sas(container, _STORE_LIFETIME, "racw")
+        return BlobRequests(f"{url}?{sas}", self._storage_transport)
+
+    @cached_property
+    def _file(self) -> ShareServiceClient:
+        from azure.storage.fileshare import ShareServiceClient
+
+        # Without an intent Azure Files refuses tokens (REST docs, "Authorize with Microsoft Entra
+        # ID", read 2026-11-21).
+        intent: dict[str, Any] = {"token_intent": "backup"} if self._keys is None else {}
+        return ShareServiceClient(
+            self.outputs.file_endpoint or "",
+            self._storage_credential,
+            transport=self._storage_transport,
+            **intent,
+            **blob_options(),
+        )
+
+    @property
+    def _storage_credential(self) -> Any:
+        if self._keys is None:
+            return self._token
+        return {
+            "account_name": self.outputs.storage_account,
+            "account_key": self._keys["storage"],
+        }
+
+    def _share_name(self) -> str:
+        if self.outputs.file_share and self.outputs.file_endpoint:
+            return self.outputs.file_share
+        raise RunnerError(
+            "R-SHARE-NONE",
+            "this stack has no file share",
+            why="it is off by default: it is the one thing that keeps account keys on",
+            fix="set storage.file_share_gib in the stack's configuration and run runner up, "
+            "or use a container: data:PATH",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+    @cached_property
+    def _token(self) -> TokenCredential | None:
+        if self._keys is not None:
+            return None
+        return default_credential()
+
+    @property
+    def _direct(self) -> dict[str, Any]:
+        """Local services are on this machine: a proxy from the environment cannot reach them."""
+        return {} if self._keys is None else {"use_env_settings": False}
+
+    def _container_url(self, container: str) -> str:
+        return f"{self.outputs.blob_endpoint}/{container}"
+
+    def _container_sas(self, container: str, lifetime: timedelta, rights: str) -> str | None:
+        if self._keys is None:
+            return None
+        from azure.storage.blob import ContainerSasPermissions, generate_container_sas
+
+        return generate_container_sas(
+            self.outputs.storage_account,
+            container,
+            account_key=self._keys["storage"],
+            permission=ContainerSasPermissions.from_string(rights),
+            expiry=datetime.now(UTC) + lifetime,
+        )
+
+    def _blob_sas(self, container: str, blob_name: str, lifetime: timedelta) -> str:
+        from azure.storage.blob import BlobSasPermissions, generate_blob_sas
+
+        return generate_blob_sas(
+            self.outputs.storage_account,
+            container,
+            blob_name,
+            account_key=(self._keys or {})["storage"],
+            permission=BlobSasPermissions(read=True),
+            expiry=datetime.now(UTC) + lifetime,
+        )
+
+    def _identity(self, found: str | None) -> str:
+        if found:
+            return found
+        raise RunnerError(
+            "R-STACK-IDENTITY",
+            "the stack has no managed identity for its nodes",
+            why="nodes read code and write results with it; shared keys are off",
+            fix="deploy the stack again: pulumi up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+
+
+def connect(settings: Settings) -> Connection:
+    """Read the target's outputs and keys; nothing is sent yet."""
+    outputs = load_outputs(settings)
+    return Connection(outputs, _local_keys(settings) if settings.target == "local" else None)
+
+
+def _local_keys(settings: Settings) -> dict[str, str]:
+    path = HomePaths(settings.home).keys
+    try:
+        raw: object = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as err:
+        raise _no_keys(str(path), str(err)) from err
+    keys = cast("dict[str, object]", raw) if isinstance(raw, dict) else {}
+    if not all(isinstance(keys.get(name), str) for name in ("batch", "storage")):
+        raise _no_keys(str(path), "it has no keys 'batch' and 'storage'")
+    return {name: str(keys[name]) for name in ("batch", "storage")}
+
+
+def _no_keys(path: str, why: str) -> RunnerError:
+    return RunnerError(
+        "R-LOCAL-KEYS",
+        f"cannot read the keys of the local services from {path}",
+        why=why,
+        fix="runner local up, or start over with runner local reset",
+        exit_code=ExitCode.ACCESS,
+    )

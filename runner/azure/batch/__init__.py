@@ -1,0 +1,1 @@
+"""Azure Batch, data plane: jobs, tasks, pools, nodes and schedules. Start in `jobs`."""

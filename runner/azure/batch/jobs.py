@@ -1,0 +1,432 @@
+"""Jobs and their tasks: create, find, add in bulk, read the files of, and end them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING
+
+from azure.batch import models
+from azure.batch.models import BatchJob
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.translate import to_job, to_task_view, wire_text
+from runner.azure.faults import error_code, service_errors
+from runner.core.states import TaskView
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from azure.batch import BatchClient
+
+    from runner.azure.auth.credentials import Connection
+
+
+CHUNK = 100  # the service refuses more in one request
+_THREADS = 4
+_ROUNDS = 4  # how often a task that met a server error is sent
+_PAUSE_S = 0.5
+_TOO_LARGE = ("RequestBodyTooLarge", "RequestEntityTooLarge")
+
+Task = models.BatchTaskCreateOptions
+
+
+@dataclass(slots=True)
+class AddedTasks:
+    """What became of the tasks, by id; `refused` holds (id, code)."""
+
+    added: list[str] = field(default_factory=list[str])
+    existed: list[str] = field(default_factory=list[str])
+    refused: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    _again: list[str] = field(default_factory=list[str])
+
+    def merge(self, other: AddedTasks) -> None:
+        """Take over what another chunk found."""
+        self.added += other.added
+        self.existed += other.existed
+        self.refused += other.refused
+        self._again += other._again
+
+    def take_again(self) -> set[str]:
+        """Ids that met a server error, handed out once."""
+        ids, self._again = set(self._again), []
+        return ids
+
+    def record(self, result: models.BatchTaskCreateResult) -> None:
+        """One line of the service's answer."""
+        code = (result.error.code if result.error else None) or ""
+        status = wire_text(result.status)
+        if status == "success":
+            self.added.append(result.task_id)
+        elif status == "servererror":
+            self._again.append(result.task_id)
+        elif code == "TaskExists":
+            self.existed.append(result.task_id)
+        else:
+            self.refused.append((result.task_id, code or status))
+
+
+def add_tasks(client: BatchClient, job_id: str, tasks: Sequence[Task]) -> AddedTasks:
+    """Add every task. Raises RunnerError naming the refused ones after the others were added."""
+    outcome = AddedTasks()
+    pending = list(tasks)
+    for attempt in range(_ROUNDS):
+        if attempt:
+            time.sleep(_PAUSE_S * 2 ** (attempt - 1))
+        _send_all(client, job_id, pending, outcome)
+        again = outcome.take_again()
+        if not again:
+            break
+        pending = [task for task in pending if task.id in again]
+    else:
+        outcome.refused += [(task.id, "ServerError") for task in pending]
+    if outcome.refused:
+        raise _refused(job_id, outcome)
+    return outcome
+
+
+def _send_all(client: BatchClient, job_id: str, tasks: list[Task], outcome: AddedTasks) -> None:
+    chunks = [tasks[start : start + CHUNK] for start in range(0, len(tasks), CHUNK)]
+    if len(chunks) == 1:
+        outcome.merge(_send(client, job_id, chunks[0]))
+        return
+    with ThreadPoolExecutor(max_workers=_THREADS) as pool:
+        for found in pool.map(partial(_send, client, job_id), chunks):
+            outcome.merge(found)
+
+
+def _send(client: BatchClient, job_id: str, chunk: list[Task]) -> AddedTasks:
+    outcome = AddedTasks()
+    with service_errors(f"adding {len(chunk)} tasks to {job_id}"):
+        try:
+            answer = client.create_task_collection(job_id, models.BatchTaskGroup(task_values=chunk))
+        except HttpResponseError as err:
+            if error_code(err) not in _TOO_LARGE or len(chunk) == 1:
+                raise
+            half = len(chunk) // 2
+            outcome.merge(_send(client, job_id, chunk[:half]))
+            outcome.merge(_send(client, job_id, chunk[half:]))
+            return outcome
+    for result in answer.result_values or ():
+        outcome.record(result)
+    return outcome
+
+
+def _refused(job_id: str, outcome: AddedTasks) -> RunnerError:
+    task_id, code = outcome.refused[0]
+    return RunnerError(
+        "R-TASKS-REFUSED",
+        f"{len(outcome.refused)} tasks of {job_id} were refused",
+        why=f"{task_id}: {code}; {len(outcome.added)} others were added",
+        fix="correct them and submit again: tasks that exist are left as they are",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+__all__ = [
+    "JOB_CLOSED_CODES",
+    "add_task",
+    "add_tasks",
+    "close_when_done",
+    "count_nodes",
+    "delete_job",
+    "ensure_job",
+    "find_open_job",
+    "get_task",
+    "is_disabled",
+    "list_tasks",
+    "read_task_file",
+    "takes_dependent_tasks",
+    "terminate_task",
+]
+
+_CLOSED = frozenset({"terminating", "completed", "deleting"})
+_PAUSED = frozenset({"disabling", "disabled"})
+_LAST_SUFFIX = 99
+_JOB_PARTS = ["id", "state", "poolInfo", "usesTaskDependencies"]
+JOB_CLOSED_CODES = frozenset(
+    {"JobCompleted", "JobBeingTerminated", "JobBeingDeleted", "JobNotFound"}
+)
+
+
+def ensure_job(
+    connection: Connection,
+    job_id: str,
+    pool_id: str,
+    priority: int = 0,
+    max_parallel: int | None = None,
+) -> str:
+    """An open job on the pool: `job_id`, or `<job_id>-2`, ... where that one is closed.
+
+    So it is too where the job cannot hold tasks that depend on tasks, or is on another pool. The
+    pool must be there: the service takes a job without it, whose tasks then wait for ever.
+    """
+    with service_errors(f"looking for pool {pool_id}"):
+        connection.batch_client().get_pool(pool_id, select=["id"])
+    for candidate in _names(job_id):
+        if _open_job(connection, to_job(candidate, pool_id, priority, max_parallel)):
+            return candidate
+    raise _all_closed(job_id)
+
+
+def find_open_job(connection: Connection, job_id: str, pool_id: str) -> str:
+    """The job that `ensure_job` would give, or would make. Raises as that does; makes nothing."""
+    client = connection.batch_client()
+    with service_errors(f"looking for pool {pool_id}"):
+        client.get_pool(pool_id, select=["id"])
+    for candidate in _names(job_id):
+        with service_errors(f"looking at job {candidate}"):
+            try:
+                job = client.get_job(candidate, select=_JOB_PARTS)
+            except ResourceNotFoundError:
+                return candidate
+        if _takes_tasks(job, pool_id):
+            return candidate
+    raise _all_closed(job_id)
+
+
+def _names(job_id: str) -> Iterator[str]:
+    yield job_id
+    yield from (f"{job_id}-{number}" for number in range(2, _LAST_SUFFIX + 1))
+
+
+def _all_closed(job_id: str) -> RunnerError:
+    return RunnerError(
+        "R-JOB-CLOSED",
+        f"{_LAST_SUFFIX} jobs named {job_id} are closed",
+        fix="choose another name with --experiment, or delete the old jobs",
+        exit_code=ExitCode.CAPACITY,
+    )
+
+
+def _open_job(connection: Connection, wanted: models.BatchJobCreateOptions) -> bool:
+    client = connection.batch_client()
+    job_id, pool_id = wanted.id, str(wanted.pool_info.pool_id)
+    with service_errors(f"creating job {job_id}"):
+        try:
+            client.create_job(wanted)
+            return True
+        except HttpResponseError as err:
+            if error_code(err) == "JobBeingDeleted":
+                return False
+            if error_code(err) != "JobExists":
+                raise
+        try:
+            job = client.get_job(job_id, select=_JOB_PARTS)
+        except ResourceNotFoundError:
+            return False  # deleted in between
+    return _takes_tasks(job, pool_id)
+
+
+def _takes_tasks(job: models.BatchJob, pool_id: str) -> bool:
+    state = wire_text(job.state)
+    if state in _PAUSED:
+        raise RunnerError(
+            "R-JOB-DISABLED",
+            f"job {job.id} is {state}: its tasks would wait for ever",
+            fix=f"az batch job enable --job-id {job.id}, or --experiment with another name",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    same_pool = str(job.pool_info.pool_id if job.pool_info else "").lower() == pool_id.lower()
+    return state not in _CLOSED and same_pool and bool(job.uses_task_dependencies)
+
+
+def is_disabled(connection: Connection, job_id: str) -> bool:
+    """Whether somebody has disabled the job, so that none of its tasks starts."""
+    with service_errors(f"looking at job {job_id}"):
+        try:
+            job = connection.batch_client().get_job(job_id, select=["id", "state"])
+        except ResourceNotFoundError:
+            return False
+    return wire_text(job.state) in _PAUSED
+
+
+def close_when_done(connection: Connection, job_id: str) -> bool:
+    """Let a job complete with its last task, since open ones count in the account's quota.
+
+    False where it had ended, or is gone.
+    """
+    done = models.BatchJobUpdateOptions(
+        all_tasks_complete_mode=models.BatchAllTasksCompleteMode.TERMINATE_JOB
+    )
+    with service_errors(f"closing job {job_id}"):
+        try:
+            connection.batch_client().update_job(job_id, done)
+        except HttpResponseError as err:
+            if error_code(err) not in JOB_CLOSED_CODES:
+                raise
+            return False
+        return True
+
+
+def delete_job(connection: Connection, job_id: str) -> None:
+    """Begin to delete a job with its tasks; nothing happens where there is none."""
+    with service_errors(f"deleting job {job_id}"), suppress(ResourceNotFoundError):
+        connection.batch_client().begin_delete_job(job_id, polling_interval=1)
+
+
+def takes_dependent_tasks(connection: Connection, job_id: str) -> bool:
+    """Whether a job is open and says that its tasks may depend on one another."""
+    with service_errors(f"looking at job {job_id}"):
+        try:
+            job = connection.batch_client().get_job(job_id, select=_JOB_PARTS)
+        except ResourceNotFoundError:
+            return False
+    return wire_text(job.state) not in _CLOSED and bool(job.uses_task_dependencies)
+
+
+def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOptions) -> bool:
+    """Add one task; False where a task of that id is there already."""
+    with service_errors(f"adding task {task.id}"):
+        try:
+            connection.batch_client().create_task(job_id, task)
+        except HttpResponseError as err:
+            if error_code(err) == "TaskExists":
+                return False
+            raise
+        return True
+
+
+def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | None:
+    """What the service says of a task, or None where it, or its job, is gone."""
+    select = ["id", "state", "executionInfo", "nodeInfo"]
+    with service_errors(f"looking at task {task_id}"):
+        try:
+            return to_task_view(connection.batch_client().get_task(job_id, task_id, select=select))
+        except ResourceNotFoundError:
+            return None
+
+
+def list_tasks(connection: Connection, job_id: str) -> dict[str, TaskView]:
+    """What the service says of all tasks of a job, by id; nothing where the job is gone."""
+    select = ["id", "state", "executionInfo", "nodeInfo"]
+    with service_errors(f"looking at the tasks of job {job_id}"):
+        try:
+            tasks = connection.batch_client().list_tasks(job_id, select=select)
+            return {str(task.id): to_task_view(task) for task in tasks}
+        except ResourceNotFoundError:
+            return {}
+
+
+def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
+    """End a task; False where it had ended, or is gone."""
+    with service_errors(f"terminating task {task_id}"):
+        try:
+            connection.batch_client().terminate_task(job_id, task_id)
+        except ResourceNotFoundError:
+            return False
+        except HttpResponseError as err:
+            if error_code(err) in ("TaskCompleted", *JOB_CLOSED_CODES):
+                return False
+            raise
+        return True
+
+
+def read_task_file(connection: Connection, job_id: str, task_id: str, path: str) -> bytes | None:
+    """A file at the top of a task's directory, or None where it, the task or the node is gone.
+
+    Listed first: the SDK cannot read the error body of a streamed download, and logs a trace.
+    """
+    client = connection.batch_client()
+    with service_errors(f"reading {path} of task {task_id}"):
+        try:
+            if path not in {file.name for file in client.list_task_files(job_id, task_id)}:
+                return None
+            return b"".join(client.download_task_file(job_id, task_id, path))
+        except HttpResponseError as err:
+            # 404 no such task, 409 the node or its files are gone (TaskFilesUnavailable)
+            if err.status_code in {404, 409}:
+                return None
+            raise
+
+
+def count_nodes(connection: Connection, pool_id: str) -> dict[str, int]:
+    """How many nodes of a pool are in which state, as the wire names the states.
+
+    Empty while the pool is gone: where it is replaced, its tasks wait for the new one.
+    """
+    counts: dict[str, int] = {}
+    with service_errors(f"looking at the nodes of pool {pool_id}"):
+        try:
+            for node in connection.batch_client().list_nodes(pool_id, select=["id", "state"]):
+                state = wire_text(node.state)
+                counts[state] = counts.get(state, 0) + 1
+        except HttpResponseError as err:
+            if error_code(err) not in {"PoolNotFound", "PoolBeingDeleted"}:
+                raise
+            return {}
+    return counts
+
+
+# 404 no such task or file, 409 the node or its files are gone (TaskFilesUnavailable), 416 beyond it
+_GONE = frozenset({404, 409, 416})
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTaskFile:
+    """A file below a task's directory; `path` is relative to it, with slashes."""
+
+    path: str
+    size_bytes: int
+
+
+def list_task_files(
+    connection: Connection, job_id: str, task_id: str, folder: str
+) -> tuple[NodeTaskFile, ...]:
+    """All files below a folder of a task; none where the task has no node, or it is gone."""
+    only = folder.replace("'", "''")
+    with service_errors(f"listing the files of task {task_id}"):
+        try:
+            found = connection.batch_client().list_task_files(
+                job_id, task_id, recursive=True, filter=f"startswith(name, '{only}/')"
+            )
+            return tuple(
+                NodeTaskFile(str(file.name).replace("\\", "/"), file.properties.content_length)
+                for file in found
+                if file.properties is not None and not file.is_directory
+            )
+        except HttpResponseError as err:
+            if err.status_code in _GONE:
+                return ()
+            raise
+
+
+def read_task_range(
+    connection: Connection, job_id: str, task_id: str, path: str, begin: int, end: int
+) -> bytes:
+    """The bytes of a task's file from `begin` to before `end`; empty where they are gone."""
+    if end <= begin:
+        return b""
+    with service_errors(f"reading {path} of task {task_id}"):
+        try:
+            pieces = connection.batch_client().download_task_file(
+                job_id, task_id, path, ocp_range=f"bytes={begin}-{end - 1}"
+            )
+            return b"".join(pieces)
+        except HttpResponseError as err:
+            if err.status_code in _GONE:
+                return b""
+            raise
+
+
+def unfinished_tasks(connection: Connection, limit: int) -> list[tuple[str, str]]:
+    """Job and task id of up to `limit` tasks that wait or run, in any job that is not completed."""
+    client = connection.batch_client()
+    found: list[tuple[str, str]] = []
+    with service_errors("looking for runs that are still active"):
+        jobs: list[BatchJob] = list(client.list_jobs(filter="state ne 'completed'", select=["id"]))
+        for job in jobs:
+            try:
+                for task in client.list_tasks(
+                    str(job.id), filter="state ne 'completed'", select=["id"]
+                ):
+                    found.append((str(job.id), str(task.id)))
+                    if len(found) == limit:
+                        return found
+            except ResourceNotFoundError:
+                continue  # deleted meanwhile
+    return found

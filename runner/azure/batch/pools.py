@@ -1,0 +1,419 @@
+"""Pools and their nodes: create the local ones, list, describe and resize all of them."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Any
+
+from azure.batch import BatchClient, models
+from azure.batch.models import (
+    AzureFileShareConfiguration,
+    BatchContainerConfiguration,
+    BatchPool,
+    BatchPoolCreateOptions,
+    BatchPoolResizeOptions,
+    BatchPoolUpdateOptions,
+    BatchStartTask,
+    BatchSupportedImage,
+    BatchVmImageReference,
+    EnvironmentSetting,
+    MountConfiguration,
+    VirtualMachineConfiguration,
+)
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.translate import wire_text
+from runner.azure.faults import service_errors
+from runner.core.units import format_duration
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+
+
+_GONE_WITHIN_S = 60.0
+_POLL_S = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ShareMount:
+    """A file share that nodes mount at `path` below AZ_BATCH_NODE_MOUNTS_DIR; `key` is a secret."""
+
+    account: str
+    url: str
+    path: str
+    key: str = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSpec:
+    """What a pool should be. `start_command` prepares each node."""
+
+    id: str
+    vm_size: str
+    spot_nodes: int
+    slots_per_node: int
+    start_command: str
+    start_env: tuple[tuple[str, str], ...] = ()
+    share: ShareMount | None = None
+    containers: bool = False  # every task names an image
+    inter_node: bool = False  # nodes reach one another: a task may span several
+
+
+def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
+    """Create the pool, or bring it to `spec`; returns `created`, `resized`, `recreated` or `kept`.
+
+    A pool with other slots or mounts is deleted and created again, because the service cannot
+    change them while there are nodes; its running tasks go back to the queue.
+    """
+    with service_errors(f"making pool {spec.id!r}"):
+        return _ensure(connection.batch_client(), spec)
+
+
+def list_supported_images(
+    connection: Connection,
+) -> Mapping[tuple[str, str, str, str], date | None]:
+    """End of life of each image that the account takes: publisher, offer, sku and node agent.
+
+    All in lower case; None where no end is announced.
+    """
+    with service_errors("listing the supported images"):
+        return {
+            _image_key(found): found.batch_support_end_of_life.date()
+            if found.batch_support_end_of_life
+            else None
+            for found in connection.batch_client().list_supported_images()
+        }
+
+
+def _image_key(found: BatchSupportedImage) -> tuple[str, str, str, str]:
+    image = found.image_reference
+    words = (image.publisher, image.offer, image.sku, found.node_agent_sku_id)
+    publisher, offer, sku, agent = (str(word or "").lower() for word in words)
+    return publisher, offer, sku, agent
+
+
+def _ensure(client: BatchClient, spec: PoolSpec) -> str:
+    pool = _get(client, spec.id)
+    if pool is not None and _same_nodes(pool, spec):
+        return _adjust(client, pool, spec)
+    if pool is not None:
+        client.begin_delete_pool(spec.id, polling_interval=1)
+        _wait_gone(client, spec.id)
+    _create(client, spec)
+    return "created" if pool is None else "recreated"
+
+
+def _get(client: BatchClient, pool_id: str) -> BatchPool | None:
+    try:
+        return client.get_pool(pool_id)
+    except ResourceNotFoundError:
+        return None
+
+
+def _adjust(client: BatchClient, pool: BatchPool, spec: PoolSpec) -> str:
+    if not _same_start(pool, spec):
+        # Nodes that run keep what they have; those that boot from now on use the new one.
+        client.update_pool(spec.id, BatchPoolUpdateOptions(start_task=_start_task(spec)))
+    if pool.target_low_priority_nodes == spec.spot_nodes:
+        return "kept"
+    if pool.allocation_state == "resizing":
+        client.begin_stop_pool_resize(spec.id, polling_interval=1).wait(_GONE_WITHIN_S)
+    client.begin_resize_pool(
+        spec.id,
+        BatchPoolResizeOptions(target_dedicated_nodes=0, target_low_priority_nodes=spec.spot_nodes),
+        polling_interval=1,
+    )
+    return "resized"
+
+
+def _same_nodes(pool: BatchPool, spec: PoolSpec) -> bool:
+    """Whether nodes are made alike; the service does not tell the key of a mount."""
+    shares = [mount.azure_file_share_configuration for mount in pool.mount_configuration or ()]
+    mounted = [(share.azure_file_url, share.relative_mount_path) for share in shares if share]
+    wanted = [(spec.share.url, spec.share.path)] if spec.share else []
+    inter_node = bool(pool.enable_inter_node_communication)
+    same = (pool.task_slots_per_node, inter_node) == (spec.slots_per_node, spec.inter_node)
+    return same and mounted == wanted
+
+
+def _same_start(pool: BatchPool, spec: PoolSpec) -> bool:
+    start = pool.start_task
+    if start is None or start.command_line != spec.start_command:
+        return False
+    settings = tuple((item.name, item.value) for item in start.environment_settings or ())
+    return settings == spec.start_env
+
+
+def _create(client: BatchClient, spec: PoolSpec) -> None:
+    image = BatchVmImageReference(
+        publisher="canonical", offer="ubuntu-24_04-lts", sku="server", version="latest"
+    )
+    containers = BatchContainerConfiguration(type="dockerCompatible") if spec.containers else None
+    client.create_pool(
+        BatchPoolCreateOptions(
+            id=spec.id,
+            vm_size=spec.vm_size,
+            virtual_machine_configuration=VirtualMachineConfiguration(
+                image_reference=image,
+                node_agent_sku_id="batch.node.ubuntu 24.04",
+                container_configuration=containers,
+            ),
+            target_dedicated_nodes=0,
+            target_low_priority_nodes=spec.spot_nodes,
+            task_slots_per_node=spec.slots_per_node,
+            enable_inter_node_communication=spec.inter_node,
+            start_task=_start_task(spec),
+            mount_configuration=[_mount(spec.share)] if spec.share else None,
+        )
+    )
+
+
+def _mount(share: ShareMount) -> MountConfiguration:
+    return MountConfiguration(
+        azure_file_share_configuration=AzureFileShareConfiguration(
+            account_name=share.account,
+            azure_file_url=share.url,
+            account_key=share.key,
+            relative_mount_path=share.path,
+        )
+    )
+
+
+def _start_task(spec: PoolSpec) -> BatchStartTask:
+    return BatchStartTask(
+        command_line=spec.start_command,
+        environment_settings=[EnvironmentSetting(name=n, value=v) for n, v in spec.start_env],
+        wait_for_success=True,
+        max_task_retry_count=1,
+    )
+
+
+def _wait_gone(client: BatchClient, pool_id: str) -> None:
+    deadline = time.monotonic() + _GONE_WITHIN_S
+    while _get(client, pool_id) is not None:
+        if time.monotonic() > deadline:
+            raise RunnerError(
+                "R-POOL-DELETE",
+                f"pool {pool_id!r} is still being deleted after {format_duration(_GONE_WITHIN_S)}",
+                fix="wait a moment and run the command again",
+                exit_code=ExitCode.CAPACITY,
+            )
+        time.sleep(_POLL_S)
+
+
+_STATES = (
+    *("creating", "deallocated", "deallocating", "idle", "leaving_pool", "offline", "preempted"),
+    *("rebooting", "reimaging", "running", "start_task_failed", "starting", "unknown", "unusable"),
+    *("upgrading_os", "waiting_for_start_task"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PoolProblem:
+    """An error that the service keeps beside a pool or a node."""
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class PoolAutoscale:
+    """The formula of a pool, and what came of it last; `results` are the variables it set."""
+
+    formula: str
+    interval_s: float
+    evaluated: datetime | None
+    results: Mapping[str, str]
+    error: PoolProblem | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool; `spot` counts nodes that were preempted too, as the service does."""
+
+    id: str
+    vm_size: str
+    state: str
+    allocation: str
+    slots: int
+    spot: int
+    spot_target: int
+    dedicated: int
+    dedicated_target: int
+    autoscale: PoolAutoscale | None
+    resize_errors: tuple[PoolProblem, ...]
+    image: str
+    node_agent: str
+    mounts: tuple[str, ...]
+    inter_node: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node; `trouble` is why it cannot be used, `exit_code` its start task's where that ended."""
+
+    id: str
+    state: str
+    spot: bool
+    running_tasks: int
+    tasks_run: int
+    since: datetime | None
+    trouble: PoolProblem | None
+    exit_code: int | None
+
+
+def list_pools(connection: Connection) -> tuple[PoolView, ...]:
+    """All pools of the account, in the service's order."""
+    with service_errors("listing the pools"):
+        return tuple(_pool(pool) for pool in connection.batch_client().list_pools())
+
+
+def find_pool(connection: Connection, pool_id: str) -> PoolView | None:
+    """One pool, or None where there is none of that id."""
+    with service_errors(f"looking at pool {pool_id!r}"):
+        try:
+            return _pool(connection.batch_client().get_pool(pool_id))
+        except ResourceNotFoundError:
+            return None
+
+
+def count_node_states(connection: Connection) -> Mapping[str, Mapping[bool, Mapping[str, int]]]:
+    """For each pool, for spot and dedicated, how many nodes are in which state."""
+    with service_errors("counting the nodes"):
+        found = list(connection.batch_client().list_pool_node_counts())
+    return {
+        each.pool_id: {True: _counts(each.low_priority), False: _counts(each.dedicated)}
+        for each in found
+    }
+
+
+def list_pool_nodes(connection: Connection, pool_id: str) -> tuple[NodeView, ...]:
+    """The nodes of a pool."""
+    with service_errors(f"listing the nodes of pool {pool_id!r}"):
+        return tuple(_node(node) for node in connection.batch_client().list_nodes(pool_id))
+
+
+def read_node_file(connection: Connection, pool_id: str, node_id: str, path: str) -> bytes | None:
+    """A file of a node, or None where it, or the node, is gone."""
+    client = connection.batch_client()
+    with service_errors(f"reading {path} of node {node_id}"):
+        try:
+            found = client.list_node_files(pool_id, node_id, recursive=True)
+            if path not in {file.name for file in found}:
+                return None
+            return b"".join(client.download_node_file(pool_id, node_id, path))
+        except HttpResponseError as err:
+            # 404 no such node, 409 its files cannot be read in its state (NodeNotReady)
+            if err.status_code in {404, 409}:
+                return None
+            raise
+
+
+def resize_pool(connection: Connection, pool_id: str, *, spot: int, dedicated: int) -> None:
+    """Set both targets of a pool without formula; tasks that run may end first."""
+    options = models.BatchPoolResizeOptions(
+        target_dedicated_nodes=dedicated,
+        target_low_priority_nodes=spot,
+        node_deallocation_option=models.BatchNodeDeallocationOption.TASK_COMPLETION,
+    )
+    with service_errors(f"resizing pool {pool_id!r}"):
+        connection.batch_client().begin_resize_pool(pool_id, options, polling_interval=1)
+
+
+def disable_autoscale(connection: Connection, pool_id: str) -> None:
+    """Take the formula away; the targets stay as they are."""
+    with service_errors(f"taking the formula of pool {pool_id!r} away"):
+        connection.batch_client().disable_pool_auto_scale(pool_id)
+
+
+def _pool(pool: models.BatchPool) -> PoolView:
+    machine = pool.virtual_machine_configuration
+    return PoolView(
+        id=pool.id,
+        vm_size=pool.vm_size,
+        state=wire_text(pool.state),
+        allocation=wire_text(pool.allocation_state),
+        slots=pool.task_slots_per_node or 1,
+        spot=pool.current_low_priority_nodes or 0,
+        spot_target=pool.target_low_priority_nodes or 0,
+        dedicated=pool.current_dedicated_nodes or 0,
+        dedicated_target=pool.target_dedicated_nodes or 0,
+        autoscale=_autoscale(pool) if pool.enable_auto_scale else None,
+        resize_errors=tuple(_problem(each) for each in pool.resize_errors or ()),
+        image=_image(machine.image_reference) if machine else "",
+        node_agent=machine.node_agent_sku_id if machine else "",
+        mounts=tuple(_mount_text(each) for each in pool.mount_configuration or ()),
+        inter_node=bool(pool.enable_inter_node_communication),
+    )
+
+
+def _autoscale(pool: models.BatchPool) -> PoolAutoscale:
+    run, interval = pool.auto_scale_run, pool.auto_scale_evaluation_interval
+    settings = (each.partition("=") for each in (run.results or "").split(";")) if run else ()
+    return PoolAutoscale(
+        formula=pool.auto_scale_formula or "",
+        interval_s=interval.total_seconds() if interval else 900.0,
+        evaluated=run.timestamp if run else None,
+        results={name.strip(): value.strip() for name, _, value in settings if name.strip()},
+        error=_problem(run.error) if run and run.error else None,
+    )
+
+
+def _problem(error: Any) -> PoolProblem:
+    """Of a ResizeError, AutoScaleRunError or BatchNodeError: message, and what it is about."""
+    details: Iterable[Any] = (
+        getattr(error, "error_values", None) or getattr(error, "error_details", None) or ()
+    )
+    said = [str(error.message or "").strip()]
+    said += [f"{each.name}: {each.value}" for each in details if each.name and each.value]
+    return PoolProblem(str(error.code or ""), "; ".join(part for part in said if part))
+
+
+def _image(image: models.BatchVmImageReference) -> str:
+    gallery = image.virtual_machine_image_id or image.shared_gallery_image_id
+    if gallery:
+        return gallery.rsplit("/galleries/", 1)[-1]
+    return ":".join(
+        str(part) for part in (image.publisher, image.offer, image.sku, image.version) if part
+    )
+
+
+def _mount_text(mount: models.MountConfiguration) -> str:
+    """`fsmounts/data: blob data`, what is mounted where; never a key."""
+    if blob := mount.azure_blob_file_system_configuration:
+        return f"{blob.relative_mount_path}: blob {blob.container_name}"
+    if share := mount.azure_file_share_configuration:
+        return f"{share.relative_mount_path}: share {share.azure_file_url}"
+    if nfs := mount.nfs_mount_configuration:
+        return f"{nfs.relative_mount_path}: nfs {nfs.source}"
+    if cifs := mount.cifs_mount_configuration:
+        return f"{cifs.relative_mount_path}: cifs {cifs.source}"
+    return "unknown"
+
+
+def _counts(counts: models.BatchNodeCounts | None) -> Mapping[str, int]:
+    found = {name: int(getattr(counts, name, 0) or 0) for name in _STATES} if counts else {}
+    return {name.replace("_", ""): count for name, count in found.items() if count}
+
+
+def _node(node: models.BatchNode) -> NodeView:
+    info = node.start_task_info
+    failure = info.failure_info if info else None
+    errors = [_problem(error) for error in node.errors or ()]
+    if failure is not None:
+        errors.append(PoolProblem(str(failure.code or ""), str(failure.message or "").strip()))
+    return NodeView(
+        id=str(node.id),
+        state=wire_text(node.state),
+        spot=not node.is_dedicated,
+        running_tasks=node.running_tasks_count or 0,
+        tasks_run=node.total_tasks_run or 0,
+        since=node.state_transition_time,
+        trouble=errors[0] if errors else None,
+        exit_code=info.exit_code if info else None,
+    )

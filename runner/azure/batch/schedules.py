@@ -1,0 +1,280 @@
+"""Job schedules: what each firing creates, and the schedule as the service keeps it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from azure.batch import models
+from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
+
+from runner.azure.batch.translate import (
+    agent_files,
+    agent_settings,
+    command_line,
+    container_settings,
+    input_containers,
+    to_task,
+    wire_text,
+)
+from runner.azure.faults import error_code, service_errors
+from runner.core.planning.plan import RunPlan
+from runner.core.recipe.secrets import SecretValues
+from runner.core.schedules.recurrence import Recurrence
+from runner.protocol.errors import RunnerError
+from runner.protocol.task import (
+    GROUP_SECRETS_VARIABLE,
+    NODES_TOKEN_VARIABLE,
+    SCHEDULE_TASKS_VARIABLE,
+    SCHEDULE_VARIABLE,
+)
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+
+
+# Who plans schedules names it without the SDK.
+JobSpecification: TypeAlias = models.BatchJobSpecification
+
+TASK_ID = "run"
+GROUP_TASK_ID = "group"
+# For trouble that another try may not have: it only repeats what is missing.
+_GROUP_RETRIES = 3
+# Given anew to each task: the run, and secrets.
+_OF_EACH_TASK = frozenset(
+    {"RUNNER_RUN_ID", "RUNNER_STORAGE", "RUNNER_SECRETS", NODES_TOKEN_VARIABLE}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduledTask:
+    """One task of a group: its plan, and its secrets."""
+
+    plan: RunPlan
+    secrets: SecretValues
+
+
+def run_job(
+    connection: Connection,
+    display_name: str,
+    place: str,
+    task: ScheduledTask,
+    lifetime: timedelta,
+) -> JobSpecification:
+    """The job of one run: it ends with it, and the next one waits for its end."""
+    plan = task.plan
+    manager = models.BatchJobManagerTask(
+        id=TASK_ID,
+        display_name=display_name,
+        command_line=command_line(plan),
+        container_settings=container_settings(plan),
+        resource_files=agent_files(plan, connection, lifetime),
+        environment_settings=agent_settings(
+            plan, connection, lifetime, {SCHEDULE_VARIABLE: place}, task.secrets
+        ),
+        constraints=models.BatchTaskConstraints(
+            max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
+        ),
+        kill_job_on_completion=True,
+        run_exclusive=False,
+        allow_low_priority_node=True,
+    )
+    return models.BatchJobSpecification(
+        pool_info=models.BatchPoolInfo(pool_id=plan.pool.id),
+        priority=plan.recipe.priority,
+        job_manager_task=manager,
+    )
+
+
+def group_job(
+    connection: Connection,
+    display_name: str,
+    place: str,
+    tasks: Mapping[str, ScheduledTask],
+    max_parallel: int | None,
+    lifetime: timedelta,
+) -> JobSpecification:
+    """The job of several: its manager adds them and ends; the job ends with the last of them.
+
+    A job manager is what may complete with the job open (REST docs, onAllTasksComplete).
+    Raises RunnerError where nodes may not add tasks.
+    """
+    first = next(iter(tasks.values())).plan
+    settings = _group_settings(connection, place, tasks, lifetime)
+    manager = models.BatchJobManagerTask(
+        id=GROUP_TASK_ID,
+        display_name=display_name,
+        command_line=command_line(first),
+        container_settings=container_settings(first),
+        resource_files=agent_files(first, connection, lifetime),
+        environment_settings=[
+            models.EnvironmentSetting(name=name, value=value) for name, value in settings.items()
+        ],
+        constraints=models.BatchTaskConstraints(max_task_retry_count=_GROUP_RETRIES),
+        kill_job_on_completion=False,
+        run_exclusive=False,
+        allow_low_priority_node=True,
+    )
+    manager.update(connection.job_access())
+    return models.BatchJobSpecification(
+        pool_info=models.BatchPoolInfo(pool_id=first.pool.id),
+        priority=first.recipe.priority,
+        max_parallel_tasks=max_parallel,
+        uses_task_dependencies=True,
+        all_tasks_complete_mode=models.BatchAllTasksCompleteMode.TERMINATE_JOB,
+        job_manager_task=manager,
+    )
+
+
+def group_storage(
+    connection: Connection, containers: Iterable[str], lifetime: timedelta
+) -> dict[str, Any]:
+    """RUNNER_STORAGE with everything that some task of a group reads. A secret."""
+    storage = connection.node_storage(lifetime)
+    return {**storage, "inputs": connection.read_access(containers, lifetime)}
+
+
+def task_template(plan: RunPlan, connection: Connection) -> dict[str, Any]:
+    """What Batch is sent for the task, without ids and without what is secret."""
+    wire: dict[str, Any] = to_task(plan, connection).as_dict()
+    for name in ("id", "displayName", "dependsOn"):
+        wire.pop(name, None)
+    if gang := wire.get("multiInstanceSettings"):
+        gang["commonResourceFiles"] = [_unsigned(file) for file in gang["commonResourceFiles"]]
+    return {
+        **wire,
+        "resourceFiles": [_unsigned(file) for file in wire["resourceFiles"]],
+        "environmentSettings": [
+            one for one in wire["environmentSettings"] if one["name"] not in _OF_EACH_TASK
+        ],
+    }
+
+
+def add_wire_tasks(
+    connection: Connection, job_id: str, bodies: Sequence[Mapping[str, Any]]
+) -> None:
+    """Add tasks that were made from a template."""
+    from runner.azure.batch.jobs import add_tasks  # noqa: PLC0415 - not for those who make schedules
+
+    tasks = [models.BatchTaskCreateOptions(body) for body in bodies]
+    add_tasks(connection.batch_client(), job_id, tasks)
+
+
+def _group_settings(
+    connection: Connection, place: str, tasks: Mapping[str, ScheduledTask], lifetime: timedelta
+) -> dict[str, str]:
+    containers = {name for task in tasks.values() for name in input_containers(task.plan)}
+    found = {
+        SCHEDULE_VARIABLE: place,
+        SCHEDULE_TASKS_VARIABLE: "1",
+        "RUNNER_STORAGE": json.dumps(group_storage(connection, sorted(containers), lifetime)),
+    }
+    secrets = {name: task.secrets.reveal() for name, task in tasks.items() if task.secrets}
+    return {**found, GROUP_SECRETS_VARIABLE: json.dumps(secrets)} if secrets else found
+
+
+def _unsigned(file: Mapping[str, Any]) -> dict[str, Any]:
+    return {**file, "httpUrl": str(file["httpUrl"]).partition("?")[0]}
+
+
+_DELETE_POLL_S = 1
+_OURS = "runner-schedule"  # metadata: the instance
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleView:
+    """What the service says of a schedule; `state` is `active`, `disabled`, `completed` ..."""
+
+    schedule_id: str
+    state: str
+    next_run: datetime | None
+    recent_job: str | None
+
+
+def create_schedule(
+    connection: Connection,
+    schedule_id: str,
+    place: str,
+    recurrence: Recurrence,
+    job: models.BatchJobSpecification,
+) -> None:
+    """Add the schedule. Raises RunnerError R-SCHEDULE-EXISTS where the id is taken."""
+    body = models.BatchJobScheduleCreateOptions(
+        id=schedule_id,
+        schedule=models.BatchJobScheduleConfiguration(
+            recurrence_interval=recurrence.interval,
+            do_not_run_until=recurrence.first,
+            do_not_run_after=recurrence.last,
+        ),
+        job_specification=job,
+        metadata=[models.BatchMetadataItem(name=_OURS, value=place)],
+    )
+    with service_errors(f"creating schedule {schedule_id}"):
+        try:
+            connection.batch_client().create_job_schedule(body)
+        except HttpResponseError as err:
+            if error_code(err) not in ("JobScheduleExists", "JobWithSameIdExists"):
+                raise
+            raise schedule_exists(schedule_id) from err
+
+
+def schedule_exists(schedule_id: str) -> RunnerError:
+    """The id is taken: a schedule's and a job's may not be the same."""
+    return RunnerError(
+        "R-SCHEDULE-EXISTS",
+        f"there is a schedule or job {schedule_id!r} already",
+        fix=f"give it another name, or runner schedule rm {schedule_id}",
+    )
+
+
+def get_schedule(connection: Connection, schedule_id: str) -> ScheduleView | None:
+    """How a schedule is, or None where there is none."""
+    with service_errors(f"looking at schedule {schedule_id}"):
+        try:
+            found = connection.batch_client().get_job_schedule(schedule_id)
+        except ResourceNotFoundError:
+            return None
+    return _view(found)
+
+
+def list_schedules(connection: Connection) -> Iterator[ScheduleView]:
+    """Every schedule of the account."""
+    with service_errors("listing schedules"):
+        for found in connection.batch_client().list_job_schedules():
+            yield _view(found)
+
+
+def pause_schedule(connection: Connection, schedule_id: str) -> None:
+    """No job begins any more until it is resumed; one that runs goes on."""
+    with service_errors(f"pausing schedule {schedule_id}"):
+        connection.batch_client().disable_job_schedule(schedule_id)
+
+
+def resume_schedule(connection: Connection, schedule_id: str) -> None:
+    """Jobs begin again."""
+    with service_errors(f"resuming schedule {schedule_id}"):
+        connection.batch_client().enable_job_schedule(schedule_id)
+
+
+def delete_schedule(connection: Connection, schedule_id: str) -> bool:
+    """Delete it with its jobs; False where there is none."""
+    with service_errors(f"deleting schedule {schedule_id}"):
+        try:
+            client = connection.batch_client()
+            client.begin_delete_job_schedule(schedule_id, polling_interval=_DELETE_POLL_S).wait()
+        except ResourceNotFoundError:
+            return False
+    return True
+
+
+def _view(found: models.BatchJobSchedule) -> ScheduleView:
+    info = found.execution_info
+    return ScheduleView(
+        schedule_id=str(found.id),
+        state=wire_text(found.state),
+        next_run=info.next_run_time if info else None,
+        recent_job=info.recent_job.id if info and info.recent_job else None,
+    )

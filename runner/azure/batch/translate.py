@@ -1,0 +1,212 @@
+"""Translate plans into Batch tasks and jobs, and what Batch answers into run states.
+
+A run on several nodes becomes one multi-instance task.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from azure.batch import models
+
+from runner.core.states import AGENT_PYTHON, NO_PYTHON, OLD_PYTHON, TaskPhase, TaskView
+from runner.protocol.paths import code_blob
+from runner.protocol.task import JOIN_ARGUMENT, NODES_TOKEN_VARIABLE
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.core.planning.plan import RunPlan
+    from runner.core.recipe.secrets import SecretValues
+
+
+# In a container both commands may be run by `docker exec`, which knows no entry point; without one
+# it is the same to them.
+NO_ENTRY_POINT = "--entrypoint="
+# Files for every node lie in the task's shared folder, which is no working directory.
+_COORDINATE = "-c 'exec python3 \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
+
+
+def is_node_group(plan: RunPlan) -> bool:
+    """Whether it runs on several nodes at once."""
+    return plan.recipe.resources.nodes > 1
+
+
+def with_shell(arguments: str) -> str:
+    """The command line that gives a shell its arguments."""
+    return f"/bin/sh {arguments}"
+
+
+def node_group_settings(plan: RunPlan) -> Mapping[str, str]:
+    """What lets the nodes of one run know each other: a secret, new with each task."""
+    return {NODES_TOKEN_VARIABLE: secrets.token_hex(32)} if is_node_group(plan) else {}
+
+
+def to_multi_instance(
+    plan: RunPlan, files: Sequence[models.ResourceFile], agent: str
+) -> models.MultiInstanceSettings | None:
+    """The nodes beside the primary: the agent, and the code, are fetched by each of them."""
+    if not is_node_group(plan):
+        return None
+    return models.MultiInstanceSettings(
+        number_of_instances=plan.recipe.resources.nodes,
+        coordination_command_line=with_shell(_COORDINATE.format(agent=agent, role=JOIN_ARGUMENT)),
+        common_resource_files=list(files),
+    )
+
+
+AGENT_FILE = "runner-agent.pyz"
+CODE_FILE = "code.tar.gz"
+COMMAND_LINE = f"python3 {AGENT_FILE}"
+# In a container, the arguments of /bin/sh: an image's own entry point may do anything.
+CONTAINER_COMMAND_LINE = (
+    f"-c 'command -v python3 >/dev/null || exit {NO_PYTHON}; "
+    f'python3 -c "import sys; sys.exit(sys.version_info < {AGENT_PYTHON})" || exit {OLD_PYTHON}; '
+    f"exec python3 {AGENT_FILE}'"
+)
+# A limit, not memory taken: data loaders of PyTorch pass batches through it, and 64 MB is usual.
+_SHARED_MEMORY = "--shm-size=8g"
+
+# However a task ends, those after it get a node, and their agents decide by its result.json: Batch
+# would leave them waiting for ever after a failure, and their job open, which counts in a quota.
+_ALWAYS_SATISFIES = models.ExitConditions(
+    default=models.ExitOptions(dependency_action=models.DependencyAction.SATISFY)
+)
+
+_PHASES: Mapping[str, TaskPhase] = {
+    "active": "active",
+    "preparing": "preparing",
+    "running": "running",
+    "completed": "completed",
+}
+
+
+def to_job(
+    job_id: str, pool_id: str, priority: int = 0, max_parallel: int | None = None
+) -> models.BatchJobCreateOptions:
+    """The job of an experiment: it stays open for the next run."""
+    return models.BatchJobCreateOptions(
+        id=job_id,
+        priority=priority,
+        max_parallel_tasks=max_parallel,
+        uses_task_dependencies=True,
+        pool_info=models.BatchPoolInfo(pool_id=pool_id),
+        all_tasks_complete_mode=models.BatchAllTasksCompleteMode.NO_ACTION,
+    )
+
+
+def to_task(
+    plan: RunPlan, connection: Connection, secrets: SecretValues | None = None
+) -> models.BatchTaskCreateOptions:
+    """The task of a run. Two of its settings are secrets: never print the result."""
+    lifetime = plan.access_lifetime
+    settings = {"RUNNER_RUN_ID": plan.run_id, **node_group_settings(plan)}
+    return models.BatchTaskCreateOptions(
+        id=plan.task_id,
+        display_name=f"{plan.recipe.name}: {plan.run_id}",
+        command_line=command_line(plan),
+        container_settings=container_settings(plan),
+        resource_files=agent_files(plan, connection, lifetime),
+        environment_settings=agent_settings(plan, connection, lifetime, settings, secrets),
+        constraints=models.BatchTaskConstraints(
+            max_wall_clock_time=plan.wall_clock, max_task_retry_count=plan.recipe.retries
+        ),
+        depends_on=models.BatchTaskDependencies(task_ids=list(plan.depends_on))
+        if plan.depends_on
+        else None,
+        exit_conditions=_ALWAYS_SATISFIES,
+        multi_instance_settings=to_multi_instance(
+            plan, agent_files(plan, connection, lifetime), AGENT_FILE
+        ),
+    )
+
+
+def command_line(plan: RunPlan) -> str:
+    """The agent's, on the node or in the run's image."""
+    if plan.recipe.image is None:
+        return COMMAND_LINE
+    return with_shell(CONTAINER_COMMAND_LINE) if is_node_group(plan) else CONTAINER_COMMAND_LINE
+
+
+def container_settings(plan: RunPlan) -> models.BatchTaskContainerSettings | None:
+    """The node's folders are mounted where they are (docs), so the agent's caches work."""
+    if plan.recipe.image is None:
+        return None
+    entry_point = NO_ENTRY_POINT if is_node_group(plan) else "--entrypoint=/bin/sh"
+    options = [entry_point, _SHARED_MEMORY]
+    if plan.pool.gpus:
+        options.append("--gpus all")
+    if is_node_group(plan):
+        options.append("--network=host")  # where the other nodes are
+    return models.BatchTaskContainerSettings(
+        image_name=plan.recipe.image,
+        container_run_options=" ".join(options),
+        working_directory=models.ContainerWorkingDirectory.TASK_WORKING_DIRECTORY,
+    )
+
+
+def agent_files(
+    plan: RunPlan, connection: Connection, lifetime: timedelta
+) -> list[models.ResourceFile]:
+    """The agent and the code, in the task's working directory."""
+    inputs = plan.inputs
+    return [
+        connection.resource_file(code_blob(inputs.agent_sha256), AGENT_FILE, lifetime),
+        connection.resource_file(code_blob(inputs.code.sha256), CODE_FILE, lifetime),
+    ]
+
+
+def agent_settings(
+    plan: RunPlan,
+    connection: Connection,
+    lifetime: timedelta,
+    settings: Mapping[str, str],
+    secrets: SecretValues | None = None,
+) -> list[models.EnvironmentSetting]:
+    """`settings`, and what lets the agent into storage. Secrets: never print the result."""
+    storage: dict[str, Any] = connection.node_storage(lifetime)
+    storage["inputs"] = connection.read_access(input_containers(plan), lifetime)
+    found = {**settings, "RUNNER_STORAGE": json.dumps(storage)}
+    if secrets:
+        found["RUNNER_SECRETS"] = json.dumps(secrets.reveal())
+    return [models.EnvironmentSetting(name=name, value=value) for name, value in found.items()]
+
+
+def input_containers(plan: RunPlan) -> list[str]:
+    """The containers that the run's inputs are read from."""
+    named = plan.inputs.named.values()
+    return sorted({str(one["container"]) for one in named if "container" in one})
+
+
+def to_task_view(task: models.BatchTask) -> TaskView:
+    """What states are decided from."""
+    info = task.execution_info
+    failure = info.failure_info if info else None
+    return TaskView(
+        phase=_PHASES[wire_text(task.state)],
+        node=task.node_info.node_id if task.node_info else None,
+        exit_code=info.exit_code if info else None,
+        failure_code=failure.code if failure else None,
+        failure_message=_why(failure) if failure else None,
+        requeues=(info.requeue_count or 0) if info else 0,
+        retries=(info.retry_count or 0) if info else 0,
+    )
+
+
+def _why(failure: models.BatchTaskFailureInfo) -> str | None:
+    """For containers what the details say: the message names no image and no reason."""
+    details = {str(pair.name): str(pair.value or "") for pair in failure.details or ()}
+    told = details.get("Message") if (failure.code or "").startswith("Container") else None
+    return _first_line(told) or _first_line(failure.message)
+
+
+def wire_text(value: object) -> str:
+    """An SDK enum member, or the string it stands for, in lower case."""
+    return str(getattr(value, "value", value)).lower()
+
+
+def _first_line(message: str | None) -> str | None:
+    return message.strip().splitlines()[0] if message and message.strip() else None

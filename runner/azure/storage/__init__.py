@@ -1,0 +1,1 @@
+"""Blob containers and the file share. Start in `blobs`."""

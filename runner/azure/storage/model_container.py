@@ -1,0 +1,165 @@
+"""The client's side of the registry: the `models` container over the SDK."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+from azure.core import MatchConditions
+from azure.core.exceptions import (
+    HttpResponseError,
+    ResourceExistsError,
+    ResourceModifiedError,
+    ResourceNotFoundError,
+)
+from azure.storage.blob import BlobBlock, ContentSettings
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.faults import error_code, service_errors
+from runner.azure.storage.blobs import BlobContainer
+from runner.protocol.model_registry import (
+    COPY_BLOCK_BYTES,
+    DIGEST_READ_BYTES,
+    SUMMARY_METADATA,
+    StoredModelBlob,
+)
+
+_CONFLICTS = (ResourceExistsError, ResourceModifiedError)
+
+
+class ModelContainer:
+    """`ModelStore` of the client. Every method raises RunnerError for what the service refuses."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        service, outputs = connection.blob_service(), connection.outputs
+        self._client = service.get_container_client(outputs.container_models)
+        self._container = BlobContainer(service, outputs.container_models)
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        """Content and ETag, or None where there is no blob."""
+        with service_errors(f"reading {name}"):
+            try:
+                stream = self._client.get_blob_client(name).download_blob()
+            except ResourceNotFoundError as err:
+                return _none_if_missing(err)
+            return stream.readall(), str(stream.properties.etag)
+
+    def create(self, name: str, body: bytes, summary: str = "") -> bool:
+        """Write unless the blob exists; whether this call surely wrote it."""
+        return self._write(name, body, summary, overwrite=False)
+
+    def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
+        """Write over the version with this ETag; whether this call surely did."""
+        condition = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
+        return self._write(name, body, summary, overwrite=True, **condition)
+
+    def _write(self, name: str, body: bytes, summary: str, **options: Any) -> bool:
+        with service_errors(f"writing {name}"):
+            try:
+                self._client.get_blob_client(name).upload_blob(
+                    body,
+                    metadata={SUMMARY_METADATA: summary} if summary else None,
+                    content_settings=ContentSettings(content_type="application/json"),
+                    **options,
+                )
+            except _CONFLICTS:
+                return False
+            return True
+
+    def list(self, prefix: str) -> list[StoredModelBlob]:
+        """All blobs below a prefix."""
+        with service_errors(f"listing {prefix}"):
+            return [
+                StoredModelBlob(
+                    str(blob.name),
+                    int(blob.size or 0),
+                    str(blob.etag),
+                    str((blob.metadata or {}).get(SUMMARY_METADATA) or ""),
+                )
+                for blob in self._client.list_blobs(name_starts_with=prefix, include=["metadata"])
+            ]
+
+    def names(self) -> list[str]:
+        """What stands before the first slash of any blob."""
+        return sorted(self._container.folders())
+
+    def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
+        """Copy a blob of the `runs` container inside of the service, in blocks of any number."""
+        if not size_bytes:
+            return self._put_empty(name, replace=replace)
+        client = self._client.get_blob_client(name)
+        url, authorization = self._connection.copy_source(source)
+        options: dict[str, Any] = {"source_authorization": authorization} if authorization else {}
+        missing: dict[str, Any] = {} if replace else {"match_condition": MatchConditions.IfMissing}
+        blocks: list[BlobBlock] = []
+        with service_errors(f"copying {source}"):
+            try:
+                for first in range(0, size_bytes, COPY_BLOCK_BYTES):
+                    # The agent's ids (the SDK encodes them): ids of one blob must have one length,
+                    # also with what somebody who was killed has staged.
+                    block_id = f"{len(blocks):08d}"
+                    length = min(COPY_BLOCK_BYTES, size_bytes - first)
+                    client.stage_block_from_url(block_id, url, first, length, **options)
+                    blocks.append(BlobBlock(block_id))
+                client.commit_block_list(blocks, **missing)
+            except ResourceNotFoundError as err:
+                return _none_if_missing(err) is not None
+            except HttpResponseError as err:
+                # Somebody else's commit drops the blocks that were staged; then the blob is there.
+                if not isinstance(err, _CONFLICTS) and error_code(err) != "InvalidBlockList":
+                    raise
+        return True
+
+    def _put_empty(self, name: str, *, replace: bool) -> bool:
+        with service_errors(f"writing {name}"):
+            try:
+                self._client.get_blob_client(name).upload_blob(b"", overwrite=replace)
+            except _CONFLICTS:
+                return True
+        return True
+
+    def digest(self, name: str) -> tuple[int, str] | None:
+        """Size and SHA-256 of what lies there, read back; None where there is nothing."""
+        size, digest = self._container.size(name), hashlib.sha256()
+        if size is None:
+            return None
+        for first in range(0, size, DIGEST_READ_BYTES):
+            block = self._container.read_range(name, first, min(DIGEST_READ_BYTES, size - first))
+            if not block:  # replaced, or removed, while it was read
+                return None
+            digest.update(block)
+        return size, digest.hexdigest()
+
+    def touch(self, name: str) -> bool:
+        """Give the blob a new ETag; False where there is none."""
+        with service_errors(f"touching {name}"):
+            try:
+                self._client.get_blob_client(name).set_blob_metadata({})
+            except ResourceNotFoundError as err:
+                return _none_if_missing(err) is not None
+            return True
+
+    def delete(self, name: str, etag: str) -> bool:
+        """Delete the version with this ETag; whether it is gone now."""
+        with service_errors(f"deleting {name}"):
+            try:
+                self._client.get_blob_client(name).delete_blob(
+                    etag=etag, match_condition=MatchConditions.IfNotModified
+                )
+            except ResourceNotFoundError as err:
+                return _none_if_missing(err) is None
+            except _CONFLICTS:
+                return False
+            return True
+
+    def reader(self, name: str) -> Callable[[int, int], bytes | None]:
+        """Reads `(first byte, length)` of a blob; None where there is none."""
+        return lambda first, length: self._container.read_range(name, first, length)
+
+
+def _none_if_missing(err: ResourceNotFoundError) -> None:
+    """A missing container is no missing blob: that is an error worth telling."""
+    if error_code(err) == "ContainerNotFound":
+        raise err

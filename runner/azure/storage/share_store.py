@@ -1,0 +1,223 @@
+"""The file share as a store of files: each is sent under another name, then renamed.
+
+What an interrupted command leaves is in no listing and is removed after a day.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from threading import Lock
+from uuid import uuid4
+
+from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
+from azure.storage.fileshare import (
+    ContentSettings,
+    FileProperties,
+    ShareClient,
+    ShareFileClient,
+)
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.faults import error_code, service_errors
+from runner.azure.storage.stores import (
+    ChangedError,
+    CountingReader,
+    OnBytes,
+    SourceChangedError,
+    StoredFile,
+)
+from runner.core.stored_paths import SHARE_PARTS
+
+# Whoever is alive has written to its part since: blocks of a few MiB follow each other.
+_ABANDONED = timedelta(days=1)
+_SECONDS = len("2026-11-21T22:30:00")  # a listing's times are text, in UTC to 100 ns
+
+
+class ShareParts:
+    """Safe to use from several threads."""
+
+    def __init__(self, client: ShareClient) -> None:
+        self._client = client
+        self._lock = Lock()
+        self._is_ready = False
+
+    def new(self) -> ShareFileClient:
+        """A file that nobody else writes to; it is not there yet."""
+        with self._lock:
+            if not self._is_ready:
+                self._make_ready()
+                self._is_ready = True
+        return self._client.get_file_client(f"{SHARE_PARTS}/{uuid4().hex}")
+
+    def _make_ready(self) -> None:
+        folder = self._client.get_directory_client(SHARE_PARTS)
+        with contextlib.suppress(ResourceExistsError):
+            folder.create_directory()
+            return
+        before = (datetime.now(UTC) - _ABANDONED).isoformat()[:_SECONDS]
+        for part in folder.list_directories_and_files(include=["timestamps"]):
+            written = part.last_write_time if isinstance(part, FileProperties) else None
+            if written and str(written)[:_SECONDS] < before:
+                with contextlib.suppress(HttpResponseError):
+                    folder.delete_file(str(part.name))
+
+
+_READ_BYTES = 1024 * 1024
+_PARALLEL = 4  # ranges of one file; files travel side by side too
+_NO_FILE = frozenset({"ParentNotFound", "ResourceNotFound", "ResourceTypeMismatch"})
+
+
+class ShareStore:
+    """One Azure Files share. Resuming is by file: one that was cut short is sent again."""
+
+    def __init__(self, client: ShareClient) -> None:
+        self._client = client
+        self._parts = ShareParts(client)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def find(self, path: str) -> StoredFile | None:
+        """One file, or None where there is none (or a folder)."""
+        with service_errors(f"looking at {path}"):
+            try:
+                found = self._file(path).get_file_properties()
+            except HttpResponseError as err:
+                if error_code(err) in _NO_FILE:
+                    return None
+                raise
+        md5 = found.content_settings.content_md5
+        return StoredFile(
+            path, int(found.size or 0), bytes(md5) if md5 else None, found.etag, found.last_modified
+        )
+
+    def list(self, prefix: str) -> Iterator[StoredFile]:
+        """All files below a folder. A listing does not tell their MD5: `find` does."""
+        with service_errors(f"listing {prefix or 'the share'}"):
+            yield from self._walk(prefix)
+
+    def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
+        """See `Store.put`; without conditional writes there, `over` is looked at just before."""
+        with service_errors(f"uploading {path}"):
+            self._make_folders(path.rpartition("/")[0])
+            part = self._parts.new()
+            try:
+                self._send(part, source, on_bytes)
+                self._take_place(part, path, over)
+            except BaseException:
+                with contextlib.suppress(HttpResponseError):
+                    part.delete_file()
+                raise
+
+    def get(self, file: StoredFile, target: Path, on_bytes: OnBytes) -> bytes:
+        """See `Store.get`."""
+        digest = hashlib.md5(usedforsecurity=False)
+        with service_errors(f"downloading {file.path}"), target.open("wb") as part:
+            try:
+                stream = self._file(file.path).download_file(max_concurrency=_PARALLEL)
+                if str(stream.properties.etag).strip('"') != file.etag.strip('"'):
+                    raise ChangedError(file.path)
+                for data in stream.chunks():
+                    part.write(data)
+                    digest.update(data)
+                    on_bytes(len(data))
+            except ResourceNotFoundError as err:
+                raise ChangedError(file.path) from err
+        return digest.digest()
+
+    def delete(self, file: StoredFile) -> bool:
+        """See `Store.delete`."""
+        now = self.find(file.path)
+        if now is None:
+            return False
+        if now.etag.strip('"') != file.etag.strip('"'):
+            raise ChangedError(file.path)
+        with service_errors(f"deleting {file.path}"):
+            try:
+                self._file(file.path).delete_file()
+            except ResourceNotFoundError:
+                return False
+        self._remove_empty(file.path.rpartition("/")[0])
+        return True
+
+    def _walk(self, folder: str) -> Iterator[StoredFile]:
+        try:
+            entries = list(
+                self._client.list_directories_and_files(
+                    folder or None, include=["timestamps", "Etag"]
+                )
+            )
+        except HttpResponseError as err:
+            if error_code(err) in _NO_FILE:
+                return
+            raise
+        for entry in entries:
+            path = f"{folder}/{entry.name}".lstrip("/")
+            if path == SHARE_PARTS:
+                continue
+            if isinstance(entry, FileProperties):
+                etag = str(entry.etag or "")
+                yield StoredFile(path, int(entry.size or 0), None, etag, entry.last_modified)
+            else:
+                yield from self._walk(path)
+
+    def _send(self, part: ShareFileClient, source: Path, on_bytes: OnBytes) -> None:
+        with source.open("rb") as content:
+            before = os.fstat(content.fileno())
+            digest = hashlib.md5(usedforsecurity=False)
+            while data := content.read(_READ_BYTES):
+                digest.update(data)
+            content.seek(0)
+            sent = CountingReader(content, on_bytes)
+            settings = ContentSettings(content_md5=bytearray(digest.digest()))
+            part.upload_file(  # pyright: ignore[reportUnknownMemberType]
+                sent,  # pyright: ignore[reportArgumentType] - read() is all the SDK calls
+                length=before.st_size,
+                max_concurrency=1,
+                content_settings=settings,
+            )
+            after = os.fstat(content.fileno())
+            if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
+                raise SourceChangedError
+
+    def _take_place(self, part: ShareFileClient, path: str, over: StoredFile | None) -> None:
+        now = self.find(path) if over is not None else None
+        if over is not None and (now is None or now.etag.strip('"') != over.etag.strip('"')):
+            raise ChangedError(path)
+        try:
+            part.rename_file(path, overwrite=over is not None)
+        except ResourceExistsError as err:
+            raise ChangedError(path) from err
+
+    def _make_folders(self, folder: str) -> None:
+        done = ""
+        for name in folder.split("/") if folder else ():
+            done = f"{done}/{name}".lstrip("/")
+            with contextlib.suppress(ResourceExistsError):
+                self._client.get_directory_client(done).create_directory()
+
+    def _remove_empty(self, folder: str) -> None:
+        """Folders are not things of their own for `runner data`: one goes with its last file."""
+        while folder:
+            try:
+                self._client.get_directory_client(folder).delete_directory()
+            except HttpResponseError:
+                return
+            folder = folder.rpartition("/")[0]
+
+    def _file(self, path: str) -> ShareFileClient:
+        return self._client.get_file_client(path)
+
+
+def ensure_share(connection: Connection) -> None:
+    """Create the file share that the outputs name, where it is missing."""
+    with service_errors("making the file share"):
+        try:
+            connection.share_client().create_share()  # pyright: ignore[reportUnknownMemberType]
+        except ResourceExistsError:
+            return

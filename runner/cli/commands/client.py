@@ -1,0 +1,110 @@
+"""`runner config`, `runner version`, `runner completion`: the installed client itself."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import PurePath
+from typing import Annotated
+
+import typer
+
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import RunnerError
+
+config_app = typer.Typer(help="Settings and where each comes from.")
+
+
+@config_app.callback()
+def _config() -> None:
+    """Settings and where each comes from."""
+
+
+@config_app.command()
+def show(
+    target: Annotated[str | None, typer.Option(help="local or azure.")] = None,
+    stack: Annotated[str | None, typer.Option(help="The Pulumi stack.")] = None,
+    pool: Annotated[str | None, typer.Option(help="The pool to send tasks to.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Print every setting, its value and its origin."""
+    import os
+    from pathlib import Path
+
+    from runner.core.settings import load_settings
+
+    flags = {"target": target, "stack": stack, "pool": pool}
+    settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
+    values = {
+        "target": settings.target,
+        "stack": settings.stack,
+        "pool": settings.pool,
+        "output_dir": str(settings.output_dir),
+        "home": str(settings.home),
+    }
+    rows = [
+        {"setting": name, "value": value, "origin": settings.origins[name]}
+        for name, value in values.items()
+    ]
+    Output(output).rows(rows, ("setting", "value", "origin"))
+
+
+def version(output: OutputOption = OutputFormat.TABLE) -> None:
+    """Print the versions of runner, Python and the SDKs."""
+    import platform
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    from runner.flows.export.extras import DISTRIBUTION
+
+    found = {"runner": installed(DISTRIBUTION), "python": platform.python_version()}
+    for name in ("azure-batch", "azure-storage-blob", "azure-identity", "uv"):
+        try:
+            found[name] = installed(name)
+        except PackageNotFoundError:
+            found[name] = ""
+    Output(output).record({**found, "platform": platform.platform()})
+
+
+class Shell(StrEnum):
+    """Shells that can complete."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def completion(
+    shell: Annotated[
+        Shell | None,
+        typer.Argument(help="Which shell to complete in.", show_default="that of $SHELL"),
+    ] = None,
+    install: Annotated[bool, typer.Option("--install", help="Install it for the user.")] = False,
+) -> None:
+    """Print (or install) the completion script of a shell."""
+    from typer import completion as scripts  # the functions behind Typer's --install-completion
+
+    output = Output()
+    shell = shell or _own_shell()
+    if install:
+        name, path = scripts.install(  # pyright: ignore[reportPrivateImportUsage]
+            shell=shell.value, prog_name="runner"
+        )
+        output.note(f"{name} completion installed in {path}; open a new terminal to use it")
+        return
+    script = scripts.get_completion_script(  # pyright: ignore[reportPrivateImportUsage]
+        prog_name="runner", complete_var="_RUNNER_COMPLETE", shell=shell.value
+    )
+    output.text(script)
+
+
+def _own_shell() -> Shell:
+    name = PurePath(os.environ.get("SHELL", "")).name
+    if name in set(Shell):
+        return Shell(name)
+    raise RunnerError(
+        "R-SHELL",
+        f"there is no completion for {name}" if name else "which shell to complete in is not said",
+        why=f"$SHELL is {name or 'not set'}; it can be {', '.join(Shell)}",
+        fix="runner completion bash",
+    )

@@ -1,0 +1,170 @@
+"""`runner data`: files in the storage account's containers and in its file share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from runner.cli.options import StackOption, TargetOption, YesOption, open_connection
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import ExitCode, RunnerError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    help="Move files to and from storage: PATH (container data), CONTAINER:PATH or share:PATH.",
+)
+
+_FORCE = "Replace files that have another content."
+_PATH_HELP = "PATH in container data, CONTAINER:PATH, or share:PATH."
+ForceOption = Annotated[bool, typer.Option("-f", "--force", help=_FORCE)]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+
+
+@app.command("put")
+def put(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE... [DEST]",
+            help="Files or folders, then where to; one SOURCE alone keeps its name.",
+        ),
+    ],
+    force: ForceOption = False,
+    dry_run: DryRunOption = False,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Bring files to storage; what is there with the same content is not sent."""
+    from runner.flows.data import commands
+
+    out = Output(output)
+    connection = open_connection(target, stack)
+    sources, dest = (words[:-1], words[-1]) if len(words) > 1 else (words, None)
+    with out.stages() as view:
+        done = commands.put(
+            connection, sources, dest, view.on_progress, force=force, dry_run=dry_run
+        )
+    if dry_run:
+        rows = [{"file": str(u.source), "path": u.path, "state": u.state} for u in done.uploads]
+        out.rows(rows, ("file", "path", "state"))
+        out.note("dry run: nothing was sent")
+        return
+    place = str(done.place)
+    if output is OutputFormat.TABLE:
+        out.text(place)
+        out.note(f"use it in train.yaml: inputs: {{NAME: {{{done.place.as_input}}}}}")
+        return
+    counts = {"sent": done.sent, "unchanged": done.unchanged, "size_bytes": done.size_bytes}
+    out.record({"path": place, **counts})
+
+
+@app.command("get")
+def get(
+    path: Annotated[str, typer.Argument(metavar="PATH", help=_PATH_HELP)],
+    local: Annotated[
+        Path | None,
+        typer.Argument(metavar="FOLDER", help="Where to.", show_default="the stored name"),
+    ] = None,
+    force: ForceOption = False,
+    dry_run: DryRunOption = False,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Bring stored files here; a download that was broken off is continued."""
+    from runner.flows.data import commands
+
+    out = Output(output)
+    connection = open_connection(target, stack)
+    with out.stages() as view:
+        done = commands.get(connection, path, local, view.on_progress, force=force, dry_run=dry_run)
+    if dry_run:
+        rows = [
+            {"path": d.file.path, "file": str(d.target), "state": d.state} for d in done.downloads
+        ]
+        out.rows(rows, ("path", "file", "state"))
+        out.note("dry run: nothing was fetched")
+        return
+    if output is OutputFormat.TABLE:
+        out.text(str(done.folder))
+        return
+    counts = {"fetched": done.fetched, "unchanged": done.unchanged, "size_bytes": done.size_bytes}
+    out.record({"folder": str(done.folder), **counts})
+
+
+@app.command("ls")
+def ls(
+    path: Annotated[
+        str, typer.Argument(metavar="PATH", help=_PATH_HELP, show_default="container data")
+    ] = "",
+    recursive: Annotated[
+        bool, typer.Option("-r", "--recursive", help="Every file, at any depth.")
+    ] = False,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List stored files; folders with what is below them."""
+    from runner.cli.ui.output import local_time
+    from runner.core.units import format_size
+    from runner.flows.data.commands import listing
+
+    out = Output(output)
+    place, entries = listing(open_connection(target, stack), path, recursive=recursive)
+    rows: list[dict[str, Any]] = [
+        {
+            "path": entry.path,
+            "size": format_size(entry.size_bytes),
+            "size_bytes": entry.size_bytes,
+            "files": entry.files,
+            "modified": local_time(entry.modified)
+            if entry.modified and output is OutputFormat.TABLE
+            else entry.modified,
+            "md5": entry.md5,
+        }
+        for entry in entries
+    ]
+    columns = ("path", "size", "files", "modified")
+    if output is not OutputFormat.TABLE:
+        columns = ("path", "size_bytes", "files", "modified", "md5")
+    out.rows(rows, columns, empty=f"nothing is stored in {place.store} yet")
+
+
+@app.command("rm")
+def rm(
+    path: Annotated[str, typer.Argument(metavar="PATH", help=_PATH_HELP)],
+    recursive: Annotated[
+        bool, typer.Option("-r", "--recursive", help="A folder and all that is below it.")
+    ] = False,
+    yes: YesOption = False,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Delete stored files. What a run refers to is gone for `runner reproduce`, too."""
+    from runner.core.units import format_size
+    from runner.flows.data.commands import files_to_remove, place_to_remove
+    from runner.flows.data.stores import open_store, remove_files
+
+    out = Output(output)
+    connection = open_connection(target, stack)
+    place = place_to_remove(connection, path)
+    with open_store(connection, place.store) as store:
+        files = files_to_remove(store, place, recursive=recursive)
+        what = f"{len(files)} files" if len(files) > 1 else "1 file"
+        total = format_size(sum(file.size_bytes for file in files))
+        if files and not (yes or out.confirm(f"Delete {what}, {total}, of {place}?")):
+            raise RunnerError(
+                "R-DATA-NOT-CONFIRMED",
+                f"{place} was not deleted",
+                why="it was not confirmed",
+                fix="answer y, or add -y",
+                exit_code=ExitCode.PREFLIGHT,
+            )
+        with out.stages() as view:
+            removed = remove_files(store, files, view.on_progress)
+    if output is not OutputFormat.TABLE:
+        out.record({"path": str(place), "deleted": removed})

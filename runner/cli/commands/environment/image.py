@@ -1,0 +1,139 @@
+"""`runner image`: the VM image that nodes boot from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.options import StackOption, open_settings
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.arm.client import ArmClient
+    from runner.cli.ui.terminal import StageView
+    from runner.flows.environment.images import BuildStatus, ImageHome, ImageVersion
+
+app = typer.Typer(help="Build the stack's VM image, list its versions; its container registry.")
+INTERRUPTED = 130  # the shell's code for Ctrl-C
+_COLUMNS = ("version", "created", "state", "regions", "node_agent", "end_of_life", "pools")
+
+
+@app.command()
+def build(
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is built.")] = True,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Build a version of the image on a GPU node and verify it; Ctrl-C leaves it running.
+
+    A build that is already on is watched. It takes about an hour.
+    """
+    from runner.flows.environment.images import (
+        build_failure,
+        built_version,
+        find_template,
+        start_build,
+    )
+
+    out = Output(output)
+    management, home = _open(stack)
+    template = find_template(management, home)
+    before = start_build(management, template)
+    name = template.rpartition("/")[2]
+    if not wait:
+        out.note("the build runs; look again: runner image build, or runner image ls")
+        out.record({"template": name, "state": "Running"})
+        return
+    status = _follow(out, management, template, before)
+    if status.state != "Succeeded":
+        raise build_failure(status)
+    version = built_version(management, template)
+    if output is OutputFormat.TABLE:
+        out.note(f"version {version} is built; pools take it with image: {{source: gallery}}")
+    out.record({"version": version, "template": name, "state": status.state})
+
+
+@app.command("ls")
+def list_(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the versions of the image, newest first, with the pools that boot them."""
+    from runner.flows.environment.images import list_versions
+
+    out = Output(output)
+    rows = [_row(version, output) for version in list_versions(*_open(stack))]
+    out.rows(rows, _COLUMNS, empty="no version yet: runner image build")
+
+
+@app.command()
+def registry(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Print the host of the stack's container registry, for images that tasks run in."""
+    from runner.azure.auth.stack import load_outputs
+    from runner.flows.environment.images import container_registry_host
+
+    out = Output(output)
+    settings = open_settings("azure", stack)
+    server = container_registry_host(load_outputs(settings), settings.stack)
+    if output is OutputFormat.TABLE:
+        out.text(server)
+        return
+    out.record({"stack": settings.stack, "registry": server})
+
+
+def _open(stack: str | None) -> tuple[ArmClient, ImageHome]:
+    import os
+
+    from runner.azure.arm.client import ArmClient, arm_endpoint
+    from runner.azure.auth.stack import load_outputs
+    from runner.flows.environment.images import locate_image
+
+    home = locate_image(load_outputs(open_settings("azure", stack)))
+    return ArmClient(home.subscription, endpoint=arm_endpoint(os.environ)), home
+
+
+def _follow(out: Output, management: ArmClient, template: str, before: BuildStatus) -> BuildStatus:
+    from runner.flows.environment.images import watch_build
+
+    last, phase = before, ""
+    with out.stages() as view:
+        try:
+            for last in watch_build(management, template, before):
+                phase = _draw(view, phase, last)
+        except KeyboardInterrupt:
+            view.log("detached; the build goes on. Look again: runner image build", error=True)
+            view.log("                             or: runner image ls", error=True)
+            raise typer.Exit(INTERRUPTED) from None
+        except RunnerError:
+            view.log("the build may go on. Look again: runner image build", error=True)
+            raise
+    return last
+
+
+def _draw(view: StageView, phase: str, status: BuildStatus) -> str:
+    """One line for each phase of the build, with the time it took; the answer is the phase."""
+    from runner.core.progress import Progress
+
+    now = "" if status.over else (status.sub_state or status.state).lower()
+    if phase and now != phase:
+        failed = status.over and status.state != "Succeeded"
+        view.on_progress(Progress(phase, "failed" if failed else "end"))
+    if now:
+        view.on_progress(Progress(now, "progress", f"the build is {status.state.lower()}"))
+    return now
+
+
+def _row(version: ImageVersion, output: OutputFormat) -> dict[str, Any]:
+    plain: dict[str, Any] = {
+        "version": version.version,
+        "created": version.created.isoformat() if version.created else None,
+        "state": version.state,
+        "regions": list(version.regions),
+        "node_agent": version.node_agent,
+        "end_of_life": version.end_of_life,
+        "pools": list(version.pools),
+    }
+    if output is OutputFormat.JSON:
+        return plain
+    joined = {name: ", ".join(plain[name]) for name in ("regions", "pools")}
+    created = version.created.date().isoformat() if version.created else ""
+    return {**plain, **joined, "created": created}

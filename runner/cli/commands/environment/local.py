@@ -1,0 +1,192 @@
+"""`runner local`."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.autocomplete import complete_node
+from runner.cli.options import YesOption
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.core.settings import Settings
+    from runner.flows.local.lifecycle import LocalStatus
+
+app = typer.Typer(help="A local Azure Batch and Azure Blob.")
+
+
+@app.command()
+def up(
+    nodes: Annotated[int | None, typer.Option(help="Nodes of the pool; 1 at first.")] = None,
+    slots: Annotated[
+        int | None, typer.Option(help="Task slots a node; half the cores at first.")
+    ] = None,
+    port: Annotated[int | None, typer.Option(help="Port of the Batch emulator.")] = None,
+    blob_port: Annotated[int | None, typer.Option(help="Port of Azurite.")] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Start the services; what is not given stays as it was."""
+    from runner.flows.local import lifecycle
+
+    out = Output(output)
+    with out.stages() as view:
+        found = lifecycle.up(
+            _settings(),
+            view.on_progress,
+            nodes=nodes,
+            slots=slots,
+            port=port,
+            blob_port=blob_port,
+        )
+    _show(out, found)
+    if out.format is OutputFormat.TABLE:
+        out.note('other clients connect with: eval "$(runner local env)"', style="dim")
+
+
+@app.command()
+def down() -> None:
+    """Stop the services; their data stays."""
+    from runner.flows.local import lifecycle
+
+    out = Output()
+    with out.stages() as view:
+        stopped = lifecycle.down(_settings(), view.on_progress)
+    if not stopped:
+        out.note("the local services did not run")
+
+
+@app.command()
+def status(output: OutputOption = OutputFormat.TABLE) -> None:
+    """Say what runs, and where."""
+    from runner.flows.local import lifecycle
+
+    _show(Output(output), lifecycle.status(_settings()))
+
+
+@app.command()
+def env(output: OutputOption = OutputFormat.TABLE) -> None:
+    """Print shell exports with which other clients connect."""
+    import shlex
+
+    from runner.flows.local import lifecycle
+
+    out = Output(output)
+    found = lifecycle.shell_env(_settings())
+    if output is not OutputFormat.TABLE:
+        out.record(found)
+        return
+    for name, value in found.items():
+        out.text(f"export {name}={shlex.quote(value)}")
+
+
+@app.command()
+def evict(
+    node: Annotated[
+        str | None,
+        typer.Argument(
+            help="Id of a spot node, or how it begins; by default any.",
+            autocompletion=complete_node,
+        ),
+    ] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool of the nodes; 'local' by default.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="How many nodes; 1 by default.")] = None,
+    everything: Annotated[bool, typer.Option("--all", help="All spot nodes of the pool.")] = False,
+    notice: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Notice that tasks get; 30s by default.")
+    ] = None,
+    away: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Until the node comes back; 0s by default.")
+    ] = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Take spot nodes away, as Azure does: notice, then disk and processes are gone."""
+    from runner.flows.local import evict as local_evict
+
+    out = Output(output)
+    found = local_evict.evict(
+        _settings(),
+        node=node,
+        pool=pool,
+        count=count,
+        everything=everything,
+        notice_s=_seconds("notice", notice),
+        away_s=_seconds("away", away),
+    )
+    as_text = out.format is OutputFormat.TABLE
+    rows = [
+        {
+            "node": e.node,
+            "pool": e.pool,
+            "state": e.state,
+            "evicted": _when(e.not_before) if as_text else e.not_before or "now",
+        }
+        for e in found
+    ]
+    out.rows(rows, ("node", "pool", "state", "evicted"))
+    if as_text:
+        out.note("their tasks run again on the next node that is free", style="dim")
+
+
+def _when(not_before: str | None) -> str:
+    from runner.cli.ui.output import local_time
+
+    return local_time(datetime.fromisoformat(not_before)) if not_before else "now"
+
+
+@app.command()
+def reset(
+    yes: YesOption = False,
+) -> None:
+    """Stop the services and delete their jobs, runs, models and keys."""
+    from runner.flows.local import lifecycle
+
+    out = Output()
+    settings = _settings()
+    question = f"Delete all local jobs, runs and models under {settings.home / 'local'}?"
+    if not yes and not out.confirm(question):
+        raise RunnerError("R-LOCAL-RESET", "nothing was deleted", fix="runner local reset --yes")
+    with out.stages() as view:
+        lifecycle.reset(settings, view.on_progress)
+    out.note("local services are reset; caches and data sets were kept")
+
+
+def _settings() -> Settings:
+    import os
+    from pathlib import Path
+
+    from runner.core.settings import load_settings
+
+    return load_settings({"target": "local"}, cwd=Path.cwd(), env=os.environ)
+
+
+def _show(out: Output, found: LocalStatus) -> None:
+    services: dict[str, Any] = {
+        service.name: {
+            "state": service.state,
+            "pid": service.pid,
+            "endpoint": service.endpoint,
+            "log": service.log,
+        }
+        for service in found.services
+    }
+    if out.format is OutputFormat.JSON:
+        sizes = {"nodes": found.nodes, "slots": found.slots, "home": found.home}
+        out.record({"running": found.running, **services, **sizes})
+        return
+    rows = [{"service": name, **service} for name, service in services.items()]
+    columns = ("service", "state", "pid", "endpoint", "log")
+    out.rows(rows, columns, empty="the local services were never started here: runner local up")
+    if rows and out.format is OutputFormat.TABLE:
+        out.note(f"pool local: {found.nodes} spot nodes of {found.slots} task slots", style="dim")
+
+
+def _seconds(flag: str, text: str | None) -> float | None:
+    from runner.core.units import parse_duration_flag
+
+    if text is None:
+        return None
+    return parse_duration_flag(flag, text, "0s", "366d").total_seconds()

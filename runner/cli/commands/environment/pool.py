@@ -1,0 +1,284 @@
+"""`runner pool`: the pools of a target, their nodes, their size."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.autocomplete import complete_pool
+from runner.cli.options import StackOption, TargetOption, open_settings
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+
+if TYPE_CHECKING:
+    from runner.azure.batch.pools import PoolAutoscale
+    from runner.core.pricing.prices import Price
+    from runner.core.settings import Settings
+    from runner.flows.environment.pools import NodeStatus, PoolStatus
+
+app = typer.Typer(help="Look at pools and nodes, and resize pools.")
+
+_COLUMNS = (
+    *("pool", "vm_size", "state", "spot", "dedicated", "slots", "running_tasks"),
+    *("price", "usd_per_hour", "autoscale"),
+)
+_SPARE = ("slots", "state", "price", "dedicated", "vm_size")  # in a narrow terminal
+_NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since", "problem")
+
+
+PoolArgument = Annotated[
+    str, typer.Argument(help="Id of the pool.", autocompletion=complete_pool, show_default=False)
+]
+
+
+@app.command("ls")
+def list_(
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List pools with nodes, tasks, price and cost now."""
+    from runner.flows.environment.pools import pool_list
+
+    out = Output(output)
+    as_text = output is OutputFormat.TABLE
+    settings = open_settings(target, stack)
+    found = pool_list(settings)
+    rows = [_text_row(each) if as_text else _row(each) for each in found]
+    out.rows(
+        rows,
+        _COLUMNS if as_text else tuple(rows[0]) if rows else (),
+        empty="no pools",
+        spare=_SPARE,
+    )
+    if as_text and any(each.usd_per_hour is None for each in found):
+        out.note("prices that are unknown: runner skus --refresh --region REGION", style="dim")
+    if as_text and settings.target == "local" and settings.origins["target"] == "built-in":
+        _hint_at_azure(out, settings)
+
+
+def _hint_at_azure(out: Output, settings: Settings) -> None:
+    """Who stands in the folder of a stack may have meant its pools."""
+    from pathlib import Path
+
+    if Path(f"Pulumi.{settings.stack}.yaml").is_file():
+        out.note(
+            f"these are on this machine; those of stack {settings.stack!r}: "
+            "runner pool ls --target azure"
+        )
+
+
+@app.command()
+def show(
+    pool: PoolArgument,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show one pool: size, nodes, formula and what came of it, image, mounts, cost."""
+    from runner.flows.environment.pools import pool_status
+
+    out = Output(output)
+    found = pool_status(open_settings(target, stack), pool)
+    if output is not OutputFormat.TABLE:
+        out.record(_row(found))
+        return
+    view = found.pool
+    record = {**_text_row(found), "allocation": view.allocation, "image": view.image}
+    record |= {"node_agent": view.node_agent, "mounts": ", ".join(view.mounts) or "none"}
+    for trouble in view.resize_errors:
+        record["resize_error"] = f"{trouble.code}: {trouble.message}"
+    out.record(record)
+    if view.autoscale is not None:
+        from runner.core.units import format_duration
+
+        out.text(f"formula        every {format_duration(view.autoscale.interval_s)}")
+        for line in view.autoscale.formula.strip().splitlines():
+            out.text(f"  {line}")
+
+
+@app.command()
+def nodes(
+    pool: PoolArgument,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List the nodes of a pool, and why some cannot be used."""
+    from runner.flows.environment.pools import pool_nodes
+
+    out = Output(output)
+    found = pool_nodes(open_settings(target, stack), pool)
+    rows = [_node_row(each, as_text=output is OutputFormat.TABLE) for each in found]
+    columns = _NODE_COLUMNS if output is OutputFormat.TABLE else (*_NODE_COLUMNS, "log")
+    out.rows(rows, columns, empty="the pool has no nodes", spare=("tasks_run", "since"))
+    if output is OutputFormat.TABLE:
+        for each in found:
+            if each.log:
+                out.note(f"the start task of {each.node.id} ended with:", style="bold")
+                for line in each.log:
+                    out.note(f"  {line}")
+
+
+@app.command()
+def resize(
+    pool: PoolArgument,
+    spot: Annotated[int, typer.Argument(help="How many spot nodes.", show_default=False)],
+    dedicated: Annotated[
+        int | None, typer.Option(help="How many dedicated nodes.", show_default="as it is")
+    ] = None,
+    disable_autoscale: Annotated[
+        bool, typer.Option("--disable-autoscale", help="Take the pool's formula away.")
+    ] = False,
+    target: TargetOption = None,
+    stack: StackOption = None,
+) -> None:
+    """Set how many nodes a pool without formula has; nodes that go end their tasks first."""
+    from runner.flows.environment.pools import resize as resize_flow
+
+    out = Output()
+    done = resize_flow(
+        open_settings(target, stack),
+        pool,
+        spot=spot,
+        dedicated=dedicated,
+        without_formula=disable_autoscale,
+    )
+    before = done.before
+    cost = "unknown" if done.usd_per_hour is None else f"{done.usd_per_hour:.3f}"
+    out.note(
+        f"pool {before.id}: {before.spot_target} to {done.spot} spot, "
+        f"{before.dedicated_target} to {done.dedicated} dedicated nodes; USD per hour then: {cost}"
+    )
+    if before.autoscale is not None:
+        out.warning(
+            "the formula is gone: the pool no longer scales to zero; runner up puts it back"
+        )
+    out.note(f"runner pool show {before.id}", style="cyan")
+
+
+def _row(found: PoolStatus) -> dict[str, Any]:
+    view = found.pool
+    scale = view.autoscale
+    return {
+        "pool": view.id,
+        "vm_size": view.vm_size,
+        "state": view.state,
+        "allocation": view.allocation,
+        "slots": view.slots,
+        "spot": view.spot,
+        "spot_target": view.spot_target,
+        "dedicated": view.dedicated,
+        "dedicated_target": view.dedicated_target,
+        "nodes": {
+            "spot": dict(found.states.get(True, {})),
+            "dedicated": dict(found.states.get(False, {})),
+        },
+        "running_tasks": found.running_tasks,
+        "spot_usd_per_hour": _usd(found.spot_price),
+        "spot_as_of": _as_of(found.spot_price),
+        "dedicated_usd_per_hour": _usd(found.dedicated_price),
+        "dedicated_as_of": _as_of(found.dedicated_price),
+        "usd_per_hour": found.usd_per_hour,
+        "formula": scale.formula if scale else None,
+        "evaluation_s": scale.interval_s if scale else None,
+        "evaluated": scale.evaluated.isoformat() if scale and scale.evaluated else None,
+        "autoscale": _last_run(scale),
+        "resize_errors": [f"{each.code}: {each.message}" for each in view.resize_errors],
+        "image": view.image,
+        "node_agent": view.node_agent,
+        "mounts": list(view.mounts),
+        "inter_node_communication": view.inter_node,
+    }
+
+
+def _text_row(found: PoolStatus) -> dict[str, Any]:
+    view = found.pool
+    cost = found.usd_per_hour
+    state = view.state if view.allocation == "steady" else f"{view.state}, {view.allocation}"
+    if view.resize_errors:
+        state += f", {view.resize_errors[0].code}"
+    return {
+        "pool": view.id,
+        "vm_size": view.vm_size,
+        "state": state,
+        "spot": _nodes(view.spot, view.spot_target, found.states.get(True, {})),
+        "dedicated": _nodes(view.dedicated, view.dedicated_target, found.states.get(False, {})),
+        "slots": view.slots,
+        "running_tasks": found.running_tasks,
+        "price": _price(found),
+        "usd_per_hour": "unknown" if cost is None else f"{cost:.3f}",
+        "autoscale": _last_run(view.autoscale),
+    }
+
+
+def _nodes(current: int, target: int, states: Any) -> str:
+    """`2 of 4`, with the states that matter."""
+    bad = {
+        name: states[name]
+        for name in ("preempted", "unusable", "starttaskfailed")
+        if name in states
+    }
+    noted = "".join(f", {count} {name}" for name, count in bad.items())
+    return f"{current} of {target}{noted}"
+
+
+def _price(found: PoolStatus) -> str:
+    """Of the kinds of node that the pool has or wants; spot where it has none."""
+    from runner.cli.commands.environment.skus import price_text
+
+    if found.free:
+        return "free"
+    view = found.pool
+    kinds: list[str] = []
+    if view.spot + view.spot_target or not view.dedicated + view.dedicated_target:
+        kinds.append(f"spot {price_text(found.spot_price)}")
+    if view.dedicated + view.dedicated_target:
+        kinds.append(f"dedicated {price_text(found.dedicated_price)}")
+    return ", ".join(kinds)
+
+
+def _last_run(scale: PoolAutoscale | None) -> str:
+    """What the formula did last, in words."""
+    if scale is None:
+        return "off"
+    if scale.error is not None:
+        return f"failed: {scale.error.code}: {scale.error.message}"
+    if scale.evaluated is None:
+        return "not evaluated yet"
+    spot = scale.results.get("$TargetLowPriorityNodes", "?")
+    dedicated = scale.results.get("$TargetDedicatedNodes", "?")
+    return f"{spot} spot, {dedicated} dedicated"
+
+
+def _node_row(found: NodeStatus, *, as_text: bool) -> dict[str, Any]:
+    from runner.cli.ui.output import local_time
+
+    node = found.node
+    since = node.since
+    problem = ""
+    if node.trouble is not None:
+        problem = ": ".join(part for part in (node.trouble.code, node.trouble.message) if part)
+    if node.state == "starttaskfailed" and node.exit_code is not None:
+        problem = f"start task ended with {node.exit_code}" + (f"; {problem}" if problem else "")
+    row: dict[str, Any] = {
+        "node": node.id,
+        "state": node.state,
+        "spot": node.spot,
+        "running_tasks": node.running_tasks,
+        "tasks_run": node.tasks_run,
+        "since": since.isoformat() if since else None,
+        "problem": problem or None,
+        "log": list(found.log),
+    }
+    if as_text:
+        row |= {"spot": "yes" if node.spot else "no", "since": local_time(since) if since else ""}
+    return row
+
+
+def _usd(price: Price | None) -> float | None:
+    return price.usd_per_hour if price else None
+
+
+def _as_of(price: Price | None) -> str | None:
+    return price.as_of.isoformat() if price else None

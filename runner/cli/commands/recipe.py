@@ -1,0 +1,101 @@
+"""`runner recipe`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+
+if TYPE_CHECKING:
+    from runner.core.recipe.recipe import Param, Recipe
+
+app = typer.Typer(help="What can be trained.")
+
+
+@app.command("ls")
+def list_(output: OutputOption = OutputFormat.TABLE) -> None:
+    """List the built-in recipes."""
+    from runner.core.recipe.recipe import list_recipes
+
+    rows = [
+        {
+            "name": recipe.name,
+            "dataset": recipe.dataset,
+            "takes": recipe.estimate,
+            "description": recipe.description,
+        }
+        for recipe in list_recipes()
+    ]
+    Output(output).rows(rows, ("name", "dataset", "takes", "description"))
+
+
+@app.command()
+def new(
+    name: Annotated[str, typer.Argument(help="Name of the folder to make.")],
+) -> None:
+    """Make a folder with a train.yaml and a script to start from."""
+    from pathlib import Path
+
+    from runner.flows.recipes import new_recipe
+
+    out = Output()
+    folder = new_recipe(name, cwd=Path.cwd())
+    out.text(str(folder))
+    out.note(f"edit {folder / 'train.yaml'} and the script, then:  runner train ./{name}")
+
+
+@app.command()
+def check(
+    ref: Annotated[str, typer.Argument(help="A built-in recipe, a folder or a script.")],
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Read a recipe and print what would run; a mistake is named with file and line."""
+    from pathlib import Path
+
+    from runner.core.recipe.recipe import load_recipe
+
+    recipe = load_recipe(ref, cwd=Path.cwd())
+    out = Output(output)
+    out.record(_described(recipe))
+    if recipe.params and out.format is OutputFormat.TABLE:
+        out.text()
+        rows = [_param(param) for param in recipe.params]
+        out.rows(rows, ("param", "type", "default", "allowed", "help"))
+
+
+def _described(recipe: Recipe) -> dict[str, Any]:
+    return {
+        "name": recipe.name,
+        "description": recipe.description,
+        "source": recipe.source,
+        "folder": str(recipe.folder),
+        "command": " ".join(recipe.command),
+        "requirements": recipe.requirements,
+        "python": recipe.python,
+        "dataset": recipe.dataset,
+        "params": {param.name: param.default for param in recipe.params},
+        "outputs": list(recipe.outputs),
+        "primary_metric": recipe.primary_metric,
+        "timeout_s": recipe.timeout_s,
+        "retries": recipe.retries,
+        "estimate": recipe.estimate,
+    }
+
+
+def _param(param: Param) -> dict[str, Any]:
+    allowed = ""
+    if param.choices:
+        allowed = ", ".join(str(choice) for choice in param.choices)
+    elif param.min is not None or param.max is not None:
+        low = "" if param.min is None else f"{param.min:g}"
+        high = "" if param.max is None else f"{param.max:g}"
+        allowed = f"{low}..{high}"
+    return {
+        "param": param.name,
+        "type": param.type,
+        "default": str(param.default) if param.default is not None else None,
+        "allowed": allowed,
+        "help": param.help,
+    }

@@ -1,0 +1,167 @@
+"""`runner attach`: watch a run from here, from its beginning or its last lines."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.options import (
+    DownloadOption,
+    OutputDirOption,
+    RunArgument,
+    StackOption,
+    TargetOption,
+    open_settings,
+)
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.terminal import StageView
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.cli.ui.run_view import RunDisplay
+    from runner.flows.models.register import RunModel
+    from runner.flows.runs.events import RunEnded
+    from runner.protocol.results import RunRecord
+
+INTERRUPTED = 130  # the shell's code for Ctrl-C
+
+
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """A run that was watched to its end; `folder` is where its outputs were written.
+
+    `problem` is why they were not: it is raised after the outcome was told.
+    """
+
+    ended: RunEnded
+    display: RunDisplay
+    folder: Path | None = None
+    problem: RunnerError | None = None
+    model: RunModel | None = None
+
+
+def attach(
+    run: RunArgument = "@last",
+    tail: Annotated[
+        int | None,
+        typer.Option("--tail", min=0, help="Only so many lines of what was printed before."),
+    ] = None,
+    download: DownloadOption = False,
+    output_dir: OutputDirOption = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Watch a run until it ends; Ctrl-C leaves it running."""
+    from runner.azure.auth.credentials import connect
+    from runner.flows.runs.documents import find_run
+
+    out = Output(output)
+    settings = open_settings(target, stack, output_dir=output_dir)
+    connection = connect(settings)
+    record = find_run(connection, run)
+    with out.stages() as view:
+        folder = settings.output_dir if download else None
+        followed = follow(out, view, connection, record, folder, tail=tail)
+    report(out, connection, record, followed)
+
+
+def follow(
+    out: Output,
+    view: StageView,
+    connection: Connection,
+    record: RunRecord,
+    output_dir: Path | None,
+    *,
+    tail: int | None = None,
+) -> Followed:
+    """Watch to the end and fetch the outputs to `output_dir` if given. Ctrl-C exits 130."""
+    from runner.cli.ui.run_view import RunDisplay
+
+    to_stderr = out.format is not OutputFormat.TABLE
+    display = RunDisplay(view, record.run_id, log_to_stderr=to_stderr)
+    try:
+        ended = _watch(connection, record, display, tail)
+        folder, problem = None, None
+        try:
+            folder = _fetch(connection, record, ended, output_dir, view)
+        except RunnerError as err:
+            problem = err
+        model = _settle(connection, record, ended, view)
+        return Followed(ended, display, folder, problem, model)
+    except KeyboardInterrupt:
+        raise detached(view, record.run_id) from None
+
+
+def detached(view: StageView, run_id: str) -> typer.Exit:
+    """Say how to come back to a run that goes on; raise what is returned."""
+    view.log(f"detached; the run goes on. Come back: runner attach {run_id}", error=True)
+    view.log(f"                           End it: runner cancel {run_id}", error=True)
+    return typer.Exit(INTERRUPTED)
+
+
+def report(
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    followed: Followed,
+    view: StageView | None = None,
+) -> None:
+    """Say how the run ended; exits 1 when it did not succeed. `view` saw all of it."""
+    from runner.cli.ui.run_view import print_failure, print_summary, result_document
+    from runner.core.states import RunState
+
+    ended, folder = followed.ended, followed.folder
+    if ended.status.state is RunState.FAILED:
+        print_failure(out, connection, record, ended, followed.display)
+    print_summary(out, connection, record, ended, folder, view, model=followed.model)
+    if out.format is not OutputFormat.TABLE:
+        out.record(result_document(connection, record, ended, folder, followed.model))
+    if followed.problem:
+        raise followed.problem
+    if ended.status.state is not RunState.SUCCEEDED:
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _watch(
+    connection: Connection, record: RunRecord, display: RunDisplay, tail: int | None
+) -> RunEnded:
+    from runner.flows.runs.watch import WatchOptions, watch_run
+
+    for event in watch_run(connection, record, WatchOptions(tail=tail)):
+        if ended := display.show(event):
+            return ended
+    raise AssertionError("watching ends with RunEnded")
+
+
+def _fetch(
+    connection: Connection,
+    record: RunRecord,
+    ended: RunEnded,
+    output_dir: Path | None,
+    view: StageView,
+) -> Path | None:
+    from runner.flows.runs.outputs import fetch_outputs
+
+    if output_dir is None or ended.result is None or not ended.result.outputs:
+        return None
+    return fetch_outputs(connection, record, output_dir, view.on_progress).folder
+
+
+def _settle(
+    connection: Connection, record: RunRecord, ended: RunEnded, view: StageView
+) -> RunModel | None:
+    """The version that a succeeded run became: its agent is about to register it."""
+    from runner.core.states import RunState
+    from runner.flows.models.register import settle_model
+
+    if ended.status.state is not RunState.SUCCEEDED:
+        return None
+    try:
+        return settle_model(connection, record, view.on_progress)
+    except KeyboardInterrupt:  # the run is over, and its agent or `models register` does it
+        return None

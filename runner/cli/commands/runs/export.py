@@ -1,0 +1,130 @@
+"""`runner export` and `runner tensorboard`: runs in MLflow and TensorBoard."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.autocomplete import complete_run
+from runner.cli.options import RunArgument, StackOption, TargetOption, open_settings
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.core.settings import Settings
+    from runner.protocol.results import RunRecord
+
+
+class Destination(StrEnum):
+    """What runs can be exported to."""
+
+    MLFLOW = "mlflow"
+    TENSORBOARD = "tensorboard"
+
+
+def export(
+    run: RunArgument,
+    to: Annotated[Destination, typer.Option("--to", help="For which tool.")],
+    uri: Annotated[
+        str | None,
+        typer.Option(
+            "--uri",
+            help="MLflow's address or folder; for TensorBoard a folder.",
+            show_default="MLFLOW_TRACKING_URI, ./tensorboard",
+        ),
+    ] = None,
+    artifacts: Annotated[
+        bool, typer.Option("--artifacts/--no-artifacts", help="Send the outputs to MLflow, too.")
+    ] = True,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Copy a run to MLflow or TensorBoard; again, to bring the copy up to date."""
+    from runner.azure.auth.credentials import connect
+    from runner.flows.runs.documents import find_run
+
+    out = Output(output)
+    settings = open_settings(target, stack)
+    connection = connect(settings)
+    record = find_run(connection, run)
+    if to is Destination.MLFLOW:
+        out.record(_to_mlflow(out, connection, record, settings, uri, artifacts=artifacts))
+    else:
+        out.record(_to_tensorboard(connection, record, uri))
+
+
+def _to_mlflow(
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    settings: Settings,
+    uri: str | None,
+    *,
+    artifacts: bool,
+) -> dict[str, Any]:
+    from runner.flows.export.mlflow import export_to_mlflow
+
+    with out.stages() as view:
+        done = export_to_mlflow(
+            connection, record, settings.home, uri, view.on_progress, artifacts=artifacts
+        )
+    return {
+        "run_id": record.run_id,
+        "mlflow_run_id": done.id,
+        "where": done.where,
+        "created": done.created,
+        "new_points": done.points,
+        "new_files": done.files,
+    }
+
+
+def _to_tensorboard(connection: Connection, record: RunRecord, uri: str | None) -> dict[str, Any]:
+    from runner.flows.export.tensorboard import export_to_tensorboard
+
+    where, points = export_to_tensorboard(connection, record, uri)
+    return {"run_id": record.run_id, "where": str(where), "points": points}
+
+
+def tensorboard(
+    runs: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="RUN...",
+            help="Run ids, prefixes, or @last.",
+            autocompletion=complete_run,
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            "--port", min=0, max=65535, help="Where it listens.", show_default="6006, or a free one"
+        ),
+    ] = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+) -> None:
+    """Show runs in TensorBoard: their metrics, and event files they write; until Ctrl-C."""
+    from runner.azure.auth.credentials import connect
+    from runner.flows.export.tensorboard import show_runs
+    from runner.flows.runs.documents import find_run
+
+    out = Output()
+    settings = open_settings(target, stack)
+    connection = connect(settings)
+    records = {
+        record.run_id: record for run in runs or ["@last"] for record in [find_run(connection, run)]
+    }
+    with show_runs(connection, list(records.values()), settings.home, port) as shown:
+        out.text(shown.url)
+        out.note(f"{', '.join(records)}; Ctrl-C ends it")
+        try:
+            code = shown.wait()
+        except KeyboardInterrupt:
+            code = 0
+    for problem in shown.problems:
+        raise problem
+    raise typer.Exit(code)

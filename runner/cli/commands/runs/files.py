@@ -1,0 +1,121 @@
+"""`runner files`: what a run exported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.options import (
+    OutputDirOption,
+    RunArgument,
+    StackOption,
+    TargetOption,
+    open_connection,
+    open_settings,
+)
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+
+app = typer.Typer(no_args_is_help=True, help="List and bring the files of a run.")
+
+
+@app.command("ls")
+def ls(
+    run: RunArgument = "@last",
+    checkpoints: Annotated[
+        bool, typer.Option("--checkpoints", help="List the files of its checkpoints instead.")
+    ] = False,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """List what a run exported; as JSON with the address of each file."""
+    from urllib.parse import quote
+
+    from runner.core.units import format_size
+    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.outputs import find_outputs
+
+    out = Output(output)
+    connection = open_connection(target, stack)
+    record = find_run(connection, run)
+    if checkpoints:
+        shown = ("size",) if output is OutputFormat.TABLE else ("size_bytes", "sha256")
+        found = _checkpoint_files(connection, record.run_id)
+        names = ("checkpoint", "attempt", "step", "path", *shown)
+        out.rows(found, names, empty="the run has no complete checkpoint")
+        return
+    prefix, files = find_outputs(connection, record)
+    store = connection.outputs
+    folder = f"{store.blob_endpoint}/{store.container_runs}/{prefix}"
+    rows: list[dict[str, Any]] = [
+        {
+            "path": file.path,
+            "size": format_size(file.size_bytes),
+            "size_bytes": file.size_bytes,
+            "sha256": file.sha256,
+            "url": folder + quote(file.path),
+        }
+        for file in files
+    ]
+    columns = ("path", "size") if output is OutputFormat.TABLE else ("path", "size_bytes", "sha256")
+    out.rows(rows, columns, empty="the run has exported nothing")
+
+
+def _checkpoint_files(connection: Connection, run_id: str) -> list[dict[str, Any]]:
+    """The one to go on from first."""
+    from runner.core.units import format_size
+    from runner.flows.runs.attempts import list_checkpoints
+    from runner.flows.runs.documents import runs_container
+
+    return [
+        {
+            "checkpoint": checkpoint.number,
+            "attempt": checkpoint.attempt,
+            "step": checkpoint.step,
+            "path": file.path,
+            "size": format_size(file.size_bytes),
+            "size_bytes": file.size_bytes,
+            "sha256": file.sha256,
+        }
+        for checkpoint in list_checkpoints(runs_container(connection), run_id)
+        for file in checkpoint.files
+    ]
+
+
+@app.command("get")
+def get(
+    run: RunArgument = "@last",
+    patterns: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="PATTERN", help="Only these files.", show_default=False),
+    ] = None,
+    output_dir: OutputDirOption = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Bring what a run exported to this machine."""
+    from runner.azure.auth.credentials import connect
+    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.outputs import fetch_outputs
+
+    out = Output(output)
+    settings = open_settings(target, stack, output_dir=output_dir)
+    connection = connect(settings)
+    record = find_run(connection, run)
+    with out.stages() as view:
+        fetched = fetch_outputs(
+            connection, record, settings.output_dir, view.on_progress, patterns or ()
+        )
+    if not fetched.files:
+        out.note("the run has exported nothing")
+    if output is OutputFormat.TABLE:
+        if fetched.files:
+            out.text(str(fetched.folder))
+    else:
+        files = [file.path for file in fetched.files]
+        out.record({"run_id": record.run_id, "output_dir": str(fetched.folder), "files": files})

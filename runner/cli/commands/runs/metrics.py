@@ -1,0 +1,258 @@
+"""`runner metrics`: what runs measured, as a table and as a picture."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.autocomplete import complete_run
+from runner.cli.options import RunArgument, StackOption, TargetOption, open_connection
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from runner.flows.runs.metrics import MetricComparison
+
+_COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points")
+_POINT_COLUMNS = ("run_id", "metric", "step", "value")
+_MANY = 6  # metrics of which all are drawn; of more only those that are named, or the first ones
+
+NamesArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="NAME", help="Only these metrics.", show_default=False),
+]
+CompareOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--compare",
+        "-c",
+        metavar="RUN",
+        help="Beside another run; may be repeated.",
+        autocompletion=complete_run,
+        show_default=False,
+    ),
+]
+LastOption = Annotated[
+    int | None, typer.Option("--last", min=1, help="Only so many last steps, written out.")
+]
+PlotOption = Annotated[
+    Path | None,
+    typer.Option("--plot", help="Write a picture: FILE.svg or FILE.html.", show_default=False),
+]
+ChartOption = Annotated[
+    bool | None,
+    typer.Option("--chart/--no-chart", help="Draw in text.", show_default="on a terminal"),
+]
+
+
+def metrics(
+    run: RunArgument = "@last",
+    names: NamesArgument = None,
+    compare: CompareOption = None,
+    last: LastOption = None,
+    plot: PlotOption = None,
+    chart: ChartOption = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show metrics of a run, or of several side by side: last, best, curves."""
+    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.metrics import compare_metrics
+
+    out = Output(output)
+    kind = _plot_kind(plot)
+    connection = open_connection(target, stack)
+    found = [find_run(connection, reference) for reference in (run, *(compare or ()))]
+    records = list({record.run_id: record for record in found}.values())
+    if len(records) < len(found):
+        out.warning("the same run was named more than once; it is shown once")
+    compared = compare_metrics(connection, records, names or (), last)
+    if plot is not None:
+        _write_plot(plot, kind, compared)
+    if output is OutputFormat.JSON:
+        out.record(_document(compared))
+    elif output is OutputFormat.TSV:
+        out.rows(_points(compared), _POINT_COLUMNS)
+    else:
+        drawn = sys.stdout.isatty() if chart is None else chart
+        _show(out, compared, drawn=drawn, points=last is not None)
+    if plot is not None:
+        out.note(f"wrote {plot}")
+
+
+def _document(compared: MetricComparison) -> dict[str, Any]:
+    from runner.core.curves import align
+
+    aligned: dict[str, Any] = {}
+    for name in compared.names:
+        rows = align(compared.curves(name))
+        aligned[name] = {
+            "steps": [step for step, _ in rows],
+            "values": {
+                run.record.run_id: [values[n] for _, values in rows]
+                for n, run in enumerate(compared.runs)
+            },
+        }
+    return {
+        "runs": [
+            {
+                "run_id": run.record.run_id,
+                "params": dict(run.record.params),
+                "metrics": {
+                    s.name: {
+                        "last": s.last, "last_step": s.last_step, "best": s.best,
+                        "best_step": s.best_step, "count": s.count,
+                    }
+                    for s in run.summaries
+                },
+            }
+            for run in compared.runs
+        ],
+        "differing_params": {name: list(values) for name, values in compared.params.items()},
+        "metrics": aligned,
+    }  # fmt: skip
+
+
+def _points(compared: MetricComparison) -> list[dict[str, Any]]:
+    return [
+        {"run_id": curve.run_id, "metric": name, "step": step, "value": value}
+        for name in compared.names
+        for curve in compared.curves(name)
+        for step, value in curve.points
+    ]
+
+
+def _show(out: Output, compared: MetricComparison, *, drawn: bool, points: bool) -> None:
+    many = len(compared.runs) > 1
+    rows = _summary_rows(compared)
+    columns = _COLUMNS if many else tuple(name for name in _COLUMNS if name != "run")
+    out.rows(rows, columns, empty=f"{compared.runs[0].record.run_id} measured nothing yet")
+    if many:
+        _show_params(out, compared)
+    if drawn:
+        _draw(out, compared)
+    if points:
+        _show_points(out, compared)
+
+
+def _summary_rows(compared: MetricComparison) -> list[dict[str, Any]]:
+    from runner.cli.ui.output import metric as text
+
+    return [
+        {
+            "metric": name,
+            "run": run.record.run_id,
+            "last": text(s.last),
+            "step": s.last_step,
+            "best": "none" if s.best is None else text(s.best),
+            "at_step": s.best_step,
+            "points": s.count,
+        }
+        for name in compared.names
+        for run in compared.runs
+        for s in run.summaries
+        if s.name == name
+    ]
+
+
+def _show_params(out: Output, compared: MetricComparison) -> None:
+    ids = [run.record.run_id for run in compared.runs]
+    out.text()
+    if not compared.params:
+        out.text("all parameters are the same")
+        return
+    rows: list[dict[str, Any]] = [
+        {"parameter": name, **{run_id: _value(v) for run_id, v in zip(ids, values, strict=True)}}
+        for name, values in compared.params.items()
+    ]
+    out.rows(rows, ("parameter", *ids))
+
+
+def _value(value: object) -> str:
+    return "-" if value is None else str(value)
+
+
+def _draw(out: Output, compared: MetricComparison) -> None:
+    from runner.core.curves import MARKS, draw_chart
+
+    braille = (sys.stdout.encoding or "").lower().startswith("utf")
+    for name in compared.names[:_MANY]:
+        curves = compared.curves(name)
+        lines = draw_chart(curves, braille=braille)
+        if lines:
+            out.text()
+            out.text(name)
+        for line in lines:
+            out.text(line)
+        left_out = sum(len(curve.points) - len(curve.finite) for curve in curves)
+        if left_out:
+            out.text(f"{left_out} values are NaN or infinite")
+    if len(compared.names) > _MANY:
+        out.note(f"{len(compared.names) - _MANY} more metrics: name those to draw")
+    if len(compared.runs) > 1:
+        out.text()
+        for n, run in enumerate(compared.runs):
+            out.text(f"{MARKS[n % len(MARKS)]} {run.record.run_id}")
+
+
+def _show_points(out: Output, compared: MetricComparison) -> None:
+    from runner.cli.ui.output import metric as text
+    from runner.core.curves import align
+
+    ids = [run.record.run_id for run in compared.runs]
+    for name in compared.names:
+        rows: list[dict[str, Any]] = [
+            {
+                "step": step,
+                **{i: None if v is None else text(v) for i, v in zip(ids, values, strict=True)},
+            }
+            for step, values in align(compared.curves(name))
+        ]
+        out.text()
+        out.text(name)
+        out.rows(rows, ("step", *ids))
+
+
+def _plot_kind(plot: Path | None) -> str:
+    """How to draw, before anything is asked of the services."""
+    if plot is None:
+        return ""
+    kind = plot.suffix.lower()
+    if kind not in (".svg", ".html") or plot.is_dir():
+        folder = not plot.name or plot.is_dir()
+        what = "that is a folder" if folder else "no picture of that kind is drawn"
+        raise RunnerError(
+            "R-PLOT-FORMAT",
+            f"--plot {plot}: {what}",
+            why="it writes .svg and .html, which every browser shows",
+            fix=f"--plot {plot / 'metrics.svg' if folder else plot.with_suffix('.svg')}",
+        )
+    if not plot.parent.is_dir():
+        raise _not_written(plot, f"there is no folder {plot.parent}", "make it")
+    return kind
+
+
+def _write_plot(plot: Path, kind: str, compared: MetricComparison) -> None:
+    from runner.core.curves import draw_html, draw_svg
+
+    panels = {name: compared.curves(name) for name in compared.names}
+    title = " and ".join(run.record.run_id for run in compared.runs)
+    text = draw_svg(panels) if kind == ".svg" else draw_html(title, panels)
+    try:
+        plot.write_text(text, encoding="utf-8")
+    except OSError as err:
+        raise _not_written(plot, err.strerror or str(err), "make it writable") from err
+
+
+def _not_written(plot: Path, why: str, fix: str) -> RunnerError:
+    return RunnerError(
+        "R-PLOT-WRITE",
+        f"cannot write {plot}",
+        why=why,
+        fix=f"{fix}, or give another file with --plot",
+        exit_code=ExitCode.PREFLIGHT,
+    )

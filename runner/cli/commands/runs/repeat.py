@@ -1,0 +1,228 @@
+"""`runner retry` and `runner resume`: submit a run again, from its beginning or its newest
+checkpoint, and watch it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.autocomplete import complete_run
+from runner.cli.options import (
+    DetachOption,
+    DownloadOption,
+    OutputDirOption,
+    RunArgument,
+    StackOption,
+    TargetOption,
+    open_settings,
+)
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.cli.commands.runs.attach import Followed
+    from runner.core.progress import OnProgress
+    from runner.core.settings import Settings
+    from runner.protocol.results import RunRecord
+
+
+OtherPoolOption = Annotated[
+    str | None, typer.Option("--pool", help="Pool to run on.", show_default="the run's own")
+]
+
+
+def submit_and_follow(
+    out: Output,
+    connection: Connection,
+    submit: Callable[[OnProgress], RunRecord],
+    *,
+    detach: bool,
+    output_dir: Path | None,
+) -> tuple[RunRecord, Followed | None]:
+    """The new run, and how it ended unless nobody waits. Ctrl-C exits 130 and leaves it running."""
+    from runner.cli.commands.runs.attach import INTERRUPTED, follow
+
+    with out.stages() as view:
+        try:
+            record = submit(view.on_progress)
+        except KeyboardInterrupt:
+            view.log("interrupted; whether a run was submitted, tells: runner ps", error=True)
+            raise typer.Exit(INTERRUPTED) from None
+        if detach:
+            return record, None
+        view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)
+        return record, follow(out, view, connection, record, output_dir)
+
+
+def finish(
+    out: Output, connection: Connection, record: RunRecord, followed: Followed | None
+) -> None:
+    """Say how it ended, exit 1 unless it succeeded; or how to watch it."""
+    from runner.cli.commands.runs.attach import report
+
+    if followed is not None:
+        report(out, connection, record, followed)
+        return
+    show_submitted(out, record)
+
+
+def show_submitted(out: Output, record: RunRecord) -> None:
+    """A run that nobody waits for."""
+    out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
+    out.note(f"watch it: runner attach {record.run_id}")
+
+
+_COLUMNS = ("run_id", "retry_of", "pool")
+
+RunOrNoneArgument = Annotated[
+    str | None,
+    typer.Argument(
+        metavar="RUN",
+        help="A run id, a unique prefix of one, or @last.",
+        autocompletion=complete_run,
+        show_default=False,
+    ),
+]
+FailedOption = Annotated[
+    bool, typer.Option("--failed", help="Every failed or lost run not yet retried; detached.")
+]
+ExperimentOption = Annotated[
+    str | None,
+    typer.Option("--experiment", "-e", help="With --failed: of this one.", show_default=False),
+]
+
+
+def retry(
+    run: RunOrNoneArgument = None,
+    failed: FailedOption = False,
+    experiment: ExperimentOption = None,
+    pool: OtherPoolOption = None,
+    detach: DetachOption = False,
+    download: DownloadOption = True,
+    output_dir: OutputDirOption = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Run again what failed, was cancelled or lost: same code, data and parameters."""
+    from runner.azure.auth.credentials import connect
+    from runner.flows.runs.documents import find_run
+    from runner.flows.submit.repeat import retry_run
+
+    if failed is (run is not None) or (experiment and not failed):
+        raise RunnerError(
+            "R-RETRY-WHICH",
+            "retry takes one run, or --failed",
+            why="--experiment narrows --failed" if experiment else "it has both, or neither",
+            fix="runner retry @last, or runner retry --failed --experiment NAME",
+        )
+    out = Output(output)
+    settings = open_settings(target, stack, output_dir=output_dir)
+    connection = connect(settings)
+    if run is None:
+        _retry_all(out, connection, settings, experiment, pool)
+        return
+    record = find_run(connection, run)
+    again, followed = submit_and_follow(
+        out,
+        connection,
+        lambda on_progress: retry_run(connection, record, pool, on_progress),
+        detach=detach,
+        output_dir=_folder(settings.output_dir, download=download),
+    )
+    finish(out, connection, again, followed)
+
+
+def _folder(output_dir: Path, *, download: bool) -> Path | None:
+    return output_dir if download else None
+
+
+def _retry_all(
+    out: Output,
+    connection: Connection,
+    settings: Settings,
+    experiment: str | None,
+    pool: str | None,
+) -> None:
+    from runner.core.progress import ignore_progress
+    from runner.flows.submit.repeat import list_to_retry, retry_each
+
+    found = list_to_retry(connection, settings.home, experiment)
+    rows: list[dict[str, str]] = []
+    problems: list[RunnerError] = []
+    for row, again in retry_each(connection, found, pool, ignore_progress):
+        if isinstance(again, RunnerError):
+            problems.append(again)
+            out.warning(f"{row.run_id}: {again.what}")
+        else:
+            rows.append(_row(row.run_id, again))
+    out.rows(rows, _COLUMNS, empty="no failed run is left to retry")
+    if problems:
+        raise problems[0]
+
+
+def _row(run_id: str, again: RunRecord) -> dict[str, str]:
+    return {"run_id": again.run_id, "retry_of": run_id, "pool": again.pool}
+
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", "-s", metavar="NAME=VALUE", help="Change a parameter.", show_default=False
+    ),
+]
+CheckpointOption = Annotated[
+    int | None,
+    typer.Option(
+        "--checkpoint",
+        metavar="N",
+        help="Go on from this checkpoint of the run, not its newest.",
+        show_default=False,
+    ),
+]
+NodesOption = Annotated[
+    int | None,
+    typer.Option(
+        "--nodes", metavar="N", min=1, help="On N nodes at once.", show_default="as before"
+    ),
+]
+
+
+def resume(
+    run: RunArgument,
+    set_: SetOption = None,
+    checkpoint: CheckpointOption = None,
+    nodes: NodesOption = None,
+    pool: OtherPoolOption = None,
+    detach: DetachOption = False,
+    download: DownloadOption = True,
+    output_dir: OutputDirOption = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Go on with a run that ended, from its newest complete checkpoint, as a new run."""
+    from runner.azure.auth.credentials import connect
+    from runner.flows.runs.documents import find_run
+    from runner.flows.submit.repeat import resume_run
+
+    out = Output(output)
+    settings = open_settings(target, stack, output_dir=output_dir)
+    connection = connect(settings)
+    record = find_run(connection, run)
+    overrides = tuple(set_ or ())
+    again, followed = submit_and_follow(
+        out,
+        connection,
+        lambda on_progress: resume_run(
+            connection, record, pool, overrides, on_progress, checkpoint, nodes=nodes
+        ),
+        detach=detach,
+        output_dir=settings.output_dir if download else None,
+    )
+    finish(out, connection, again, followed)

@@ -1,0 +1,137 @@
+"""`runner reproduce`: a run once more, and whether it makes the same model."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.autocomplete import complete_run
+from runner.cli.commands.runs.repeat import OtherPoolOption
+from runner.cli.options import DetachOption, RunArgument, StackOption, TargetOption, open_connection
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import ExitCode
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.core.planning.reproduction import Drift
+    from runner.flows.submit.reproduce import Comparison
+    from runner.protocol.results import RunRecord
+
+_FILE_COLUMNS = ("file", "outcome", "differs_in")
+
+
+def reproduce(
+    run: RunArgument,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="RUN", help="Run nothing: compare with this one.",
+            autocompletion=complete_run, show_default=False,
+        ),
+    ] = None,
+    pool: OtherPoolOption = None,
+    detach: DetachOption = False,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:  # fmt: skip
+    """Run it again with the same code, data and packages: is it the same model?"""
+    from runner.flows.runs.documents import find_run
+    from runner.flows.submit.reproduce import find_drift
+
+    out = Output(output)
+    connection = open_connection(target, stack)
+    original = find_run(connection, run)
+    if against is not None:
+        _conclude(out, connection, original, find_run(connection, against))
+        return
+    _announce(out, original, find_drift(connection, original, pool))
+    repeated = _run(out, connection, original, pool, detach=detach)
+    if repeated is not None:
+        _conclude(out, connection, original, repeated)
+
+
+def _run(
+    out: Output, connection: Connection, original: RunRecord, pool: str | None, *, detach: bool
+) -> RunRecord | None:
+    """The new run when it succeeded; None when nobody waits. Exits 1 when it did not."""
+    from runner.cli.commands.runs.attach import report
+    from runner.cli.commands.runs.repeat import show_submitted, submit_and_follow
+    from runner.core.states import RunState
+    from runner.flows.submit.reproduce import reproduce_run
+
+    repeated, followed = submit_and_follow(
+        out,
+        connection,
+        lambda on_progress: reproduce_run(connection, original, pool, on_progress),
+        detach=detach,
+        output_dir=None,
+    )
+    if followed is None:
+        show_submitted(out, repeated)
+        out.note(f"afterwards: runner reproduce {original.run_id} --against {repeated.run_id}")
+        return None
+    if followed.ended.status.state is not RunState.SUCCEEDED:
+        report(out, connection, repeated, followed)
+    return repeated
+
+
+def _announce(out: Output, original: RunRecord, drift: Sequence[Drift]) -> None:
+    code = original.raw["code"]
+    if code.get("git_dirty"):
+        out.note(f"code as it was, with changes on top of git {str(code['git_revision'])[:12]}")
+    for one in drift:
+        out.warning(f"not as it was: {one.what}, {one.was} -> {one.now}")
+
+
+def _conclude(
+    out: Output, connection: Connection, original: RunRecord, repeated: RunRecord
+) -> None:
+    from runner.flows.submit.reproduce import compare_runs
+
+    found = compare_runs(connection, original, repeated)
+    if out.format is OutputFormat.JSON:
+        out.record(_document(found))
+    elif out.format is OutputFormat.TSV:
+        out.rows(_files(found), _FILE_COLUMNS)
+    else:
+        _show(out, found)
+    if not found.same_model:
+        raise typer.Exit(ExitCode.RUN_FAILED)
+
+
+def _document(found: Comparison) -> dict[str, Any]:
+    return {**dataclasses.asdict(found), "same_model": found.same_model}
+
+
+def _show(out: Output, found: Comparison) -> None:
+    from runner.cli.ui.output import metric as text
+
+    out.rows(_files(found), _FILE_COLUMNS, empty="no outputs")
+    out.text()
+    for name, (was, now) in found.metrics.items():
+        shown = ["none" if value is None else text(value) for value in (was, now)]
+        if shown[0] == shown[1]:
+            shown = [repr(was), repr(now)]
+        out.text(f"metric {name}: {shown[0]} -> {shown[1]}")
+    for one in found.drift:
+        out.text(f"drift: {one.what}, {one.was} -> {one.now}")
+    if found.same_model:
+        out.text(f"same model: {found.repeated} reproduces {found.original}")
+    else:
+        unknown = "" if found.drift else "; no drift is recorded: the script itself may vary"
+        out.text(f"not the same model: {found.repeated} and {found.original} differ{unknown}")
+
+
+def _files(found: Comparison) -> list[dict[str, Any]]:
+    return [
+        {
+            "file": file.path + ("" if file.model else " (beside the model)"),
+            "outcome": file.verdict,
+            "differs_in": file.detail,
+        }
+        for file in found.files
+    ]

@@ -1,0 +1,332 @@
+"""`runner show`: everything that is known of one run."""
+
+from __future__ import annotations
+
+import dataclasses
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.options import RunOrGroupArgument, StackOption, TargetOption, open_settings
+from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time, where_time_went
+from runner.cli.ui.output import metric as metric_text
+from runner.core.units import format_duration, format_size
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.flows.models.register import RunModel
+    from runner.flows.runs.attempts import AttemptRow
+    from runner.flows.runs.view import RunView
+    from runner.protocol.checkpoints import CheckpointManifest
+    from runner.protocol.metrics import MetricSummary
+    from runner.protocol.results import RunRecord
+
+
+_LISTED = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RunDetails:
+    """One run with everything that was read of it."""
+
+    connection: Connection
+    view: RunView
+    metrics: Sequence[MetricSummary]
+    attempts: Sequence[AttemptRow]
+    environment: Mapping[str, Any] | None
+    checkpoints: Sequence[CheckpointManifest]
+    models: Sequence[RunModel]
+    checkpoint_problem: str
+
+    @property
+    def raw(self) -> Mapping[str, Any]:
+        """`run.json`."""
+        return self.view.record.raw
+
+
+def lines(shown: RunDetails) -> dict[str, str]:
+    """All subjects, in order."""
+    pairs: dict[str, str] = {}
+    for subject in SUBJECTS:
+        pairs |= {name: text for name, text in subject(shown).items() if text}
+    return pairs
+
+
+def state(shown: RunDetails) -> dict[str, str]:
+    """How it is, and what it is."""
+    record, status = shown.view.record, shown.view.status
+    shown_state = status.state.value
+    return {
+        "state": f"{shown_state}: {status.reason}" if status.reason else shown_state,
+        "fix": status.fix,
+        "recipe": record.recipe,
+        "experiment": record.experiment,
+        "created": local_time(record.created),
+        "where": f"pool {record.pool}"
+        + (", spot" if record.spot else "")
+        + (f", {record.nodes} nodes" if record.nodes > 1 else ""),
+        "image": _image(shown),
+    }
+
+
+def _image(shown: RunDetails) -> str:
+    image: Mapping[str, Any] = shown.raw.get("image") or {}
+    return str(image.get("name") or "")
+
+
+def nodes(shown: RunDetails) -> dict[str, str]:
+    """Where each rank of the newest attempt is, or was."""
+    if not shown.attempts or not shown.attempts[-1].others:
+        return {}
+    names = (shown.attempts[-1].node, *shown.attempts[-1].others)
+    return {"nodes": ", ".join(f"{rank}: {name or '-'}" for rank, name in enumerate(names))}
+
+
+def origin(shown: RunDetails) -> dict[str, str]:
+    """The run that it repeats or goes on from."""
+    found, before = shown.raw.get("origin"), shown.raw.get("resume_from")
+    lines: dict[str, str] = {}
+    if found:
+        lines["origin"] = f"{found.get('kind')} of {found.get('run_id')}"
+    if before:
+        number = before.get("checkpoint")
+        which = "newest checkpoint" if number is None else f"checkpoint {number}"
+        lines["resumes"] = f"{which} of {before.get('run_id')}"
+    return lines
+
+
+def command(shown: RunDetails) -> dict[str, str]:
+    """What runs."""
+    params = ", ".join(f"{name}={value}" for name, value in shown.view.record.params.items())
+    return {"command": shlex.join(shown.raw.get("command") or ()), "parameters": params}
+
+
+def code(shown: RunDetails) -> dict[str, str]:
+    """Which code, and with which packages."""
+    found: Mapping[str, Any] = shown.raw.get("code") or {}
+    git = found.get("git_revision")
+    changed = " and changes, which the archive holds" if found.get("git_dirty") else ""
+    return {
+        "code": f"sha256 {found['sha256'][:12]}, {format_size(found.get('size_bytes') or 0)}"
+        if found
+        else "",
+        "git": f"{git[:12]}{changed}" if git else "",
+        "environment": _environment(shown),
+    }
+
+
+def _environment(shown: RunDetails) -> str:
+    requirements, found = shown.raw.get("requirements"), shown.environment
+    parts = [requirements["file"]] if requirements else []
+    if found:
+        packages: Mapping[str, str] = found.get("packages") or {}
+        parts += [f"Python {found.get('python') or 'unknown'}"]
+        parts += [f"{len(packages)} package{'s' if len(packages) > 1 else ''}"] if packages else []
+        parts += [text for text in (found.get("cpu"), *(found.get("gpus") or ())) if text]
+    return ", ".join(parts)
+
+
+def data(shown: RunDetails) -> dict[str, str]:
+    """The data set."""
+    found = shown.raw.get("data")
+    if not found:
+        return {}
+    text = f"{found['name']} from {found['source']}"
+    return {"data": f"{text}: {found['notice']}" if found.get("notice") else text}
+
+
+def metrics(shown: RunDetails) -> dict[str, str]:
+    """Last and best of each metric."""
+    from runner.protocol.metrics import describe_non_finite
+
+    found = {summary.name: _metric(summary) for summary in shown.metrics}
+    last = {summary.name: summary.last for summary in shown.metrics}
+    return found | {"not finite": describe_non_finite(last, shown.view.record.run_id)}
+
+
+def time(shown: RunDetails) -> dict[str, str]:
+    """How long the attempt took that decided."""
+    result = shown.view.result
+    if result is None or result.started is None or result.ended is None:
+        return {}
+    return {
+        "took": format_duration((result.ended - result.started).total_seconds()),
+        "of which": where_time_went(result.stages_s),
+    }
+
+
+def outputs(shown: RunDetails) -> dict[str, str]:
+    """What it wrote, and where that lies."""
+    from runner.cli.ui.run_view import output_url
+
+    result = shown.view.result
+    if result is None or not result.outputs:
+        return {}
+    listed = [f"{file.path} ({format_size(file.size_bytes)})" for file in result.outputs[:_LISTED]]
+    more = len(result.outputs) - len(listed)
+    return {
+        "outputs": ", ".join(listed) + (f" and {more} more" if more else ""),
+        "in blob": output_url(shown.connection, shown.view.record.run_id, result),
+    }
+
+
+def checkpoints(shown: RunDetails) -> dict[str, str]:
+    """Which one the run, or another one, would go on from."""
+    problem = {"checkpoint problem": shown.checkpoint_problem}
+    if not shown.checkpoints:
+        return problem
+    newest, older = shown.checkpoints[0], len(shown.checkpoints) - 1
+    more = f", and {older} older" if older else ""
+    return {"checkpoint": f"{newest.name}, {format_size(newest.size_bytes)}{more}", **problem}
+
+
+def models(shown: RunDetails) -> dict[str, str]:
+    """The versions of models that it made."""
+    again = f"; runner models register {shown.view.record.run_id}"
+    return {
+        f"model {model.name}": f"{model}{'' if model.version else again}" for model in shown.models
+    }
+
+
+def attempt_rows(shown: RunDetails) -> list[dict[str, Any]]:
+    """The table of attempts."""
+    from datetime import datetime
+
+    return [
+        {
+            "attempt": row.attempt,
+            "node": row.node + (f" and {len(row.others)} more" if row.others else ""),
+            "spot": row.spot,
+            "started": local_time(datetime.fromisoformat(row.started)) if row.started else None,
+            "took": None if row.took_s is None else format_duration(row.took_s),
+            "ended": row.why + (f" in {row.step}" if row.step else ""),
+            "exit_code": row.exit_code,
+            "resumed_from": row.resumed.text(shown.view.record.run_id) if row.resumed else None,
+        }
+        for row in shown.attempts
+    ]
+
+
+ATTEMPT_COLUMNS = ("attempt", "node", "spot", "started", "took", "ended", "exit_code")
+
+SUBJECTS: tuple[Callable[[RunDetails], dict[str, str]], ...] = (
+    state,
+    nodes,
+    origin,
+    command,
+    code,
+    data,
+    metrics,
+    time,
+    checkpoints,
+    outputs,
+    models,
+)
+
+
+def _metric(summary: MetricSummary) -> str:
+    last = metric_text(summary.last)
+    if summary.best is None or summary.best == summary.last:
+        return last
+    step = f" at step {summary.best_step}" if summary.best_step is not None else ""
+    return f"{last}, best {metric_text(summary.best)}{step}"
+
+
+def show(
+    run: RunOrGroupArgument = "@last",
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show a run: state, parameters, metrics, attempts, outputs; or a group."""
+    from runner.azure.auth.credentials import connect
+    from runner.cli.ui.groups import show_group
+    from runner.flows.runs.documents import find_run
+    from runner.flows.runs.groups import group_instead, load_group_view
+    from runner.flows.submit.interrupted import finish_interrupted
+
+    out = Output(output)
+    settings = open_settings(target, stack)
+    connection = connect(settings)
+    try:
+        record = find_run(connection, run)
+    except RunnerError as err:
+        group = group_instead(connection, run, err)
+        finish_interrupted(connection)
+        show_group(out, load_group_view(connection, settings.home, group))
+        return
+    shown = _load(connection, record)
+    if output is not OutputFormat.TABLE:
+        out.record(_document(shown))
+        return
+    out.record(lines(shown), title=record.run_id)
+    if shown.attempts:
+        out.text()
+        resumed = any(row.resumed for row in shown.attempts)
+        columns = ATTEMPT_COLUMNS + (("resumed_from",) if resumed else ())
+        out.rows(attempt_rows(shown), columns, spare=("spot", "node"))
+
+
+def _load(connection: Connection, record: RunRecord) -> RunDetails:
+    from runner.flows.runs.attempts import checkpoint_problem, list_attempts, list_checkpoints
+    from runner.flows.runs.documents import load_metrics, runs_container
+    from runner.flows.runs.view import load_view
+    from runner.flows.submit.reproduce import load_environment
+
+    view = load_view(connection, record)
+    container = runs_container(connection)
+    told: dict[str, Any] = (view.result.raw.get("checkpoint") or {}) if view.result else {}
+    attempt = view.attempts[-1].attempt if view.attempts and view.result is None else 0
+    problem = told.get("problem") or checkpoint_problem(container, record.run_id, attempt)
+    return RunDetails(
+        connection,
+        view,
+        load_metrics(connection, record),
+        list_attempts(connection, view),
+        load_environment(connection, record),
+        list_checkpoints(container, record.run_id),
+        _models(connection, view),
+        str(problem or ""),
+    )
+
+
+def _document(shown: RunDetails) -> dict[str, Any]:
+    from runner.cli.ui.run_view import output_url
+
+    view = shown.view
+    return {
+        "run_id": view.record.run_id,
+        "state": view.status.state.value,
+        "reason": view.status.reason,
+        "fix": view.status.fix,
+        "node": view.status.node,
+        "metrics": [dataclasses.asdict(metric) for metric in shown.metrics],
+        "attempts": [dataclasses.asdict(attempt) for attempt in shown.attempts],
+        "environment": shown.environment,
+        "checkpoints": [_checkpoint(checkpoint) for checkpoint in shown.checkpoints],
+        "checkpoint_problem": shown.checkpoint_problem or None,
+        "output_url": output_url(shown.connection, view.record.run_id, view.result),
+        "run": view.record.raw,
+        "result": view.result.raw if view.result else None,
+        "models": [dataclasses.asdict(model) for model in shown.models],
+    }
+
+
+def _models(connection: Connection, view: RunView) -> Sequence[RunModel]:
+    from runner.flows.models.register import describe_models
+
+    succeeded = view.result is not None and view.result.status == "succeeded"
+    return describe_models(connection, view.record) if succeeded else ()
+
+
+def _checkpoint(checkpoint: CheckpointManifest) -> dict[str, Any]:
+    return {
+        "checkpoint": checkpoint.number,
+        "attempt": checkpoint.attempt,
+        "time": checkpoint.time,
+        "step": checkpoint.step,
+        "files": len(checkpoint.files),
+        "size_bytes": checkpoint.size_bytes,
+    }

@@ -1,0 +1,254 @@
+"""`runner train`: plan, submit, watch, and bring the model home."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from runner.cli.options import (
+    AfterOption,
+    ArgsArgument,
+    DataOption,
+    DetachOption,
+    DownloadOption,
+    DryRunOption,
+    ExperimentOption,
+    GpuOption,
+    InputOption,
+    MaxTimeOption,
+    NodesOption,
+    OutputDirOption,
+    PoolOption,
+    PriorityOption,
+    RecipeArgument,
+    RetriesOption,
+    SetOption,
+    SpotOption,
+    StackOption,
+    TargetOption,
+    open_settings,
+    to_flags,
+)
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.terminal import StageView
+from runner.protocol.errors import RunnerError
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.core.planning.plan import RunPlan
+    from runner.core.recipe.recipe import Recipe
+    from runner.core.settings import Settings
+    from runner.flows.submit.prepare import PreparedRun, TrainOptions
+
+
+def train(
+    ref: RecipeArgument,
+    script_args: ArgsArgument = None,
+    set_: SetOption = None,
+    data: DataOption = None,
+    input_: InputOption = None,
+    pool: PoolOption = None,
+    experiment: ExperimentOption = None,
+    gpu: GpuOption = None,
+    nodes: NodesOption = None,
+    spot: SpotOption = None,
+    priority: PriorityOption = None,
+    after: AfterOption = None,
+    max_time: MaxTimeOption = None,
+    retries: RetriesOption = None,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    detach: DetachOption = False,
+    dry_run: DryRunOption = False,
+    download: DownloadOption = True,
+    output_dir: OutputDirOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Train a recipe, a folder or a script, and bring back what it wrote."""
+    from runner.core.recipe.overrides import with_flags
+    from runner.core.recipe.recipe import load_recipe
+    from runner.flows.submit.prepare import TrainOptions, request_run
+
+    out = Output(output)
+    settings = open_settings(target, stack, pool=pool, output_dir=output_dir)
+    flags = to_flags(
+        gpu=gpu, nodes=nodes, spot=spot, priority=priority, after=after, max_time=max_time,
+        retries=retries,
+    )  # fmt: skip
+    recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), flags)
+    options = TrainOptions(
+        overrides=tuple(set_ or ()),
+        script_args=_checked_args(script_args),
+        experiment=experiment,
+        data=data,
+        inputs=tuple(input_ or ()),
+        insisted=flags.resources,
+    )
+    request_run(recipe, options)  # what is wrong is said before anything starts
+    if dry_run:
+        _dry_run(out, recipe, settings, options)
+        return
+    _train(out, recipe, settings, options, detach=detach, download=download)
+
+
+def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
+    if script_args and "--" not in sys.argv:
+        raise RunnerError(
+            "R-ARGUMENTS",
+            f"{script_args[0]!r} is an argument too many",
+            why="parameters are set with --set, and arguments of the script follow after --",
+            fix=f"--set {script_args[0]}"
+            if "=" in script_args[0]
+            else "-- " + " ".join(script_args),
+        )
+    return tuple(script_args or ())
+
+
+def _dry_run(out: Output, recipe: Recipe, settings: Settings, options: TrainOptions) -> None:
+    from runner.core.planning.run_document import run_document
+    from runner.flows.submit.dry_run import plan_train
+
+    prepared, found = plan_train(recipe, settings, options)
+    plan = prepared.plan
+    for text in (*prepared.warnings, *found.notes):
+        out.warning(text)
+    document = run_document(plan, plan.job_id)
+    document["after"] = list(plan.after or recipe.after)
+    document["not_looked_up"] = found.to_json()
+    if document["data"] is None and recipe.dataset:
+        document["data"] = {"name": recipe.dataset, "source": "decided when the run is submitted"}
+    if out.format is not OutputFormat.TABLE:
+        out.record(document)
+        return
+    shown = _plan_text(plan, document["data"])
+    if unknown := found.text():
+        shown["not looked up"] = unknown
+    out.record(shown, title=f"{recipe.name}: the plan")
+    out.note("dry run: nothing was started")
+
+
+def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
+    import shlex
+
+    from runner.core.units import format_size
+    from runner.flows.transfers import count_text
+
+    recipe, code, pool = plan.recipe, plan.inputs.code, plan.pool
+    nodes = recipe.resources.nodes
+    at_once = f", {nodes} nodes at once" if nodes > 1 else ""
+    return {
+        "where": f"{plan.target}, account {plan.account}, pool {pool.id} ({pool.vm_size}){at_once}",
+        "job": plan.job_id,
+        "task": plan.task_id,
+        "command": shlex.join(plan.command),
+        "code": f"{count_text(code.files)}, {format_size(code.size_bytes)}, "
+        f"sha256 {code.sha256[:12]}",
+        "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
+        if code.git_revision
+        else "none",
+        "packages": recipe.requirements or "none: the node's Python as it is",
+        "data": f"{data['name']}, {data['source']}" if data else "none",
+        "inputs": ", ".join(plan.inputs.named) or "none",
+        "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
+        "promises": ", ".join(recipe.outputs) or "nothing in particular",
+        "limits": _limits(recipe),
+        "after": ", ".join(plan.after or recipe.after) or "nothing",
+        "priority": str(recipe.priority),
+        "takes": recipe.estimate or "unknown",
+    }
+
+
+def _limits(recipe: Recipe) -> str:
+    from runner.core.units import format_duration
+
+    time = format_duration(recipe.timeout_s) if recipe.timeout_s else "no time limit"
+    return f"{time}, {recipe.retries} retries"
+
+
+def _train(
+    out: Output,
+    recipe: Recipe,
+    settings: Settings,
+    options: TrainOptions,
+    *,
+    detach: bool,
+    download: bool,
+) -> None:
+    from runner.cli.commands.runs.attach import follow, report
+    from runner.flows.submit.submit_run import submit_run
+
+    _announce(out, recipe, settings)
+    with out.stages() as view:
+        connection, prepared = _prepare(view, recipe, settings, options)
+        try:
+            record = submit_run(connection, prepared, view.on_progress)
+            followed = None
+            if not detach:
+                view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)
+                output_dir = settings.output_dir if download else None
+                followed = follow(out, view, connection, record, output_dir)
+        except KeyboardInterrupt:
+            raise _interrupted(view, connection, prepared) from None
+    if followed:
+        report(out, connection, record, followed, view)
+        return
+    out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
+    out.note(f"watch it: runner attach {record.run_id}")
+
+
+def _prepare(
+    view: StageView, recipe: Recipe, settings: Settings, options: TrainOptions
+) -> tuple[Connection, PreparedRun]:
+    from runner.azure.auth.credentials import connect
+    from runner.flows.local.lifecycle import ensure_running
+    from runner.flows.submit.dry_run import check_before_download
+    from runner.flows.submit.prepare import prepare_run
+
+    try:
+        if settings.target == "local":
+            ensure_running(settings, view.on_progress)
+        connection = connect(settings)
+        check_before_download(recipe, settings, options)
+        prepared = prepare_run(recipe, settings, connection.outputs, options, view.on_progress)
+        _warn(view, prepared)
+    except KeyboardInterrupt:
+        raise _nothing_runs(view) from None
+    return connection, prepared
+
+
+def _interrupted(view: StageView, connection: Connection, prepared: PreparedRun) -> typer.Exit:
+    """Ctrl-C around the submission: blob knows whether there is a run."""
+    from runner.cli.commands.runs.attach import INTERRUPTED, detached
+    from runner.flows.submit.submit_run import find_submitted
+
+    run_id = prepared.plan.run_id
+    try:
+        found = find_submitted(connection, run_id)
+    except (RunnerError, KeyboardInterrupt):
+        view.log(f"interrupted; whether {run_id} runs, tells: runner ps", error=True)
+        return typer.Exit(INTERRUPTED)
+    return detached(view, run_id) if found else _nothing_runs(view)
+
+
+def _nothing_runs(view: StageView) -> typer.Exit:
+    from runner.cli.commands.runs.attach import INTERRUPTED
+
+    view.log("interrupted before the run was submitted: nothing runs", error=True)
+    return typer.Exit(INTERRUPTED)
+
+
+def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
+    out.note(f"{recipe.name}: {recipe.description}" if recipe.description else recipe.name)
+    if recipe.source == "builtin" and (Path.cwd() / recipe.name).is_dir():
+        out.note(f"the built-in recipe; the folder of that name: runner train ./{recipe.name}")
+    where = "this machine" if settings.target == "local" else f"Azure, stack {settings.stack}"
+    takes = f"; takes {recipe.estimate}" if recipe.estimate else ""
+    out.note(f"runs on {where}{takes}")
+
+
+def _warn(view: StageView, prepared: PreparedRun) -> None:
+    for text in prepared.warnings:
+        view.warning(text)

@@ -1,0 +1,201 @@
+"""Options that several verbs share: which run, what to run, where and when; and how a verb opens
+a connection.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from runner.cli.autocomplete import (
+    complete_param,
+    complete_pool,
+    complete_recipe,
+    complete_run,
+    complete_run_or_group,
+    complete_stack,
+    complete_target,
+)
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.core.recipe.overrides import RecipeFlags
+    from runner.core.settings import Settings
+
+
+RunArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run id, a unique prefix of one, or @last.",
+        autocompletion=complete_run,
+    ),
+]
+RunOrGroupArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run, or a group that submit made: its id, a unique prefix, or @last.",
+        autocompletion=complete_run_or_group,
+    ),
+]
+TargetOption = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        help="Where runs are: local or azure.",
+        show_default=False,
+        autocompletion=complete_target,
+    ),
+]
+StackOption = Annotated[
+    str | None,
+    typer.Option(
+        "--stack",
+        help="The stack that was deployed.",
+        show_default=False,
+        autocompletion=complete_stack,
+    ),
+]
+OutputDirOption = Annotated[
+    Path | None,
+    typer.Option("--output-dir", help="Where outputs are written.", show_default="./outputs"),
+]
+DownloadOption = Annotated[
+    bool, typer.Option("--download/--no-download", help="Bring the outputs to this machine.")
+]
+DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit, and do not wait.")]
+NewStackOption = Annotated[
+    str | None,
+    typer.Option("--stack", help="The stack.", show_default=False, autocompletion=complete_stack),
+]
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+
+
+def open_settings(
+    target: str | None,
+    stack: str | None,
+    *,
+    pool: str | None = None,
+    output_dir: Path | None = None,
+) -> Settings:
+    """The settings of this command line."""
+    from runner.core.settings import load_settings, refuse_stack_of_local
+
+    flags = {"target": target, "stack": stack, "pool": pool, "output_dir": output_dir}
+    settings = load_settings(flags, cwd=Path.cwd(), env=os.environ)
+    refuse_stack_of_local(settings, stack)
+    return settings
+
+
+def open_connection(target: str | None, stack: str | None) -> Connection:
+    """A connection to services that are expected to run."""
+    from runner.azure.auth.credentials import connect
+
+    return connect(open_settings(target, stack))
+
+
+RecipeArgument = Annotated[
+    str,
+    typer.Argument(
+        metavar="RECIPE",
+        help="A built-in recipe, a folder, or a script.",
+        autocompletion=complete_recipe,
+    ),
+]
+ArgsArgument = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="-- ARGS", help="Passed to the script.", show_default=False),
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-s",
+        metavar="NAME=VALUE",
+        help="Set a parameter.",
+        show_default=False,
+        autocompletion=complete_param,
+    ),
+]
+DataOption = Annotated[
+    Path | None,
+    typer.Option("--data", help="File or folder with the data set.", show_default=False),
+]
+InputOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--input",
+        "-i",
+        metavar="NAME=SPEC",
+        help="A path, https://…, blob:container/prefix, run:RUN/path, dataset: or share:.",
+        show_default=False,
+    ),
+]
+ExperimentOption = Annotated[
+    str | None,
+    typer.Option("--experiment", "-e", help="Group of runs.", show_default="the recipe's name"),
+]
+PoolOption = Annotated[
+    str | None,
+    typer.Option(
+        "--pool", help="Pool to run on.", show_default=False, autocompletion=complete_pool
+    ),
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")]
+
+
+GpuOption = Annotated[
+    int | None,
+    typer.Option("--gpu", metavar="N", min=0, help="At least N GPUs.", show_default=False),
+]
+NodesOption = Annotated[
+    int | None,
+    typer.Option("--nodes", metavar="N", min=1, help="On N nodes at once.", show_default=False),
+]
+SpotOption = Annotated[
+    bool | None,
+    typer.Option("--spot/--dedicated", help="Only on nodes of this kind.", show_default=False),
+]
+PriorityOption = Annotated[
+    int | None,
+    typer.Option("--priority", help="-1000 to 1000; higher goes first.", show_default=False),
+]
+AfterOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--after",
+        metavar="RUN",
+        help="Start once it succeeded.",
+        autocompletion=complete_run,
+        show_default=False,
+    ),
+]
+MaxTimeOption = Annotated[
+    str | None,
+    typer.Option("--max-time", metavar="TIME", help="90m, 2h, 1d.", show_default=False),
+]
+RetriesOption = Annotated[
+    int | None,
+    typer.Option("--retries", help="Further attempts after a failure.", show_default=False),
+]
+
+
+def to_flags(
+    *,
+    gpu: int | None,
+    nodes: int | None,
+    spot: bool | None,
+    priority: int | None,
+    after: list[str] | None,
+    max_time: str | None,
+    retries: int | None,
+) -> RecipeFlags:
+    """What was typed, as the planner takes it."""
+    from runner.core.recipe.overrides import RecipeFlags
+
+    capacity = None if spot is None else "spot" if spot else "dedicated"
+    return RecipeFlags(gpu, capacity, priority, tuple(after or ()), max_time, retries, nodes=nodes)

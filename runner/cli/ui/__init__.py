@@ -1,0 +1,1 @@
+"""All rendering: data on stdout, progress and errors on stderr. Start in `output`."""

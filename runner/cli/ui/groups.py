@@ -1,0 +1,170 @@
+"""A group of runs: a tree with the state of each, and changes while it runs."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from runner.cli.ui.output import Output, OutputFormat
+from runner.cli.ui.terminal import StageView, is_terminal
+from runner.core.progress import Progress
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.core.settings import Settings
+    from runner.flows.runs.groups import GroupView
+    from runner.flows.runs.history import RunRow
+    from runner.protocol.groups import RunGroup
+
+
+_ID = re.compile(r"[a-z0-9][a-z0-9_-]+")
+FEW_TASKS = 12  # so many are read one by one; of more a count is told too
+
+
+def show_group(out: Output, view: GroupView) -> None:
+    """Print the tree, or the same as data."""
+    group = view.group
+    if out.format is not OutputFormat.TABLE:
+        out.record(
+            {
+                "group": group.group_id,
+                "job_id": group.job_id,
+                "pool": group.pool,
+                "created": group.created.isoformat(),
+                "tasks": [
+                    {
+                        "task": name,
+                        "run_id": run_id,
+                        "after": list(group.after[name]),
+                        **_state(view.rows.get(name)),
+                    }
+                    for name, run_id in group.runs.items()
+                ],
+            }
+        )
+        return
+    draw_group(out, view)
+
+
+def draw_group(out: Output, view: GroupView) -> None:
+    """Print the tree for people."""
+    from runner.core.schedules.submit_file import draw
+
+    group = view.group
+    notes: dict[str, str] = {}
+    named = task_namer(group)
+    for name, run_id in group.runs.items():
+        state = _state(view.rows.get(name))
+        reason = f": {named(state['reason'])}" if state["reason"] else ""
+        notes[name] = f"{state['state']}{reason}  {run_id}"
+    for line in draw(group.after, notes):
+        out.text(line)
+    if len(group.runs) > FEW_TASKS:
+        out.note(f"{len(group.runs)} tasks: {count_states(view)}")
+
+
+def task_namer(group: RunGroup) -> Callable[[str], str]:
+    """Puts tasks, as the file names them, where a reason has the ids of their runs."""
+    names = {run_id: name for name, run_id in group.runs.items()}
+    return lambda text: _ID.sub(lambda found: names.get(found[0], found[0]), text)
+
+
+def count_states(view: GroupView, only: Sequence[str] = ()) -> str:
+    """`97 succeeded, 2 failed, 1 cancelled`: the most first, or `only` these in their order."""
+    counts = Counter(_state(view.rows.get(name))["state"] for name in view.group.runs)
+    states = [state for state in only if counts[state]] if only else dict(counts.most_common())
+    return ", ".join(f"{counts[state]} {state}" for state in states)
+
+
+def _state(row: RunRow | None) -> dict[str, str]:
+    if row is None:
+        return {"state": "deleted", "reason": "its description is gone from storage"}
+    if row.status is None:
+        return {"state": "unreadable", "reason": row.problem}
+    return {"state": row.status.state.value, "reason": row.status.reason}
+
+
+_SHORTLY = ("failed", "lost", "unreadable", "running", "preparing")  # beside the bar
+_COUNT_EVERY_S = 15.0  # where no bar can be drawn
+
+
+def watch_group(
+    out: Output, connection: Connection, settings: Settings, group: RunGroup
+) -> GroupView:
+    """Say how the tasks get on, until all have ended. Lost contact is waited out."""
+    from runner.flows.runs.groups import group_views
+
+    last: GroupView | None = None
+    with out.stages() as stages:
+        shown = GroupDisplay(out, stages, group)
+        for last in filter(None, group_views(connection, settings.home, group)):
+            shown.show(last)
+    if last is None:
+        raise AssertionError("the views end with one in which all have ended")
+    return last
+
+
+class GroupDisplay:
+    """What was said of each task already."""
+
+    def __init__(
+        self,
+        out: Output,
+        stages: StageView,
+        group: RunGroup,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._out = out
+        self._stages = stages
+        self._group = group
+        self._by_name = task_namer(group)
+        self._said: dict[str, str] = {}
+        self._clock = clock
+        self._counted = ("", clock())
+
+    def show(self, view: GroupView) -> None:
+        """Say what is new since the view before."""
+        few = len(self._group.runs) <= FEW_TASKS
+        for name in self._group.runs:
+            row = view.rows.get(name)
+            if row is None or not (few or _ended_badly(row)):
+                continue
+            text = _text(row)
+            if self._said.get(name) != text:
+                self._out.note(f"{name}  {self._by_name(text)}")
+                self._said[name] = text
+        if not few:
+            self._count(view)
+
+    def _count(self, view: GroupView) -> None:
+        text, total = count_states(view), len(self._group.runs)
+        ended = sum(
+            row is None or row.status is None or row.status.state.final
+            for row in (view.rows.get(name) for name in self._group.runs)
+        )
+        if is_terminal(sys.stderr):
+            state = "end" if ended == total else "progress"
+            text = text if ended == total else count_states(view, _SHORTLY)
+            self._stages.on_progress(Progress("tasks", state, text, ended, total))
+            return
+        before, at = self._counted
+        due = not before or ended == total or self._clock() - at >= _COUNT_EVERY_S
+        if text != before and due:
+            self._out.note(f"{ended} of {total} tasks ended: {text}")
+            self._counted = (text, self._clock())
+
+
+def _ended_badly(row: RunRow) -> bool:
+    """Failed by itself: those that are blocked by it are counted."""
+    return row.status is None or row.status.state.value in ("failed", "lost")
+
+
+def _text(row: RunRow) -> str:
+    if row.status is None:
+        return f"unreadable: {row.problem}"
+    state, reason = row.status.state.value, row.status.reason
+    return f"{state}: {reason}" if reason else state

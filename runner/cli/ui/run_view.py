@@ -1,0 +1,310 @@
+"""A run while it runs, and how it ended: stages, the script's output, the closing panel."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from runner.cli.ui.output import Output
+from runner.cli.ui.terminal import StageView
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+    from runner.flows.models.register import RunModel
+    from runner.flows.runs.events import LogText, RunEnded, StatusChanged, WatchEvent
+    from runner.protocol.events import StageEvent, StageState
+    from runner.protocol.results import RunRecord, RunResult
+
+
+LAST_LINES = 20
+MESSAGE_WIDTH = 60  # leaves room for the bar on 100 columns
+
+
+class RunDisplay:
+    """Renders one run; `log_to_stderr` keeps stdout free for one final document."""
+
+    def __init__(self, view: StageView, run_id: str, *, log_to_stderr: bool = False) -> None:
+        self.shown: deque[str] = deque(maxlen=LAST_LINES)
+        self._view = view
+        self._run_id = run_id
+        self._log_to_stderr = log_to_stderr
+        self._rest = {"stdout": "", "stderr": ""}
+        self._booting = False
+        self._attempt = 1
+        self._metrics: dict[str, str] = {}
+        self._command_runs = False
+
+    def show(self, event: WatchEvent) -> RunEnded | None:
+        """Draw one event; the last one is handed back."""
+        from runner.flows.runs import events
+
+        match event:
+            case events.LogText():
+                self._log(event)
+            case events.StatusChanged():
+                self._status(event)
+            case events.NodesSeen(counts):
+                self._boot("progress", _nodes(dict(counts)))
+            case events.StageReported(stage):
+                self._boot("end", "")
+                self._stage_reported(stage)
+            case events.MetricSeen(point):
+                self._metric(point.name, point.value, point.step)
+            case events.LogSkipped(stream, size_bytes):
+                self._skipped(stream, size_bytes)
+            case events.ContactLost(why):
+                self._say(f"warning: no contact ({why}); trying again, the run is not affected")
+            case events.ContactRestored():
+                self._say("contact again")
+            case events.StillWatching():
+                pass
+            case events.RunEnded():
+                self._flush()
+                return event
+        return None
+
+    def _status(self, event: StatusChanged) -> None:
+        from runner.core.states import RunState
+
+        status = event.status
+        if status.state is RunState.QUEUED:
+            self._booting = True
+            self._boot("start", status.reason)
+        elif self._booting and status.reason:
+            self._boot("progress", status.reason)
+
+    def _boot(self, state: StageState, message: str) -> None:
+        from runner.core.progress import Progress
+
+        if self._booting:
+            self._booting = state != "end"
+            self._view.on_progress(Progress("boot", state, message))
+
+    def _stage_reported(self, event: StageEvent) -> None:
+        from runner.core.progress import Progress
+        from runner.protocol.events import SIDE_STAGES
+
+        if event.attempt != self._attempt:
+            self._attempt = event.attempt
+            self._say(f"attempt {event.attempt}")
+        if event.stage == "notice" or (event.stage in SIDE_STAGES and event.state == "failed"):
+            self._say(f"warning: {event.message}")
+            return
+        if event.stage not in SIDE_STAGES:
+            self._command_runs = event.stage == "command" and event.state in {"start", "progress"}
+        self._view.on_progress(
+            Progress(
+                event.stage, event.state, _short(event.message), event.done, event.total, event.unit
+            )
+        )
+
+    def _metric(self, name: str, value: float, step: int | None) -> None:
+        from runner.cli.ui.output import metric
+        from runner.core.progress import Progress
+
+        self._metrics[name] = metric(value)
+        if not self._command_runs:
+            return
+        values = "  ".join(f"{key} {text}" for key, text in list(self._metrics.items())[-4:])
+        message = values if step is None else f"step {step}  {values}"
+        self._view.on_progress(Progress("command", "progress", message))
+
+    def _skipped(self, stream: str, size_bytes: int) -> None:
+        from runner.core.units import format_size
+
+        flag = " --stderr" if stream == "stderr" else ""
+        self._say(
+            f"{format_size(size_bytes)} of older {stream} left out: "
+            f"runner logs {self._run_id}{flag}"
+        )
+
+    def _log(self, event: LogText) -> None:
+        *lines, rest = (self._rest[event.stream] + event.text).split("\n")
+        self._rest[event.stream] = _last_redraw(rest)
+        for line in lines:
+            self._line(event.stream, line)
+
+    def _line(self, stream: str, line: str) -> None:
+        text = _last_redraw(line).rstrip("\r")
+        self.shown.append(text)
+        self._view.log(text, error=self._log_to_stderr or stream == "stderr")
+
+    def _say(self, line: str) -> None:
+        """A line for people, above the stages that are being drawn."""
+        self._view.log(line, error=True)
+
+    def _flush(self) -> None:
+        for stream, rest in self._rest.items():
+            if rest:
+                self._line(stream, rest)
+        self._rest = {"stdout": "", "stderr": ""}
+
+
+def _short(message: str) -> str:
+    return message if len(message) <= MESSAGE_WIDTH else message[: MESSAGE_WIDTH - 1] + "…"
+
+
+def _last_redraw(line: str) -> str:
+    """Of a line that was redrawn with carriage returns, what stayed on the screen."""
+    kept = line.rstrip("\r")
+    return kept.rsplit("\r", 1)[-1] + line[len(kept) : len(kept) + 1]
+
+
+def _nodes(counts: dict[str, int]) -> str:
+    if not counts:
+        return "the pool has no nodes yet"
+    return ", ".join(f"{count} {state}" for state, count in sorted(counts.items()))
+
+
+def output_url(connection: Connection, run_id: str, result: RunResult | None) -> str:
+    """Where the outputs are in blob."""
+    outputs = connection.outputs
+    folder = result.output if result else "output/"
+    return f"{outputs.blob_endpoint}/{outputs.container_runs}/{run_id}/{folder}"
+
+
+def result_document(
+    connection: Connection,
+    record: RunRecord,
+    ended: RunEnded,
+    folder: Path | None,
+    model: RunModel | None = None,
+) -> dict[str, Any]:
+    """The outcome for programs: `result.json` and where everything is."""
+    result: dict[str, Any] = dict(ended.result.raw) if ended.result else {}
+    return {
+        **result,
+        "run_id": record.run_id,
+        "status": ended.status.state.value,
+        "message": ended.status.reason or None,
+        "fix": ended.status.fix or None,
+        "experiment": record.experiment,
+        "job_id": record.job_id,
+        "pool": record.pool,
+        "code_sha256": record.raw["code"]["sha256"],
+        "output_url": output_url(connection, record.run_id, ended.result),
+        "output_dir": str(folder) if folder else None,
+        "model": dataclasses.asdict(model) if model else None,
+    }
+
+
+def print_summary(
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    ended: RunEnded,
+    folder: Path | None,
+    view: StageView | None = None,
+    *,
+    model: RunModel | None = None,
+) -> None:
+    """The closing panel on stderr; `view` saw the run from the first key press."""
+    pairs = {"status": _status_line(ended)}
+    if ended.result is None and ended.status.fix:
+        pairs["fix"] = ended.status.fix
+    if ended.result:
+        pairs |= _result_pairs(record, ended.result)
+        if view:
+            pairs |= _in_all(ended.result, view)
+    if ended.result and ended.result.outputs:
+        pairs["in blob"] = output_url(connection, record.run_id, ended.result)
+    if folder is not None:
+        pairs["on disk"] = str(folder)
+    if record.data_notice:
+        pairs["data"] = record.data_notice
+    if model is not None:
+        pairs["model"] = f"registered {model}" if model.version else str(model)
+    commands = _next_commands(record, ended, folder)
+    if model is not None:
+        again = f"runner models register {record.run_id}"
+        commands.append(f"runner models get {model.reference}" if model.version else again)
+    out.panel(record.run_id, pairs, commands=commands)
+
+
+def print_failure(
+    out: Output,
+    connection: Connection,
+    record: RunRecord,
+    ended: RunEnded,
+    display: RunDisplay,
+) -> None:
+    """The last 20 lines of a failed run, unless they are what the screen shows already."""
+
+    node = ended.result.rank if ended.result else 0
+    lines = _log_tail(connection, record, node) or ended.task_output.splitlines()[-LAST_LINES:]
+    shown = list(display.shown)
+    if not lines or shown[-len(lines) :] == lines:
+        return
+    of = f"node {node} of {record.run_id}" if node else record.run_id
+    out.note(f"the last {len(lines)} lines of {of}:", style="bold")
+    for line in lines:
+        out.note(f"  {line}")
+
+
+def _log_tail(connection: Connection, record: RunRecord, node: int) -> list[str]:
+    from runner.flows.runs.logs import last_lines
+
+    stderr = last_lines(connection, record.run_id, "stderr", LAST_LINES, node)
+    return stderr or last_lines(connection, record.run_id, "stdout", LAST_LINES, node)
+
+
+def _status_line(ended: RunEnded) -> str:
+    from runner.core.states import describe_exit
+
+    state, result = ended.status.state.value, ended.result
+    if result is None or result.status == "succeeded":
+        return f"{state}: {ended.status.reason}" if ended.status.reason else state
+    where = f" in step {result.step}" if result.step else ""
+    code = f" ({describe_exit(result.exit_code)})" if result.exit_code is not None else ""
+    return f"{state}{where}{code}"
+
+
+def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
+    from runner.cli.ui.output import metric, where_time_went
+    from runner.core.states import advice_for_result
+    from runner.core.units import format_duration, format_size
+    from runner.protocol.metrics import describe_non_finite
+
+    pairs: dict[str, str] = {}
+    if result.status != "succeeded" and result.message:
+        pairs["why"] = result.message
+    if fix := advice_for_result(result.code):
+        pairs["fix"] = fix
+    names = sorted(result.metrics, key=lambda name: name != record.primary_metric)
+    pairs |= {name: metric(result.metrics[name]) for name in names}
+    if odd := describe_non_finite(result.metrics, record.run_id):
+        pairs["not finite"] = odd
+    if result.started and result.ended:
+        pairs["took"] = format_duration((result.ended - result.started).total_seconds())
+    if stages := where_time_went(result.stages_s):
+        pairs["of which"] = stages
+    if result.outputs:
+        total = format_size(sum(file.size_bytes for file in result.outputs))
+        names = [file.path for file in result.outputs]
+        more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+        pairs["outputs"] = f"{', '.join(names[:5])}{more} ({total})"
+    return pairs
+
+
+def _in_all(result: RunResult, view: StageView) -> dict[str, str]:
+    """What this machine waited for beside the run itself: services, upload, boot, download."""
+    from runner.cli.ui.output import where_time_went
+    from runner.core.units import format_duration
+
+    inside = {"azurite", *result.stages_s}  # Azurite's installation is part of the services' time
+    around = where_time_went({k: s for k, s in view.seconds.items() if k not in inside})
+    total = format_duration(time.monotonic() - view.began)
+    return {"in all": f"{total}, with {around}" if around else total}
+
+
+def _next_commands(record: RunRecord, ended: RunEnded, folder: Path | None) -> list[str]:
+    run_id = record.run_id
+    commands = [f"runner show {run_id}", f"runner logs {run_id}"]
+    if ended.result and ended.result.rank:
+        commands[1] += f" --node {ended.result.rank} --stderr"
+    if ended.result and ended.result.outputs and folder is None:
+        commands.append(f"runner files get {run_id}")
+    return commands

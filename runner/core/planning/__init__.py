@@ -1,0 +1,1 @@
+"""Decide everything about a run before it is submitted. Start in `plan`."""

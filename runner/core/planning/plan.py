@@ -1,0 +1,179 @@
+"""Plan, then submit: a pure function from recipe, settings and stack outputs to a frozen plan."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from runner.contract import PoolOutput, StackOutputs
+from runner.core.planning.pool_choice import choose_pool, pools_for
+from runner.core.recipe.recipe import NO_RESOURCES, ParamValue, Recipe, Resources
+from runner.core.settings import Settings
+from runner.protocol.paths import job_id_for, slug
+
+_QUEUE_ALLOWANCE = timedelta(days=7)  # how long a task may wait for a node before its SAS ends
+_AFTER_ALLOWANCE = timedelta(days=30)  # how long others may take that it waits for
+_WALL_CLOCK_MARGIN = timedelta(minutes=30)  # environment, data and export around the command
+
+
+@dataclass(frozen=True, slots=True)
+class CodeRef:
+    """The recipe's files as one content-addressed archive."""
+
+    sha256: str
+    size_bytes: int
+    files: int
+    git_revision: str | None = None
+    git_dirty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DataRef:
+    """A data set as `run.json` names it; `files` are (name, size in bytes, sha256)."""
+
+    name: str
+    source: str
+    notice: str | None
+    files: tuple[tuple[str, int, str], ...]
+
+    @property
+    def prefix(self) -> str:
+        """Folder in the `data` container: the same files have the same prefix."""
+        manifest = json.dumps(sorted(self.files), separators=(",", ":"))
+        return f"{self.name}/{hashlib.sha256(manifest.encode()).hexdigest()}/"
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(size for _, size, _ in self.files)
+
+
+@dataclass(frozen=True, slots=True)
+class RunInputs:
+    """What was found on this machine: hashes of everything that is uploaded.
+
+    `named` are the inputs as run.json holds them.
+    """
+
+    code: CodeRef
+    agent_sha256: str
+    requirements_sha256: str | None
+    data: DataRef | None
+    named: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+
+
+@dataclass(frozen=True, slots=True)
+class RunRequest:
+    """What the user asked for, beside the recipe."""
+
+    created: datetime
+    params: Mapping[str, ParamValue]
+    script_args: tuple[str, ...] = ()
+    experiment: str | None = None
+    insisted: Resources = NO_RESOURCES  # of `recipe.resources`, what was typed with this command
+
+
+@dataclass(frozen=True, slots=True)
+class RunPlan:
+    """Everything that submitting will do; holds no secret.
+
+    `after` are the runs that must succeed before it, `depends_on` those of them, and others, whose
+    tasks had not ended when it was submitted; they are tasks of the same job.
+    """
+
+    run_id: str
+    experiment: str
+    created: datetime
+    target: str
+    account: str
+    pool: PoolOutput
+    job_id: str
+    command: tuple[str, ...]
+    params: Mapping[str, ParamValue]
+    recipe: Recipe
+    inputs: RunInputs
+    origin: Mapping[str, str] | None = None  # kind and run_id of what it repeats
+    repeats: Mapping[str, Any] | None = None  # run.json of that, of which it keeps what it can
+    after: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
+    group: str | None = None
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def task_id(self) -> str:
+        """The run id is the task id: a second submission of one plan finds the task there."""
+        return self.run_id
+
+    @property
+    def wall_clock(self) -> timedelta | None:
+        """Batch's own limit, a backstop: the agent enforces `timeout_s` on the command.
+
+        On several nodes one task may be two attempts, when an agent was lost and came back.
+        """
+        if self.recipe.timeout_s is None:
+            return None
+        attempts = 1 if self.recipe.resources.nodes == 1 else 2
+        return attempts * (timedelta(seconds=self.recipe.timeout_s) + _WALL_CLOCK_MARGIN)
+
+    @property
+    def access_lifetime(self) -> timedelta:
+        """How long the task's storage access must last: waiting, and every attempt."""
+        attempts = self.recipe.retries + 1
+        waiting = _QUEUE_ALLOWANCE + (_AFTER_ALLOWANCE if self.depends_on else timedelta())
+        return waiting + attempts * (self.wall_clock or timedelta(days=7))
+
+
+def plan_run(
+    recipe: Recipe,
+    settings: Settings,
+    outputs: StackOutputs,
+    run_id: str,
+    request: RunRequest,
+    inputs: RunInputs,
+) -> RunPlan:
+    """Decide everything about a run. Raises RunnerError when the pool cannot be chosen."""
+    fitting = pools_for(recipe.image, settings.pool, outputs)
+    choice = choose_pool(settings.pool, fitting, recipe.resources, request.insisted)
+    pool = choice.pool
+    experiment = slug(request.experiment or recipe.name)
+    return RunPlan(
+        run_id=run_id,
+        experiment=experiment,
+        created=request.created,
+        target=settings.target,
+        account=outputs.batch_account,
+        pool=pool,
+        job_id=job_id_for(experiment, pool.id, recipe.priority),
+        command=(*recipe.command, *to_arguments(request.params), *request.script_args),
+        params=dict(request.params),
+        recipe=recipe,
+        inputs=inputs,
+        warnings=(*choice.warnings, *env_warnings(recipe.env)),
+    )
+
+
+def to_arguments(params: Mapping[str, ParamValue]) -> list[str]:
+    """Parameters as the script gets them: `--name value` for each."""
+    arguments: list[str] = []
+    for name, value in params.items():
+        text = str(value).lower() if isinstance(value, bool) else str(value)
+        arguments += [f"--{name}", text]
+    return arguments
+
+
+_LIKE_A_SECRET = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|ACCESS_?KEY)$")
+
+
+def env_warnings(env: Mapping[str, str]) -> tuple[str, ...]:
+    """A line for each variable that has the name of a secret."""
+    return tuple(
+        f"{name} in env looks like a secret, and run.json and logs show it; as one it is written "
+        f"secrets: {{{name}: {{env: {name}}}}}"
+        for name, value in env.items()
+        if value and _LIKE_A_SECRET.search(name)
+    )

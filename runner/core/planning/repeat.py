@@ -1,0 +1,213 @@
+"""A run once more, planned from its `run.json` alone: no recipe folder, no machine it came from."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from runner.contract import PoolOutput, StackOutputs
+from runner.core.planning.plan import CodeRef, RunInputs, RunPlan, to_arguments
+from runner.core.planning.pool_choice import check_nodes
+from runner.core.recipe.overrides import resolve_params
+from runner.core.recipe.recipe import Param, ParamType, ParamValue, Recipe, Resources
+from runner.core.recipe.secrets import recorded_secrets
+from runner.core.schedules.submit_file import in_order
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.groups import CyclicError, Edges
+from runner.protocol.paths import job_id_for
+from runner.protocol.results import RunRecord
+
+RepeatKind = Literal["retry", "resume", "reproduce"]
+
+
+@dataclass(frozen=True, slots=True)
+class Repetition:
+    """What is asked for: the kind, changed parameters, where to go on from.
+
+    `after` are the runs it waits for, by those that the repeated one waited for.
+    """
+
+    kind: RepeatKind
+    overrides: tuple[str, ...] = ()
+    resume_from: Mapping[str, Any] | None = None
+    after: Mapping[str, str] = field(default_factory=dict[str, str])
+    constraints: tuple[str, ...] | None = None  # `name==version` of every package; None leaves them
+    nodes: int | None = None  # on so many; None leaves it
+
+
+def plan_again(
+    record: RunRecord,
+    asked: Repetition,
+    outputs: StackOutputs,
+    pool: PoolOutput,
+    *,
+    run_id: str,
+    created: datetime,
+    agent_sha256: str,
+) -> RunPlan:
+    """The plan of the repetition. Raises RunnerError for a parameter that the run does not have."""
+    raw = record.raw
+    params = change_params(record.params, asked.overrides)
+    code: Mapping[str, Any] = raw["code"]
+    requirements: Mapping[str, Any] = raw.get("requirements") or {}
+    return RunPlan(
+        run_id=run_id,
+        experiment=record.experiment,
+        created=created,
+        target="",
+        account=outputs.batch_account,
+        pool=pool,
+        job_id=job_id_for(record.experiment, pool.id, record.priority),
+        command=_command(raw["command"], record.params, params),
+        params=params,
+        recipe=replace(
+            _recipe(raw),
+            after=tuple(dict.fromkeys(asked.after.values())),
+            resources=_resources(raw, asked.nodes),
+        ),
+        inputs=RunInputs(
+            code=CodeRef(sha256=code["sha256"], size_bytes=code["size_bytes"], files=0),
+            agent_sha256=agent_sha256,
+            requirements_sha256=requirements.get("sha256"),
+            data=None,
+            named=_inputs(raw, asked.after),
+        ),
+        repeats=_kept(raw, asked),
+        origin={"kind": asked.kind, "run_id": record.run_id},
+    )
+
+
+def change_params(
+    params: Mapping[str, ParamValue], overrides: Iterable[str]
+) -> dict[str, ParamValue]:
+    """The run's parameters with some set anew, each of the type that its value has."""
+    declared = tuple(Param(name, _type(value), value) for name, value in params.items())
+    return resolve_params(declared, overrides)
+
+
+def choose_same_pool(
+    wanted: str | None, record: RunRecord, outputs: StackOutputs, nodes: int | None = None
+) -> PoolOutput:
+    """The pool that is named, else the run's own. Raises RunnerError where there is none.
+
+    Or where it does not take a run on `nodes`, which are the run's own where it is None.
+    """
+    name = (wanted or record.pool).lower()
+    for pool in outputs.pools:
+        if pool.id.lower() == name:
+            check_nodes(pool, _resources(record.raw, nodes).nodes)
+            return pool
+    names = ", ".join(pool.id for pool in outputs.pools)
+    raise RunnerError(
+        "R-POOL-UNKNOWN",
+        f"there is no pool {wanted or record.pool!r}",
+        why=f"this stack has: {names or 'no pool'}"
+        + ("" if wanted else f"; {record.run_id} ran on one that is gone"),
+        fix=f"--pool {outputs.pools[0].id}" if outputs.pools else "runner up",
+    )
+
+
+def order_again(after: Edges) -> tuple[str, ...]:
+    """Runs behind those they wait for. Raises RunnerError where that goes in a circle."""
+    try:
+        return in_order(after)
+    except CyclicError as err:
+        raise RunnerError(
+            "R-RETRY-CYCLE",
+            f"these runs wait for one another: {' -> '.join(err.path)}",
+            why="no submission makes such a circle: a run.json of them was changed since",
+            fix="repeat the others one by one: runner ps --status failed, runner retry RUN",
+            exit_code=ExitCode.RUN_FAILED,
+        ) from err
+
+
+def _kept(raw: Mapping[str, Any], asked: Repetition) -> dict[str, Any]:
+    kept = {**raw, "group": None}
+    if kept.get("after"):
+        kept["after"] = list(dict.fromkeys(asked.after.values()))
+    if asked.nodes is not None:
+        kept["resources"] = {**(raw.get("resources") or {}), "nodes": asked.nodes}
+    if kept.get("inputs"):
+        kept["inputs"] = _inputs(raw, asked.after)
+    if asked.kind != "reproduce":  # a run that went on elsewhere is reproduced from there, too
+        kept["resume_from"] = asked.resume_from
+    elif isinstance(model := kept.get("model"), dict):
+        # Else looking into an old run would move @latest and its aliases back to it.
+        kept["model"] = {**cast("dict[str, Any]", model), "register": False}
+    requirements = kept.get("requirements")
+    if requirements and asked.constraints is not None:
+        kept["requirements"] = {**requirements, "constraints": list(asked.constraints)}
+    return kept
+
+
+def _inputs(raw: Mapping[str, Any], after: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
+    """As they were; what a run wrote comes from the one that took its place."""
+    inputs: Mapping[str, Mapping[str, Any]] = raw.get("inputs") or {}
+    return {
+        name: {**one, "run_id": after[one["run_id"]]}
+        if one.get("kind") == "run" and one.get("run_id") in after
+        else one
+        for name, one in inputs.items()
+    }
+
+
+def _recipe(raw: Mapping[str, Any]) -> Recipe:
+    """What planning and the task need of it: what the run did not record is nobody's any more."""
+    recipe: Mapping[str, Any] = raw["recipe"]
+    metrics: Mapping[str, Any] = raw.get("metrics") or {}
+    requirements: Mapping[str, Any] = raw.get("requirements") or {}
+    image: Mapping[str, Any] = raw.get("image") or {}
+    return Recipe(
+        name=recipe["name"],
+        description=recipe.get("description") or "",
+        folder=Path(),
+        source=recipe.get("source") or "folder",
+        command=tuple(raw["command"]),
+        requirements=requirements.get("file"),
+        python=raw.get("python"),
+        outputs=tuple(raw.get("outputs") or ()),
+        metric_patterns=metrics.get("patterns") or {},
+        primary_metric=metrics.get("primary"),
+        goal="min" if metrics.get("goal") == "min" else "max",
+        env=raw.get("env") or {},
+        timeout_s=raw.get("timeout_s"),
+        retries=int(raw.get("retries") or 0),
+        priority=int(raw.get("priority") or 0),
+        secrets=recorded_secrets(raw),
+        image=image.get("name"),
+    )
+
+
+def _resources(raw: Mapping[str, Any], nodes: int | None) -> Resources:
+    """What the task is made from; the pool is chosen already."""
+    resources: Mapping[str, Any] = raw.get("resources") or {}
+    return Resources(nodes=int(nodes or resources.get("nodes") or 1))
+
+
+def _command(
+    command: Sequence[str], old: Mapping[str, ParamValue], new: Mapping[str, ParamValue]
+) -> tuple[str, ...]:
+    """The command with the parameters' arguments exchanged, wherever they stand in it."""
+    if dict(old) == dict(new):
+        return tuple(command)
+    before, after = to_arguments(old), to_arguments(new)
+    for start in range(len(command) - len(before), -1, -1):
+        if list(command[start : start + len(before)]) == before:
+            return (*command[:start], *after, *command[start + len(before) :])
+    raise RunnerError(
+        "R-SET-COMMAND",
+        "the run's command does not hold its parameters",
+        why="run.json was not written by a runner that knows how they are passed",
+        fix="run it again without --set",
+    )
+
+
+def _type(value: ParamValue) -> ParamType:
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int"
+    return "float" if isinstance(value, float) else "str"

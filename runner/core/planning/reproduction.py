@@ -1,0 +1,205 @@
+"""Compare a reproduced run with the original: its environment and the contents of its files."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shlex
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from runner.contract import PoolOutput
+from runner.core.planning.plan import to_arguments
+from runner.protocol.results import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """One thing that differs; texts for people."""
+
+    what: str
+    was: str
+    now: str
+
+
+# Of `attempts/<n>/environment.json`, with the name that people know it by.
+_MACHINE = (
+    ("python", "Python"),
+    ("platform", "platform"),
+    ("libc", "C library"),
+    ("cpu", "CPU"),
+    ("cpus", "number of CPUs"),
+    ("gpus", "GPUs"),
+    ("driver", "GPU driver"),
+)
+_SPEC = ("data", "image")
+# Named one by one, with the word for one of them.
+_NAMED = (("params", "parameter"), ("env", "variable"), ("inputs", "input"))
+
+
+def plan_drift(record: RunRecord, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
+    """What can be told before a run is repeated on that pool."""
+    drift: list[Drift] = []
+    _add(drift, "node agent", _sha256(record, "agent"), agent_sha256[:12])
+    _add(drift, "VM size", _text(record.raw["batch"].get("vm_size")), pool.vm_size)
+    return drift
+
+
+def spec_drift(original: RunRecord, repeated: RunRecord) -> list[Drift]:
+    """What two runs were asked to do that is not the same."""
+    drift: list[Drift] = []
+    for name in ("code", "agent"):
+        shown = "node agent" if name == "agent" else name
+        _add(drift, shown, _sha256(original, name), _sha256(repeated, name))
+    _add(drift, "command", _words(original.raw), _words(repeated.raw))
+    for part, shown in _NAMED:
+        was, now = _entries(original, part), _entries(repeated, part)
+        for name in dict.fromkeys((*was, *now)):
+            _add(drift, f"{shown} {name}", *(_one(part, each.get(name)) for each in (was, now)))
+    for name in _SPEC:
+        _add(drift, name, _part(original.raw, name), _part(repeated.raw, name))
+    sizes = (_text(each.raw["batch"].get("vm_size")) for each in (original, repeated))
+    _add(drift, "VM size", *sizes)
+    return drift
+
+
+def environment_drift(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Drift]:
+    """What two attempts ran with that is not the same, of what both recorded."""
+    drift: list[Drift] = []
+    for name, shown in _MACHINE:
+        if name in was and name in now:
+            _add(drift, shown, _text(was[name]), _text(now[name]))
+    before: Mapping[str, str] = was.get("packages") or {}
+    after: Mapping[str, str] = now.get("packages") or {}
+    if "packages" in was and "packages" in now:
+        for name in sorted({*before, *after}):
+            _add(drift, f"package {name}", before.get(name, "none"), after.get(name, "none"))
+    return drift
+
+
+def _add(drift: list[Drift], what: str, was: str, now: str) -> None:
+    if was != now:
+        drift.append(Drift(what, was, now))
+
+
+def _sha256(record: RunRecord, name: str) -> str:
+    part: Mapping[str, Any] = record.raw.get(name) or {}
+    return _text(part.get("sha256"))[:12]
+
+
+def _part(raw: Mapping[str, Any], name: str) -> str:
+    value = raw.get(name) or None
+    if name == "data" and value is not None:
+        value = raw["data"].get("prefix")  # it names the files' hashes; their source may vary
+    return "none" if value is None else json.dumps(value, sort_keys=True)
+
+
+def _entries(record: RunRecord, part: str) -> Mapping[str, Any]:
+    return record.raw.get(part) or {}
+
+
+def _words(raw: Mapping[str, Any]) -> str:
+    """The command without the parameters, which are named one by one."""
+    words, given = list(raw.get("command") or ()), to_arguments(raw.get("params") or {})
+    for n in range(len(words) - len(given) + 1):
+        if given and words[n : n + len(given)] == given:
+            del words[n : n + len(given)]
+            break
+    return shlex.join(words) or "none"
+
+
+def _one(part: str, value: Any) -> str:
+    if part != "inputs" or not isinstance(value, dict):
+        return "none" if value is None else json.dumps(value, sort_keys=True)
+    document = cast("dict[str, Any]", value)
+    # Where its files are known by their hashes, it does not matter where they lay.
+    files = [(file.get("name"), file.get("sha256")) for file in document.get("files") or ()]
+    if len(files) == 1 and files[0][1]:
+        return f"{files[0][0]} {files[0][1][:12]}"
+    if files and all(sha256 for _, sha256 in files):
+        return f"{len(files)} files {_digest(files)}"
+    kind = str(document.get("kind"))
+    return f"{kind}:{document.get(kind)} {_digest(document)}"
+
+
+def _digest(value: object) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        value = ", ".join(map(str, cast("list[object]", value)))
+    return "none" if value in (None, "") else str(value)
+
+
+# Of a `.keras` archive (Keras 3, saving/saving_lib.py and saving/serialization_lib.py).
+_KERAS_TEXTS = ("metadata.json", "config.json")
+_KERAS_DATE = "date_saved"
+_KERAS_ADDRESS = "shared_object_id"  # id(object)
+_SHOWN = 4
+
+
+def content_difference(one: Path, other: Path) -> str | None:
+    """What differs between two files, in a few words; None where only bytes do."""
+    if zipfile.is_zipfile(one) and zipfile.is_zipfile(other):
+        return _difference(_members(one), _members(other), "members")
+    if one.suffix == ".json" and other.suffix == ".json":
+        before, after = _values(one), _values(other)
+        if before is not None and after is not None:
+            return _difference(before, after, "keys")
+    return "bytes"
+
+
+def _difference(one: dict[str, str], other: dict[str, str], what: str) -> str | None:
+    names = [name for name in {**one, **other} if one.get(name) != other.get(name)]
+    if not names:
+        return None
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return f"{what} {', '.join(names[:_SHOWN])}{more}"
+
+
+def _members(path: Path) -> dict[str, str]:
+    found: dict[str, str] = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for name in archive.namelist():
+                found[name] = _member(archive, name, keras=path.suffix == ".keras")
+    except (zipfile.BadZipFile, OSError, RuntimeError, NotImplementedError, EOFError) as err:
+        found["?"] = f"{path}: {err}"  # what cannot be read is equal to nothing
+    return found
+
+
+def _member(archive: zipfile.ZipFile, name: str, *, keras: bool) -> str:
+    if keras and name in _KERAS_TEXTS:
+        try:
+            return json.dumps(_timeless(json.loads(archive.read(name)), {}))
+        except (ValueError, RecursionError):
+            pass
+    with archive.open(name) as source:
+        return hashlib.file_digest(source, "sha256").hexdigest()  # pyright: ignore[reportArgumentType]
+
+
+def _timeless(value: Any, addresses: dict[Any, int]) -> Any:
+    """Keras' JSON without the date, and with addresses counted in the order they appear."""
+    if isinstance(value, list):
+        return [_timeless(item, addresses) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, Any] = {}
+    for name, item in cast("dict[str, Any]", value).items():
+        if name == _KERAS_ADDRESS:
+            found[name] = addresses.setdefault(repr(item), len(addresses))
+        elif name != _KERAS_DATE:
+            found[name] = _timeless(item, addresses)
+    return found
+
+
+def _values(path: Path) -> dict[str, str] | None:
+    try:
+        raw: Any = json.loads(path.read_text(encoding="utf-8"))
+        return {str(name): repr(value) for name, value in raw.items()}
+    except (OSError, ValueError, AttributeError, RecursionError):
+        return None

@@ -1,0 +1,1 @@
+"""What Batch offers and what it costs: VM sizes, operating systems, prices. Start in `machines`."""

@@ -1,0 +1,124 @@
+"""What a node costs per hour: a dated table that ships with runner, and newer rows beside it.
+
+A price that no row has is None: unknown, never zero. Prices are for Linux, in USD, without disks,
+network and discounts, as the Azure Retail Prices API gives them.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import date
+from pathlib import Path
+from typing import NamedTuple
+
+from runner.core.home import HomePaths
+from runner.protocol.errors import ExitCode, RunnerError
+
+_SNAPSHOT = Path(__file__).with_name("prices.csv")
+_COLUMNS = ("vm_size", "location", "kind", "usd_per_hour", "as_of", "source")
+_KINDS = {"spot": True, "dedicated": False}
+
+
+class PriceKey(NamedTuple):
+    """What has a price: compared in lower case."""
+
+    vm_size: str
+    location: str
+    spot: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """One price of one node, when it was that, and who says so."""
+
+    usd_per_hour: float
+    as_of: date
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class PriceTable:
+    """Prices by size, region and kind."""
+
+    rows: Mapping[PriceKey, Price] = field(default_factory=dict[PriceKey, Price])
+
+    def find(self, vm_size: str, location: str, *, spot: bool) -> Price | None:
+        """The price, or None where it is unknown."""
+        return self.rows.get(PriceKey(vm_size.lower(), location.lower(), spot))
+
+    def locations(self, vm_size: str) -> tuple[str, ...]:
+        """The regions in which any price of the size is known, in order."""
+        wanted = vm_size.lower()
+        return tuple(sorted({key.location for key in self.rows if key.vm_size == wanted}))
+
+    def with_rows(self, newer: Mapping[PriceKey, Price]) -> PriceTable:
+        """This table, with `newer` in place of what it had for the same."""
+        return PriceTable({**self.rows, **newer})
+
+
+def load_price_table(home: Path | None) -> PriceTable:
+    """The shipped snapshot, under the rows that `runner skus --refresh` kept in `home`."""
+    shipped = parse_prices(_SNAPSHOT.read_text(encoding="utf-8"), _SNAPSHOT)
+    if home is None:
+        return PriceTable(shipped)
+    path = HomePaths(home).prices
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return PriceTable(shipped)
+    except (OSError, UnicodeDecodeError) as err:
+        raise _broken(path, str(err)) from err
+    return PriceTable(shipped).with_rows(parse_prices(text, path))
+
+
+def parse_prices(text: str, path: Path) -> dict[PriceKey, Price]:
+    """Read a table as text; the larger of two prices wins. Errors name `path` and the line."""
+    lines = csv.DictReader(text.splitlines(), strict=True)
+    if tuple(lines.fieldnames or ()) != _COLUMNS:
+        raise _broken(path, f"its first line must be {','.join(_COLUMNS)}")
+    found: dict[PriceKey, Price] = {}
+    for row in lines:
+        try:
+            key, price = _parsed(row)
+        except (TypeError, ValueError, AttributeError) as err:
+            raise _broken(path, f"line {lines.line_num}: {err}") from err
+        if key not in found or found[key].usd_per_hour < price.usd_per_hour:
+            found[key] = price
+    return found
+
+
+def render_prices(rows: Mapping[PriceKey, Price]) -> str:
+    """The text that `parse_prices` reads back, in order."""
+    kinds = {spot: name for name, spot in _KINDS.items()}
+    text = io.StringIO()
+    lines = csv.writer(text, lineterminator="\n")
+    lines.writerow(_COLUMNS)
+    for key in sorted(rows):
+        price = rows[key]
+        each = (price.usd_per_hour, price.as_of.isoformat(), price.source)
+        lines.writerow((key.vm_size, key.location, kinds[key.spot], *each))
+    return text.getvalue()
+
+
+def _parsed(row: Mapping[str, str]) -> tuple[PriceKey, Price]:
+    usd = float(row["usd_per_hour"])
+    if not math.isfinite(usd) or usd <= 0:
+        raise ValueError(f"{row['usd_per_hour']} is no price")
+    if row["kind"] not in _KINDS:
+        raise ValueError(f"kind is {row['kind']!r}, not spot or dedicated")
+    key = PriceKey(row["vm_size"].lower(), row["location"].lower(), _KINDS[row["kind"]])
+    return key, Price(usd, date.fromisoformat(row["as_of"]), row["source"])
+
+
+def _broken(path: Path, why: str) -> RunnerError:
+    return RunnerError(
+        "R-PRICES-READ",
+        f"cannot read the prices in {path}",
+        why=why,
+        fix="delete the file, or write it again: runner skus --refresh --region REGION",
+        exit_code=ExitCode.PREFLIGHT,
+    )

@@ -1,0 +1,235 @@
+"""Pack the code of a recipe as one archive with a stable hash, without what `.gitignore` and
+`.runnerignore` exclude.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import io
+import os
+import stat
+import tarfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pathspec import GitIgnoreSpec
+
+from runner.core.recipe.recipe import Recipe
+from runner.core.units import format_size
+from runner.protocol.errors import RunnerError
+
+IGNORE_FILES = (".gitignore", ".runnerignore")  # the later one has the last word
+_ALWAYS = (
+    ".git/",
+    ".hg/",
+    ".svn/",
+    "__pycache__/",
+    "*.py[cod]",
+    ".venv/",
+    "venv/",
+    "node_modules/",
+    ".ipynb_checkpoints/",
+    ".mypy_cache/",
+    ".pytest_cache/",
+    ".ruff_cache/",
+    ".DS_Store",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Rules:
+    """The patterns of one ignore file, relative to the folder it lies in."""
+
+    base: Path
+    spec: GitIgnoreSpec
+
+    def verdict(self, path: Path, *, is_dir: bool) -> bool | None:
+        """True ignores, False re-includes, None says nothing."""
+        relative = path.relative_to(self.base).as_posix() + ("/" if is_dir else "")
+        return self.spec.check_file(relative).include
+
+
+def walk_code(folder: Path, excluded: tuple[Path, ...] = ()) -> Iterator[Path]:
+    """Files and links below `folder`, sorted, without what is ignored or `excluded`."""
+    root = folder.resolve()
+    always = _Rules(root, GitIgnoreSpec.from_lines(_ALWAYS))
+    skipped = frozenset(path.resolve() for path in excluded)
+    yield from _walk(root, [always, *_rules_above(root), *_rules_in(root)], skipped)
+
+
+def _walk(folder: Path, rules: list[_Rules], skipped: frozenset[Path]) -> Iterator[Path]:
+    with os.scandir(folder) as listing:
+        entries = sorted(listing, key=lambda entry: entry.name)
+    for entry in entries:
+        path = Path(entry.path)
+        is_dir = entry.is_dir(follow_symlinks=False)
+        if path in skipped or _ignored(path, rules, is_dir=is_dir):
+            continue
+        if is_dir:
+            yield from _walk(path, [*rules, *_rules_in(path)], skipped)
+        elif entry.is_symlink() or entry.is_file(follow_symlinks=False):
+            yield path
+
+
+def _ignored(path: Path, rules: list[_Rules], *, is_dir: bool) -> bool:
+    verdicts = (rule.verdict(path, is_dir=is_dir) for rule in reversed(rules))
+    return next((verdict for verdict in verdicts if verdict is not None), False)
+
+
+def _rules_in(folder: Path) -> list[_Rules]:
+    found: list[_Rules] = []
+    for name in IGNORE_FILES:
+        try:
+            lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
+        except OSError:  # most folders have none
+            continue
+        found.append(_Rules(folder, GitIgnoreSpec.from_lines(lines)))
+    return found
+
+
+def _rules_above(root: Path) -> list[_Rules]:
+    """Rules from the top of the git checkout down to the parent of `root`.
+
+    None where they ignore `root` itself: who names an ignored folder means its contents.
+    """
+    top = next((parent for parent in (root, *root.parents) if (parent / ".git").exists()), None)
+    if top is None or top == root:
+        return []
+    between = [
+        parent for parent in reversed(root.parents) if parent == top or top in parent.parents
+    ]
+    rules = [rule for parent in between for rule in _rules_in(parent)]
+    lineage = [*(p for p in between if p != top), root]
+    if any(_ignored(p, [r for r in rules if r.base in p.parents], is_dir=True) for p in lineage):
+        return []
+    return rules
+
+
+WARN_BYTES = 25 * 1024**2
+WARN_FILE_BYTES = 10 * 1024**2
+LIMIT_BYTES = 500 * 1024**2  # before compression; the archive is built in memory
+
+
+@dataclass(frozen=True, slots=True)
+class CodeArchive:
+    """A tar.gz of the recipe's files and what to say about it; sizes are before compression."""
+
+    data: bytes
+    sha256: str
+    files: int
+    raw_bytes: int
+    largest: tuple[tuple[str, int], ...]
+
+    @property
+    def warning(self) -> str | None:
+        """What to tell the user when the code is suspiciously large."""
+        largest = self.largest[0][1] if self.largest else 0
+        if self.raw_bytes <= WARN_BYTES and largest <= WARN_FILE_BYTES:
+            return None
+        names = ", ".join(f"{name} ({format_size(size)})" for name, size in self.largest)
+        return (
+            f"the code folder holds {format_size(self.raw_bytes)} in {self.files} files; "
+            f"the largest: {names}. A .runnerignore file keeps them out; what the script reads "
+            "is an input: --input NAME=PATH"
+        )
+
+
+def pack_code(recipe: Recipe, excluded: tuple[Path, ...] = ()) -> CodeArchive:
+    """Pack what `recipe.files` names, or its whole folder without what is ignored.
+
+    Raises RunnerError for links and names that leave the folder, and for more than 500 MB.
+    """
+    root = recipe.folder.resolve()
+    paths = (
+        _named(root, recipe.files) if recipe.files is not None else list(walk_code(root, excluded))
+    )
+    sizes = {path.relative_to(root).as_posix(): _checked_size(path, root) for path in paths}
+    _refuse_too_large(sizes)
+    data = _archive(root, paths)
+    return CodeArchive(
+        data=data,
+        sha256=hashlib.sha256(data).hexdigest(),
+        files=len(paths),
+        raw_bytes=sum(sizes.values()),
+        largest=tuple(sorted(sizes.items(), key=lambda item: -item[1])[:5]),
+    )
+
+
+def _named(root: Path, names: tuple[str, ...]) -> list[Path]:
+    paths: list[Path] = []
+    for name in sorted(names):
+        path = Path(os.path.normpath(root / name))
+        if not path.is_relative_to(root):
+            raise _leaves_folder(name, root)
+        if not path.is_file():
+            raise RunnerError(
+                "R-CODE-MISSING", f"{name} is not a file in {root}", fix="check the recipe's files"
+            )
+        paths.append(path)
+    return paths
+
+
+def _checked_size(path: Path, root: Path) -> int:
+    if path.is_symlink():
+        target = path.resolve()
+        if not target.is_relative_to(root):
+            raise _leaves_folder(f"{path.relative_to(root)} -> {target}", root)
+        if target.is_dir():
+            return 0
+    try:
+        return path.stat().st_size
+    except OSError as err:
+        raise RunnerError(
+            "R-CODE-UNREADABLE",
+            f"cannot read {path}",
+            why=err.strerror or str(err),
+            fix="make it readable, or name it in .runnerignore",
+        ) from err
+
+
+def _refuse_too_large(sizes: dict[str, int]) -> None:
+    total = sum(sizes.values())
+    if total <= LIMIT_BYTES:
+        return
+    name, size = max(sizes.items(), key=lambda item: item[1])
+    raise RunnerError(
+        "R-CODE-TOO-LARGE",
+        f"the code folder holds {format_size(total)}, the limit is {format_size(LIMIT_BYTES)}",
+        why=f"the largest file is {name} ({format_size(size)})",
+        fix="name data and results in .runnerignore; pass data with --data PATH",
+    )
+
+
+def _archive(root: Path, paths: list[Path]) -> bytes:
+    buffer = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=buffer, mode="wb", mtime=0, compresslevel=6, filename="") as packed,
+        tarfile.open(fileobj=packed, mode="w", format=tarfile.PAX_FORMAT) as archive,
+    ):
+        for path in paths:
+            _add(archive, root, path)
+    return buffer.getvalue()
+
+
+def _add(archive: tarfile.TarFile, root: Path, path: Path) -> None:
+    member = tarfile.TarInfo(path.relative_to(root).as_posix())  # mtime, uid, gid stay 0
+    if path.is_symlink() and path.is_dir():
+        member.type = tarfile.SYMTYPE
+        member.linkname = os.path.relpath(path.resolve(), path.parent)
+        archive.addfile(member)
+        return
+    data = path.read_bytes()
+    member.size = len(data)
+    member.mode = 0o755 if path.stat().st_mode & stat.S_IXUSR else 0o644
+    archive.addfile(member, io.BytesIO(data))
+
+
+def _leaves_folder(what: str, root: Path) -> RunnerError:
+    return RunnerError(
+        "R-CODE-OUTSIDE",
+        f"{what} leaves the recipe's folder",
+        why=f"only what lies in {root} is uploaded, so a node would not find it",
+        fix="copy the file into the folder, or name the link in .runnerignore",
+    )

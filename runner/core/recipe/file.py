@@ -1,0 +1,514 @@
+"""`train.yaml` as a person writes it: its keys, and how a built-in recipe, a folder or a script
+becomes a Recipe.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import shlex
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
+
+from runner.core.recipe.keys import (
+    Checkpoints,
+    CheckpointsFile,
+    EnvFile,
+    ImageName,
+    Inputs,
+    Model,
+    OutputName,
+    Priority,
+    ResourcesFile,
+    RunReference,
+    Secrets,
+    check_named_outputs,
+    output_variable,
+    to_inputs,
+    to_model,
+    to_rule,
+    to_secrets,
+)
+from runner.core.recipe.recipe import (
+    BUILTIN_FOLDER,
+    NO_RESOURCES,
+    RECIPE_FILE,
+    Param,
+    ParamValue,
+    Recipe,
+    RecipeSource,
+    builtin_names,
+)
+from runner.core.yaml_files import (
+    Amount,
+    Document,
+    TextField,
+    check_document,
+    field_error,
+    near,
+    read_document,
+)
+from runner.protocol.errors import RunnerError
+
+_SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
+_STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+Scalar = bool | int | float | str
+
+
+def _refuse(problem: str, fix: str) -> PydanticCustomError:
+    # The text goes in as data: braces in it must not be read as a template.
+    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+
+
+def _argument_list(value: object) -> object:
+    if not isinstance(value, str):
+        return value
+    try:
+        words = shlex.split(value)
+    except ValueError as err:
+        problem, fix = f"{value!r} cannot be split into words: {err}", "close it, or write a list"
+        raise _refuse(problem, fix) from err
+    if operators := [word for word in words if word in _SHELL_WORDS]:
+        raise _refuse(
+            f"{operators[0]!r} means nothing here: the command is not run by a shell",
+            'write ["bash", "-c", "…"], or put it in a script',
+        )
+    return words
+
+
+def relative_path(value: str) -> str:
+    """A path below the recipe or output folder, in POSIX form; others are refused."""
+    path = PurePosixPath(value)
+    if not value.strip() or path.is_absolute() or ".." in path.parts or "\\" in value:
+        raise _refuse(f"{value!r} leaves the folder", "write a path relative to it, without '..'")
+    if any(ord(char) < 32 for char in value):
+        raise _refuse(f"{value!r} has a control character", "rename it")
+    return str(path)
+
+
+def _python_version(value: object) -> object:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise _refuse(f"{value!r} is a number to YAML", f'quote it: python: "{value}"')
+    return value
+
+
+def _compiled(value: str) -> str:
+    try:
+        compiled = re.compile(value)
+    except re.error as err:
+        problem = f"{value!r} is not a regular expression: {err}"
+        fix = "put \\ before ( [ * + ? . | that are meant as they stand"
+        raise _refuse(problem, fix) from err
+    if compiled.groups != 1 and "value" not in compiled.groupindex:
+        raise _refuse(
+            f"{value!r} has {compiled.groups} groups",
+            "put ( ) around the number, once, or name its group: (?P<value>...)",
+        )
+    return value
+
+
+def _expanded_param(value: object) -> object:
+    """`epochs: 5` is short for `epochs: {default: 5}`; the type follows the default."""
+    if not isinstance(value, bool | int | float | str | dict):
+        problem = f"{value!r} is no value of a parameter"
+        if value is None:
+            problem = "nothing is said of the parameter"
+        raise _refuse(problem, "write its default, or {type: int} if it has none")
+    raw = cast("dict[str, Any]", value if isinstance(value, dict) else {"default": value})
+    default = raw.get("default")
+    if "type" not in raw and isinstance(default, bool | int | float | str):
+        return {**raw, "type": type(default).__name__}
+    return raw
+
+
+Duration = Annotated[int, Amount("duration", "1s", "7d")]
+Command = Annotated[
+    list[Annotated[str, Field(min_length=1)]],
+    BeforeValidator(_argument_list, json_schema_input_type=str | list[str]),
+    Field(min_length=1),
+]
+RelativePath = Annotated[str, AfterValidator(relative_path)]
+Identifier = Annotated[
+    str,
+    TextField(
+        r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$",
+        "the name of a parameter",
+        "letters, digits, _ and -, 64 at most, and begins with a letter or _",
+        "learning_rate",
+    ),
+]
+RecipeName = Annotated[
+    str,
+    TextField(
+        r"^[A-Za-z0-9][A-Za-z0-9_-]{0,39}$",
+        "a name",
+        "letters, digits, _ and -, 40 at most, and begins with a letter or digit",
+        "cats-v2",
+    ),
+]
+_DatasetName = Annotated[
+    str,
+    TextField(
+        r"^[a-z0-9][a-z0-9_-]{0,62}$",
+        "the name of a data set",
+        "small letters, digits, _ and -, 63 at most, and begins with a letter or digit",
+        "mnist",
+    ),
+]
+_Python = Annotated[
+    str,
+    TextField(
+        r"^3\.\d{1,2}(\.\d{1,2})?$",
+        "a Python version",
+        "two numbers or three, and the first is 3",
+        'python: "3.11"',
+    ),
+]
+
+
+_TYPED = {
+    "bool": "write true or false, without quotes",
+    "int": "write a whole number, or say type: float",
+    "float": "write a number, like 0.5, or say type: str",
+    "str": "put it in quotes, or leave `type` out",
+}
+
+
+class ParamFile(BaseModel):
+    """One declared parameter."""
+
+    model_config = _STRICT
+
+    type: Literal["int", "float", "str", "bool"]
+    default: Scalar | None = None
+    help: str = ""
+    min: float | None = None
+    max: float | None = None
+    choices: list[Scalar] | None = Field(default=None, min_length=1)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ParamFile:
+        if self.type in {"str", "bool"} and (self.min is not None or self.max is not None):
+            raise _refuse(
+                f"min and max do not apply to a {self.type}", "remove them, or use choices"
+            )
+        if self.min is not None and self.max is not None and self.min > self.max:
+            raise _refuse(f"min {self.min:g} is above max {self.max:g}", "exchange them")
+        for value in [*(self.choices or []), *([] if self.default is None else [self.default])]:
+            _check_value(self, value)
+        return self
+
+
+def _check_value(param: ParamFile, value: Scalar) -> None:
+    fits = {
+        "bool": isinstance(value, bool),
+        "int": isinstance(value, int) and not isinstance(value, bool),
+        "float": isinstance(value, int | float) and not isinstance(value, bool),
+        "str": isinstance(value, str),
+    }
+    if not fits[param.type]:
+        raise _refuse(f"{value!r} is not of type {param.type}", _TYPED[param.type])
+    if isinstance(value, float) and not math.isfinite(value):
+        raise _refuse(f"{value!r} is not a finite number", "write a finite number, like 0.5")
+    if param.choices is not None and value not in param.choices:
+        problem = f"{value!r} is not among the choices {param.choices}"
+        raise _refuse(problem, f"choose one of them, or add {value!r} to choices")
+    if isinstance(value, str | bool):
+        return
+    if param.min is not None and value < param.min:
+        raise _refuse(f"{value!r} is below min {param.min:g}", "raise it, or lower min")
+    if param.max is not None and value > param.max:
+        raise _refuse(f"{value!r} is above max {param.max:g}", "lower it, or raise max")
+
+
+class MetricsSection(BaseModel):
+    """What is measured: patterns are regular expressions over standard output with one group."""
+
+    model_config = _STRICT
+
+    primary: str | None = None
+    goal: Literal["max", "min"] = "max"
+    patterns: dict[str, Annotated[str, AfterValidator(_compiled)]] = Field(default_factory=dict)
+
+
+class RecipeFile(BaseModel):
+    """A recipe: what to run, with which parameters, and what it promises to write."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, frozen=True, title="train.yaml of runner"
+    )
+
+    name: RecipeName | None = Field(None, description="Defaults to the name of the folder.")
+    description: str = ""
+    command: Command | None = Field(
+        None,
+        description="Words or a list; no shell. Defaults to train.py, main.py or the only .py.",
+    )
+    requirements: RelativePath | None = Field(
+        None,
+        description="A requirements file in the folder. Defaults to requirements.txt if there.",
+    )
+    python: Annotated[_Python | None, BeforeValidator(_python_version)] = Field(
+        None, description='A Python version in quotes, like "3.11".'
+    )
+    dataset: _DatasetName | None = None
+    inputs: Inputs = Field(
+        default_factory=dict,
+        description="What the script finds at $RUNNER_INPUT_<NAME>: a path, a URL, blob:, run: ...",
+    )
+    image: ImageName | None = Field(
+        None,
+        description="A container image with python3 that the run takes place in; needs a pool that "
+        "runs containers.",
+    )
+    secrets: Secrets = Field(
+        default_factory=dict,
+        description="Variables whose values stay secret: {env: NAME} here, or {keyvault: URL}.",
+    )
+    params: dict[
+        Identifier,
+        Annotated[
+            ParamFile,
+            BeforeValidator(_expanded_param, json_schema_input_type=Scalar | ParamFile),
+        ],
+    ] = Field(default_factory=dict)
+    outputs: list[RelativePath] = Field(
+        default_factory=list, description="Globs below $RUNNER_OUTPUT_DIR that must match a file."
+    )
+    named_outputs: Annotated[dict[OutputName, RelativePath], check_named_outputs] = Field(
+        default_factory=dict,
+        description="Folders below $RUNNER_OUTPUT_DIR, each at $RUNNER_OUTPUT_<NAME>; a run that "
+        "leaves one empty fails.",
+    )
+    metrics: MetricsSection = Field(default_factory=MetricsSection)
+    model: Model | None = Field(
+        None, description="The model that every run which succeeds becomes a version of."
+    )
+    env: EnvFile = Field(default_factory=dict)
+    timeout: Duration | None = Field(None, description="90m, 2h, 1d or seconds; at most 7 days.")
+    retries: int = Field(0, ge=0, le=100)
+    checkpoints: Checkpoints = Field(
+        default_factory=CheckpointsFile,
+        description="How $RUNNER_CHECKPOINT_DIR is kept in blob; false switches it off.",
+    )
+    estimate: str | None = Field(None, description="How long it takes, told before it starts.")
+    resources: ResourcesFile | None = None
+    priority: Priority = Field(0, description="-1000 to 1000; tasks of a higher one start first.")
+    after: list[RunReference] = Field(
+        default_factory=list, description="Runs that must have succeeded before this one starts."
+    )
+
+
+_PYTHONS = ("python", "python3")
+_CODE = "R-RECIPE"
+_BUILTIN_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+
+
+def load_recipe(ref: str, *, cwd: Path) -> Recipe:
+    """Load a built-in recipe by name, or a folder or script by path; a built-in name wins."""
+    if not ref.strip() or "\0" in ref:
+        raise _unknown(ref)
+    if _BUILTIN_NAME.fullmatch(ref) and ref in builtin_names():
+        return _from_folder(BUILTIN_FOLDER / ref, "builtin")
+    path = _resolved(ref, cwd)
+    if path.is_dir():
+        return _from_folder(path, "folder")
+    if path.is_file():
+        return _from_file(path)
+    raise _unknown(ref)
+
+
+def list_recipes() -> tuple[Recipe, ...]:
+    """All built-in recipes, by name."""
+    return tuple(_from_folder(BUILTIN_FOLDER / name, "builtin") for name in builtin_names())
+
+
+def _resolved(ref: str, cwd: Path) -> Path:
+    try:
+        return (cwd / Path(ref).expanduser()).resolve()
+    except (OSError, RuntimeError) as err:  # a loop of links, or an unknown ~user
+        raise RunnerError(
+            f"{_CODE}-PATH",
+            f"cannot resolve {ref!r}",
+            why=str(err),
+            fix="give the path of a folder or of a script",
+        ) from err
+
+
+def _unknown(ref: str) -> RunnerError:
+    names = builtin_names()
+    if (
+        any(mark in ref for mark in ("/", "\\"))
+        or ref.startswith((".", "~"))
+        or ref.endswith(".py")
+    ):
+        return RunnerError(
+            f"{_CODE}-UNKNOWN",
+            f"no folder or script {ref!r}",
+            fix=f"pass a folder, a .py file, or a built-in recipe: {', '.join(names)}",
+        )
+    return RunnerError(
+        f"{_CODE}-UNKNOWN",
+        f"no recipe {ref!r}",
+        why=f"built-in recipes are: {', '.join(names)}",
+        fix=near(ref, names) or "pass one of these, or the path of a folder or script",
+    )
+
+
+def _from_file(path: Path) -> Recipe:
+    if path.name == RECIPE_FILE:
+        return _from_folder(path.parent, "folder")
+    if path.suffix != ".py":
+        hint = "papermill runs a notebook" if path.suffix == ".ipynb" else "runner recipe new NAME"
+        raise RunnerError(
+            f"{_CODE}-PATH",
+            f"{path} is not a Python script",
+            why=f"a recipe is a folder, a {RECIPE_FILE} or a .py file",
+            fix=f"runner submit {path.name}, if it has tasks"
+            if path.suffix in (".yaml", ".yml")
+            else f"write a {RECIPE_FILE} with a command next to it: {hint}",
+        )
+    files = [path.name]
+    if (path.parent / "requirements.txt").is_file():
+        files.append("requirements.txt")
+    return _build(
+        path.parent, "script", RecipeFile.model_validate({}), script=path.name, files=tuple(files)
+    )
+
+
+def _from_folder(folder: Path, source: RecipeSource) -> Recipe:
+    file = folder / RECIPE_FILE
+    if not file.is_file():
+        return _build(folder, source, RecipeFile.model_validate({}), script=_only_script(folder))
+    document = read_document(file, code=_CODE)
+    parsed = check_document(document, RecipeFile, code=_CODE)
+    _check_requirements(document, folder, parsed)
+    if missing := missing_script(parsed.command or (), folder):
+        problem = f"no file {missing!r} in {folder}"
+        fix = near(missing, (path.name for path in folder.glob("*.py"))) or "create it"
+        raise field_error(document, ("command",), problem, code=_CODE, fix=fix)
+    if parsed.image is not None and parsed.python is not None:
+        problem = "an image brings its own Python: no other one can be had in it"
+        fix = f"drop this key, or choose an image with Python {parsed.python}"
+        raise field_error(document, ("python",), problem, code=_CODE, fix=fix)
+    script = None if parsed.command else _only_script(folder)
+    return _build(folder, source, parsed, script=script)
+
+
+def missing_script(command: Sequence[str], folder: Path) -> str | None:
+    """The script that `python SCRIPT.py` names and the folder lacks; a node would find none.
+
+    Other commands are not looked into: a shell or a launcher may make its files itself.
+    """
+    if len(command) < 2 or command[0] not in _PYTHONS or not command[1].endswith(".py"):
+        return None
+    script = Path(command[1])  # an absolute one is of an image, or of the node
+    return None if script.is_absolute() or (folder / script).is_file() else command[1]
+
+
+def _check_requirements(document: Document, folder: Path, parsed: RecipeFile) -> None:
+    if parsed.requirements is None:
+        return
+    target = (folder / parsed.requirements).resolve()
+    if not target.is_relative_to(folder.resolve()):
+        problem, fix = "a link that leaves the recipe folder", "copy the file into the folder"
+    elif not target.is_file():
+        problem, fix = f"no file {parsed.requirements!r} in {folder}", "create it, or drop the key"
+    else:
+        return
+    raise field_error(document, ("requirements",), problem, code=_CODE, fix=fix)
+
+
+def _only_script(folder: Path) -> str:
+    for name in ("train.py", "main.py"):
+        if (folder / name).is_file():
+            return name
+    scripts = sorted(path.name for path in folder.glob("*.py"))
+    if len(scripts) == 1:
+        return scripts[0]
+    found = f"it has {', '.join(scripts[:5])}" if scripts else "it has no .py file"
+    raise RunnerError(
+        f"{_CODE}-COMMAND",
+        f"cannot tell what to run in {folder}",
+        why=f"no command in a {RECIPE_FILE}, no train.py, no main.py; {found}",
+        fix=f"name the script itself, or write a {RECIPE_FILE} with a command",
+    )
+
+
+def _build(
+    folder: Path,
+    source: RecipeSource,
+    parsed: RecipeFile,
+    *,
+    script: str | None,
+    files: tuple[str, ...] | None = None,
+) -> Recipe:
+    requirements = parsed.requirements
+    if requirements is None and (folder / "requirements.txt").is_file():
+        requirements = "requirements.txt"
+    return Recipe(
+        name=parsed.name or _slug(script if source == "script" else folder.name),
+        description=parsed.description.strip(),
+        folder=folder,
+        source=source,
+        command=tuple(parsed.command or ("python", script or "train.py")),
+        params=tuple(_param(name, param) for name, param in parsed.params.items()),
+        requirements=requirements,
+        python=parsed.python,
+        dataset=parsed.dataset,
+        outputs=(*parsed.outputs, *parsed.named_outputs.values()),
+        named_outputs={output_variable(n): p for n, p in parsed.named_outputs.items()},
+        metric_patterns=dict(parsed.metrics.patterns),
+        primary_metric=parsed.metrics.primary,
+        goal=parsed.metrics.goal,
+        env=dict(parsed.env),
+        timeout_s=parsed.timeout,
+        retries=parsed.retries,
+        checkpoints=to_rule(parsed.checkpoints),
+        estimate=parsed.estimate,
+        files=files,
+        inputs=to_inputs(parsed.inputs, folder),
+        model=to_model(parsed.model),
+        secrets=to_secrets(parsed.secrets),
+        resources=parsed.resources.to_resources() if parsed.resources else NO_RESOURCES,
+        priority=parsed.priority,
+        after=tuple(parsed.after),
+        image=parsed.image,
+    )
+
+
+def _param(name: str, param: ParamFile) -> Param:
+    return Param(
+        name=name,
+        type=param.type,
+        default=None if param.default is None else _typed(param, param.default),
+        help=param.help,
+        min=param.min,
+        max=param.max,
+        choices=tuple(_typed(param, choice) for choice in param.choices) if param.choices else None,
+    )
+
+
+def _typed(param: ParamFile, value: ParamValue) -> ParamValue:
+    """`default: 1` of a float parameter is 1.0."""
+    return float(value) if param.type == "float" and isinstance(value, int) else value
+
+
+def _slug(name: str | None) -> str:
+    """A recipe name from a folder or file name."""
+    plain = unicodedata.normalize("NFKD", Path(name or "").stem).encode("ascii", "ignore").decode()
+    cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")
+    return cleaned[:40].strip("-_") or "recipe"

@@ -1,0 +1,152 @@
+"""Named inputs: what a recipe, or `--input NAME=SPEC`, says a run reads beside its data set."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qsl, urlsplit
+
+from runner.protocol.errors import RunnerError
+
+InputKind = Literal["path", "blob", "url", "share", "dataset", "run"]
+VARIABLE = "RUNNER_INPUT_"
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
+_CONTAINER = re.compile(r"[a-z0-9](?:-?[a-z0-9]){2,62}")  # naming rules of the storage REST docs
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_PREFIXED: tuple[InputKind, ...] = ("blob", "share", "dataset", "run")
+_LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+# Query parameters that let whoever knows them in: they have no place in run.json.
+_SIGNATURES = frozenset({"sig", "x-amz-signature", "x-goog-signature", "signature", "token"})
+
+
+@dataclass(frozen=True, slots=True)
+class InputSpec:
+    """One input as it was written.
+
+    `source` is a path, `container/prefix`, a URL, a path on the share, a data set's name or a run;
+    `part` is which of a run's outputs; `base` is the folder that a relative path counts from.
+    """
+
+    name: str
+    kind: InputKind
+    source: str
+    sha256: str | None = None
+    part: str | None = None
+    base: Path | None = None
+
+    @property
+    def variable(self) -> str:
+        """The script's variable."""
+        return input_variable(self.name)
+
+
+def input_variable(name: str) -> str:
+    """`RUNNER_INPUT_<NAME>`: upper case, `-` becomes `_`."""
+    return VARIABLE + name.upper().replace("-", "_")
+
+
+def parse_input(name: str, text: str, base: Path | None = None) -> InputSpec:
+    """The short form: a URL, `blob:…`, `share:…`, `dataset:…`, `run:RUN/path`, else a path.
+
+    Raises ValueError saying what is wrong with it.
+    """
+    head, colon, rest = text.partition(":")
+    if text.startswith(("https://", "http://")):
+        return check_input(InputSpec(name, "url", text))
+    for kind in _PREFIXED:
+        if colon and head == kind:
+            run, slash, part = rest.partition("/")
+            if kind == "run":
+                return check_input(InputSpec(name, kind, run, part=part if slash else None))
+            return check_input(InputSpec(name, kind, rest))
+    return check_input(InputSpec(name, "path", text, base=base))
+
+
+def check_input(spec: InputSpec) -> InputSpec:
+    """The input, its source brought to one form. Raises ValueError saying what is wrong."""
+    if not spec.source.strip():
+        raise ValueError(f"{spec.kind} is empty")
+    if spec.kind == "url":
+        _check_url(spec.source)
+        if spec.sha256 is not None and not _SHA256.fullmatch(spec.sha256):
+            raise ValueError("sha256 is 64 hexadecimal digits in lower case")
+    elif spec.kind == "blob":
+        return replace(spec, source=_container_path(spec.source))
+    elif spec.kind == "share":
+        return replace(spec, source=_inside(spec.source, "the share"))
+    elif spec.kind == "run" and spec.part:
+        return replace(spec, part=_inside(spec.part, "the outputs"))
+    return spec
+
+
+def check_variables(names: Iterable[str]) -> None:
+    """Raise ValueError where two inputs would have one variable."""
+    taken: dict[str, str] = {}
+    for name in names:
+        other = taken.setdefault(input_variable(name), name)
+        if other != name:
+            raise ValueError(f"{other!r} and {name!r} would both be {input_variable(name)}")
+
+
+def override_inputs(
+    inputs: tuple[InputSpec, ...], given: Iterable[str], cwd: Path
+) -> tuple[InputSpec, ...]:
+    """The recipe's inputs, replaced and extended by `NAME=SPEC` texts. Raises RunnerError."""
+    found = {spec.name: spec for spec in inputs}
+    for text in given:
+        name, equals, source = text.partition("=")
+        name = name.strip()
+        if not equals or not _NAME.fullmatch(name):
+            raise RunnerError(
+                "R-INPUT-FORM",
+                f"--input {text!r} is not NAME=SPEC",
+                fix="--input images=./folder, =https://…, =blob:container/prefix or =run:RUN",
+            )
+        try:
+            found[name] = parse_input(name, source, cwd)
+        except ValueError as err:
+            raise RunnerError(
+                "R-INPUT-FORM", f"--input {name}: {err}", fix="correct it, or see docs/guides"
+            ) from err
+    try:
+        check_variables(found)
+    except ValueError as err:
+        raise RunnerError("R-INPUT-CLASH", str(err), fix="rename one of the inputs") from err
+    return tuple(found.values())
+
+
+def _check_url(url: str) -> None:
+    try:
+        parts = urlsplit(url)
+        host = parts.hostname
+        _ = parts.port
+    except ValueError as err:
+        raise ValueError(f"not a URL: {err}") from err
+    if not host or any(ord(char) <= 32 or ord(char) == 127 for char in url):
+        raise ValueError(f"{url!r} is not a URL")
+    if parts.scheme != "https" and not (parts.scheme == "http" and host in _LOOPBACK):
+        raise ValueError("only https:// is fetched")
+    if parts.username is not None or parts.password is not None:
+        raise ValueError("the URL holds a user or password, which would be written into run.json")
+    if _SIGNATURES & {key.lower() for key, _ in parse_qsl(parts.query, keep_blank_values=True)}:
+        raise ValueError(
+            "the URL holds a signature, which would be written into run.json: "
+            "copy the file to the stack's storage and name it as blob:"
+        )
+
+
+def _container_path(text: str) -> str:
+    container, _, prefix = text.strip("/").partition("/")
+    if not _CONTAINER.fullmatch(container):
+        raise ValueError(f"{container!r} is not the name of a container: write container/prefix")
+    return f"{container}/{_inside(prefix, 'the container')}" if prefix else container
+
+
+def _inside(text: str, where: str) -> str:
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts or "\\" in text or any(ord(char) < 32 for char in text):
+        raise ValueError(f"{text!r} is not a path inside {where}")
+    return "/".join(parts)

@@ -1,0 +1,429 @@
+"""Types of the keys of `train.yaml` that have a grammar of their own, and what each becomes in a
+Recipe.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Annotated, Any, cast
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from pydantic_core import PydanticCustomError
+
+from runner.core.recipe.inputs import (
+    InputKind,
+    InputSpec,
+    check_input,
+    check_variables,
+    parse_input,
+)
+from runner.core.recipe.recipe import (
+    IMAGE_NAME,
+    MOST_NODES,
+    PRIORITIES,
+    Capacity,
+    CheckpointRule,
+    Resources,
+)
+from runner.core.recipe.secrets import SecretRef, check_secret
+from runner.core.yaml_files import Amount, TextField
+from runner.protocol.models import ModelSpec
+
+# What the agent and Batch set: they come after `env`, so it would change nothing.
+_SET_BY_OTHERS = ("RUNNER_", "AZ_BATCH_")
+
+
+def _check_variable(name: str) -> str:
+    if name.upper().startswith(_SET_BY_OTHERS):
+        context = {
+            "problem": f"{name} is set by {'runner' if name.upper().startswith('R') else 'Batch'}",
+            "why": f"names that begin with {' or '.join(_SET_BY_OTHERS)} are not a recipe's",
+            "fix": "choose another name",
+        }
+        raise PydanticCustomError("runner", "{problem}", context)
+    return name
+
+
+EnvFile = dict[
+    Annotated[
+        str,
+        TextField(
+            r"^[A-Za-z_][A-Za-z0-9_]*$",
+            "the name of a variable",
+            "letters, digits and _, and begins with no digit",
+            "OMP_NUM_THREADS",
+        ),
+        AfterValidator(_check_variable),
+    ],
+    str,
+]
+
+
+def _check_image(value: str) -> str:
+    if len(value) > 255 or IMAGE_NAME.fullmatch(value) is None:
+        problem = {
+            "problem": f"{value!r} is not the name of an image",
+            "fix": "write repository:tag or registry.example/repository:tag, in lower case",
+        }
+        raise PydanticCustomError("runner", "{problem}", problem)
+    return value
+
+
+ImageName = Annotated[str, AfterValidator(_check_image), Field(max_length=255)]
+
+
+_GLOB = frozenset("*?[")
+
+
+def output_variable(name: str) -> str:
+    """`RUNNER_OUTPUT_<NAME>`: upper case, `-` becomes `_`."""
+    return "RUNNER_OUTPUT_" + name.upper().replace("-", "_")
+
+
+def _check_outputs(value: dict[str, str]) -> dict[str, str]:
+    taken = {"RUNNER_OUTPUT_DIR": "the folder of all outputs"}
+    for name, path in value.items():
+        variable = output_variable(name)
+        if variable in taken:
+            raise _output_error(
+                f"{name!r} would be {variable}, as {taken[variable]} is", "rename it"
+            )
+        taken[variable] = repr(name)
+        if _GLOB & set(path):
+            raise _output_error(
+                f"{path!r} is a pattern", "name a folder; patterns go under outputs"
+            )
+    return value
+
+
+def _output_error(problem: str, fix: str) -> PydanticCustomError:
+    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+
+
+OutputName = Annotated[
+    str,
+    TextField(
+        r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$",
+        "the name of an output",
+        "letters, digits, _ and -, 64 at most, and begins with a letter or _",
+        "weights",
+    ),
+]
+check_named_outputs = AfterValidator(_check_outputs)
+
+
+# The registry on the node checks them too (runner/protocol/models.py).
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
+_MODEL_NAME_RULE = "small letters, digits, _ and -, 63 at most, and begins with a letter or digit"
+_ALIAS_RULE = "small letters, digits, _ and -, 63 at most, and begins with a letter"
+_RESERVED_ALIASES = ("latest", "best")
+
+
+def _model_error(problem: str, fix: str) -> PydanticCustomError:
+    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+
+
+def _check_alias(alias: str) -> str:
+    if alias in _RESERVED_ALIASES:
+        raise _model_error(
+            f"{alias!r} is worked out from the versions", "drop it; NAME@latest works"
+        )
+    return alias
+
+
+def _below_outputs(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not path.strip() or pure.is_absolute() or ".." in pure.parts or "\\" in path:
+        raise _model_error(
+            f"{path!r} leaves the outputs", "write it relative to $RUNNER_OUTPUT_DIR"
+        )
+    return str(pure)
+
+
+def _expand_model(value: object) -> object:
+    """`model: cats` is short for `model: {name: cats}`."""
+    return {"name": value} if isinstance(value, str) else value
+
+
+class ModelFile(BaseModel):
+    """The model that every run which succeeds becomes a version of."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    name: Annotated[
+        str, TextField(NAME_PATTERN, "the name of a model", _MODEL_NAME_RULE, "cats-v2")
+    ]
+    aliases: list[
+        Annotated[
+            str,
+            TextField(ALIAS_PATTERN, "an alias", _ALIAS_RULE, "production"),
+            AfterValidator(_check_alias),
+        ]
+    ] = Field(default_factory=list, description="Set to each new version.")
+    path: Annotated[str, AfterValidator(_below_outputs)] | None = Field(
+        None, description="A file, a glob or a folder below the outputs. Defaults to all of them."
+    )
+    description: str = ""
+
+
+Model = Annotated[ModelFile, BeforeValidator(_expand_model, json_schema_input_type=str | ModelFile)]
+
+
+def to_model(parsed: ModelFile | None) -> ModelSpec | None:
+    """What the recipe holds of it."""
+    if parsed is None:
+        return None
+    return ModelSpec(parsed.name, tuple(parsed.aliases), parsed.path, parsed.description.strip())
+
+
+Priority = Annotated[int, Field(ge=PRIORITIES.start, le=PRIORITIES.stop - 1)]
+RunReference = Annotated[
+    str,
+    TextField(
+        r"^(@last|[a-z0-9][a-z0-9_-]{0,63})$",
+        "a run",
+        "a run's id, or the beginning of one, or @last",
+        "mnist-20261121-143005-k3f9",
+    ),
+]
+
+
+class ResourcesFile(BaseModel):
+    """What a node must have: chooses the pool among those of the stack."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    gpus: int | None = Field(
+        None, ge=0, le=16, description="At least so many on the node; the fewest that fit."
+    )
+    memory: Annotated[int, Amount("size", "1B")] | None = Field(
+        None, description="Of the node, at least: 28GiB, 64GB."
+    )
+    vm_sizes: list[Annotated[str, Field(min_length=1)]] | None = Field(
+        None, min_length=1, description="One of these, such as Standard_NC4as_T4_v3."
+    )
+    nodes: int = Field(
+        1, ge=1, le=MOST_NODES, description="So many at once, each running the command."
+    )
+    capacity: Capacity | None = Field(
+        None, description="Spot, dedicated, or a pool that takes over with dedicated nodes."
+    )
+
+    def to_resources(self) -> Resources:
+        """What the planner works with."""
+        return Resources(
+            gpus=self.gpus,
+            memory_bytes=self.memory,
+            vm_sizes=tuple(self.vm_sizes or ()),
+            nodes=self.nodes,
+            capacity=self.capacity,
+        )
+
+
+def _checkpoint_error(problem: str, fix: str) -> PydanticCustomError:
+    # The text goes in as data: braces in it must not be read as a template.
+    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+
+
+class CheckpointsFile(BaseModel):
+    """How `$RUNNER_CHECKPOINT_DIR` is committed to blob while the script runs."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+    interval: Annotated[
+        int,
+        Amount("duration", "1s", "24h"),
+        Field(description="Between two commits: 30s, 5m, 1h or seconds."),
+    ] = 60
+    keep: int = Field(default=3, ge=1, le=100, description="So many checkpoints stay in blob.")
+    max_size: Annotated[
+        int,
+        Amount("size", "1B", "8TiB"),
+        Field(description="A larger folder is not committed: 10GiB, 500MB."),
+    ] = 10 << 30
+
+
+def _expand_checkpoints(value: object) -> object:
+    if value is None:
+        raise _checkpoint_error(
+            "nothing is said after `checkpoints:`", "write false, or interval: 60s"
+        )
+    if isinstance(value, str) and value.lower() in ("no", "off", "n", "none", "never"):
+        raise _checkpoint_error(f"YAML 1.2 reads {value} as text", "write false")
+    if isinstance(value, str) and value.lower() in ("yes", "on", "y"):
+        raise _checkpoint_error(
+            f"YAML 1.2 reads {value} as text", "write true, or leave the key out"
+        )
+    return {} if value is True else (None if value is False else value)
+
+
+# `false` switches checkpoints off and becomes None, `true` is as without the key.
+Checkpoints = Annotated[
+    CheckpointsFile | None,
+    BeforeValidator(_expand_checkpoints, json_schema_input_type=CheckpointsFile | bool),
+]
+
+
+def to_rule(parsed: CheckpointsFile | None) -> CheckpointRule | None:
+    """The rule of a recipe; None is none."""
+    if parsed is None:
+        return None
+    return CheckpointRule(parsed.interval, parsed.keep, parsed.max_size)
+
+
+_INPUT_KINDS: tuple[InputKind, ...] = ("blob", "share", "url", "dataset", "run", "path")
+_ONE_SOURCE = [{"required": [kind]} for kind in _INPUT_KINDS if kind != "path"] + [
+    {"required": ["path"], "not": {"required": ["run"]}}
+]
+
+
+_INPUT_FORMS = (
+    "write ./folder, https://…, blob:container/prefix, share:path, dataset:mnist or run:RUN/path"
+)
+
+
+def _input_error(problem: str, fix: str) -> PydanticCustomError:
+    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
+
+
+class InputFile(BaseModel):
+    """Where an input comes from: one of blob, share, url, dataset, run and path."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        json_schema_extra={"oneOf": cast("Any", _ONE_SOURCE)},
+    )
+
+    blob: str | None = Field(None, description="container/prefix of the stack's storage account.")
+    share: str | None = Field(None, description="A path on the file share that the pool mounts.")
+    url: str | None = Field(None, description="A file, fetched by the node; https only.")
+    sha256: str | None = Field(None, description="Of what the URL holds; else it is not checked.")
+    dataset: str | None = Field(None, description="A data set by name.")
+    path: str | None = Field(
+        None, description="A file or folder of this machine; with run, which of its outputs."
+    )
+    run: str | None = Field(None, description="The outputs of another run: its id, or @last.")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> InputFile:
+        given = [kind for kind in _INPUT_KINDS if getattr(self, kind) is not None]
+        if given == ["run", "path"]:
+            given = ["run"]
+        if len(given) != 1:
+            found = f"got {' and '.join(given)}" if given else "got none"
+            raise _input_error(
+                f"an input has one source, {found}", f"one of {', '.join(_INPUT_KINDS)}"
+            )
+        if self.sha256 is not None and given != ["url"]:
+            raise _input_error("sha256 goes with url only", "remove it")
+        try:
+            self.spec("x")
+        except ValueError as err:
+            raise _input_error(str(err), _INPUT_FORMS) from err
+        return self
+
+    def spec(self, name: str) -> InputSpec:
+        """As the rest of the program knows it. Raises ValueError."""
+        kind: InputKind = next(kind for kind in _INPUT_KINDS if getattr(self, kind) is not None)
+        part = self.path if kind == "run" else None
+        return check_input(InputSpec(name, kind, getattr(self, kind), self.sha256, part))
+
+
+def _expand_input(value: object) -> object:
+    """`"./local"`, `"https://…"` and `"blob:container/prefix"` are short forms."""
+    if not isinstance(value, str):
+        return value
+    try:
+        spec = parse_input("x", value)
+    except ValueError as err:
+        raise _input_error(str(err), _INPUT_FORMS) from err
+    return {spec.kind: spec.source, **({"path": spec.part} if spec.part else {})}
+
+
+def _check_input_names(value: dict[str, InputFile]) -> dict[str, InputFile]:
+    try:
+        check_variables(value)
+    except ValueError as err:
+        raise _input_error(str(err), "rename one of them") from err
+    return value
+
+
+Inputs = Annotated[
+    dict[
+        Annotated[
+            str,
+            TextField(
+                r"^[A-Za-z_][A-Za-z0-9_-]{0,63}$",
+                "the name of an input",
+                "letters, digits, _ and -, 64 at most, and begins with a letter or _",
+                "images",
+            ),
+        ],
+        Annotated[
+            InputFile, BeforeValidator(_expand_input, json_schema_input_type=str | InputFile)
+        ],
+    ],
+    AfterValidator(_check_input_names),
+]
+
+
+def to_inputs(inputs: dict[str, InputFile], folder: Path) -> tuple[InputSpec, ...]:
+    """The recipe's inputs; relative paths count from its folder."""
+    specs = (file.spec(name) for name, file in inputs.items())
+    return tuple(
+        InputSpec(spec.name, spec.kind, spec.source, spec.sha256, spec.part, folder)
+        for spec in specs
+    )
+
+
+class SecretFile(BaseModel):
+    """Where a secret's value is: one of env and keyvault."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        strict=True,
+        frozen=True,
+        json_schema_extra={
+            "oneOf": cast("Any", [{"required": ["env"]}, {"required": ["keyvault"]}])
+        },
+    )
+
+    env: str | None = Field(None, description="A variable of the machine that submits.")
+    keyvault: str | None = Field(
+        None, description="https://VAULT.vault.azure.net/secrets/NAME, read by the node's identity."
+    )
+
+
+def _check_secrets(value: dict[str, SecretFile]) -> dict[str, SecretFile]:
+    for name, file in value.items():
+        try:
+            check_secret(SecretRef(name, file.env, file.keyvault))
+        except ValueError as err:
+            # Whatever was written there may be the value itself: it is not repeated.
+            problem = {"problem": f"{name}: {err}", "fix": "NAME: {env: NAME}"}
+            raise PydanticCustomError("runner", "{problem}", problem) from None
+    return value
+
+
+def _check_reference(value: object) -> object:
+    if isinstance(value, dict):
+        sources = cast("dict[object, object]", value)
+        if all(isinstance(source, str) for source in sources.values()):
+            return sources
+    # Whoever writes a value here must not find it in an error message.
+    problem = {"problem": "a secret is a reference, never a value", "fix": "{env: NAME}"}
+    raise PydanticCustomError("runner", "{problem}", problem)
+
+
+Secrets = Annotated[
+    dict[str, Annotated[SecretFile, BeforeValidator(_check_reference)]],
+    AfterValidator(_check_secrets),
+]
+
+
+def to_secrets(secrets: dict[str, SecretFile]) -> tuple[SecretRef, ...]:
+    """The recipe's secrets."""
+    return tuple(SecretRef(name, file.env, file.keyvault) for name, file in secrets.items())

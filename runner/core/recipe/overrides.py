@@ -1,0 +1,174 @@
+"""What overrides a recipe: `--set` for its parameters, flags for where and when it runs."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from runner.core.recipe.recipe import (
+    MOST_NODES,
+    PRIORITIES,
+    Capacity,
+    Param,
+    ParamValue,
+    Recipe,
+    Resources,
+)
+from runner.core.units import parse_duration_flag
+from runner.protocol.errors import RunnerError
+
+_TRUE = frozenset({"true", "yes", "on", "1"})
+_FALSE = frozenset({"false", "no", "off", "0"})
+
+
+def resolve_params(params: tuple[Param, ...], overrides: Iterable[str]) -> dict[str, ParamValue]:
+    """Every parameter with its default or the value given last; one with neither is left out."""
+    declared = {param.name: param for param in params}
+    values = {param.name: param.default for param in params if param.default is not None}
+    for text in overrides:
+        name, raw = _split(text)
+        if name not in declared:
+            raise _unknown(name, tuple(declared))
+        values[name] = parse_value(declared[name], raw)
+    return values
+
+
+def parse_value(param: Param, raw: str) -> ParamValue:
+    """Text to the type that the parameter declares, within its range and choices."""
+    value = _typed(param, raw)
+    if param.choices is not None and value not in param.choices:
+        allowed = ", ".join(str(choice) for choice in param.choices)
+        raise _refused(param, raw, f"allowed values: {allowed}")
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        if param.min is not None and value < param.min:
+            raise _refused(param, raw, f"must be at least {_plain(param.min)}")
+        if param.max is not None and value > param.max:
+            raise _refused(param, raw, f"must be at most {_plain(param.max)}")
+    return value
+
+
+def _split(text: str) -> tuple[str, str]:
+    name, equals, raw = text.partition("=")
+    name = name.strip()
+    if not equals or not name:
+        raise RunnerError(
+            "R-SET-FORM",
+            f"--set {text!r} is not name=value",
+            fix=f"--set {name or 'epochs'}=VALUE",
+        )
+    return name, raw
+
+
+def _typed(param: Param, raw: str) -> ParamValue:
+    if param.type == "str":
+        return raw
+    if param.type == "bool":
+        return _boolean(param, raw)
+    try:
+        value = int(raw) if param.type == "int" else float(raw)
+    except ValueError as err:
+        kind = "a whole number" if param.type == "int" else "a number"
+        raise _refused(param, raw, f"must be {kind}") from err
+    if not math.isfinite(value):
+        raise _refused(param, raw, "must be a finite number")
+    return value
+
+
+def _boolean(param: Param, raw: str) -> bool:
+    word = raw.strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise _refused(param, raw, "must be true or false")
+
+
+def _plain(limit: float) -> str:
+    return str(int(limit)) if float(limit).is_integer() else str(limit)
+
+
+def _refused(param: Param, raw: str, why: str) -> RunnerError:
+    return RunnerError(
+        "R-SET-VALUE",
+        f"parameter {param.name}: {raw!r} is refused",
+        why=why,
+        fix=f"--set {param.name}={_example(param)}   (type {param.type})",
+    )
+
+
+def _example(param: Param) -> str:
+    default = param.default
+    if default is not None and not (isinstance(default, float) and not math.isfinite(default)):
+        return str(default)
+    return str(param.choices[0]) if param.choices else "VALUE"
+
+
+def _unknown(name: str, known: tuple[str, ...]) -> RunnerError:
+    if not known:
+        why, fix = "this recipe declares no parameters", "pass script arguments after --"
+    else:
+        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        why = f"declared are: {', '.join(known)}"
+        fix = "did you mean " + " or ".join(near) + "?" if near else "use one of these names"
+    return RunnerError("R-SET-UNKNOWN", f"parameter {name!r} is not declared", why=why, fix=fix)
+
+
+_MOST_RETRIES = 100
+
+
+@dataclass(frozen=True, slots=True)
+class RecipeFlags:
+    """What was typed; None and () where it was not. `max_time` as in train.yaml: `90m`, `2h`."""
+
+    gpus: int | None = None
+    capacity: Capacity | None = None
+    priority: int | None = None
+    after: tuple[str, ...] = ()
+    max_time: str | None = None
+    retries: int | None = None
+    nodes: int | None = None
+
+    @property
+    def resources(self) -> Resources:
+        """What was insisted on: a pool named beside it must have it."""
+        return Resources(gpus=self.gpus, nodes=self.nodes or 1, capacity=self.capacity)
+
+
+NO_FLAGS = RecipeFlags()
+
+
+def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
+    """The recipe with what was typed. Raises RunnerError naming the flag that is wrong."""
+    asked = recipe.resources
+    return replace(
+        recipe,
+        resources=replace(
+            asked,
+            gpus=_within("gpu", flags.gpus, asked.gpus, range(17)),
+            nodes=_within("nodes", flags.nodes, asked.nodes, range(1, MOST_NODES + 1)) or 1,
+            capacity=flags.capacity or asked.capacity,
+        ),
+        priority=_within("priority", flags.priority, recipe.priority, PRIORITIES) or 0,
+        after=flags.after or recipe.after,
+        timeout_s=recipe.timeout_s if flags.max_time is None else _max_time_s(flags.max_time),
+        retries=_within("retries", flags.retries, recipe.retries, range(_MOST_RETRIES + 1)) or 0,
+    )
+
+
+def _within(flag: str, given: int | None, default: int | None, allowed: range) -> int | None:
+    if given is None:
+        return default
+    if given in allowed:
+        return given
+    raise RunnerError(
+        "R-FLAG-VALUE",
+        f"--{flag} {given} is refused",
+        why=f"from {allowed.start} to {allowed.stop - 1}",
+        fix=f"--{flag} {min(max(given, allowed.start), allowed.stop - 1)}",
+    )
+
+
+def _max_time_s(text: str) -> int:
+    return int(parse_duration_flag("max-time", text, "1s", "7d").total_seconds())

@@ -1,0 +1,143 @@
+"""Secrets by reference: where a value is, never what it is."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from runner.protocol.errors import ExitCode, RunnerError
+
+REDACTED_FROM = 6  # characters; shorter values occur in any text
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# The agent's own, Batch's own, and what would decide which program runs.
+_RESERVED = ("RUNNER_", "AZ_BATCH_")
+_RESERVED_NAMES = frozenset({"PATH", "VIRTUAL_ENV", "LD_PRELOAD", "LD_LIBRARY_PATH", "PYTHONHOME"})
+# Key Vault docs, "Vault name and object name": one suffix for each cloud.
+VAULT_HOSTS = (".vault.azure.net", ".vault.azure.cn", ".vault.usgovcloudapi.net")
+_VAULT_PATH = re.compile(r"/secrets/[0-9A-Za-z-]{1,127}(/[0-9a-f]{32})?/?")
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """A variable of the script: from one of this machine's variables, or from a key vault."""
+
+    variable: str
+    env: str | None = None
+    keyvault: str | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """As train.yaml has it."""
+        return {"env": self.env} if self.env else {"keyvault": self.keyvault or ""}
+
+
+class SecretValues:
+    """Values by variable; nothing shows them but `reveal`."""
+
+    def __init__(self, values: Mapping[str, str], vault: Mapping[str, str]) -> None:
+        self._values = dict(values)
+        self._vault = dict(vault)
+
+    def __repr__(self) -> str:
+        names = sorted({*self._values, *self._vault})
+        return f"SecretValues({', '.join(f'{name}=***' for name in names)})"
+
+    def __bool__(self) -> bool:
+        return bool(self._values or self._vault)
+
+    def reveal(self) -> dict[str, dict[str, str]]:
+        """The document for the node: a secret."""
+        return {"values": dict(self._values), "keyvault": dict(self._vault)}
+
+    def short(self) -> list[str]:
+        """Variables whose values are too short to be found in a text."""
+        return [name for name, value in self._values.items() if len(value) < REDACTED_FROM]
+
+    def found_in(self, texts: Iterable[str]) -> Iterator[str]:
+        """Variables whose value stands in one of the texts."""
+        together = "\n".join(texts)
+        for name, value in self._values.items():
+            if len(value) >= REDACTED_FROM and value in together:
+                yield name
+
+
+def no_secrets() -> SecretValues:
+    """Of a run without any."""
+    return SecretValues({}, {})
+
+
+def check_secret(ref: SecretRef) -> SecretRef:
+    """Raise ValueError saying what is wrong with it."""
+    name = ref.variable
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is not the name of a variable")
+    if name.upper().startswith(_RESERVED) or name in _RESERVED_NAMES:
+        raise ValueError(f"{name} is not a secret's name: it is set by runner, Batch or the system")
+    if (ref.env is None) == (ref.keyvault is None):
+        raise ValueError("a secret has one source: env or keyvault")
+    if ref.env is not None and not _NAME.fullmatch(ref.env):
+        raise ValueError("env is the name of a variable of this machine, not its value")
+    if ref.keyvault is not None:
+        _check_vault(ref.keyvault)
+    return ref
+
+
+def _check_vault(url: str) -> None:
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    named = parts.netloc == host and host.endswith(VAULT_HOSTS) and not parts.query
+    if parts.scheme != "https" or not named or not _VAULT_PATH.fullmatch(parts.path):
+        raise ValueError("keyvault is https://VAULT.vault.azure.net/secrets/NAME, or with /VERSION")
+
+
+def recorded_secrets(raw: Mapping[str, Any]) -> tuple[SecretRef, ...]:
+    """The references that a run.json holds. Raises RunnerError for one that is none."""
+    refs: Mapping[str, Mapping[str, str]] = raw.get("secret_refs") or {}
+    try:
+        return tuple(
+            check_secret(SecretRef(name, ref.get("env"), ref.get("keyvault")))
+            for name, ref in refs.items()
+        )
+    except (ValueError, AttributeError) as err:
+        raise RunnerError(
+            "R-RUN-BROKEN",
+            f"the secrets of {raw.get('run_id')} cannot be read",
+            why=str(err),
+            fix="submit it again from its recipe",
+        ) from err
+
+
+def read_secrets(refs: Iterable[SecretRef], environment: Mapping[str, str]) -> SecretValues:
+    """The values of this machine's variables. Raises RunnerError where one is missing."""
+    values: dict[str, str] = {}
+    vault: dict[str, str] = {}
+    for ref in refs:
+        if ref.keyvault is not None:
+            vault[ref.variable] = ref.keyvault
+            continue
+        value = environment.get(ref.env or "")
+        if not value:
+            raise RunnerError(
+                "R-SECRET-MISSING",
+                f"the secret {ref.variable} has no value",
+                why=f"${ref.env} is {'empty' if value == '' else 'not set'} on this machine",
+                fix=f"read -rs {ref.env} && export {ref.env}",
+                exit_code=ExitCode.PREFLIGHT,
+            )
+        if "\0" in value:
+            raise RunnerError("R-SECRET-MISSING", f"${ref.env} has a NUL", fix="correct it")
+        values[ref.variable] = value
+    return SecretValues(values, vault)
+
+
+def refuse_in_the_open(values: SecretValues, texts: Iterable[str]) -> None:
+    """Raise RunnerError where a value is also an argument or a setting, which run.json holds."""
+    for name in values.found_in(texts):
+        raise RunnerError(
+            "R-SECRET-EXPOSED",
+            f"the value of the secret {name} is also among the arguments, parameters or env",
+            why="those stand in run.json, in process lists and in logs",
+            fix=f"read ${name} in the script instead",
+        )

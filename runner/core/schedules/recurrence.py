@@ -1,0 +1,252 @@
+"""When a schedule fires: from a cron expression or an interval to what a Batch job schedule
+keeps.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from cronsim import CronSim, CronSimError
+
+from runner.core.units import format_duration
+from runner.protocol.errors import RunnerError
+
+_DAY = 24 * 60
+_FIELDS = {  # cronsim's name of each field, in order; ours, and what it may be
+    "minute": ("minute", "0 to 59"),
+    "hour": ("hour", "0 to 23"),
+    "day-of-month": ("day of month", "1 to 31"),
+    "month": ("month", "1 to 12, or jan to dec"),
+    "day-of-week": ("weekday", "0 to 7, or sun to sat"),
+}
+_ALIASES = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+
+
+class CronError(Exception):
+    """Not an expression, or none that Batch can keep; `nearest` is one that works, or empty."""
+
+    def __init__(self, problem: str, nearest: str = "") -> None:
+        super().__init__(problem)
+        self.nearest = nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Cron:
+    """An expression that fires at one even `interval`."""
+
+    expression: str
+    interval: timedelta
+
+    def first_after(self, moment: datetime, zone: tzinfo) -> datetime:
+        """Return the first firing at or after `moment`, by the clocks of `zone`."""
+        # CronSim drops what is below a second, and begins with the next one.
+        before = (moment - timedelta(microseconds=1)).astimezone(zone)
+        return next(CronSim(self.expression, before))
+
+
+def parse_cron(text: str) -> Cron:
+    """Return the expression with its interval.
+
+    Raises:
+        CronError: It is not five fields of cron, never fires, or is not even.
+    """
+    expression = _ALIASES.get(text.strip().lower(), text)
+    fields = expression.split()
+    if len(fields) != 5:
+        raise CronError(
+            f"{text!r} has {len(fields)} fields: minute, hour, day of month, month, weekday",
+            'cron: "0 3 * * *"',
+        )
+    try:
+        simulation = _simulation(fields)
+    except CronSimError as err:
+        raise _refused(fields, err) from err
+    return Cron(expression, _interval(simulation, fields))
+
+
+def _simulation(fields: list[str]) -> CronSim:
+    return CronSim(" ".join(fields), datetime(2026, 1, 1, tzinfo=UTC))
+
+
+def _refused(fields: list[str], err: CronSimError) -> CronError:
+    place = str(err).removeprefix("Bad ")
+    if place == "day-of-month":
+        try:
+            _simulation([*fields[:3], "*", fields[4]])
+        except CronSimError:
+            pass
+        else:
+            return CronError("it never fires: no such month has such a day", "every: 30d")
+    name, allowed = _FIELDS[place]
+    written = fields[list(_FIELDS).index(place)]
+    return CronError(f"{name} {written!r} is not in {allowed}, nor a-b, a,b, *, */n or a/n of them")
+
+
+def _interval(found: CronSim, fields: list[str]) -> timedelta:
+    """Return what lies between two firings. Raises CronError where that differs."""
+    if len(found.months) < 12:
+        raise CronError("months are not an even interval, and Batch has no calendar", "every: 30d")
+    weekdays = {day % 7 if isinstance(day, int) else day for day in found.weekdays}
+    every_date, every_weekday = found.days.issuperset(range(1, 32)), weekdays.issuperset(range(7))
+    times = [60 * hour + minute for hour in sorted(found.hours) for minute in sorted(found.minutes)]
+    # Debian's rule: a day has to match both, unless neither field begins with a star.
+    if (every_date and every_weekday) or (not found.day_and and (every_date or every_weekday)):
+        return _daily(times)
+    if not every_date:
+        raise CronError("days of a month are not an even interval", "every: 30d")
+    if not all(isinstance(day, int) for day in weekdays):
+        raise CronError("weekdays of a month are not an even interval", "every: 4w")
+    if len(weekdays) > 1:
+        raise CronError(
+            f"{len(weekdays)} of 7 weekdays are not an even interval",
+            f'cron: "{fields[0]} {fields[1]} * * *", or a schedule for each weekday',
+        )
+    if len(times) > 1:
+        raise CronError(
+            "several times on one weekday are not an even interval",
+            f'cron: "{times[0] % 60} {times[0] // 60} * * {fields[4]}"',
+        )
+    return timedelta(weeks=1)
+
+
+def _daily(times: list[int]) -> timedelta:
+    gaps = {b - a for a, b in zip(times, [*times[1:], times[0] + _DAY], strict=True)}
+    if len(gaps) == 1:
+        return timedelta(minutes=gaps.pop())
+    shown = " and ".join(f"{gap} min" for gap in sorted(gaps)[:3])
+    average = _DAY / len(times)
+    even = (gap for gap in range(1, _DAY + 1) if _DAY % gap == 0)
+    near = min(even, key=lambda gap: abs(gap - average))
+    raise CronError(
+        f"its times are {shown} apart, which is not an even interval",
+        f"every: {near // 60}h" if near % 60 == 0 else f"every: {near}m",
+    )
+
+
+_OFFSET = re.compile(r"(?:UTC|GMT)?([+-])(\d{1,2})(?::?(\d{2}))?")
+_AHEAD = timedelta(days=2 * 366)  # so far ahead clocks are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleSpec:
+    """What was written or typed; `every` instead of `cron`. Naive times are of `timezone`."""
+
+    cron: str | None = None
+    every: timedelta | None = None
+    timezone: str = "UTC"
+    start: datetime | None = None
+    until: datetime | None = None
+    max_runs: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recurrence:
+    """`first` None means at once; after `last` none begins. Times are UTC."""
+
+    interval: timedelta
+    first: datetime | None
+    last: datetime | None
+
+
+def plan_recurrence(spec: ScheduleSpec, now: datetime) -> Recurrence:
+    """What Batch is told. Raises RunnerError for what it cannot keep, and what never fires."""
+    zone = _zone(spec.timezone)
+    start = _aware(spec.start, zone)
+    until = _aware(spec.until, zone)
+    if spec.every is not None:
+        interval, first = spec.every, start if start is not None and start > now else None
+    elif spec.cron is not None:
+        interval, first = _of_cron(spec.cron, zone, max(now, start or now), until)
+    else:
+        raise RunnerError("R-SCHEDULE", "a schedule needs cron or every", fix='--cron "0 3 * * *"')
+    begins = first or now
+    if until is not None and until < begins:
+        raise RunnerError(
+            "R-SCHEDULE-NEVER",
+            "the schedule would never fire",
+            why=f"it ends {until.isoformat()}, and its first run is {begins.isoformat()}",
+            fix="a later `until`, or none",
+        )
+    if spec.max_runs is not None:
+        # Batch counts no jobs: half an interval after the last one there is none left to come.
+        enough = begins + (spec.max_runs - 1) * interval + interval / 2
+        until = min(until, enough) if until is not None else enough
+    return Recurrence(interval, _utc(first), _utc(until))
+
+
+def _of_cron(
+    text: str, zone: tzinfo, begin: datetime, until: datetime | None
+) -> tuple[timedelta, datetime]:
+    try:
+        cron = parse_cron(text)
+    except CronError as err:
+        never = "never fires" in str(err)
+        raise RunnerError(
+            "R-SCHEDULE-NEVER" if never else "R-SCHEDULE-CRON",
+            f"cron {text!r}: {err}",
+            why="a Batch job schedule has one interval between runs, and no calendar",
+            fix=err.nearest or 'write five fields: "0 3 * * *"',
+        ) from err
+    first = cron.first_after(begin, zone)
+    _check_clock(zone, cron.interval, first, until)
+    return cron.interval, first
+
+
+def _check_clock(
+    zone: tzinfo, interval: timedelta, first: datetime, until: datetime | None
+) -> None:
+    """An even interval does not follow a clock that is put forward and back."""
+    offset = first.utcoffset() or timedelta()
+    end = min(first + _AHEAD, until or first + _AHEAD)
+    moment = first
+    while moment <= end:
+        local = moment.astimezone(UTC).astimezone(zone)
+        moved = (local.utcoffset() or timedelta()) - offset
+        if moved % interval:
+            hours = offset.total_seconds() / 3600
+            sign = "+" if hours >= 0 else "-"
+            fixed = f"UTC{sign}{int(abs(hours)):02d}:{round(abs(hours) * 60) % 60:02d}"
+            raise RunnerError(
+                "R-SCHEDULE-CLOCK",
+                f"the clocks of {zone} change before {local:%Y-%m-%d}",
+                why="Batch keeps one interval: from then on it would fire "
+                f"{format_duration(abs(moved))} {'late' if moved > timedelta() else 'early'}",
+                fix=f"--timezone {fixed}, or --until a day before",
+            )
+        moment += timedelta(days=1)
+
+
+def _zone(name: str) -> tzinfo:
+    if name.upper() in ("UTC", "GMT", "Z"):
+        return UTC
+    if match := _OFFSET.fullmatch(name.upper()):
+        size = timedelta(hours=int(match[2]), minutes=int(match[3] or 0))
+        if size < timedelta(hours=24):
+            return timezone(size if match[1] == "+" else -size)
+    try:
+        return ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError) as err:
+        raise RunnerError(
+            "R-SCHEDULE-ZONE",
+            f"there is no time zone {name!r}",
+            fix="UTC, UTC+01:00, or a name such as Europe/Berlin",
+        ) from err
+
+
+def _aware(moment: datetime | None, zone: tzinfo) -> datetime | None:
+    return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=zone)
+
+
+def _utc(moment: datetime | None) -> datetime | None:
+    return None if moment is None else moment.astimezone(UTC)

@@ -1,0 +1,481 @@
+"""Read YAML files that people write, and report what is wrong by file, line and field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar, cast
+
+from pydantic import BaseModel, GetCoreSchemaHandler, GetJsonSchemaHandler, ValidationError
+from pydantic_core import CoreSchema, ErrorDetails, PydanticCustomError, core_schema
+
+from runner.core.units import (
+    DURATION_PATTERN,
+    SIZE_PATTERN,
+    UnitError,
+    parse_duration,
+    parse_size,
+)
+from runner.protocol.errors import RunnerError
+
+
+@dataclass(frozen=True, slots=True)
+class TextField:
+    """Beside a `str` in Annotated: `what` it is, which `rule` it follows, and one that does."""
+
+    pattern: str
+    what: str
+    rule: str
+    example: str
+
+    def __get_pydantic_core_schema__(
+        self, source: type[Any], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Checked after it is known to be text."""
+        return core_schema.no_info_after_validator_function(self._checked, handler(source))
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """As Field(pattern=...) would write it."""
+        return {**handler(schema), "pattern": self.pattern}
+
+    def _checked(self, value: str) -> str:
+        # fullmatch: `$` alone lets a newline at the end pass.
+        if re.fullmatch(self.pattern, value):
+            return value
+        context = {
+            "problem": f"{value!r} is not {self.what}",
+            "why": f"it has {self.rule}",
+            "fix": f"write it like {self.example}",
+        }
+        raise PydanticCustomError("runner", "{problem}", context)
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """Beside an `int` in Annotated: bytes or seconds, with bounds written as people write them."""
+
+    kind: Literal["size", "duration"]
+    least: str
+    most: str | None = None
+
+    def __get_pydantic_core_schema__(
+        self, source: type[Any], handler: GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """Read text first, then check the bounds of the number."""
+        number = core_schema.no_info_before_validator_function(self._parsed, handler(source))
+        return core_schema.no_info_after_validator_function(self._checked, number)
+
+    def __get_pydantic_json_schema__(
+        self, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
+        """Return the schema of a number within the bounds, or of a text of the grammar."""
+        number = {"type": "integer", "minimum": self._number(self.least)}
+        if self.most is not None:
+            number["maximum"] = self._number(self.most)
+        pattern = SIZE_PATTERN if self.kind == "size" else DURATION_PATTERN
+        return {"anyOf": [number, {"type": "string", "pattern": pattern}]}
+
+    def _number(self, text: str) -> int:
+        return (
+            parse_size(text) if self.kind == "size" else int(parse_duration(text).total_seconds())
+        )
+
+    def _parsed(self, value: object) -> object:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._number(value)
+        except UnitError as err:
+            context = {"problem": err.what, "why": err.why, "fix": err.fix}
+            raise PydanticCustomError("runner", "{problem}", context) from err
+
+    def _checked(self, value: int) -> int:
+        if value < self._number(self.least):
+            problem, fix = f"it is less than {self.least}", f"write {self.least} or more"
+        elif self.most is not None and value > self._number(self.most):
+            problem, fix = f"it is more than {self.most}", f"write {self.most} or less"
+        else:
+            return value
+        allowed = f"{self.least} or more" if self.most is None else f"{self.least} to {self.most}"
+        context = {"problem": problem, "why": f"allowed: {allowed}", "fix": fix}
+        raise PydanticCustomError("runner", "{problem}", context)
+
+
+FieldPath = tuple[int | str, ...]
+_LONGEST = 100  # characters of a value that are repeated
+
+# Pydantic's error types, and what each would have taken.
+_EXPECTED: Mapping[str, str] = {
+    "string_type": "text",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "`key: value` lines",
+    "model_type": "`key: value` lines",
+    "datetime_type": "a date or time",
+}
+_WRITTEN: Mapping[str, str] = {
+    "text": "write text",
+    "a whole number": "write a whole number, like 3",
+    "a number": "write a number, like 0.5",
+    "true or false": "write true or false",
+    "a list": "write [a, b], or a line with '- ' for each",
+    "`key: value` lines": "write a line with `key: value` for each",
+    "a date or time": "write 2026-12-31 or 2026-12-31T06:00+01:00",
+}
+# What, why and fix of pydantic's other error types; names in braces are of its context.
+_TEXTS: Mapping[str, tuple[str, str, str]] = {
+    "missing": ("missing", "the key is required", "add it"),
+    "greater_than_equal": ("got {value}", "the least is {ge}", "write {ge} or more"),
+    "less_than_equal": ("got {value}", "the most is {le}", "write {le} or less"),
+    "too_short": ("it is empty", "it has {min_length} at least", "fill it"),
+    "string_too_short": ("it is empty", "it has {min_length} at least", "fill it"),
+    "too_long": ("it is too long", "it has {max_length} at most", "leave {max_length} or fewer"),
+    "finite_number": ("got {value}", "only a finite number can be compared", "write 0.5"),
+    "invalid_key": ("the key is not text", "YAML reads it as {kind}", "put it in quotes"),
+}
+_ANY = (
+    "got {value}",
+    "it is not what is allowed here ({type})",
+    "docs/guides has an example of each key",
+)
+
+
+class FieldProblem(NamedTuple):
+    """One field; `fix` is empty where only the line can be named."""
+
+    place: FieldPath
+    what: str
+    why: str
+    fix: str
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`did you mean 'a' or 'b'?`, or an empty string."""
+    import difflib  # noqa: PLC0415  only a mistake needs it
+
+    found = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
+    return f"did you mean {' or '.join(repr(f) for f in found)}?" if found else ""
+
+
+def explain_errors(
+    data: object, model: type[BaseModel], errors: Sequence[ErrorDetails]
+) -> list[FieldProblem]:
+    """One problem for each place of the file, however many types it could have been of."""
+    places: dict[FieldPath, list[ErrorDetails]] = {}
+    for error in errors:
+        places.setdefault(_field_path(data, error), []).append(error)
+    return [FieldProblem(place, *_explain(found, model)) for place, found in places.items()]
+
+
+def _field_path(data: object, error: ErrorDetails) -> FieldPath:
+    """Where it is in the file: pydantic adds which type of several it tried, and `[key]`."""
+    place: list[int | str] = []
+    node = data
+    for part in error["loc"]:
+        if isinstance(node, dict) and part in node:
+            node = cast("dict[Any, Any]", node)[part]
+        elif isinstance(node, list) and isinstance(part, int):
+            node = cast("list[Any]", node)[part]
+        else:
+            continue
+        place.append(part)
+    if error["type"] == "missing":
+        place.append(error["loc"][-1])
+    return tuple(place)
+
+
+def _explain(errors: Sequence[ErrorDetails], model: type[BaseModel]) -> tuple[str, str, str]:
+    kinds = list(dict.fromkeys(_EXPECTED.get(error["type"], "") for error in errors))
+    if all(kinds):
+        return _of_another_kind(errors[0]["input"], kinds)
+    error = next(error for error in errors if error["type"] not in _EXPECTED)
+    if error["type"] == "extra_forbidden":
+        return _unknown_key(error, model)
+    value, context = error["input"], error.get("ctx", {})
+    if error["type"] == "runner":  # from a validator of ours
+        problem, why, fix = (str(context.get(name, "")) for name in ("problem", "why", "fix"))
+        return problem, why, fix
+    if error["type"] == "literal_error":
+        return _other_word(value, str(context["expected"]))
+    texts = _TEXTS.get(error["type"], _ANY)
+    known = {**context, "value": shown(value), "kind": _read_as(value), "type": error["type"]}
+    what, why, fix = (text.format_map(known) for text in texts)
+    return what, why, fix
+
+
+def _of_another_kind(value: object, kinds: Sequence[str]) -> tuple[str, str, str]:
+    kinds = [kind for kind in kinds if kind != "a whole number" or "a number" not in kinds]
+    expected = kinds[0] if len(kinds) == 1 else f"{', '.join(kinds[:-1])} or {kinds[-1]}"
+    fix = _WRITTEN[kinds[0]] if len(kinds) == 1 else f"write {expected}"
+    if kinds[0] == "text" and isinstance(value, bool | int | float):
+        fix = "put it in quotes"
+    why = "nothing is written there" if value is None else f"YAML reads it as {_read_as(value)}"
+    return f"expected {expected}, got {shown(value)}", why, fix
+
+
+def _read_as(value: object) -> str:
+    for kinds, name in (
+        (bool, "true or false"),
+        (int, "a whole number"),
+        (float, "a number"),
+        (str, "text"),
+        (list, "a list"),
+        (dict, "`key: value` lines"),
+        (date, "a date or time"),
+    ):
+        if isinstance(value, kinds):
+            return name
+    return "something else"  # such as what !!binary makes
+
+
+def shown(value: object) -> str:
+    """A value as the file has it, not longer than a line."""
+    if value is None:
+        return "nothing"
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    if isinstance(value, date):  # of which a datetime is one
+        text = value.isoformat()
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def _unknown_key(error: ErrorDetails, model: type[BaseModel]) -> tuple[str, str, str]:
+    known = sorted(_keys(model, error["loc"][:-1]))
+    name = str(error["loc"][-1])
+    fix = near(name, known) or f"remove {name}, or correct its name"
+    return "unknown key", f"allowed: {', '.join(known)}", fix
+
+
+def _other_word(value: object, allowed: str) -> tuple[str, str, str]:
+    names = [name.strip("'") for name in allowed.replace(" or ", ", ").split(", ")]
+    fix = near(value, names) if isinstance(value, str) else ""
+    return f"got {shown(value)}", f"allowed: {allowed}", fix or f"write {' or '.join(names)}"
+
+
+def _keys(model: type[BaseModel], parents: FieldPath) -> set[str]:
+    """The keys allowed below `parents`, following nested models."""
+    current: type[BaseModel] = model
+    for part in parents:
+        field = current.model_fields.get(str(part))
+        candidate = _nested(field.annotation) if field else None
+        current = candidate or current
+    return set(current.model_fields)
+
+
+def _nested(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for inner in cast("tuple[Any, ...]", getattr(annotation, "__args__", ())):  # pyright: ignore[reportUnknownArgumentType]
+        if found := _nested(inner):
+            return found
+    return None
+
+
+__all__ = ["Document", "check_document", "field_error", "near", "read_document"]
+
+Model = TypeVar("Model", bound=BaseModel)
+_UNREADABLE: dict[type[OSError], str] = {
+    FileNotFoundError: "correct the path",
+    IsADirectoryError: "name a file in that folder",
+}
+_MAX_BYTES = 1 << 20
+_MAX_DEPTH = 50  # no file of ours has a tenth of it
+# What ruamel says, as it begins, and what whoever wrote the line would do about it.
+_FIXES = {
+    "mapping values are not allowed": "put text that has `: ` in it in quotes, or indent as above",
+    "could not find expected ':'": "write `key: value`, with a space after the colon",
+    "found character '\\t'": "indent with spaces: YAML takes no tabs",
+    "found duplicate key": "remove one of the two",
+    "found unexpected end of stream": "close the quote that was opened",
+    "expected ',' or": "close the bracket, or put a comma between",
+    "expected <block end>": "indent it as the line that it belongs with",
+    "but found another document": "keep what is above the line `---`, or below it",
+    "unacceptable character": "remove the control character",
+}
+_FIX = "put text with special characters in single quotes, and indent with spaces"
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A parsed file: `data` is plain Python, `find_tree` gives what still knows its lines."""
+
+    path: Path
+    data: dict[str, Any]
+    find_tree: Callable[[], Any]
+
+    def line(self, location: tuple[int | str, ...]) -> int:
+        """The line (from 1) of the deepest part of `location` that is in the file."""
+        return _line(self.find_tree(), location)
+
+
+def read_document(path: Path, *, code: str) -> Document:
+    """Parse a YAML 1.2 mapping. Raises RunnerError `<code>-SYNTAX` with file and line."""
+    from ruamel.yaml import YAML  # noqa: PLC0415  most commands read no YAML
+    from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415
+    from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
+
+    text = _text(path, code)
+    parser = YAML(typ="rt", pure=True)
+    try:
+        tree: Any = parser.load(text)  # pyright: ignore[reportUnknownMemberType]
+    except MarkedYAMLError as err:
+        raise _marked_error(code, path, err) from err
+    except (YAMLError, ValueError) as err:  # a character that YAML does not have, or a value
+        position = getattr(err, "position", None)
+        line = text.count("\n", 0, position) + 1 if isinstance(position, int) else None
+        raise _syntax_error(code, path, str(err).splitlines()[0], line=line) from err
+    except (LookupError, AttributeError, TypeError) as err:  # from `!!float x`, without a mark
+        problem = "a value is not what its tag (`!!...`) says"
+        fix = "remove the tag, or put text that begins with ! in quotes"
+        raise _syntax_error(code, path, problem, fix) from err
+    except RecursionError as err:
+        fix = "close brackets before you open more, and indent fewer lines below one another"
+        raise _syntax_error(code, path, "nested too deeply", fix, _deep_line(text)) from err
+    if tree is None:
+        tree = CommentedMap()
+    if not isinstance(tree, CommentedMap):
+        raise _no_mapping(code, path, text, tree)
+    return Document(path, _plain(tree), lambda: tree)
+
+
+def check_document(document: Document, model: type[Model], *, code: str) -> Model:
+    """Validate against `model`. Raises RunnerError `<code>-FIELD`: file, line, field, what fits."""
+    try:
+        return model.model_validate(document.data)
+    except ValidationError as err:
+        raise _field_error(document, model, err, code) from err
+
+
+def field_error(
+    document: Document,
+    location: tuple[int | str, ...],
+    problem: str,
+    *,
+    code: str,
+    why: str = "",
+    fix: str = "",
+) -> RunnerError:
+    """An error about one field of the file."""
+    line = document.line(location)
+    name = ".".join(str(part) for part in location)
+    return RunnerError(
+        f"{code}-FIELD",
+        f"{document.path}:{line}: {name}: {problem}",
+        why=why,
+        fix=fix or f"correct line {line} of {document.path.name}",
+    )
+
+
+def _syntax_error(
+    code: str, path: Path, problem: str, fix: str = "", line: int | None = None
+) -> RunnerError:
+    known = (text for begin, text in _FIXES.items() if problem.lower().startswith(begin))
+    return RunnerError(
+        f"{code}-SYNTAX",
+        f"{path}:{line}: {problem}" if line else f"{path}: {problem}",
+        why="the file is not valid YAML of this kind",
+        fix=fix or next(known, _FIX),
+    )
+
+
+def _marked_error(code: str, path: Path, err: Any) -> RunnerError:
+    mark = err.problem_mark or err.context_mark
+    problem = str(err.problem or err.context or "cannot be parsed").split("\n")[0]
+    return _syntax_error(code, path, problem, line=mark.line + 1 if mark else None)
+
+
+def _deep_line(text: str) -> int | None:
+    from ruamel.yaml import YAML  # noqa: PLC0415  see above
+    from ruamel.yaml.events import CollectionEndEvent, CollectionStartEvent  # noqa: PLC0415
+
+    depth = 0
+    events: Any = YAML(typ="rt", pure=True).parse(text)  # pyright: ignore[reportUnknownMemberType]
+    for event in events:
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > _MAX_DEPTH:
+            return event.start_mark.line + 1
+    return None
+
+
+def _no_mapping(code: str, path: Path, text: str, tree: object) -> RunnerError:
+    """For a file that is a list, or one text."""
+    from ruamel.yaml import YAML  # noqa: PLC0415  see above
+
+    node: Any = YAML(typ="rt", pure=True).compose(text)  # pyright: ignore[reportUnknownMemberType]
+    kind, fix = "text", "write `key: value`, with a space after the colon"
+    if isinstance(tree, list):
+        kind, fix = "a list", "begin with `key:` and not `- `"
+    problem = f"expected `key: value` lines at the top, got {kind}"
+    return _syntax_error(code, path, problem, fix, node.start_mark.line + 1)
+
+
+def _text(path: Path, code: str) -> str:
+    try:
+        raw = path.read_bytes()
+    except OSError as err:
+        raise RunnerError(
+            f"{code}-READ",
+            f"cannot read {path}",
+            why=str(err.strerror),
+            fix=_UNREADABLE.get(type(err), f"make {path.name} a file that you may read"),
+        ) from err
+    if len(raw) > _MAX_BYTES:
+        fix = "name large things in it, and keep them in files of their own"
+        raise _syntax_error(code, path, "larger than 1 MiB", fix)
+    try:
+        return raw.decode("utf-8-sig")
+    except UnicodeDecodeError as err:
+        problem = f"not UTF-8 text (byte {err.start})"
+        fix = "save it as UTF-8, or type that character anew"
+        line = raw.count(b"\n", 0, err.start) + 1
+        raise _syntax_error(code, path, problem, fix, line) from err
+
+
+def _plain(value: Any) -> Any:
+    """Builtin types only: ruamel's scalars subclass int, float and str and would leak into JSON."""
+    if isinstance(value, dict):
+        return {_plain(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
+    if isinstance(value, list):
+        return [_plain(v) for v in cast("list[Any]", value)]
+    for kind in (bool, int, float, str):
+        if isinstance(value, kind):
+            return kind(value)
+    return value
+
+
+def _line(tree: Any, location: tuple[int | str, ...]) -> int:
+    from ruamel.yaml.comments import CommentedMap, CommentedSeq  # noqa: PLC0415  see above
+
+    line = 0
+    node = tree
+    for part in location:
+        lc: Any = getattr(node, "lc", None)
+        if isinstance(node, CommentedMap) and part in node:
+            if part in (lc.data or {}):  # else `<<` brings it: the line of its mapping
+                line = lc.key(part)[0]
+        elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):
+            line = lc.item(part)[0]
+        else:
+            continue  # a part that pydantic added, or a missing key: its parent's line
+        node = cast("Any", node)[part]
+    return line + 1
+
+
+def _field_error(
+    document: Document, model: type[BaseModel], err: ValidationError, code: str
+) -> RunnerError:
+    problems = explain_errors(document.data, model, err.errors())
+    first = min(problems, key=lambda problem: document.line(problem.place))
+    why = first.why
+    if len(problems) > 1:
+        why = f"{why}; " if why else ""
+        why += f"{len(problems) - 1} more in this file"
+    return field_error(document, first.place, first.what, code=code, why=why, fix=first.fix)

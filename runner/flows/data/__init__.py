@@ -1,0 +1,1 @@
+"""Data sets of recipes (`datasets`), and what `runner data` does (`commands`)."""

@@ -1,0 +1,184 @@
+"""`runner data` as a whole: from what is named to what came of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.stores import FileStore, StoredFile
+from runner.core.progress import OnProgress
+from runner.core.stored_paths import StoredPath, parse_stored_path
+from runner.core.units import format_size
+from runner.flows.data.stores import Entry, find_files, list_entries, open_store, refuse_ours
+from runner.flows.data.transfer import (
+    Download,
+    Upload,
+    get_files,
+    plan_get,
+    plan_put,
+    put_files,
+    refuse_different,
+    refuse_replacing,
+)
+from runner.flows.transfers import count_text
+from runner.protocol.errors import RunnerError
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class PutResult:
+    """Where files lie now, and how many of them were sent; of a dry run none."""
+
+    place: StoredPath
+    uploads: tuple[Upload, ...]
+    sent: int
+
+    @property
+    def unchanged(self) -> int:
+        """How many were there already, with the same content."""
+        return sum(upload.state == "same" for upload in self.uploads)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files, the unchanged too."""
+        return sum(upload.size_bytes for upload in self.uploads)
+
+    def __repr__(self) -> str:
+        counts = f"{self.sent} sent, {self.unchanged} unchanged"
+        return f"<PutResult {self.place}: {counts}, {format_size(self.size_bytes)}>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class GetResult:
+    """Where files lie on this machine, and how many of them were fetched; of a dry run none."""
+
+    folder: Path
+    downloads: tuple[Download, ...]
+    fetched: int
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Each file on this machine."""
+        return tuple(download.target for download in self.downloads)
+
+    @property
+    def unchanged(self) -> int:
+        """How many were here already, with the same content."""
+        return sum(download.state == "same" for download in self.downloads)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files, the unchanged too."""
+        return sum(download.file.size_bytes for download in self.downloads)
+
+    def __repr__(self) -> str:
+        counts = f"{self.fetched} fetched, {self.unchanged} unchanged"
+        return f"<GetResult {self.folder}: {counts}, {format_size(self.size_bytes)}>"
+
+
+def put(
+    connection: Connection,
+    sources: Sequence[str | Path],
+    dest: str | None,
+    on_progress: OnProgress,
+    *,
+    force: bool,
+    dry_run: bool,
+) -> PutResult:
+    """Bring files and folders to storage; `dest` None keeps the name of a single one."""
+    paths, place = sources_and_place(sources, dest, connection.outputs.container_data)
+    refuse_ours(connection, place)
+    with open_store(connection, place.store) as store:
+        uploads = plan_put(store, paths, place, on_progress)
+        if not force:
+            refuse_different(uploads)
+        sent = 0 if dry_run else put_files(store, uploads, on_progress)
+    return PutResult(place, tuple(uploads), sent)
+
+
+def get(
+    connection: Connection,
+    path: str,
+    local: Path | None,
+    on_progress: OnProgress,
+    *,
+    force: bool,
+    dry_run: bool,
+) -> GetResult:
+    """Bring stored files here, by default to a name like the stored one."""
+    place = stored_place(connection, path)
+    with open_store(connection, place.store) as store:
+        downloads = plan_get(store, place, local, on_progress)
+        if not force:
+            refuse_replacing(downloads)
+        fetched = 0 if dry_run else get_files(store, downloads, on_progress)
+    return GetResult(local or Path(place.name), tuple(downloads), fetched)
+
+
+def listing(
+    connection: Connection, path: str, *, recursive: bool
+) -> tuple[StoredPath, list[Entry]]:
+    """What was meant, and what lies there: folders summed up unless `recursive`."""
+    place = stored_place(connection, path)
+    with open_store(connection, place.store) as store:
+        return place, list_entries(store, place, recursive=recursive)
+
+
+def place_to_remove(connection: Connection, path: str) -> StoredPath:
+    """What is to be removed. Raises R-DATA-ALL where nothing is named, R-DATA-OURS."""
+    place = stored_place(connection, path)
+    if not place.path and ":" not in path:  # a variable of a script that is not set
+        raise RunnerError(
+            "R-DATA-ALL",
+            f"{path!r} names no file and no folder",
+            why=f"all of {place.store} would be removed",
+            fix=f"say so: {place}",
+        )
+    refuse_ours(connection, place)
+    return place
+
+
+def files_to_remove(store: FileStore, place: StoredPath, *, recursive: bool) -> list[StoredFile]:
+    """The file, or with `recursive` all below the folder. Raises R-DATA-FOLDER-RM without."""
+    files, single = find_files(store, place)
+    if not (single or recursive):
+        raise RunnerError(
+            "R-DATA-FOLDER-RM",
+            f"{place} is a folder with {count_text(len(files))}",
+            fix=f"runner data rm -r {place} (recursive=True)",
+        )
+    return files
+
+
+def stored_place(connection: Connection, path: str) -> StoredPath:
+    """`PATH` is in the container for data, else `CONTAINER:PATH` or `share:PATH`."""
+    return parse_stored_path(path, connection.outputs.container_data)
+
+
+def sources_and_place(
+    sources: Sequence[str | Path], dest: str | None, default_store: str
+) -> tuple[list[Path], StoredPath]:
+    """What to send and where to. A single source keeps its name where no place is given."""
+    none = [str(source) for source in sources if not str(source) or "\0" in str(source)]
+    if none or not sources:
+        raise RunnerError(
+            "R-DATA-MISSING",
+            f"{none[0]!r} is no file or folder" if none else "no file or folder is named",
+            fix="give a path on this machine; . is the current folder",
+        )
+    paths = [Path(source) for source in sources]
+    if dest is None:
+        if len(paths) != 1:
+            raise RunnerError(
+                "R-DATA-DEST",
+                f"where {len(paths)} sources go is not said",
+                why="only a single one keeps its name",
+                fix="name a place in storage: cats/2024, CONTAINER:PATH or share:PATH",
+            )
+        return paths, parse_stored_path(paths[0].resolve().name, default_store)
+    place = parse_stored_path(dest, default_store)
+    into_folder = dest.endswith(("/", ":")) or not place.path
+    if len(paths) == 1 and into_folder and not paths[0].is_dir():
+        place = replace(place, path=f"{place.path}/{paths[0].name}".lstrip("/"))
+    return paths, place

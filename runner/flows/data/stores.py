@@ -1,0 +1,185 @@
+"""What lies in a store: found by path, listed, removed. `data_put` and `data_get` move it."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Generator, Iterable, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from threading import Event, Lock
+from typing import TypeVar
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.stores import ChangedError, FileStore, StoredFile
+from runner.core.progress import OnProgress, Progress
+from runner.core.stored_paths import SHARE, StoredPath
+from runner.protocol.errors import ExitCode, RunnerError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+SIDE_BY_SIDE = 16  # files at once; large ones travel in blocks side by side as well
+# Small files wait for storage most of their time: at 30 ms there and back twice as many are needed.
+SMALL_SIDE_BY_SIDE = 32
+_SMALL_BYTES = 4 * 1024 * 1024  # each thread holds a small file in memory
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A line of a listing: a file, or (`files` not None) a folder with all that is below it."""
+
+    path: str
+    size_bytes: int
+    files: int | None
+    modified: datetime | None
+    md5: str | None
+
+
+@contextmanager
+def open_store(connection: Connection, name: str) -> Generator[FileStore]:
+    """The store of that name; its threads end with the block."""
+    store = connection.open_store(name)
+    try:
+        yield store
+    except RunnerError as err:
+        if err.code != "R-CONTAINER-MISSING" or name == connection.outputs.container_data:
+            raise
+        raise RunnerError(
+            "R-DATA-NO-CONTAINER",
+            f"there is no container {name!r} in the storage account",
+            why="runner makes none but its own",
+            fix=f"use {connection.outputs.container_data}:, or a container that is there",
+        ) from err
+    finally:
+        store.close()
+
+
+def refuse_ours(connection: Connection, place: StoredPath) -> None:
+    """Raise RunnerError for containers that only `runner` itself writes to."""
+    outputs = connection.outputs
+    if place.store not in (outputs.container_runs, outputs.container_models):
+        return
+    models = place.store == outputs.container_models
+    raise RunnerError(
+        "R-DATA-OURS",
+        f"{place.store!r} is kept by runner: data is not written or removed there by hand",
+        why="a missing or changed file would break runs and models that refer to it",
+        fix="runner models rm NAME@VERSION" if models else f"use data:{place.path}",
+    )
+
+
+def find_files(store: FileStore, place: StoredPath) -> tuple[list[StoredFile], bool]:
+    """The file of that name (and True), or all below the folder. Raises RunnerError for none."""
+    if place.path:
+        found = store.find(place.path)
+        if found is not None:
+            return [found], True
+    files = list(store.list(place.path))
+    if not files and place.path:
+        raise _nothing_there(store, place)
+    return files, False
+
+
+def list_entries(store: FileStore, place: StoredPath, *, recursive: bool) -> list[Entry]:
+    """The files of a folder, its folders summed up unless `recursive`; by path."""
+    files, single = find_files(store, place)
+    prefix = "" if single or not place.path else f"{place.path}/"
+    entries: dict[str, Entry] = {}
+    for file in files:
+        head, slash, _ = file.path.removeprefix(prefix).partition("/")
+        if recursive or single or not slash:
+            md5 = file.md5.hex() if file.md5 else None
+            entries[file.path] = Entry(file.path, file.size_bytes, None, file.modified, md5)
+            continue
+        folder = f"{prefix}{head}/"
+        known = entries.get(folder)
+        entries[folder] = Entry(
+            folder,
+            file.size_bytes + (known.size_bytes if known else 0),
+            1 + (known.files or 0 if known else 0),
+            max((m for m in (file.modified, known.modified if known else None) if m), default=None),
+            None,
+        )
+    return [entries[path] for path in sorted(entries)]
+
+
+def remove_files(store: FileStore, files: Sequence[StoredFile], on_progress: OnProgress) -> int:
+    """Delete files as they were listed; how many were still there. Raises RunnerError."""
+    done = 0
+    lock = Lock()
+
+    def remove(file: StoredFile) -> bool:
+        nonlocal done
+        try:
+            gone = store.delete(file)
+        except ChangedError as err:
+            raise changed(file.path) from err
+        with lock:
+            done += 1
+            on_progress(Progress("delete", "progress", "", done, len(files), "files"))
+        return gone
+
+    on_progress(Progress("delete", "start", "", 0, len(files), "files"))
+    removed = sum(side_by_side(remove, files, Event()))
+    on_progress(Progress("delete", "end", "", len(files), len(files), "files"))
+    return removed
+
+
+def transfers_at_once(sizes: Iterable[int]) -> int:
+    """How many files of these sizes travel side by side."""
+    return SMALL_SIDE_BY_SIDE if max(sizes, default=0) <= _SMALL_BYTES else SIDE_BY_SIDE
+
+
+def side_by_side(
+    function: Callable[[T], R], items: Iterable[T], stop: Event, threads: int = SIDE_BY_SIDE
+) -> list[R]:
+    """`function` of every item, some at a time, in order; the first error ends it and is raised.
+
+    `stop` is set then, and on Ctrl-C: what runs in threads is to look at it.
+    """
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="file")
+    try:
+        futures = [pool.submit(function, item) for item in items]
+        wait(futures, return_when=FIRST_EXCEPTION)
+        for future in futures:
+            if future.done() and (err := future.exception()) is not None:
+                raise err
+        return [future.result() for future in futures]
+    finally:
+        stop.set()
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def changed(path: str) -> RunnerError:
+    """Somebody else wrote."""
+    return RunnerError(
+        "R-DATA-CHANGED",
+        f"{path} was changed in storage meanwhile",
+        why="somebody else wrote it since this command looked; theirs was kept",
+        fix="run the same command again",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+def named(paths: Sequence[str]) -> str:
+    """The first few of them."""
+    rest = len(paths) - _SHOWN
+    return ", ".join(paths[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _nothing_there(store: FileStore, place: StoredPath) -> RunnerError:
+    folder = place.path.rpartition("/")[0]
+    around = [file.path.removeprefix(f"{folder}/") for file in store.list(folder)]
+    heads = sorted({path.partition("/")[0] for path in around})
+    near = difflib.get_close_matches(place.name, heads, n=1)
+    where = f"the {SHARE}" if place.store == SHARE else f"container {place.store}"
+    shown = f"{folder}/{near[0]}".lstrip("/") if near else folder
+    return RunnerError(
+        "R-DATA-NONE",
+        f"there is no {place.path!r} in {where}",
+        why=f"there is {named(heads)}" if heads else "nothing is stored there",
+        fix=f"runner data ls {place.store}:{shown}",
+    )

@@ -1,0 +1,405 @@
+"""Move files between this machine and storage: each is checked, and complete or absent."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Literal
+
+from runner.azure.storage.stores import ChangedError, FileStore, SourceChangedError, StoredFile
+from runner.core.progress import OnProgress, Progress
+from runner.core.stored_paths import StoredPath, check_stored_name
+from runner.flows.data.stores import changed, find_files, named, side_by_side, transfers_at_once
+from runner.flows.transfers import BytesMoved, count_text, target_within
+from runner.protocol.errors import ExitCode, RunnerError
+
+_READ_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """One file and where it goes; `over` is what lies there now."""
+
+    source: Path
+    path: str
+    size_bytes: int
+    over: StoredFile | None
+    state: Literal["new", "same", "different"]
+
+
+def plan_put(
+    store: FileStore, sources: Sequence[Path], place: StoredPath, on_progress: OnProgress
+) -> list[Upload]:
+    """What putting `sources` below (or, a single file, as) `place` would do. Writes nothing."""
+    files = _named_files(sources, place)
+    on_progress(Progress("compare", "start"))
+    there = _what_is_there(store, files)
+    stop = Event()
+    done = BytesMoved("compare", sum(path.stat().st_size for path, _ in files), on_progress, stop)
+
+    def compare(file: tuple[Path, str]) -> Upload:
+        source, path = file
+        size = source.stat().st_size
+        over = there.get(path)
+        if over is not None and over.md5 is None:
+            over = store.find(path) or over
+        if over is None:
+            done.add(size)
+            return Upload(source, path, size, None, "new")
+        same = over.size_bytes == size and over.md5 == md5_of(source, done)
+        return Upload(source, path, size, over, "same" if same else "different")
+
+    uploads = side_by_side(compare, files, stop)
+    on_progress(Progress("compare", "end", _counts(uploads) + _left_out(sources)))
+    return uploads
+
+
+def refuse_different(uploads: Sequence[Upload]) -> None:
+    """Raise RunnerError where something else is stored under a name."""
+    different = [upload.path for upload in uploads if upload.state == "different"]
+    if different:
+        raise RunnerError(
+            "R-DATA-DIFFERS",
+            f"{len(different)} of {len(uploads)} files are stored with another content",
+            why=f"{named(different)}; nothing was sent",
+            fix="--force (force=True) replaces them, or choose another destination",
+        )
+
+
+def put_files(store: FileStore, uploads: Sequence[Upload], on_progress: OnProgress) -> int:
+    """Send what is new or different; how many files that was. Raises RunnerError."""
+    wanted = [upload for upload in uploads if upload.state != "same"]
+    if not wanted:
+        return 0
+    stop = Event()
+    total = sum(upload.size_bytes for upload in wanted)
+    moved = BytesMoved("upload", total, on_progress, stop)
+
+    def send(upload: Upload) -> None:
+        try:
+            store.put(upload.path, upload.source, moved.add, upload.over)
+        except ChangedError as err:
+            if not _is_there(store, upload):
+                raise changed(upload.path) from err
+        except SourceChangedError as err:
+            raise _unstable(upload.source) from err
+        except OSError as err:
+            raise _unreadable(upload.source, err) from err
+
+    on_progress(Progress("upload", "start", "", 0, total, "bytes"))
+    threads = transfers_at_once(upload.size_bytes for upload in wanted)
+    side_by_side(send, wanted, stop, threads)
+    on_progress(Progress("upload", "end", count_text(len(wanted)), total, total, "bytes"))
+    return len(wanted)
+
+
+def md5_of(path: Path, moved: BytesMoved | None = None) -> bytes:
+    """The MD5 of a file: what storage keeps beside a file, no protection against malice."""
+    digest = hashlib.md5(usedforsecurity=False)
+    with path.open("rb") as content:
+        while data := content.read(_READ_BYTES):
+            digest.update(data)
+            if moved is not None:
+                moved.add(len(data))
+    return digest.digest()
+
+
+def _is_there(store: FileStore, upload: Upload) -> bool:
+    """Whether somebody else has just sent the same file: nothing is missing then."""
+    now = store.find(upload.path)
+    if now is None or now.size_bytes != upload.size_bytes:
+        return False
+    return now.md5 == md5_of(upload.source)
+
+
+def _what_is_there(store: FileStore, files: Sequence[tuple[Path, str]]) -> dict[str, StoredFile]:
+    if len(files) == 1:
+        found = store.find(files[0][1])
+        return {found.path: found} if found else {}
+    folder = os.path.commonpath([path.rpartition("/")[0] or "/" for _, path in files])
+    return {file.path: file for file in store.list(folder.strip("/"))}
+
+
+def _named_files(sources: Sequence[Path], place: StoredPath) -> list[tuple[Path, str]]:
+    """Every file with its path in storage. Raises RunnerError for what cannot be sent."""
+    named_files: list[tuple[Path, str]] = []
+    for source in sources:
+        if source.is_dir():
+            base = f"{place.path}/{source.resolve().name}" if len(sources) > 1 else place.path
+            below = sorted(_files_below(source))
+            named_files += [
+                (file, f"{base}/{file.relative_to(source).as_posix()}") for file in below
+            ]
+        elif source.is_file():
+            named_files.append(
+                (source, f"{place.path}/{source.name}" if len(sources) > 1 else place.path)
+            )
+        else:
+            raise RunnerError(
+                "R-DATA-MISSING",
+                f"there is no file or folder {source}",
+                fix="give a path on this machine; runner data put --help",
+            )
+    for source, path in named_files:
+        check_stored_name(str(source), path.strip("/"), place.store)
+        if not os.access(source, os.R_OK):
+            raise _unreadable(source, PermissionError(13, "Permission denied"))
+    if not named_files:
+        raise RunnerError(
+            "R-DATA-EMPTY",
+            f"there is no file in {named([str(source) for source in sources])}",
+            fix="give a folder that has files",
+        )
+    _refuse_same_name(named_files)
+    return [(source, path.strip("/")) for source, path in named_files]
+
+
+def _refuse_same_name(named_files: Sequence[tuple[Path, str]]) -> None:
+    """Two files for one name would overtake each other, and the last one stay."""
+    first: dict[str, Path] = {}
+    for source, path in named_files:
+        other = first.setdefault(path, source)
+        if other is not source:
+            raise RunnerError(
+                "R-DATA-SAME-NAME",
+                f"two files would be stored as {path.strip('/')}",
+                why=f"{other} and {source}; nothing was sent",
+                fix="send them one by one, each with a destination of its own",
+            )
+
+
+def _files_below(folder: Path) -> Iterator[Path]:
+    """Files and links to files; links to folders are not followed: they may lead in circles."""
+    for parent, _, names in os.walk(folder, onerror=_raise_unreadable):
+        yield from (path for name in names if (path := Path(parent, name)).is_file())
+
+
+def _left_out(sources: Sequence[Path]) -> str:
+    """What lies in the folders and is not sent: said, so that nobody misses it later."""
+    found = [
+        str(path)
+        for source in sources
+        for parent, folders, names in os.walk(source)
+        for path in (Path(parent, name) for name in sorted((*folders, *names)))
+        if not path.is_file() and (path.is_symlink() or not path.is_dir())
+    ]
+    return f"; left out, no file: {named(found)}" if found else ""
+
+
+def _raise_unreadable(err: OSError) -> None:
+    raise _unreadable(Path(str(err.filename)), err) from err
+
+
+def _unreadable(path: Path, err: OSError) -> RunnerError:
+    return RunnerError(
+        "R-DATA-UNREADABLE",
+        f"cannot read {path}",
+        why=err.strerror or str(err),
+        fix="correct its permissions, or leave it out",
+    )
+
+
+def _unstable(path: Path) -> RunnerError:
+    return RunnerError(
+        "R-DATA-UNSTABLE",
+        f"{path} changed while it was sent",
+        why="something writes to it; nothing of it was stored",
+        fix="run the same command again when it holds still: what was sent is not sent again",
+    )
+
+
+def _counts(uploads: Sequence[Upload]) -> str:
+    states = [upload.state for upload in uploads]
+    shown = ((states.count(state), state) for state in ("new", "different", "same"))
+    words = {"same": "unchanged"}
+    return ", ".join(f"{count} {words.get(state, state)}" for count, state in shown if count)
+
+
+_POLL_S = 0.05
+_SHOWN_NAME = 40  # of a part: with the whole name of a file its own would be too long for a disk
+
+
+@dataclass(frozen=True, slots=True)
+class Download:
+    """One stored file and where it goes on this machine."""
+
+    file: StoredFile
+    target: Path
+    state: Literal["new", "same", "different"]
+
+
+def plan_get(
+    store: FileStore, place: StoredPath, local: Path | None, on_progress: OnProgress
+) -> list[Download]:
+    """What getting `place` to `local` would do; `local` None means a name like the stored one.
+
+    A file goes into `local` where that is a folder, else it gets that name. Writes nothing.
+    """
+    on_progress(Progress("compare", "start"))
+    files, single = find_files(store, place)
+    placed = [(file, _target(file, place, local, single=single)) for file in files]
+    there = [(file, target) for file, target in placed if target.exists()]
+    stop = Event()
+    done = BytesMoved("compare", sum(file.size_bytes for file, _ in there), on_progress, stop)
+
+    def compare(pair: tuple[StoredFile, Path]) -> Download:
+        file, target = pair
+        if not target.is_file():
+            raise _in_the_way(target)
+        if file.md5 is None:
+            file = store.find(file.path) or file
+        same = target.stat().st_size == file.size_bytes and md5_of(target, done) == file.md5
+        return Download(file, target, "same" if same else "different")
+
+    known = {found.target: found for found in side_by_side(compare, there, stop)}
+    downloads = [known.get(target) or Download(file, target, "new") for file, target in placed]
+    on_progress(Progress("compare", "end", count_text(len(downloads))))
+    return downloads
+
+
+def refuse_replacing(downloads: Sequence[Download]) -> None:
+    """Raise RunnerError where a file here would be lost."""
+    different = [str(download.target) for download in downloads if download.state == "different"]
+    if different:
+        raise RunnerError(
+            "R-DATA-DIFFERS",
+            f"{len(different)} of {len(downloads)} files here have another content",
+            why=f"{named(different)}; nothing was written",
+            fix="--force (force=True) replaces them, or choose another folder",
+        )
+
+
+def get_files(store: FileStore, downloads: Sequence[Download], on_progress: OnProgress) -> int:
+    """Download what is new or different; how many files that was. Raises RunnerError."""
+    wanted = [download for download in downloads if download.state != "same"]
+    if not wanted:
+        return 0
+    stop = Event()
+    total = sum(download.file.size_bytes for download in wanted)
+    moved = BytesMoved("download", total, on_progress, stop)
+    on_progress(Progress("download", "start", "", 0, total, "bytes"))
+    threads = transfers_at_once(download.file.size_bytes for download in wanted)
+    side_by_side(lambda download: _fetch(store, download, moved), wanted, stop, threads)
+    on_progress(Progress("download", "end", count_text(len(wanted)), total, total, "bytes"))
+    return len(wanted)
+
+
+def _fetch(store: FileStore, download: Download, moved: BytesMoved) -> None:
+    """A part that is named after the file's state stays after a break and is continued."""
+    file, target = download.file, download.target
+    state = hashlib.sha256(f"{file.path} {file.etag}".encode()).hexdigest()[:12]
+    part = target.with_name(f".{target.name[:_SHOWN_NAME]}.{state}.part")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(part, moved) as waited:
+            if waited and _is_here(download):
+                part.unlink()
+                moved.add(file.size_bytes)
+                return
+            if store.get(file, part, moved.add) != file.md5 and file.md5 is not None:
+                part.unlink()
+                raise _damaged(file)
+            part.replace(target)
+    except ChangedError as err:
+        part.unlink(missing_ok=True)
+        raise changed(file.path) from err
+    except OSError as err:
+        raise _unwritable(target, err) from err
+
+
+@contextmanager
+def _alone(part: Path, moved: BytesMoved) -> Generator[bool]:
+    """Hold a part that another thread or process may fetch as well; whether one did."""
+    waited = False
+    while True:
+        with part.open("ab") as held:
+            while not _lock(held.fileno()):
+                waited = True
+                moved.add(0)  # ends here where the work is called off
+                time.sleep(_POLL_S)
+            if _is_still(part, held.fileno()):
+                yield waited
+                return
+        waited = True  # what was held has become the file meanwhile
+
+
+def _lock(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: as alone as can be known
+        return True
+    return True
+
+
+def _is_still(part: Path, descriptor: int) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), part.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _is_here(download: Download) -> bool:
+    file, target = download.file, download.target
+    if not target.is_file() or target.stat().st_size != file.size_bytes:
+        return False
+    return md5_of(target) == file.md5
+
+
+def _target(file: StoredFile, place: StoredPath, local: Path | None, *, single: bool) -> Path:
+    if single:
+        if local is None:
+            return Path(place.name)
+        return local / place.name if local.is_dir() else local
+    folder = local or Path(place.name)
+    name = file.path.removeprefix(f"{place.path}/" if place.path else "")
+    try:
+        return target_within(folder, name)
+    except ValueError as err:
+        raise _leaves(name) from err
+
+
+def _leaves(name: str) -> RunnerError:
+    return RunnerError(
+        "R-DATA-LEAVES",
+        f"{name!r} would be written outside of the folder",
+        why="a name in storage, or a link on this machine, leads out of it",
+        fix="choose another folder, or get that file by itself",
+    )
+
+
+def _in_the_way(target: Path) -> RunnerError:
+    return RunnerError(
+        "R-DATA-IN-THE-WAY",
+        f"{target} is not a file",
+        why="the stored file of that name would go there",
+        fix="choose another folder",
+    )
+
+
+def _damaged(file: StoredFile) -> RunnerError:
+    return RunnerError(
+        "R-DATA-HASH",
+        f"{file.path} does not have the MD5 that is stored with it",
+        why="the transfer, or what is stored, is damaged; nothing was written",
+        fix="run the same command again; if it stays so, put the file again",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+def _unwritable(target: Path, err: OSError) -> RunnerError:
+    return RunnerError(
+        "R-DATA-FOLDER",
+        f"cannot write {target}",
+        why=err.strerror or str(err),
+        fix="choose another folder, or make room; what was fetched is kept and not fetched again",
+        exit_code=ExitCode.PREFLIGHT,
+    )

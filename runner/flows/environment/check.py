@@ -1,0 +1,206 @@
+"""Check everything that can be known before money is spent: the stack's file first, then Azure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.core.checks import Check, failed, passed, run_check, skipped, warned
+from runner.core.pricing.machines import OS_END_OF_LIFE
+from runner.core.pricing.prices import PriceTable, load_price_table
+from runner.core.progress import OnProgress, Progress
+from runner.core.settings import Settings
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from infra.config.stack import StackConfig
+    from infra.planning.pool_plan import PoolPlan
+    from runner.azure.arm.client import ArmClient
+
+
+_SOON_DAYS = 180
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The stack's file, read or not."""
+
+    check: Check
+    stack: StackConfig | None
+
+
+def load_config(file: Path, *, env: Mapping[str, str]) -> Config:
+    """Read the stack's file, once; what is wrong with it is a failed check."""
+    found: list[StackConfig] = []
+
+    def look() -> str:
+        if not file.is_file():
+            raise _no_file(file)
+        from infra.config.stack import load_stack_config  # noqa: PLC0415  pydantic, YAML
+
+        stack = load_stack_config(file, environment=env)
+        found.append(stack)
+        count = len(stack.pools)
+        pools = f"{count} pool" if count == 1 else f"{count} pools"
+        return f"{file.name}: {pools} in {stack.location}"
+
+    check = run_check("config", look)
+    return Config(check, found[0] if found else None)
+
+
+def check_pools(
+    stack: StackConfig, prices: PriceTable, today: date
+) -> tuple[Sequence[PoolPlan], Sequence[Check]]:
+    """Return the plans of the pools that can be declared, and the checks of all pools.
+
+    Pools are planned one at a time, so an error in one does not hide an error in the next.
+    """
+    from infra.planning.pool_plan import plan_pools  # noqa: PLC0415  pydantic, YAML
+
+    plans: list[PoolPlan] = []
+    checks: list[Check] = []
+    for pool in stack.pools:
+        name = f"pool {pool.id}"
+        try:
+            (plan,) = plan_pools(stack.model_copy(update={"pools": (pool,)}), prices, today)
+        except RunnerError as err:
+            checks.append(failed(name, err))
+            continue
+        plans.append(plan)
+        checks += _pool_checks(name, plan, today)
+    return plans, checks
+
+
+def _pool_checks(name: str, plan: PoolPlan, today: date) -> Iterator[Check]:
+    nodes = " and ".join(
+        f"{count} {kind}"
+        for count, kind in ((plan.caps.spot, "spot"), (plan.caps.dedicated, "dedicated"))
+        if count
+    )
+    yield passed(name, f"{plan.machine.vm_size}, at most {nodes}, {plan.pool.scenario}")
+    retired = plan.machine.retired
+    if retired is not None and (retired - today).days < _SOON_DAYS:
+        fix = f"change its vm_size to {plan.machine.successor}"
+        yield warned(name, f"{plan.machine.vm_size} is retired on {retired}", fix)
+    yield _agent_check(name, plan.node_agent, today)
+
+
+def _agent_check(name: str, agent: str, today: date) -> Check:
+    """Announced ends of the operating systems' support in Batch."""
+    if agent not in OS_END_OF_LIFE:
+        return skipped(name, f"no end of life is known here for {agent}")
+    end = OS_END_OF_LIFE[agent]
+    if end is None:
+        return passed(name, f"{agent} is current")
+    if end <= today:
+        return failed(
+            name,
+            RunnerError(
+                "R-IMAGE-ENDED",
+                f"{agent} ended on {end}",
+                why="Batch takes no pool with it",
+                fix="use an image of Ubuntu 24.04",
+                exit_code=ExitCode.PREFLIGHT,
+            ),
+        )
+    if (end - today).days < _SOON_DAYS:
+        return warned(name, f"{agent} ends on {end}", "use an image of Ubuntu 24.04")
+    return passed(name, f"{agent} is supported until {end}")
+
+
+def _no_file(file: Path) -> RunnerError:
+    return RunnerError(
+        "R-STACK-CONFIG-READ",
+        f"there is no {file.name} in {file.parent}",
+        why="a stack is described by the file of its name, beside Pulumi.yaml",
+        fix="run this where Pulumi.yaml is, or choose another stack with --stack",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+_AZURE_CHECKS = ("subscription", "providers", "permissions", "names", "sizes", "images", "quotas")
+
+
+@dataclass
+class _Checklist:
+    """Checks as they come, told to whoever draws them."""
+
+    on_progress: OnProgress
+    found: list[Check]
+
+    def add(self, *checks: Check) -> bool:
+        """Keep the outcomes; whether none of them failed."""
+        for each in checks:
+            self.found.append(each)
+            if each.state != "skipped":
+                told = f"warning: {each.detail}" if each.state == "warning" else each.detail
+                state = "failed" if each.state == "failed" else "end"
+                self.on_progress(Progress(each.name, state, told))
+        return all(each.state != "failed" for each in checks)
+
+
+def run_checks(
+    settings: Settings,
+    *,
+    folder: Path,
+    env: Mapping[str, str],
+    today: date,
+    on_progress: OnProgress,
+) -> Sequence[Check]:
+    """Look at configuration, sign-in, subscription and quotas; nothing is created or changed.
+
+    What needs Azure is skipped, with the reason, where nobody is signed in.
+    """
+    checklist = _Checklist(on_progress, [])
+    config = load_config(folder / f"Pulumi.{settings.stack}.yaml", env=env)
+    checklist.add(config.check)
+    pools: Sequence[PoolPlan] = ()
+    if config.stack is not None:
+        prices = load_price_table(settings.home)
+        pools, checks = check_pools(config.stack, prices, today)
+        checklist.add(*checks)
+    management = _signed_in(checklist, config.stack.subscription_id if config.stack else "", env)
+    if management is None or config.stack is None:
+        why = "not signed in" if management is None else "the configuration is not readable"
+        checklist.add(*(skipped(name, why) for name in _AZURE_CHECKS))
+        return checklist.found
+    from runner.flows.environment.check_azure import AzureChecks  # noqa: PLC0415  azure-core
+
+    azure = AzureChecks(management, config.stack, pools, settings, today)
+    if not checklist.add(azure.subscription()):
+        why = "the subscription cannot be used"
+        checklist.add(*(skipped(name, why) for name in _AZURE_CHECKS[1:]))
+        return checklist.found
+    for look in (azure.providers, azure.permissions, azure.names, azure.sizes, azure.images):
+        checklist.add(*look())
+    checklist.add(*azure.quotas())
+    return checklist.found
+
+
+def _signed_in(
+    checklist: _Checklist, subscription_id: str, env: Mapping[str, str]
+) -> ArmClient | None:
+    from runner.azure.arm.client import ArmClient, arm_endpoint  # noqa: PLC0415  when needed
+
+    management: list[ArmClient] = []
+
+    def look() -> str:
+        made = ArmClient(subscription_id, endpoint=arm_endpoint(env))
+        made.sign_in()
+        management.append(made)
+        return f"a token for {made.endpoint}"
+
+    checklist.on_progress(Progress("sign-in", "start", "looking for a sign-in"))
+    ok = checklist.add(run_check("sign-in", look))
+    return management[0] if ok else None
+
+
+def first_failure(checks: Sequence[Check]) -> RunnerError | None:
+    """The first failure as an error, for commands that must not go on."""
+    for each in checks:
+        if each.state == "failed":
+            return RunnerError(each.code, each.detail, fix=each.fix, exit_code=each.exit_code)
+    return None

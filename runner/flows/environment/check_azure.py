@@ -1,0 +1,456 @@
+"""Check against Azure before deploying: rights, names, sizes, images, node agents and quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+from typing import TYPE_CHECKING
+
+from runner.azure.arm import subscription as ask
+from runner.azure.arm.client import ArmClient
+from runner.azure.arm.faults import DENIED
+from runner.azure.auth.credentials import connect
+from runner.azure.auth.stack import outputs_path
+from runner.core.checks import Check, failed, passed, run_check, skipped, warned
+from runner.core.pricing.machines import Machine, family_key, machine
+from runner.core.settings import Settings
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from infra.config.naming import Names
+    from infra.config.stack import StackConfig
+    from infra.planning.pool_plan import MarketplaceImage, PoolPlan
+    from runner.azure.arm.subscription import BatchAccountInfo
+
+
+_AGENT_SOON_DAYS = 180
+
+
+def check_agents(settings: Settings, pools: Sequence[PoolPlan], today: date) -> Iterator[Check]:
+    """Ask the account, where there is one: its list is newer than any table."""
+    if not outputs_path(settings).is_file():
+        yield skipped("images", "the account's own list is asked for once the stack is deployed")
+        return
+    from runner.azure.batch.pools import list_supported_images  # noqa: PLC0415  the Batch SDK
+
+    try:
+        supported = list_supported_images(connect(settings))
+    except RunnerError as err:
+        yield failed("images", err)
+        return
+    for image, agent in dict.fromkeys((pool.image, pool.node_agent) for pool in pools):
+        if image is not None:
+            key = (image.publisher.lower(), image.offer.lower(), image.sku.lower(), agent.lower())
+            yield _agent_verdict(image, agent, key in supported, supported.get(key), today)
+
+
+def _agent_verdict(
+    image: MarketplaceImage, agent: str, known: bool, end: date | None, today: date
+) -> Check:
+    name = f"{image.offer}/{image.sku} with {agent}"
+    fix = "choose another image: az batch pool supported-images list -o table"
+    if not known or (end is not None and end <= today):
+        what = f"Batch does not support {name}" if not known else f"{name} ended on {end}"
+        error = RunnerError("R-IMAGE-ENDED", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
+        return failed("images", error)
+    if end is not None and (end - today).days < _AGENT_SOON_DAYS:
+        return warned("images", f"{name} ends on {end}", fix)
+    return passed("images", f"{name} is supported{f' until {end}' if end else ''}")
+
+
+_ASK = "portal, the Batch account's Quotas, Request quota increase"
+# An account of Batch's own allocation has a dedicated quota for each family and one for all of
+# them, and one for all spot nodes together.
+# https://learn.microsoft.com/azure/batch/batch-quota-limit, "Core quotas" (read 2026-11-21)
+_OWN = "UserSubscription"
+
+
+def account_room(accounts: Sequence[BatchAccountInfo], limit: int, location: str) -> Check:
+    """Whether one more Batch account fits into the region."""
+    here = sum(each.location.lower() == location.lower() for each in accounts)
+    if here < limit:
+        return passed("quotas", f"{here} of {limit} Batch accounts in {location} are used")
+    return failed(
+        "quotas",
+        _short(
+            f"all {limit} Batch accounts of the subscription in {location} are used",
+            "",
+            "use another region, or ask for more: portal, Help + support, "
+            "Service and subscription limits, Batch",
+        ),
+    )
+
+
+def pool_room(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
+    """Whether the account takes so many pools."""
+    if account.pool_quota is not None and account.pool_quota < len(pools):
+        fix = f"{_ASK}: {len(pools)} pools; or declare fewer"
+        what = f"the Batch account takes {account.pool_quota} pools, and {len(pools)} are declared"
+        yield failed("quotas", _short(what, "", fix))
+
+
+def builder_quota(size: Machine, free: int | None, location: str) -> Check:
+    """Cores for the machine that builds the VM image; a deployment does without."""
+    if free is None:
+        return skipped("quotas", f"Azure lists no quota of {size.vm_size}'s family in {location}")
+    if free < size.vcpus:
+        detail = f"the VM image cannot be built: {size.vm_size} has {size.vcpus} cores, and "
+        detail += f"{free} of its family are free in {location}"
+        fix = f"portal, Quotas, Compute, {size.family} in {location}: {size.vcpus} cores more"
+        return warned("quotas", detail, fix)
+    return passed("quotas", f"image build: {size.vcpus} of {free} free cores of {size.family}")
+
+
+def spot_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
+    """One number for all spot nodes of the account."""
+    wanted = [
+        (plan.pool.id, plan.caps.spot, plan.machine.vcpus) for plan in pools if plan.caps.spot
+    ]
+    if not wanted:
+        return
+    if account.allocation_mode == _OWN or account.spot_quota is None:
+        yield skipped("quotas", "the account takes its cores from the subscription's own quota")
+        return
+    yield _quota_verdict("spot", account.spot_quota, wanted)
+
+
+def dedicated_quota(account: BatchAccountInfo, pools: Sequence[PoolPlan]) -> Iterator[Check]:
+    """A number for each family, where the account has them, beside the one for all."""
+    groups: dict[str, list[tuple[str, int, int]]] = {}
+    for plan in pools:
+        if plan.caps.dedicated:
+            family = plan.machine.family if account.family_quotas is not None else "dedicated"
+            each = (plan.pool.id, plan.caps.dedicated, plan.machine.vcpus)
+            groups.setdefault(family, []).append(each)
+    for family, wanted in groups.items():
+        if account.allocation_mode == _OWN:
+            yield skipped("quotas", "the account takes its cores from the subscription's own quota")
+        elif account.family_quotas is None:
+            yield _quota_verdict("dedicated", account.dedicated_quota or 0, wanted)
+        elif not family:
+            ids = ", ".join(pool_id for pool_id, _, _ in wanted)
+            yield skipped("quotas", f"the quota family of pool {ids} is not known")
+        else:
+            # A family that the account does not list has no cores in it.
+            quota = account.family_quotas.get(family_key(family), 0)
+            yield _quota_verdict(f"dedicated {family}", quota, wanted)
+    if groups and account.family_quotas is not None and account.dedicated_quota is not None:
+        every = [each for wanted in groups.values() for each in wanted]
+        yield _quota_verdict("total dedicated", account.dedicated_quota, every)
+
+
+def _quota_verdict(kind: str, quota: int, wanted: Sequence[tuple[str, int, int]]) -> Check:
+    """`wanted`: pool, nodes, cores of a node."""
+    smallest = min(cores for _, _, cores in wanted)
+    largest = max(cores for _, _, cores in wanted)
+    everything = sum(nodes * cores for _, nodes, cores in wanted)
+    ids = ", ".join(pool_id for pool_id, _, _ in wanted)
+    if quota < smallest:
+        return failed(
+            "quotas",
+            _short(
+                f"the {kind} quota of the Batch account is {quota} cores",
+                f"a node of pool {ids} has {smallest}",
+                f"{_ASK}: {everything} {kind} cores",
+            ),
+        )
+    if quota < largest or quota < everything:
+        detail = f"the {kind} quota is {quota} cores; pool {ids} may use {everything}"
+        return warned("quotas", detail, f"{_ASK}, or lower the pools' maxima")
+    return passed("quotas", f"{kind}: {everything} of {quota} cores")
+
+
+def _short(what: str, why: str, fix: str) -> RunnerError:
+    return RunnerError("R-QUOTA", what, why=why, fix=fix, exit_code=ExitCode.CAPACITY)
+
+
+_PROVIDERS = (
+    *("Microsoft.Batch", "Microsoft.Storage", "Microsoft.Compute", "Microsoft.ManagedIdentity"),
+    *("Microsoft.Network", "Microsoft.Authorization", "Microsoft.Consumption"),
+)
+# learn.microsoft.com/azure/virtual-machines/linux/image-builder, "Register the providers"
+# (read 2026-11-21).
+_IMAGE_PROVIDERS = (
+    *("Microsoft.VirtualMachineImages", "Microsoft.KeyVault", "Microsoft.ContainerInstance"),
+)
+_WATCH_PROVIDERS = ("Microsoft.Insights", "Microsoft.OperationalInsights")
+_ACTIONS = (
+    "Microsoft.Resources/subscriptions/resourceGroups/write",
+    "Microsoft.Batch/batchAccounts/write",
+    "Microsoft.Storage/storageAccounts/write",
+    "Microsoft.Authorization/roleAssignments/write",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class AzureChecks:
+    """The checks of one stack, against one subscription."""
+
+    management: ArmClient
+    stack: StackConfig
+    pools: Sequence[PoolPlan]
+    settings: Settings
+    today: date
+
+    @property
+    def _name(self) -> Names:
+        from infra.config.naming import Names  # noqa: PLC0415  only here and in the program
+
+        return Names(self.stack.stack, self.stack.subscription_id)
+
+    def subscription(self) -> Check:
+        """It can be seen, and is enabled."""
+
+        def look() -> str:
+            found = ask.load_subscription(self.management)
+            if found.state not in ("Enabled", "PastDue", "Warned"):
+                raise RunnerError(
+                    "R-AZURE-SUBSCRIPTION",
+                    f"subscription {found.name!r} is {found.state}",
+                    fix="enable it in the portal under Subscriptions, or use another one",
+                    exit_code=ExitCode.ACCESS,
+                )
+            return f"{found.name} ({found.id})"
+
+        return run_check("subscription", look)
+
+    def providers(self) -> Iterator[Check]:
+        """Each namespace that the stack uses is registered."""
+        wanted = list(_PROVIDERS)
+        wanted += _IMAGE_PROVIDERS if self.stack.image else ()
+        if self.stack.observability:
+            wanted += _WATCH_PROVIDERS
+        elif not self.stack.budget.emails:  # the budget then tells the owners through a group
+            wanted += _WATCH_PROVIDERS[:1]
+        wanted += ("Microsoft.ContainerRegistry",) if self.stack.registry else ()
+        good = 0
+        for namespace in wanted:
+            check = run_check("providers", lambda namespace=namespace: self._provider(namespace))
+            if check.state == "ok":
+                good += 1
+            else:
+                yield check
+        if good == len(wanted):
+            yield passed("providers", f"{good} are registered")
+
+    def _provider(self, namespace: str) -> str | Check:
+        state = ask.load_provider_state(self.management, namespace)
+        fix = f"az provider register --namespace {namespace} --wait"
+        if state == "Registering":
+            return warned("providers", f"{namespace} is being registered", fix)
+        if state != "Registered":
+            raise RunnerError(
+                "R-AZURE-PROVIDER",
+                f"resource provider {namespace} is {state}",
+                fix=fix,
+                exit_code=ExitCode.PREFLIGHT,
+            )
+        return namespace
+
+    def permissions(self) -> Iterator[Check]:
+        """What a deployment does is allowed: role assignments are what usually is not."""
+        yield run_check("permissions", self._permissions)
+
+    def _permissions(self) -> str:
+        granted = ask.load_permissions(self.management)
+        missing = [action for action in _ACTIONS if not ask.is_allowed(granted, action)]
+        if missing:
+            raise RunnerError(
+                DENIED,
+                "the signed-in identity may not deploy the stack",
+                why=f"not allowed in the subscription: {', '.join(missing)}",
+                fix="ask an owner for the roles Contributor and Role Based Access Control "
+                "Administrator on the subscription",
+                exit_code=ExitCode.ACCESS,
+            )
+        return "resource groups, accounts and role assignments can be made"
+
+    def names(self) -> Iterator[Check]:
+        """The storage account's name is free in all of Azure, the Batch account's in the region."""
+        name = self.stack.storage.account_name or self._name.storage_account
+        yield run_check("names", lambda: self._storage_name(name))
+        yield run_check("names", self._batch_name)
+
+    def _storage_name(self, name: str) -> str:
+        answer = ask.check_storage_name(self.management, name)
+        if answer.available:
+            return f"storage account {name} is free"
+        if self._is_ours(f"Microsoft.Storage/storageAccounts/{name}", "2023-05-01"):
+            return f"storage account {name} is the stack's own"
+        raise _taken("storage account", name, answer, "storage.account_name in the stack's file")
+
+    def _batch_name(self) -> str:
+        name = self._name.batch_account
+        answer = ask.check_batch_name(self.management, self.stack.location, name)
+        if answer.available:
+            return f"Batch account {name} is free"
+        if ask.find_batch_account(self.management, self._name.resource_group, name):
+            return f"Batch account {name} is the stack's own"
+        raise _taken("Batch account", name, answer, "the stack's name")
+
+    def _is_ours(self, resource: str, version: str) -> bool:
+        group = f"{self.management.scope}/resourceGroups/{self._name.resource_group}"
+        return self.management.find(f"{group}/providers/{resource}", version) is not None
+
+    def sizes(self) -> Iterator[Check]:
+        """Batch offers each VM size in the region, and this subscription may have it."""
+        if not self.pools:
+            yield skipped("sizes", "no pool is right so far")
+            return
+        try:
+            offered = ask.load_batch_sizes(self.management, self.stack.location)
+            restrictions = ask.load_restrictions(self.management, self.stack.location)
+        except RunnerError as err:
+            yield failed("sizes", err)
+            return
+        if self.stack.image is not None:
+            yield self._builder_size(self.stack.image.build_vm_size, restrictions)
+        for size in dict.fromkeys(pool.machine.vm_size for pool in self.pools):
+            yield run_check("sizes", lambda size=size: self._size(size, offered, restrictions))
+        for plan in self.pools:
+            found = offered.get(plan.machine.vm_size.lower())
+            if plan.caps.spot and found is not None and found.spot_capable is False:
+                yield failed("sizes", _never_spot(plan))
+
+    def _builder_size(self, size: str, restrictions: Mapping[str, str]) -> Check:
+        """The machine that builds the VM image: a deployment does without."""
+        where = self.stack.location
+        found = restrictions.get(size.lower())
+        if found == "":
+            return passed("sizes", f"{size}, which builds the VM image, is offered in {where}")
+        why = "is not offered" if found is None else f"is restricted ({found})"
+        fix = "set image.build_vm_size to another size with a GPU: runner skus"
+        return warned("sizes", f"the VM image cannot be built: {size} {why} in {where}", fix)
+
+    def _size(
+        self, size: str, offered: Mapping[str, ask.BatchSize], restrictions: Mapping[str, str]
+    ) -> str | Check:
+        found = offered.get(size.lower())
+        where = self.stack.location
+        fix = "use another VM size or region: runner skus"
+        if found is None or size.lower() not in restrictions:
+            what = f"{size} is not offered in {where}"
+            raise RunnerError("R-AZURE-REGION", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
+        if restrictions[size.lower()]:
+            raise RunnerError(
+                "R-AZURE-CAPACITY",
+                f"{size} is restricted in {where}",
+                why=restrictions[size.lower()],
+                fix="ask for access with a support request (Service and subscription limits), "
+                "or use another VM size or region: runner skus",
+                exit_code=ExitCode.CAPACITY,
+            )
+        if found.end_of_life is not None and found.end_of_life <= self.today:
+            what = f"Batch stopped to offer {size} on {found.end_of_life}"
+            raise RunnerError("R-MACHINE-RETIRED", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
+        if found.end_of_life is not None:
+            return warned("sizes", f"Batch offers {size} until {found.end_of_life}", fix)
+        return f"{size} is offered in {where}"
+
+    def images(self) -> Iterator[Check]:
+        """The image versions exist, and Batch takes them."""
+        asked = {(plan.image, plan.pool.image.version) for plan in self.pools}
+        for image, version in sorted(asked, key=str):
+            if image is None:
+                yield run_check("images", lambda version=version: self._gallery_image(version))
+            else:
+                yield run_check("images", lambda image=image: self._marketplace_image(image))
+        yield from check_agents(self.settings, self.pools, self.today)
+
+    def _marketplace_image(self, image: MarketplaceImage) -> str:
+        name = f"{image.publisher}/{image.offer}/{image.sku}"
+        where = self.stack.location
+        versions = ask.list_marketplace_versions(
+            self.management, where, image.publisher, image.offer, image.sku
+        )
+        if not versions:
+            what = f"there is no image {name} in {where}"
+            fix = "choose another image or region"
+            raise RunnerError("R-IMAGE-VERSION", what, fix=fix, exit_code=ExitCode.PREFLIGHT)
+        if image.version != "latest" and image.version not in versions:
+            raise _no_version(f"image {name}", image.version, versions)
+        return f"{name} {image.version} is in {where}"
+
+    def _gallery_image(self, version: str) -> str:
+        group, gallery = self._name.resource_group, self._name.gallery
+        base = f"{self.management.scope}/resourceGroups/{group}"
+        path = f"{base}/providers/Microsoft.Compute/galleries/{gallery}"
+        found: list[str] = []
+        if self.management.find(path, "2023-07-03") is not None:
+            for each in self.management.pages(f"{path}/images", "2023-07-03"):
+                definition = str(each["name"])
+                found += ask.list_gallery_versions(self.management, group, gallery, definition)
+        if not found:
+            raise RunnerError(
+                "R-IMAGE-VERSION",
+                "the stack's gallery has no image yet",
+                why=f"a pool boots from version {version}",
+                fix="runner image build, or image.source: marketplace for the first deployment",
+                exit_code=ExitCode.PREFLIGHT,
+            )
+        if version != "latest" and version not in found:
+            raise _no_version(f"the image in {gallery}", version, found)
+        return f"{gallery} has {version}"
+
+    def quotas(self) -> Iterator[Check]:
+        """Cores for a node of each pool, spot and dedicated; room for one more account."""
+        group, name = self._name.resource_group, self._name.batch_account
+        if self.stack.image is not None:
+            size = machine(self.stack.image.build_vm_size, self.today)
+            yield run_check("quotas", lambda: self._builder_quota(size))
+        try:
+            account = ask.find_batch_account(self.management, group, name)
+            if account is None:
+                yield account_room(
+                    ask.list_batch_accounts(self.management),
+                    ask.load_account_limit(self.management, self.stack.location),
+                    self.stack.location,
+                )
+                why = "quotas are known once the account exists: check again after the first up"
+                yield skipped("quotas", why)
+                return
+        except RunnerError as err:
+            yield failed("quotas", err)
+            return
+        yield from pool_room(account, self.pools)
+        yield from spot_quota(account, self.pools)
+        yield from dedicated_quota(account, self.pools)
+
+    def _builder_quota(self, size: Machine) -> Check:
+        where = self.stack.location
+        return builder_quota(size, ask.load_free_cores(self.management, where, size.family), where)
+
+
+def _never_spot(plan: PoolPlan) -> RunnerError:
+    return RunnerError(
+        "R-MACHINE-SPOT",
+        f"{plan.machine.vm_size} of pool {plan.pool.id} is never offered as spot",
+        fix="set max_spot to 0 and max_dedicated to 1 or more, or use another VM size",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _taken(kind: str, name: str, answer: ask.NameAnswer, where: str) -> RunnerError:
+    return RunnerError(
+        "R-NAME-TAKEN",
+        f"the {kind} cannot be called {name}",
+        why=f"{answer.reason}: {answer.message}",
+        fix=f"change {where}",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _no_version(what: str, version: str, versions: Sequence[str]) -> RunnerError:
+    newest = ", ".join(sorted(versions, key=_ordered)[-3:])
+    return RunnerError(
+        "R-IMAGE-VERSION",
+        f"{what} has no version {version}",
+        why=f"the newest are {newest}",
+        fix="set image.version of the pool to one of them, or to latest",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _ordered(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else 0 for part in version.split("."))

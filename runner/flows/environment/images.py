@@ -1,0 +1,368 @@
+"""The VM image of a stack: build it, list its versions, and delete them."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from runner.azure.arm.client import ArmClient, arm_endpoint
+from runner.azure.arm.faults import DENIED, SIGN_IN
+from runner.contract import StackOutputs
+from runner.core.progress import OnProgress, Progress
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from infra.engine.automation import Change, Deployed, Environment
+
+
+def container_registry_host(outputs: StackOutputs, stack: str) -> str:
+    """The host of the registry. Raises RunnerError where the stack has none."""
+    if outputs.registry_server:
+        return outputs.registry_server
+    raise RunnerError(
+        "R-REGISTRY-NONE",
+        f"stack {stack!r} has no container registry",
+        why="its outputs name none: runner:registry is off, or not deployed yet",
+        fix=f"set runner:registry: true in Pulumi.{stack}.yaml, then runner up --stack {stack}",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+_BUILDER = "2024-02-01"
+_GALLERIES = "2023-07-03"
+_BATCH = "2025-06-01"
+POLL_S = 15.0
+# The service answers a GET of a running template with an internal error now and then
+# (github.com/danielsollondon/azvmimagebuilder#129, 2022-08): the build goes on all the same.
+_MAX_FAILURES = 10
+_BEGINS_WITHIN_S = 900
+_DEFINITION = re.compile(
+    r"/subscriptions/(?P<subscription>[^/]+)/resourceGroups/(?P<group>[^/]+)"
+    r"/providers/Microsoft\.Compute/galleries/(?P<gallery>[^/]+)/images/(?P<image>[^/]+)",
+    re.IGNORECASE,
+)
+_OVER = frozenset({"Succeeded", "PartiallySucceeded", "Failed", "Canceled"})
+
+
+@dataclass(frozen=True, slots=True)
+class ImageHome:
+    """Where the stack's image is: its definition's id, and the ids that it holds."""
+
+    definition: str
+    subscription: str
+    group: str
+    batch_account: str
+
+    @property
+    def group_path(self) -> str:
+        """The start of the path of everything in the stack's resource group."""
+        return f"/subscriptions/{self.subscription}/resourceGroups/{self.group}"
+
+
+@dataclass(frozen=True, slots=True)
+class BuildStatus:
+    """The last run of a template. `state` is empty before the first; times are as Azure says."""
+
+    state: str
+    sub_state: str
+    message: str
+    started: str
+    ended: str
+    staging_group: str
+
+    @property
+    def over(self) -> bool:
+        """Whether the run has ended, in whatever way."""
+        return self.state in _OVER
+
+
+@dataclass(frozen=True, slots=True)
+class ImageVersion:
+    """One version in the gallery; `pools` are those that name it, or would take it as `latest`."""
+
+    version: str
+    created: datetime | None
+    state: str
+    regions: tuple[str, ...]
+    node_agent: str
+    end_of_life: str
+    pools: tuple[str, ...]
+
+
+def locate_image(outputs: StackOutputs) -> ImageHome:
+    """Where the image of the stack is. Raises R-IMAGE-NONE where it declares none."""
+    found = _DEFINITION.fullmatch(outputs.image_definition or "")
+    if found is None:
+        raise RunnerError(
+            "R-IMAGE-NONE",
+            "this stack has no VM image of its own",
+            why="its pools boot a marketplace image"
+            if outputs.image_definition is None
+            else f"{outputs.image_definition!r} is not the id of an image definition",
+            fix="set runner:image: {} in Pulumi.<stack>.yaml, then runner up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    parts = found.groupdict()
+    return ImageHome(found[0], parts["subscription"], parts["group"], outputs.batch_account)
+
+
+def find_template(management: ArmClient, home: ImageHome) -> str:
+    """The path of the template that makes versions of the definition; the newest of several."""
+    listed = f"{home.group_path}/providers/Microsoft.VirtualMachineImages/imageTemplates"
+    found = [
+        (str(_dict(document, "systemData").get("createdAt", "")), str(document["name"]))
+        for document in management.pages(listed, _BUILDER)
+        if _makes(document, home.definition)
+    ]
+    if not found:
+        raise RunnerError(
+            "R-IMAGE-TEMPLATE",
+            "there is no template for the stack's VM image",
+            why=f"none in resource group {home.group} distributes to {home.definition}",
+            fix="deploy the stack again: runner up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    return f"{listed}/{max(found)[1]}"
+
+
+def load_status(management: ArmClient, template: str) -> BuildStatus:
+    """How the template's last run is, or was."""
+    properties = _dict(management.get(template, _BUILDER), "properties")
+    run = _dict(properties, "lastRunStatus")
+    names = ("runState", "runSubState", "message", "startTime", "endTime")
+    state, sub_state, message, started, ended = (str(run.get(name) or "") for name in names)
+    staging = str(properties.get("exactStagingResourceGroup") or "").rpartition("/")[2]
+    return BuildStatus(state, sub_state, message, started, ended, staging)
+
+
+def start_build(management: ArmClient, template: str) -> BuildStatus:
+    """Start a run unless one is on; the answer is how it stood before."""
+    before = load_status(management, template)
+    if before.state not in {"Running", "Canceling"}:
+        management.send("POST", f"{template}/run", _BUILDER)
+    return before
+
+
+def watch_build(management: ArmClient, template: str, before: BuildStatus) -> Iterator[BuildStatus]:
+    """Every look at the run that `start_build` started or found, until it is over."""
+    begin, failures = time.monotonic(), 0
+    while True:
+        try:
+            now, failures = load_status(management, template), 0
+        except RunnerError as err:
+            failures += 1
+            if failures > _MAX_FAILURES or err.code in (SIGN_IN, DENIED, "R-AZURE-MISSING"):
+                raise
+            time.sleep(POLL_S)
+            continue
+        # Right after the start, the status is still that of the run before, or there is none.
+        old = now.over and now.started == before.started and before.over
+        if now.state and not old:
+            yield now
+            if now.over:
+                return
+        elif time.monotonic() - begin > _BEGINS_WITHIN_S:
+            raise _never_began(template)
+        time.sleep(POLL_S)
+
+
+def built_version(management: ArmClient, template: str) -> str:
+    """The version that the last run made. Raises R-IMAGE-BUILD where it left none."""
+    output = management.find(f"{template}/runOutputs/gallery", _BUILDER)
+    artifact = str(_dict(output or {}, "properties").get("artifactId") or "")
+    _, versions, version = artifact.rpartition("/versions/")
+    if not versions:
+        raise _failed("it says that it succeeded, and names no version", "runner image ls")
+    return version
+
+
+def build_failure(status: BuildStatus) -> RunnerError:
+    """The error of a run that is over and made nothing (or not everywhere)."""
+    said = " ".join(status.message.split())[:300] or f"its state is {status.state}"
+    place = (
+        f"resource group {status.staging_group}" if status.staging_group else "the staging group"
+    )
+    log = f"customization.log, in container packerlogs of the storage account of {place}"
+    return _failed(said, f"read {log}; a step or check that failed is named at its end")
+
+
+def list_versions(management: ArmClient, home: ImageHome) -> list[ImageVersion]:
+    """Every version, newest first, with the pools that boot it."""
+    definition = _dict(management.get(home.definition, _GALLERIES), "properties")
+    life = str(definition.get("endOfLifeDate") or "")[:10]
+    found = [
+        _version(document, life)
+        for document in management.pages(f"{home.definition}/versions", _GALLERIES)
+    ]
+    found.sort(key=lambda v: _numbers(v.version), reverse=True)
+    users = _pools_by_version(management, home)
+    ready = [v.version for v in found if v.state == "Succeeded"]
+    latest = ready[0] if ready else None
+    return [
+        replace(each, pools=(*users.get(each.version, ()), *_latest(users, each, latest)))
+        for each in found
+    ]
+
+
+def _latest(
+    users: Mapping[str, list[str]], version: ImageVersion, latest: str | None
+) -> Iterator[str]:
+    if version.version == latest:
+        yield from (f"{pool} (latest)" for pool in users.get("", ()))
+
+
+def _pools_by_version(management: ArmClient, home: ImageHome) -> dict[str, list[str]]:
+    """Pool names by version; those that take the newest stand under the empty name."""
+    account = f"{home.group_path}/providers/Microsoft.Batch/batchAccounts/{home.batch_account}"
+    users: dict[str, list[str]] = {}
+    for pool in management.pages(f"{account}/pools", _BATCH):
+        deployment = _dict(_dict(pool, "properties"), "deploymentConfiguration")
+        machine = _dict(deployment, "virtualMachineConfiguration")
+        image = str(_dict(machine, "imageReference").get("id") or "")
+        start, _, version = image.partition("/versions/")
+        if start.lower() == home.definition.lower():
+            users.setdefault(version, []).append(str(pool.get("name")))
+    return users
+
+
+def _version(document: Mapping[str, Any], life: str) -> ImageVersion:
+    properties, tags = _dict(document, "properties"), _dict(document, "tags")
+    publishing = _dict(properties, "publishingProfile")
+    published = str(publishing.get("publishedDate") or "")
+    regions = cast("list[dict[str, Any]]", publishing.get("targetRegions") or [])
+    own_life = str(publishing.get("endOfLifeDate") or "")[:10]
+    return ImageVersion(
+        version=str(document["name"]),
+        created=datetime.fromisoformat(published) if published else None,
+        state=str(properties.get("provisioningState") or ""),
+        regions=tuple(str(region["name"]) for region in regions),
+        node_agent=str(tags.get("runner-node-agent") or ""),
+        end_of_life=own_life or str(tags.get("runner-os-end-of-life") or life),
+        pools=(),
+    )
+
+
+def _makes(template: Mapping[str, Any], definition: str) -> bool:
+    given = _dict(template, "properties").get("distribute")
+    distribute = cast("list[dict[str, Any]]", given or [])
+    return any(
+        str(each.get("galleryImageId") or "").lower() == definition.lower() for each in distribute
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) if part.isdigit() else -1 for part in version.split("."))
+
+
+def _dict(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found: Any = document.get(name)
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _never_began(template: str) -> RunnerError:
+    name = template.rpartition("/")[2]
+    why = f"template {name} took the order, and no run of it began within 15 minutes"
+    return _failed(why, "runner image build, once more")
+
+
+def _failed(why: str, fix: str) -> RunnerError:
+    return RunnerError(
+        "R-IMAGE-BUILD",
+        "the image was not built",
+        why=why,
+        fix=fix,
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+DELETE_POLL_S = 5.0
+_DELETE_TIMEOUT_S = 1800
+
+
+def find_versions(management: ArmClient, definition: str) -> list[str]:
+    """The names of the versions; none where the definition itself is gone."""
+    if management.find(definition, _GALLERIES) is None:
+        return []
+    listed = management.pages(f"{definition}/versions", _GALLERIES)
+    return [str(document["name"]) for document in listed]
+
+
+def delete_versions(
+    management: ArmClient, definition: str, on_left: Callable[[Sequence[str]], None]
+) -> None:
+    """Delete every version and wait until Azure has; `on_left` hears which are still there."""
+    begin, asked = time.monotonic(), set[str]()
+    while left := find_versions(management, definition):
+        on_left(left)
+        for version in left:
+            if version not in asked:  # Azure takes minutes; asking twice is answered with 409
+                management.send("DELETE", f"{definition}/versions/{version}", _GALLERIES)
+                asked.add(version)
+        if time.monotonic() - begin > _DELETE_TIMEOUT_S:
+            raise _still_there(definition, left)
+        time.sleep(DELETE_POLL_S)
+
+
+def _still_there(definition: str, left: Sequence[str]) -> RunnerError:
+    return RunnerError(
+        "R-IMAGE-DELETE",
+        "the versions of the VM image are not deleted yet",
+        why=f"after 30 minutes Azure still lists {', '.join(left)} of {definition}",
+        fix="runner down, once more; the portal shows each version's state",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+_IMAGE = "azure-native:compute:GalleryImage"
+_GOING = ("delete", "replace")
+
+
+def image_goes(changes: Sequence[Change]) -> bool:
+    """Whether a deployment would delete the definition, for good or to make another."""
+    return any(change.type == _IMAGE and change.op in _GOING for change in changes)
+
+
+def deleted_images(
+    environment: Environment, changes: Sequence[Change], env: Mapping[str, str]
+) -> tuple[Sequence[Deployed], Sequence[str]]:
+    """What is deployed and its versions, where a deployment would take their definition away."""
+    if not image_goes(changes):
+        return (), ()
+    from infra.engine.automation import deployed  # noqa: PLC0415  pulumi
+
+    resources = deployed(environment)
+    return resources, versions_of(resources, env)
+
+
+def versions_of(resources: Sequence[Deployed], env: Mapping[str, str]) -> list[str]:
+    """The versions of the images among what is deployed."""
+    return [name for each in _images(resources) for name in find_versions(*image_at(each, env))]
+
+
+def delete_versions_of(
+    resources: Sequence[Deployed], env: Mapping[str, str], on_progress: OnProgress
+) -> None:
+    """Delete them, and wait until the last is gone."""
+
+    def report(left: Sequence[str]) -> None:
+        on_progress(Progress("image", "progress", f"deleting version {', '.join(left)}"))
+
+    for definition in _images(resources):
+        management, path = image_at(definition, env)
+        on_progress(Progress("image", "start", "looking for versions"))
+        delete_versions(management, path, report)
+        on_progress(Progress("image", "end", "no version is left"))
+
+
+def image_at(resource_id: str, env: Mapping[str, str]) -> tuple[ArmClient, str]:
+    """Resource Manager for the subscription of a resource, and the resource."""
+    subscription = resource_id.split("/")[2]
+    return ArmClient(subscription, endpoint=arm_endpoint(env)), resource_id
+
+
+def _images(resources: Sequence[Deployed]) -> list[str]:
+    return [found.id for found in resources if found.type == _IMAGE]

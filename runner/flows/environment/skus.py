@@ -1,0 +1,127 @@
+"""VM sizes with their prices, and newer prices for them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import date
+from pathlib import Path
+
+from runner.core.home import HomePaths, not_writable
+from runner.core.pricing.machines import Machine, machines
+from runner.core.pricing.prices import (
+    Price,
+    PriceTable,
+    load_price_table,
+    parse_prices,
+    render_prices,
+)
+from runner.protocol.errors import RunnerError
+
+
+@dataclass(frozen=True, slots=True)
+class SkuRow:
+    """A size in a region; `region` is None where no region has a price for it."""
+
+    machine: Machine
+    region: str | None
+    spot: Price | None
+    dedicated: Price | None
+
+
+def refresh_prices(home: Path, location: str, *, today: date, endpoint: str) -> int:
+    """Ask for today's prices in a region and keep them in `home`; returns how many there are."""
+    from runner.azure.arm.retail_prices import fetch_prices  # noqa: PLC0415  azure-core, when asked for
+
+    sizes = [each.vm_size for each in machines() if not _gone(each, today)]
+    fetched = fetch_prices(sizes, location, today=today, endpoint=endpoint)
+    if not fetched:
+        raise RunnerError(
+            "R-PRICES-REGION",
+            f"the Azure Retail Prices API has no price for {location}",
+            why="no region of that name, or none of the sizes is offered there",
+            fix="az account list-locations -o table; names are like westeurope",
+        )
+    path = HomePaths(home).prices
+    try:
+        kept = parse_prices(path.read_text(encoding="utf-8"), path) if path.is_file() else {}
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        partial.write_text(render_prices({**kept, **fetched}), encoding="utf-8")
+        partial.replace(path)
+    except OSError as err:
+        raise not_writable(home, err) from err
+    return len(fetched)
+
+
+def refresh_region(home: Path, region: str | None, env: Mapping[str, str], *, today: date) -> int:
+    """`refresh_prices` of a region that a person names. Raises R-SKUS-REGION without one."""
+    if region is None:
+        raise RunnerError(
+            "R-SKUS-REGION",
+            "--refresh needs a region",
+            why="prices differ by region, and there are 60 of them",
+            fix="runner skus --refresh --region westeurope",
+        )
+    from runner.azure.arm.retail_prices import PUBLIC  # noqa: PLC0415  azure-core, when asked for
+
+    endpoint = env.get("RUNNER_PRICES_URL") or PUBLIC  # a mirror, behind a firewall
+    return refresh_prices(home, region, today=today, endpoint=endpoint)
+
+
+def region_name(text: str | None) -> str | None:
+    """`West Europe` as prices name it."""
+    return text.lower().replace(" ", "") if text else None
+
+
+def list_skus(
+    home: Path, *, gpu: str | None, region: str | None, gone: bool, today: date
+) -> list[SkuRow]:
+    """The sizes with one kind of GPU (None: with any, and CPUs too), cheapest spot first.
+
+    Without a region a row for each region that has a price. `gone` adds retired sizes.
+    """
+    table = load_price_table(home)
+    chosen = [each for each in machines() if gone or not _gone(each, today)]
+    if gpu is not None:
+        chosen = [each for each in chosen if _word(each.gpu or "") == _word(gpu)]
+        if not chosen:
+            raise _no_gpu(gpu)
+    rows = [row for each in chosen for row in _rows(each, region, table)]
+    return sorted(rows, key=_order)
+
+
+def _rows(machine: Machine, region: str | None, table: PriceTable) -> Iterator[SkuRow]:
+    size = machine.vm_size
+    for place in (region,) if region else table.locations(size) or (None,):
+        if place is None:
+            yield SkuRow(machine, None, None, None)
+        else:
+            spot = table.find(size, place, spot=True)
+            yield SkuRow(machine, place, spot, table.find(size, place, spot=False))
+
+
+def _order(row: SkuRow) -> tuple[bool, bool, str, int, int, float, str]:
+    found = row.machine
+    usd = row.spot.usd_per_hour if row.spot else float("inf")
+    gone = found.retired is not None
+    return (gone, found.gpu is None, found.gpu or "", found.gpus, found.vcpus, usd, found.vm_size)
+
+
+def _gone(machine: Machine, today: date) -> bool:
+    return machine.retired is not None and machine.retired <= today
+
+
+def _word(text: str) -> str:
+    return text.lower().replace(" ", "").replace("-", "")
+
+
+def _no_gpu(gpu: str) -> RunnerError:
+    known = sorted({each.gpu for each in machines() if each.gpu})
+    return RunnerError(
+        "R-SKUS-GPU",
+        f"no VM size has a GPU {gpu!r}",
+        why=f"there are {', '.join(known)}; some of them only with --all",
+        fix="runner skus lists the sizes",
+    )

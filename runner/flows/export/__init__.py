@@ -1,0 +1,1 @@
+"""Export runs to TensorBoard and MLflow. Start in `tensorboard`."""

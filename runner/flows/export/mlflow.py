@@ -1,0 +1,230 @@
+"""A run in MLflow: made once, brought up to date by every further export.
+
+The MLflow run is found again by its tag `runner.run_id`. Parameters never change; of metrics only
+what is not there yet is sent, since MLflow keeps every value that it is given.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+from runner.core.export import ExportPoint, final_points, lineage
+from runner.core.home import HomePaths
+from runner.core.progress import OnProgress
+from runner.flows.export.extras import load_extra
+from runner.flows.file_lock import file_lock
+from runner.flows.runs.documents import load_points
+from runner.flows.runs.outputs import fetch_outputs
+from runner.flows.runs.view import RunView, load_view
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.results import RunRecord
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+
+_TAG = "runner.run_id"
+_NAME_LIMIT = 250
+_PARAM_LIMIT = 6000
+_TAG_LIMIT = 5000
+_BATCH_METRICS = 1000  # of one log_batch, as its documentation says
+_BATCH_OTHERS = 100
+_UNNAMEABLE = re.compile(r"[^\w\-. /]")
+_WAIT_S = 60.0
+_STATES = {"succeeded": "FINISHED", "failed": "FAILED", "cancelled": "KILLED", "lost": "FAILED"}
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Where a run lies now, and what this export added to it."""
+
+    where: str
+    id: str
+    created: bool
+    points: int
+    files: int
+
+
+def export_to_mlflow(
+    connection: Connection,
+    record: RunRecord,
+    home: Path,
+    uri: str | None,
+    on_progress: OnProgress,
+    *,
+    artifacts: bool = True,
+) -> Exported:
+    """Make or update the run in the MLflow of `uri`, by default MLFLOW_TRACKING_URI."""
+    address = _address(uri)
+    view = load_view(connection, record)
+    points = list(final_points(load_points(connection, record)))
+    with _mlflow(address, home) as client:
+        known, created = _find_or_create(client, view)
+        run_id = str(known.info.run_id)
+        _describe(client, run_id, view)
+        new = _new_points(client, run_id, points)
+        _send(client, run_id, metrics=new)
+        files = 0
+        if artifacts and view.result is not None and view.result.outputs:
+            files = _send_files(client, run_id, connection, record, on_progress)
+        _set_state(client, run_id, view)
+    return Exported(_where(address, known.info), run_id, created, len(new), files)
+
+
+def _address(uri: str | None) -> str:
+    found = uri or os.environ.get("MLFLOW_TRACKING_URI")
+    if not found:
+        raise RunnerError(
+            "R-EXPORT-URI",
+            "to which MLflow is not said",
+            why="neither --uri nor MLFLOW_TRACKING_URI names one",
+            fix="--uri http://HOST:5000, or a folder: --uri ./mlruns",
+        )
+    if "://" in found or found.startswith(("file:", "databricks")):
+        return found
+    return Path(found).expanduser().absolute().as_uri()
+
+
+@contextmanager
+def _mlflow(address: str, home: Path) -> Generator[Any]:
+    """A client; one export at a time on this machine, or two would each make the run."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # nobody was asked
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")  # stdout is ours
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "3")  # its own 7 take minutes
+    if urlsplit(address).scheme == "file":
+        # Newer versions refuse folders unless told that one is meant, as here it was.
+        os.environ.setdefault("MLFLOW_ALLOW_FILE_STORE", "true")
+    tracking = load_extra("mlflow", "mlflow.tracking")
+    trouble = load_extra("mlflow", "mlflow.exceptions").MlflowException
+    with file_lock(HomePaths(home).export_lock, what="exporting", timeout_s=_WAIT_S):
+        try:
+            yield tracking.MlflowClient(tracking_uri=address)
+        except (trouble, OSError) as err:
+            raise _refused(_shown(address), err) from err
+
+
+def _find_or_create(client: Any, view: RunView) -> tuple[Any, bool]:
+    record = view.record
+    experiment = client.get_experiment_by_name(record.experiment)
+    if experiment is not None and experiment.lifecycle_stage != "active":
+        raise RunnerError(
+            "R-EXPORT-DELETED",
+            f"the MLflow experiment {record.experiment!r} was deleted",
+            why="MLflow takes no runs for it, and no other of that name",
+            fix=f"mlflow experiments restore --experiment-id {experiment.experiment_id}",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    number = (
+        client.create_experiment(record.experiment)
+        if experiment is None
+        else experiment.experiment_id
+    )
+    found = client.search_runs([number], filter_string=f"tags.`{_TAG}` = '{record.run_id}'")
+    if found:
+        return found[0], False
+    started = view.result.started if view.result and view.result.started else record.created
+    tags = {_TAG: record.run_id, "mlflow.runName": record.run_id}
+    begun = int(started.timestamp() * 1000)
+    return client.create_run(number, start_time=begun, tags=tags, run_name=record.run_id), True
+
+
+def _describe(client: Any, run_id: str, view: RunView) -> None:
+    entities = load_extra("mlflow", "mlflow.entities")
+    known = lineage(view.record, view.result)
+    tags = {f"runner.{name}": value[:_TAG_LIMIT] for name, value in known.items()}
+    tags["mlflow.source.name"] = view.record.recipe
+    if revision := known.get("code.git_revision"):
+        tags["mlflow.source.git.commit"] = revision
+    params = {_name(name): str(value)[:_PARAM_LIMIT] for name, value in view.record.params.items()}
+    there: dict[str, str] = client.get_run(run_id).data.params
+    new = [entities.Param(name, value) for name, value in params.items() if name not in there]
+    _send(client, run_id, params=new)
+    _send(client, run_id, tags=[entities.RunTag(name, value) for name, value in tags.items()])
+
+
+def _new_points(client: Any, run_id: str, points: Iterable[ExportPoint]) -> list[Any]:
+    """As MLflow's metrics, without what is there: the same name, step and time."""
+    entities = load_extra("mlflow", "mlflow.entities")
+    there: dict[str, set[tuple[int, int]]] = {}
+    new: list[Any] = []
+    for point in points:
+        name, time_ms = _name(point.name), int(point.time_s * 1000)
+        if name not in there:
+            history: list[Any] = client.get_metric_history(run_id, name)
+            there[name] = {(metric.step, metric.timestamp) for metric in history}
+        if (point.step, time_ms) not in there[name]:
+            new.append(entities.Metric(name, point.value, time_ms, point.step))
+    return new
+
+
+def _send(client: Any, run_id: str, **kinds: list[Any]) -> None:
+    for kind, items in kinds.items():
+        size = _BATCH_METRICS if kind == "metrics" else _BATCH_OTHERS
+        for begin in range(0, len(items), size):
+            client.log_batch(run_id, **{kind: items[begin : begin + size]})
+
+
+def _send_files(
+    client: Any, run_id: str, connection: Connection, record: RunRecord, on_progress: OnProgress
+) -> int:
+    """Send outputs that are not there in their size; a run's outputs never change."""
+    with tempfile.TemporaryDirectory(prefix="runner-export-") as folder:
+        fetched = fetch_outputs(connection, record, Path(folder), on_progress)
+        there: dict[str, dict[str, int | None]] = {}
+        sent = 0
+        for file in fetched.files:
+            parent, _, _ = file.path.rpartition("/")
+            if parent not in there:
+                found: list[Any] = client.list_artifacts(run_id, parent or None)
+                there[parent] = {str(each.path): each.file_size for each in found}
+            if there[parent].get(file.path) != file.size_bytes:
+                client.log_artifact(run_id, str(fetched.folder / file.path), parent or None)
+                sent += 1
+    return sent
+
+
+def _set_state(client: Any, run_id: str, view: RunView) -> None:
+    state = view.status.state
+    if not state.final:
+        client.update_run(run_id, status="SCHEDULED" if state.value == "queued" else "RUNNING")
+        return
+    ended = view.result.ended if view.result else None
+    end_ms = int(ended.timestamp() * 1000) if ended else None
+    client.set_terminated(run_id, _STATES[state.value], end_ms)
+
+
+def _name(text: str) -> str:
+    """A name that MLflow takes: letters, digits and `_-. /`."""
+    return _UNNAMEABLE.sub("_", text)[:_NAME_LIMIT]
+
+
+def _where(address: str, info: Any) -> str:
+    """Where a person finds the run: the page of a server, else the store."""
+    shown = _shown(address)
+    if not shown.startswith(("http://", "https://")):
+        return shown
+    return f"{shown.rstrip('/')}/#/experiments/{info.experiment_id}/runs/{info.run_id}"
+
+
+def _shown(address: str) -> str:
+    """Without a password that the address may hold; else as it was typed."""
+    netloc = urlsplit(address).netloc
+    return address.replace(netloc, netloc.rpartition("@")[2], 1) if "@" in netloc else address
+
+
+def _refused(address: str, err: Exception) -> RunnerError:
+    said = str(err).strip().splitlines() or [type(err).__name__]
+    return RunnerError(
+        "R-EXPORT-MLFLOW",
+        f"MLflow at {address} did not take the run",
+        why=said[0][:300],
+        fix="correct --uri, or start that server; another export goes on where this one ended",
+        exit_code=ExitCode.PREFLIGHT,
+    )

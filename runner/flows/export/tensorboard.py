@@ -1,0 +1,427 @@
+"""Runs in TensorBoard: event files that are kept up to date, and the process that shows them.
+
+FOLDER/<run_id>/events.out.tfevents.…            from metrics.jsonl
+FOLDER/<run_id>/script/<path>/events.out.…       what the script wrote to its outputs and
+                                                 checkpoints, while it runs too
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from threading import Event, Thread
+from typing import TYPE_CHECKING, Any
+
+from runner.azure.batch.jobs import list_task_files, read_task_range
+from runner.azure.faults import SERVICES_DOWN
+from runner.core.export import StepCounter
+from runner.core.home import HomePaths, not_writable
+from runner.core.units import format_duration
+from runner.flows.export.extras import install_command, load_extra
+from runner.flows.runs.documents import load_result, runs_container
+from runner.flows.runs.logs import LineCursor
+from runner.flows.transfers import target_within
+from runner.protocol.checkpoints import (
+    BadManifestError,
+    CheckpointBlobs,
+    CheckpointManifest,
+    parse_checkpoint,
+)
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.metrics import MetricPoint, parse_metric_line
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import RunRecord
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+
+
+_MARK = "tfevents"
+_SUBFOLDERS = {"wd/output": "", "wd/checkpoints": "checkpoints/"}
+
+
+class EventFolder:
+    """The event files of one run; every `update` adds what is new."""
+
+    def __init__(self, connection: Connection, record: RunRecord, folder: Path) -> None:
+        self._connection = connection
+        self._record = record
+        self._folder = folder / record.run_id
+        self._script = self._folder / "script"
+        container = runs_container(connection)
+        self._container = container
+        self._lines = LineCursor(container, RunPaths(record.run_id).metrics)
+        self._steps = StepCounter()
+        self._attempt = 1
+        self.points = 0
+        self._events = load_extra("tensorboard", "tensorboard.compat.proto.event_pb2")
+        self._summaries = load_extra("tensorboard", "tensorboard.compat.proto.summary_pb2")
+        self._writer = self._open()
+
+    def _open(self) -> Any:
+        """A new file in the place of the last one: everything is read again."""
+        writers = load_extra("tensorboard", "tensorboard.summary.writer.event_file_writer")
+        try:
+            for old in self._folder.glob("events.out.tfevents.*.runner"):
+                old.unlink()
+            writer = writers.EventFileWriter(str(self._folder), filename_suffix=".runner")
+        except OSError as err:
+            raise not_writable(self._folder, err) from err
+        self._write_params(writer)
+        return writer
+
+    def update(self) -> bool:
+        """Bring what is new; whether the run is over, so that nothing more will come."""
+        result = load_result(self._container, self._record.run_id)
+        self._add_points()
+        if result is None:
+            self._copy_from_node()
+            return False
+        prefix = RunPaths(self._record.run_id).root + result.output
+        for file in result.outputs:
+            if _MARK in file.path:
+                self._copy_blob(prefix + file.path, file.path, file.size_bytes)
+        self._copy_checkpoint()
+        return True
+
+    def close(self) -> None:
+        """Nothing is added any more."""
+        self._writer.close()
+
+    def _add_points(self) -> None:
+        while lines := self._lines.read():
+            for line in lines:
+                if point := parse_metric_line(line):
+                    self._add(point)
+        self._writer.flush()
+
+    def _add(self, point: MetricPoint) -> None:
+        shown = self._steps.point(point)
+        if point.attempt > self._attempt:
+            # TensorBoard then forgets what the lost attempt had written from this step on.
+            self._attempt = point.attempt
+            start = self._events.SessionLog(status=self._events.SessionLog.START)
+            self._writer.add_event(
+                self._events.Event(wall_time=shown.time_s, step=shown.step, session_log=start)
+            )
+        value = self._summaries.Summary.Value(tag=shown.name, simple_value=_single(shown.value))
+        self._writer.add_event(
+            self._events.Event(
+                wall_time=shown.time_s,
+                step=shown.step,
+                summary=self._summaries.Summary(value=[value]),
+            )
+        )
+        self.points += 1
+
+    def _write_params(self, writer: Any) -> None:
+        """Parameters for TensorBoard's HPARAMS page."""
+        params = {
+            name: value if isinstance(value, bool | int | float | str) else str(value)
+            for name, value in self._record.params.items()
+        }
+        if not params:
+            return
+        plugin = load_extra("tensorboard", "tensorboard.plugins.hparams.summary_v2")
+        created = self._record.created.timestamp()
+        summary = plugin.hparams_pb(params, self._record.run_id, created)
+        writer.add_event(self._events.Event(wall_time=created, summary=summary))
+
+    def _copy_blob(self, blob: str, path: str, size_bytes: int) -> None:
+        target = self._target(path)
+        if target is None or (target.is_file() and target.stat().st_size == size_bytes):
+            return
+        self._container.download(blob, target, _ignore, _accept)
+
+    def _copy_checkpoint(self) -> None:
+        """The event files of the newest checkpoint: they are in no output."""
+        blobs = CheckpointBlobs(self._record.run_id)
+        found: list[CheckpointManifest] = []
+        for blob in self._container.list(blobs.root):
+            number = blobs.number_of(blob.name)
+            if number is not None and (body := self._container.read(blob.name)):
+                with suppress(BadManifestError):
+                    found.append(parse_checkpoint(body, blobs, number))
+        newest = max(found, key=lambda checkpoint: checkpoint.order, default=None)
+        for file in newest.files if newest else ():
+            if _MARK in file.path.rpartition("/")[2]:
+                self._copy_blob(file.blob, f"checkpoints/{file.path}", file.size_bytes)
+
+    def _copy_from_node(self) -> None:
+        """Event files grow: only their new bytes are fetched."""
+        job_id, task_id = self._record.job_id, self._record.task_id
+        for folder, below in _SUBFOLDERS.items():
+            found = list_task_files(self._connection, job_id, task_id, folder)
+            for file in found:
+                if _MARK not in file.path.rpartition("/")[2]:
+                    continue
+                target = self._target(below + file.path.removeprefix(f"{folder}/"))
+                if target is not None:
+                    read = partial(read_task_range, self._connection, job_id, task_id, file.path)
+                    _append(target, file.size_bytes, read)
+
+    def _target(self, path: str) -> Path | None:
+        """Where a file of the script goes; None for a name that leads elsewhere."""
+        try:
+            return target_within(self._script, path)
+        except ValueError:
+            return None
+
+
+def write_event_files(
+    connection: Connection, records: Iterable[RunRecord], folder: Path
+) -> dict[str, int]:
+    """Write what there is of some runs, once; how many values each has."""
+    written: dict[str, int] = {}
+    for record in records:
+        events = EventFolder(connection, record, folder)
+        try:
+            events.update()
+        finally:
+            events.close()
+        written[record.run_id] = events.points
+    return written
+
+
+def export_to_tensorboard(
+    connection: Connection, record: RunRecord, uri: str | Path | None
+) -> tuple[Path, int]:
+    """Event files of a run in a folder, by default `./tensorboard`; where, and how many values."""
+    # Before a folder is made that would stay empty.
+    load_extra("tensorboard", "tensorboard.compat.proto.event_pb2")
+    folder = check_folder(Path(uri or "tensorboard").expanduser().absolute())
+    points = write_event_files(connection, [record], folder)[record.run_id]
+    return folder / record.run_id, points
+
+
+def _append(target: Path, size_bytes: int, read: Any) -> None:
+    have = target.stat().st_size if target.is_file() else 0
+    if have > size_bytes:  # another attempt began it anew
+        target.unlink()
+        have = 0
+    new: bytes = read(have, size_bytes)
+    if new:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with target.open("ab") as file:
+            file.write(new)
+
+
+def _single(value: float) -> float:
+    """As a 32-bit number, which is what event files hold: too large ones become infinite."""
+    largest = 3.4028234663852886e38
+    if math.isfinite(value) and abs(value) > largest:
+        return math.copysign(math.inf, value)
+    return value
+
+
+def _ignore(done: int) -> None:
+    del done
+
+
+def _accept(part: Path) -> None:
+    del part
+
+
+def clear_folder(folder: Path) -> None:
+    """Forget a folder of event files."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def check_folder(folder: Path) -> Path:
+    """A folder that can be written. Raises RunnerError."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as err:
+        raise RunnerError(
+            "R-EXPORT-FOLDER",
+            f"cannot write to {folder}",
+            why=err.strerror or str(err),
+            fix="give another folder with --uri",
+        ) from err
+    return folder
+
+
+PORT = 6006
+_HOST = "127.0.0.1"
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+_EVERY_S = 3.0
+_START_S = 60.0
+_POLL_S = 0.1
+_GRACE_S = 5.0
+_DAY_S = 86400.0
+
+
+@dataclass(slots=True)
+class TensorBoardProcess:
+    """A TensorBoard that runs; `wait` returns when it has ended."""
+
+    url: str
+    folder: Path
+    process: subprocess.Popen[bytes]
+    problems: list[RunnerError] = field(default_factory=list[RunnerError])
+
+    def wait(self) -> int:
+        """Its exit code."""
+        return self.process.wait()
+
+
+@contextmanager
+def show_runs(
+    connection: Connection, records: Sequence[RunRecord], home: Path, port: int | None
+) -> Generator[TensorBoardProcess]:
+    """Start TensorBoard on runs and follow them while the block runs; then end it.
+
+    `port` None takes 6006, or a free one where that is taken. Raises RunnerError where TensorBoard
+    is not installed or does not start.
+    """
+    load_extra("tensorboard", "tensorboard.version")
+    tensorboard = HomePaths(home).tensorboard
+    _prune(tensorboard)
+    folder = check_folder(tensorboard / f"{os.getpid()}-{secrets.token_hex(4)}")
+    try:
+        runs = [EventFolder(connection, record, folder) for record in records]
+        done = [run.update() for run in runs]
+        process, chosen = _start(folder, port)
+        shown = TensorBoardProcess(f"http://{_HOST}:{chosen}/", folder, process)
+        with _following([run for run, over in zip(runs, done, strict=True) if not over], shown):
+            try:
+                _await_start(process, chosen)
+                yield shown
+            finally:
+                _stop(process)
+        for run in runs:
+            run.close()
+    finally:
+        clear_folder(folder)
+
+
+@contextmanager
+def _following(runs: list[EventFolder], shown: TensorBoardProcess) -> Generator[None]:
+    """Add what is new, in a thread, until the block ends or all runs have."""
+    end = Event()
+    thread = Thread(target=_follow, args=(runs, shown, end), daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+def _follow(runs: list[EventFolder], shown: TensorBoardProcess, end: Event) -> None:
+    left = list(runs)
+    while left and not end.wait(_EVERY_S):
+        for run in list(left):
+            try:
+                if run.update():
+                    left.remove(run)
+            except RunnerError as err:
+                if err.code != SERVICES_DOWN:  # lost contact is waited out
+                    shown.problems.append(err)
+                    left.remove(run)
+
+
+def _die_with_parent() -> Callable[[], None]:
+    """Return what a new child calls so that Linux kills it when this process dies.
+
+    The library is loaded here: between fork and exec there must be no import.
+    """
+    if not sys.platform.startswith("linux"):
+        return lambda: None
+    prctl = ctypes.CDLL(None).prctl
+    return lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def _start(folder: Path, port: int | None) -> tuple[subprocess.Popen[bytes], int]:
+    chosen = _free_port() if port == 0 or (port is None and _taken(PORT)) else port or PORT
+    if port and _taken(port):
+        raise RunnerError(
+            "R-PORT-TAKEN",
+            f"port {port} is taken",
+            why="another program listens there",
+            fix="leave --port out, or give another",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    command = [sys.executable, "-m", "tensorboard.main", "--logdir", str(folder)]
+    command += ["--host", _HOST, "--port", str(chosen), "--reload_interval", "5"]
+    with (folder / ".tensorboard.log").open("wb") as log:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+            preexec_fn=_die_with_parent(),  # noqa: PLW1509 - one system call
+        )
+    return process, chosen
+
+
+def _await_start(process: subprocess.Popen[bytes], port: int) -> None:
+    deadline = time.monotonic() + _START_S
+    while not _taken(port):
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise RunnerError(
+                "R-TENSORBOARD",
+                "TensorBoard does not start",
+                why=f"it ended with code {process.returncode}"
+                if process.returncode is not None
+                else f"it did not listen within {format_duration(_START_S)}",
+                fix=install_command("tensorboard", upgrade=True),
+                exit_code=ExitCode.PREFLIGHT,
+            )
+        time.sleep(_POLL_S)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    process.terminate()
+    try:
+        process.wait(_GRACE_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _taken(port: int) -> bool:
+    with suppress(OSError), socket.create_connection((_HOST, port), timeout=1):
+        return True
+    return False
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+def _prune(folder: Path, now: Callable[[], float] = time.time) -> None:
+    """What was left behind by a runner that was killed."""
+    for left in folder.glob("*-*"):
+        with suppress(OSError):
+            if now() - left.stat().st_mtime > _DAY_S and not _lives(left.name):
+                clear_folder(left)
+
+
+def _lives(name: str) -> bool:
+    number = name.partition("-")[0]
+    if not number.isdecimal():
+        return True
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True

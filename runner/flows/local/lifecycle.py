@@ -1,0 +1,252 @@
+"""The local services: an Azure Batch emulator and Azurite, started and stopped together."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import shutil
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from runner.azure.auth.stack import load_outputs
+from runner.contract import StackOutputs
+from runner.core.home import HomePaths, not_writable
+from runner.core.progress import OnProgress, Progress
+from runner.core.settings import Settings
+from runner.flows.export.extras import install_command
+from runner.flows.file_lock import file_lock
+from runner.flows.local import services
+from runner.flows.local.pools import local_outputs
+from runner.flows.local.services import find_leftovers, find_process, stop_process
+from runner.flows.local.state import ACCOUNT, LocalState, ensure_keys, load_state, save_state
+from runner.protocol.errors import ExitCode, RunnerError
+
+_STAGE = "services"
+_LOCKED_FOR_S = 1200.0  # a first start installs Azurite over a slow line
+_NEEDED = ("httptools", "httpx", "psutil", "starlette", "uv", "uvicorn")
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """One service as it is now. `pid` is None when it does not run."""
+
+    name: str
+    state: str
+    pid: int | None
+    endpoint: str
+    log: str
+
+
+@dataclass(frozen=True, slots=True)
+class LocalStatus:
+    """Both services, and how they were asked to run."""
+
+    running: bool
+    services: tuple[ServiceStatus, ...]
+    nodes: int
+    slots: int
+    home: str
+
+
+def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
+    """Outputs of the target; local services that do not run are started first."""
+    if settings.target != "local":
+        return load_outputs(settings)
+    try:
+        if _all_answer(settings):
+            return load_outputs(settings)
+    except RunnerError as err:
+        if err.code != "R-STACK-OUTPUTS":
+            raise
+    up(settings, on_event)  # writes the outputs anew
+    return load_outputs(settings)
+
+
+def is_reachable(settings: Settings) -> bool:
+    """Whether the target can be asked: Azure can, the local services while they run."""
+    return settings.target != "local" or _all_answer(settings)
+
+
+def expected_outputs(settings: Settings) -> StackOutputs:
+    """Outputs of the target; of local services that were never set up, what they will be."""
+    try:
+        return load_outputs(settings)
+    except RunnerError as err:
+        if settings.target != "local" or err.code not in ("R-STACK-MISSING", "R-STACK-OUTPUTS"):
+            raise
+    from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
+
+    before = load_state(HomePaths(settings.home))
+    return local_outputs(start.wanted_state(before, None, None, None, None))
+
+
+def up(
+    settings: Settings,
+    on_event: OnProgress,
+    *,
+    nodes: int | None = None,
+    slots: int | None = None,
+    port: int | None = None,
+    blob_port: int | None = None,
+) -> LocalStatus:
+    """Start both services, make containers and pool; None keeps what was chosen before."""
+    from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
+
+    _check_extra()
+    with _locked(settings, on_event):
+        paths = HomePaths(settings.home)
+        before = load_state(paths)
+        wanted = start.wanted_state(before, nodes, slots, port, blob_port)
+        try:
+            pool = start.start(paths, before, wanted, on_event)
+        except BaseException:  # also Ctrl-C in the middle of a download
+            on_event(Progress(_STAGE, "failed", "the local services did not start"))
+            start.undo(paths, before)
+            raise
+        again = ": what ran on it begins again" if pool == "recreated" else ""
+        on_event(Progress(_STAGE, "end", f"local services ready, pool {pool}{again}"))
+    return status(settings)
+
+
+def down(settings: Settings, on_event: OnProgress) -> bool:
+    """Stop both services; False when nothing ran."""
+    _check_extra()
+    if load_state(HomePaths(settings.home)) is None:
+        return False
+    with _locked(settings, on_event):
+        return _stop_all(HomePaths(settings.home), on_event)
+
+
+def status(settings: Settings) -> LocalStatus:
+    """Ask both services."""
+    _check_extra()
+    paths = HomePaths(settings.home)
+    state = load_state(paths)
+    if state is None:
+        return LocalStatus(False, (), 0, 0, str(settings.home))
+    found = tuple(_service_status(paths, state, name) for name in (services.BATCH, services.BLOB))
+    running = all(service.state == "running" for service in found)
+    return LocalStatus(running, found, state.nodes, state.slots, str(settings.home))
+
+
+def reset(settings: Settings, on_event: OnProgress) -> None:
+    """Stop, then delete keys, accounts, pools, jobs and blobs; caches and data sets stay."""
+    _check_extra()
+    paths = HomePaths(settings.home)
+    if not paths.local.exists():
+        return
+    with _locked(settings, on_event):
+        _stop_for_good(paths, on_event)
+        try:
+            shutil.rmtree(paths.local)
+        except OSError as err:
+            raise not_writable(paths.local, err) from err
+
+
+def shell_env(settings: Settings) -> dict[str, str]:
+    """The variables with which other people's clients connect."""
+    paths = HomePaths(settings.home)
+    state = load_state(paths)
+    if state is None or not _all_answer(settings):
+        raise RunnerError(
+            "R-LOCAL-DOWN",
+            "the local services do not run",
+            fix="runner local up",
+            exit_code=ExitCode.PREFLIGHT,
+        )
+    keys = ensure_keys(paths)
+    connection = {
+        "DefaultEndpointsProtocol": "http",
+        "AccountName": ACCOUNT,
+        "AccountKey": keys["storage"],
+        "BlobEndpoint": state.blob_endpoint,
+        "FileEndpoint": state.file_endpoint,
+    }
+    return {
+        "AZURE_BATCH_ACCOUNT": ACCOUNT,
+        "AZURE_BATCH_ACCESS_KEY": keys["batch"],
+        "AZURE_BATCH_ENDPOINT": state.batch_endpoint,
+        "AZURE_STORAGE_ACCOUNT": ACCOUNT,
+        "AZURE_STORAGE_KEY": keys["storage"],
+        "AZURE_STORAGE_CONNECTION_STRING": "".join(f"{k}={v};" for k, v in connection.items()),
+        "AZURE_STORAGE_BLOB_ENDPOINT": state.blob_endpoint,
+        "AZURE_STORAGE_FILE_ENDPOINT": state.file_endpoint,
+    }
+
+
+def _all_answer(settings: Settings) -> bool:
+    _check_extra()
+    paths = HomePaths(settings.home)
+    state = load_state(paths)
+    if state is None or not paths.local_outputs.is_file():
+        return False
+    return all(
+        find_process(record, services.marker(paths, name)) is not None
+        and services.answers(name, state)
+        for name, record in ((services.BATCH, state.batch), (services.BLOB, state.blob))
+    )
+
+
+def _service_status(paths: HomePaths, state: LocalState, name: str) -> ServiceStatus:
+    record = state.batch if name == services.BATCH else state.blob
+    process = find_process(record, services.marker(paths, name))
+    answering = process is not None and services.answers(name, state)
+    idle = "stopped" if record is None else "died"
+    return ServiceStatus(
+        name=name,
+        state="running" if answering else "not answering" if process else idle,
+        pid=process.pid if process else None,
+        endpoint=state.batch_endpoint if name == services.BATCH else state.blob_endpoint,
+        log=str(paths.logs / ("batch.log" if name == services.BATCH else "azurite.log")),
+    )
+
+
+def _stop_all(paths: HomePaths, on_event: OnProgress) -> bool:
+    state = load_state(paths)
+    if state is None:
+        return False
+    records = ((services.BATCH, state.batch), (services.BLOB, state.blob))
+    found = [find_process(record, services.marker(paths, name)) for name, record in records]
+    processes = [process for process in found if process is not None]
+    if processes:
+        on_event(Progress(_STAGE, "start", "stopping the local services"))
+        stop_process(processes)
+        on_event(Progress(_STAGE, "end", "local services stopped"))
+    save_state(paths, dataclasses.replace(state, batch=None, blob=None))
+    return bool(processes)
+
+
+def _stop_for_good(paths: HomePaths, on_event: OnProgress) -> None:
+    """Stop also what a damaged state file does not tell of."""
+    try:
+        _stop_all(paths, on_event)
+    except RunnerError as err:
+        on_event(Progress(_STAGE, "progress", err.what))
+    for name in (services.BATCH, services.BLOB):
+        stop_process(find_leftovers(services.marker(paths, name)))
+
+
+def _locked(settings: Settings, on_event: OnProgress) -> AbstractContextManager[None]:
+    def on_wait() -> None:
+        on_event(Progress(_STAGE, "start", "waiting for another runner that starts or stops them"))
+
+    return file_lock(
+        HomePaths(settings.home).local_lock,
+        what="starting or stopping the local services",
+        timeout_s=_LOCKED_FOR_S,
+        on_wait=on_wait,
+    )
+
+
+def _check_extra() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if os.name == "nt" or missing:
+        windows = os.name == "nt"
+        raise RunnerError(
+            "R-LOCAL-EXTRA",
+            "the local services cannot run here",
+            why="Windows is not supported" if windows else f"not installed: {', '.join(missing)}",
+            fix="use WSL" if windows else install_command("local"),
+            exit_code=ExitCode.PREFLIGHT,
+        )

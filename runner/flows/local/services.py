@@ -1,0 +1,327 @@
+"""The processes of the two local services: command lines, ports and readiness."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import socket
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from typing import TYPE_CHECKING
+
+from runner.core.home import HomePaths, not_writable
+from runner.flows.local.azurite import AzuriteProgram
+from runner.flows.local.state import ACCOUNT, LocalState, ProcessRecord
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    import psutil
+
+
+# Below the range from which kernels take ports for outgoing connections, so that a kept port is
+# still free after a reboot.
+_PORTS = range(20000, 30000)
+_LOG_KEPT_BYTES = 8 << 20
+_SAME_START_S = 1.0
+_PROCESS_POLL_S = 0.01
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceLaunch:
+    """How to start one service. `marker` is a word that only its command line has."""
+
+    name: str
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    marker: str
+
+
+def spawn(launch: ServiceLaunch) -> ProcessRecord:
+    """Start in a session of its own, so that neither Ctrl-C nor a closed terminal ends it."""
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    try:
+        launch.log.parent.mkdir(parents=True, exist_ok=True)
+        if launch.log.is_file() and launch.log.stat().st_size > _LOG_KEPT_BYTES:
+            launch.log.replace(launch.log.with_suffix(".old.log"))
+        with launch.log.open("ab") as log:
+            process = subprocess.Popen(
+                list(launch.arguments),
+                env=dict(launch.environment),
+                cwd=launch.log.parent,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+    except OSError as err:
+        raise not_writable(launch.log.parent, err) from err
+    return ProcessRecord(process.pid, psutil.Process(process.pid).create_time())
+
+
+def find_process(record: ProcessRecord | None, marker: str) -> psutil.Process | None:
+    """The process, if it still runs and is ours: a pid can be stale, or recycled by a stranger."""
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    if record is None:
+        return None
+    try:
+        process = psutil.Process(record.pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        # The clock may have been set since, which shifts creation times; the marker decides then.
+        same = abs(process.create_time() - record.created) < _SAME_START_S
+        return process if same or _has_marker(process, marker) else None
+    except psutil.Error:
+        return None
+
+
+def find_orphan(port: int, marker: str) -> ProcessRecord | None:
+    """A service of ours that listens on the port though nobody recorded it."""
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    process = _listener(port)
+    try:
+        if process is not None and _has_marker(process, marker):
+            return ProcessRecord(process.pid, process.create_time())
+    except psutil.Error:
+        return None
+    return None
+
+
+def find_leftovers(marker: str) -> list[psutil.Process]:
+    """Services of ours that no state file knows of any more."""
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    return [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if marker in (process.info["cmdline"] or ())
+    ]
+
+
+def stop_process(processes: Sequence[psutil.Process], *, grace_s: float = 10.0) -> None:
+    """Ask to end, then insist. Returns when all are gone."""
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    alive = list(processes)
+    for end in (psutil.Process.terminate, psutil.Process.kill):
+        for process in alive:
+            try:
+                end(process)
+            except psutil.NoSuchProcess:
+                continue
+        alive = _wait_gone(alive, grace_s)
+
+
+def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
+    """Those that still run in the end; a zombie is gone, though psutil's own wait waits for it."""
+    deadline = time.monotonic() + timeout_s
+    alive = [process for process in processes if _runs(process)]
+    while alive and time.monotonic() < deadline:
+        time.sleep(_PROCESS_POLL_S)
+        alive = [process for process in alive if _runs(process)]
+    return alive
+
+
+def _runs(process: psutil.Process) -> bool:
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def port_is_free(port: int) -> bool:
+    """Whether a server could listen there now."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            return False
+    return True
+
+
+def choose_port(taken: Sequence[int] = ()) -> int:
+    """A free port, from a random place on."""
+    while True:
+        port = SystemRandom().choice(_PORTS)
+        if port not in taken and port_is_free(port):
+            return port
+
+
+def port_owner(port: int) -> str:
+    """`name (pid 42)` of who listens on the port, or an empty string when the system hides it."""
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    process = _listener(port)
+    if process is None:
+        return ""
+    try:
+        return f"{process.name()} (pid {process.pid})"
+    except psutil.Error:
+        return f"pid {process.pid}"
+
+
+def _listener(port: int) -> psutil.Process | None:
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    try:
+        for connection in psutil.net_connections("tcp"):
+            address = connection.laddr
+            listens = connection.status == psutil.CONN_LISTEN and address and address.port == port
+            if listens and connection.pid:
+                return psutil.Process(connection.pid)
+    except (psutil.Error, OSError):  # macOS shows the connections of others to root only
+        return None
+    return None
+
+
+def _has_marker(process: psutil.Process, marker: str) -> bool:
+    return marker in process.cmdline()
+
+
+BATCH = "batch"
+BLOB = "blob"
+TITLES: Mapping[str, str] = {BATCH: "the Azure Batch emulator", BLOB: "Azurite"}
+# A loaded two-core machine has needed 26 s for Azurite.
+_READY_WITHIN_S = 120.0
+_POLL_S = 0.03
+_ANSWERS_WITHIN_S = 30.0  # a busy machine; who does not listen is told at once
+# What reaches the tasks of this machine's environment: how to get to the network and to packages,
+# never the rest.
+_PASSED_TO_TASKS = (
+    "*_proxy",
+    "*_PROXY",
+    "SSL_CERT_*",
+    "REQUESTS_CA_BUNDLE",
+    "NODE_EXTRA_CA_CERTS",
+    "UV_*",
+    "PIP_*",
+)
+
+
+def batch_launch(
+    paths: HomePaths, ports: tuple[int, int, int], keys: Mapping[str, str]
+) -> ServiceLaunch:
+    """The emulator's command line; the keys go through the environment, out of `ps`.
+
+    It serves Azure Files for Azurite's account on the second port; on the third is Azurite, whose
+    containers pools can mount.
+    """
+    data = str(paths.batch_data)
+    port, files_port, blob_port = ports
+    patterns = [word for pattern in _PASSED_TO_TASKS for word in ("--pass-env", pattern)]
+    address = ["--host", "127.0.0.1", "--port", str(port)]
+    account = ["--account", ACCOUNT, "--data-dir", data]
+    files = ["--storage-account", ACCOUNT, "--files-port", str(files_port)]
+    files += ["--blob-endpoint", f"http://127.0.0.1:{blob_port}/{ACCOUNT}"]
+    secrets = {"BATCH_EMULATOR_KEY": keys["batch"], "BATCH_EMULATOR_STORAGE_KEY": keys["storage"]}
+    scripts = sysconfig.get_path("scripts")  # tasks find this environment's python3 and uv
+    path = os.pathsep.join([scripts, os.environ.get("PATH", os.defpath)])
+    return ServiceLaunch(
+        name=BATCH,
+        arguments=[sys.executable, "-m", "batch_emulator", *address, *account, *files, *patterns],
+        environment={**os.environ, **_no_proxy(), "PATH": path, **secrets},
+        log=paths.logs / "batch.log",
+        marker=data,
+    )
+
+
+def _no_proxy() -> dict[str, str]:
+    """Tasks and the emulator reach Azurite past a proxy, which passes on only what is outside."""
+    given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+    value = ",".join(dict.fromkeys([*filter(None, given.split(",")), "127.0.0.1", "localhost"]))
+    return {"no_proxy": value, "NO_PROXY": value}
+
+
+def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) -> ServiceLaunch:
+    """Azurite's command line. It answers on loopback only, under a key of this installation."""
+    data = str(paths.blob_data)
+    address = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", data]
+    # Storage SDKs send versions newer than Azurite knows; telemetry would leave this machine.
+    # Its access log would hold the signatures of every SAS.
+    flags = ["--skipApiVersionCheck", "--disableTelemetry", "--disableProductStyleUrl", "--silent"]
+    environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
+    return ServiceLaunch(
+        name=BLOB,
+        arguments=[str(program.node), str(program.script), *address, *flags],
+        environment={**environment, "AZURITE_ACCOUNTS": f"{ACCOUNT}:{key}"},
+        log=paths.logs / "azurite.log",
+        marker=data,
+    )
+
+
+def marker(paths: HomePaths, name: str) -> str:
+    """The word of the command line by which a service of this home is recognised."""
+    return str(paths.batch_data if name == BATCH else paths.blob_data)
+
+
+def answers(name: str, state: LocalState, *, timeout_s: float = _ANSWERS_WITHIN_S) -> bool:
+    """Whether the service serves requests now."""
+    port = state.batch_port if name == BATCH else state.blob_port
+    path = "/_emulator/health" if name == BATCH else f"/{ACCOUNT}?comp=list"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        reply.read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    if name == BATCH:
+        return reply.status == http.client.OK
+    return (reply.getheader("Server") or "").startswith("Azurite-Blob")  # 403: it wants a key
+
+
+def wait_ready(
+    launch: ServiceLaunch, record: ProcessRecord, state: LocalState, log_start: int
+) -> None:
+    """Poll until the service answers. Raises with the end of its log when it dies or is silent."""
+    deadline = time.monotonic() + _READY_WITHIN_S
+    while not answers(launch.name, state):
+        died = find_process(record, launch.marker) is None
+        if died or time.monotonic() > deadline:
+            raise _not_ready(launch, log_start, died=died)
+        time.sleep(_POLL_S)
+
+
+def log_size(path: Path) -> int:
+    """Where what is printed next will begin."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _not_ready(launch: ServiceLaunch, log_start: int, *, died: bool) -> RunnerError:
+    title = TITLES[launch.name]
+    what = f"{title} ended while starting" if died else f"{title} does not answer"
+    return RunnerError(
+        "R-LOCAL-START",
+        what,
+        why=_log_end(launch.log, log_start),
+        fix=f"read {launch.log}, then run the command again",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _log_end(path: Path, start: int) -> str:
+    try:
+        with path.open("rb") as log:
+            log.seek(start)
+            text = log.read(1 << 16).decode("utf-8", "replace")
+    except OSError:
+        text = ""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else "it printed nothing"

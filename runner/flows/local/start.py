@@ -1,0 +1,207 @@
+"""Start what does not run: the emulator and Azurite side by side, then containers and the pool."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.pools import ensure_pool
+from runner.azure.storage.blobs import ensure_containers
+from runner.azure.storage.share_store import ensure_share
+from runner.core.home import HomePaths, not_writable
+from runner.core.progress import OnProgress, Progress
+from runner.flows.local import services
+from runner.flows.local.azurite import ensure_azurite
+from runner.flows.local.pools import local_outputs, pool_spec
+from runner.flows.local.services import (
+    ServiceLaunch,
+    choose_port,
+    find_leftovers,
+    find_orphan,
+    find_process,
+    port_is_free,
+    port_owner,
+    spawn,
+    stop_process,
+)
+from runner.flows.local.state import (
+    LocalState,
+    ProcessRecord,
+    ensure_keys,
+    load_state,
+    save_state,
+    write_atomically,
+)
+from runner.protocol.errors import ExitCode, RunnerError
+
+_MAX_NODES = 256
+_MAX_SLOTS = 256
+_MAX_PORT = 65535
+
+
+def wanted_state(
+    before: LocalState | None,
+    nodes: int | None,
+    slots: int | None,
+    port: int | None,
+    blob_port: int | None,
+) -> LocalState:
+    """What was asked for now, else what was chosen before, else the defaults."""
+    _check_range("--nodes", nodes, 0, _MAX_NODES)
+    _check_range("--slots", slots, 1, _MAX_SLOTS)
+    _check_range("--port", port, 1, _MAX_PORT)
+    _check_range("--blob-port", blob_port, 1, _MAX_PORT)
+    batch = port or (before.batch_port if before else choose_port((blob_port or 0,)))
+    blob = blob_port or (before.blob_port if before else choose_port((batch,)))
+    if batch == blob:
+        raise RunnerError(
+            "R-LOCAL-PORT",
+            f"both services would listen on port {batch}",
+            fix="give --port and --blob-port different numbers",
+        )
+    default_slots = max(1, (os.cpu_count() or 1) // 2)
+    return LocalState(
+        batch_port=batch,
+        blob_port=blob,
+        nodes=nodes if nodes is not None else before.nodes if before else 1,
+        slots=slots or (before.slots if before else default_slots),
+        batch=before.batch if before else None,
+        blob=before.blob if before else None,
+        files_port=_files_port(before, (batch, blob)),
+    )
+
+
+def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
+    """The one of before, unless it has none or something else listens there now."""
+    port = before.files_port if before else 0
+    if before is None or not port or port in taken:
+        return choose_port(taken)
+    # Where both are taken, an emulator that the state forgot has them: it is adopted with both.
+    ours = before.batch is not None or not port_is_free(before.batch_port)
+    return port if ours or port_is_free(port) else choose_port(taken)
+
+
+def start(
+    paths: HomePaths, before: LocalState | None, wanted: LocalState, on_event: OnProgress
+) -> str:
+    """Bring both services to `wanted`; returns what `ensure_pool` did."""
+    _make_folders(paths)
+    keys = ensure_keys(paths)
+    state = _settle(paths, before, wanted)
+    if state.batch is None or state.blob is None:
+        on_event(Progress("services", "start", "starting the Azure Batch emulator and Azurite"))
+    ports = (state.batch_port, state.files_port, state.blob_port)
+    batch = services.batch_launch(paths, ports, keys)
+    log_starts = {batch.name: services.log_size(batch.log)}
+    state = _started(paths, state, batch, state.batch_port)
+    program = ensure_azurite(paths, on_event)  # a first install goes on while the emulator starts
+    blob = services.blob_launch(paths, state.blob_port, keys["storage"], program)
+    log_starts[blob.name] = services.log_size(blob.log)
+    state = _started(paths, state, blob, state.blob_port)
+    connection = Connection(local_outputs(state), keys)
+    for launch, record in ((batch, state.batch), (blob, state.blob)):
+        if record is not None:
+            services.wait_ready(launch, record, state, log_starts[launch.name])
+    ensure_containers(connection)
+    ensure_share(connection)
+    happened = ensure_pool(connection, pool_spec(paths, state, keys["storage"]))
+    write_atomically(paths.local_outputs, local_outputs(state).to_json())
+    return happened
+
+
+def undo(paths: HomePaths, before: LocalState | None) -> None:
+    """Stop what a start that failed has started, and remember what was chosen before it."""
+    state = load_state(paths)
+    if state is None:
+        return
+    restored = before or dataclasses.replace(state, batch=None, blob=None)
+    for name in (services.BATCH, services.BLOB):
+        record = _record(state, name)
+        if before is not None and record == _record(before, name):
+            continue
+        if process := find_process(record, services.marker(paths, name)):
+            stop_process([process])
+        restored = _with_record(restored, name, None)
+    save_state(paths, restored)
+
+
+def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> LocalState:
+    """Forget records of processes that are gone, and stop a service that shall move."""
+    moving = [
+        name
+        for name in (services.BATCH, services.BLOB)
+        if before is not None and _ports(before, name) != _ports(wanted, name)
+    ]
+    for name in moving:
+        kept = _ports(before, name) if before else ()
+        for port in _ports(wanted, name):
+            if port not in kept and not port_is_free(port):
+                raise _occupied(name, port)
+    settled = wanted
+    for name in (services.BATCH, services.BLOB):
+        process = find_process(_record(wanted, name), services.marker(paths, name))
+        if process is not None and name in moving:
+            stop_process([process])
+        if process is None or name in moving:
+            settled = _with_record(settled, name, None)
+    save_state(paths, settled)
+    return settled
+
+
+def _started(paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: int) -> LocalState:
+    """Start the service unless it runs. The pid is on disk before anything else can go wrong."""
+    if _record(state, launch.name) is not None:
+        return state
+    record = find_orphan(port, launch.marker)
+    if record is None:
+        stop_process(find_leftovers(launch.marker))  # two on the same data would damage it
+        if not port_is_free(port):
+            raise _occupied(launch.name, port)
+    state = _with_record(state, launch.name, record or spawn(launch))
+    save_state(paths, state)
+    return state
+
+
+def _occupied(name: str, port: int) -> RunnerError:
+    owner = port_owner(port)
+    option = "--port" if name == services.BATCH else "--blob-port"
+    return RunnerError(
+        "R-LOCAL-PORT",
+        f"port {port}, meant for {services.TITLES[name]}, is in use",
+        why=f"{owner} listens on it" if owner else "another program listens on it",
+        fix=f"end that program, or choose another port: runner local up {option} {choose_port()}",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _make_folders(paths: HomePaths) -> None:
+    for folder in (paths.local, paths.logs, paths.batch_data, paths.blob_data, paths.cache):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as err:
+            raise not_writable(folder, err) from err
+    paths.local.chmod(0o700)
+
+
+def _check_range(option: str, value: int | None, low: int, high: int) -> None:
+    if value is not None and not low <= value <= high:
+        raise RunnerError(
+            "R-LOCAL-SIZE",
+            f"{option} {value} is out of range",
+            fix=f"choose {option} between {low} and {high}",
+        )
+
+
+def _record(state: LocalState, name: str) -> ProcessRecord | None:
+    return state.batch if name == services.BATCH else state.blob
+
+
+def _ports(state: LocalState, name: str) -> tuple[int, ...]:
+    return (state.batch_port, state.files_port) if name == services.BATCH else (state.blob_port,)
+
+
+def _with_record(state: LocalState, name: str, record: ProcessRecord | None) -> LocalState:
+    if name == services.BATCH:
+        return dataclasses.replace(state, batch=record)
+    return dataclasses.replace(state, blob=record)

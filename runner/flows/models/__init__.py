@@ -1,0 +1,1 @@
+"""Registered models: register, resolve, download and remove versions. Start in `versions`."""

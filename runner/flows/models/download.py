@@ -1,0 +1,260 @@
+"""Bring the files of a version here: in parallel, resumed, checked, each complete or absent."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event, Lock
+from typing import BinaryIO
+from uuid import uuid4
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.model_container import ModelContainer
+from runner.core.progress import OnProgress, Progress
+from runner.flows.models.versions import ModelVersion
+from runner.flows.transfers import has_content, target_within
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.models import ModelDocument
+
+_STAGE = "download"
+_RANGE_BYTES = 8 * 1024**2
+_THREADS = 8
+_HASH_BYTES = 1024**2
+
+Reader = Callable[[int, int], "bytes | None"]
+
+
+@dataclass(frozen=True, slots=True)
+class DownloadedModel:
+    """Where the files lie; `downloaded` counts those that were not there already."""
+
+    folder: Path
+    files: tuple[str, ...]
+    downloaded: int
+
+
+def download_files(
+    connection: Connection,
+    version: ModelVersion,
+    folder: Path,
+    on_progress: OnProgress,
+    *,
+    force: bool = False,
+) -> DownloadedModel:
+    """Download a version to a folder; a file that is there with the right hash is kept.
+
+    A download that was broken off goes on where it was. Raises RunnerError for another file in the
+    way (unless `force`), a wrong hash, or a folder that cannot be written.
+    """
+    targets = {_target(folder, str(file["path"])): file for file in version.files}
+    try:
+        wanted = [(target, file) for target, file in targets.items() if not _is_there(target, file)]
+        if not force:
+            _refuse_to_overwrite([target for target, _ in wanted if _is_taken(target)], version)
+        if wanted:
+            _Download(ModelContainer(connection), version, on_progress).run(wanted)
+    except OSError as err:
+        raise _unwritable(folder, err) from err
+    return DownloadedModel(folder, tuple(str(file["path"]) for file in version.files), len(wanted))
+
+
+class _Download:
+    """Files of one version: eight files and eight ranges at a time, each file written in order."""
+
+    def __init__(
+        self, models: ModelContainer, version: ModelVersion, on_progress: OnProgress
+    ) -> None:
+        self._models = models
+        self._version = version
+        self._on_progress = on_progress
+        self._lock = Lock()
+        self._stopped = Event()
+        self._done = 0
+        self._total = 0
+        self._ahead = _THREADS
+
+    def run(self, wanted: list[tuple[Path, ModelDocument]]) -> None:
+        self._total = sum(int(file["size_bytes"]) for _, file in wanted)
+        self._ahead = max(2, _THREADS // len(wanted))  # bounds what waits in memory
+        text = str(self._version)
+        self._on_progress(Progress(_STAGE, "start", text, 0, self._total, "bytes"))
+        files, ranges = ThreadPoolExecutor(_THREADS), ThreadPoolExecutor(_THREADS)
+        try:
+            started = [files.submit(self._fetch, ranges, *pair) for pair in wanted]
+            for future in as_completed(started):
+                future.result()
+        except BaseException:
+            self._stopped.set()  # Ctrl-C must not wait for the rest
+            raise
+        finally:
+            for pool in (files, ranges):
+                pool.shutdown(cancel_futures=True)
+        self._on_progress(Progress(_STAGE, "end", text, self._total, self._total, "bytes"))
+
+    def _fetch(self, ranges: ThreadPoolExecutor, target: Path, file: ModelDocument) -> None:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with open_part(target, str(file["sha256"])) as (part, output):
+            resumed = self._complete(ranges, output, file)
+            if resumed is not None and resumed > 0:
+                # What was there was not a part of it after all.
+                resumed = self._complete(ranges, output, file)
+            if resumed is not None:
+                part.unlink(missing_ok=True)
+                raise _damaged(self._version, file)
+            part.replace(target)
+
+    def _complete(
+        self, ranges: ThreadPoolExecutor, output: BinaryIO, file: ModelDocument
+    ) -> int | None:
+        """Write the rest; None when it is right, else how much was there, and now nothing is."""
+        digest = hashlib.sha256()
+        output.seek(0)
+        while block := output.read(_HASH_BYTES):
+            digest.update(block)
+        start = output.tell()
+        self._count(min(start, int(file["size_bytes"])))
+        for block in self._blocks(ranges, file, start):
+            output.write(block)
+            digest.update(block)
+        output.flush()
+        if digest.hexdigest() == file["sha256"]:
+            return None
+        output.truncate(0)
+        self._count(-int(file["size_bytes"]))
+        return start
+
+    def _blocks(
+        self, ranges: ThreadPoolExecutor, file: ModelDocument, start: int
+    ) -> Iterator[bytes]:
+        """The rest of a file in order, some ranges ahead of the writer."""
+        read, size = self._models.reader(str(file["blob"])), int(file["size_bytes"])
+        waiting: deque[Future[bytes]] = deque()
+        positions = iter(range(start, size, _RANGE_BYTES))
+        while not self._stopped.is_set():
+            while len(waiting) < self._ahead and (first := next(positions, None)) is not None:
+                length = min(_RANGE_BYTES, size - first)
+                waiting.append(ranges.submit(self._read, read, first, length, file))
+            if not waiting:
+                return
+            yield waiting.popleft().result()
+        raise CancelledError
+
+    def _read(self, read: Reader, first: int, length: int, file: ModelDocument) -> bytes:
+        block = read(first, length)
+        if block is None or len(block) != length:
+            raise _damaged(self._version, file)
+        self._count(length)
+        return block
+
+    def _count(self, size: int) -> None:
+        with self._lock:
+            self._done += size
+            self._on_progress(
+                Progress(_STAGE, "progress", str(self._version), self._done, self._total, "bytes")
+            )
+
+
+@contextmanager
+def open_part(target: Path, sha256: str) -> Generator[tuple[Path, BinaryIO]]:
+    """The part of a file that is here already, ours alone; its name holds the file's hash."""
+    part = target.with_name(f".{target.name}.{sha256[:16]}.part")
+    while True:
+        with part.open("ab+") as output:
+            if not _locked(output):
+                break
+            if not _is_same(output, part):
+                continue  # it was finished, and renamed, while we waited for nothing
+            try:
+                yield part, output
+            finally:
+                output.flush()
+                if _is_same(output, part) and not part.stat().st_size:
+                    part.unlink()
+            return
+    # Somebody else fetches it to the same place: both do, and the last rename wins.
+    own = target.with_name(f".{target.name}.{uuid4().hex[:16]}.part")
+    try:
+        with own.open("wb+") as output:
+            yield own, output
+    finally:
+        own.unlink(missing_ok=True)
+
+
+def _locked(output: BinaryIO) -> bool:
+    try:
+        fcntl.flock(output, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def _is_same(output: BinaryIO, part: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(output.fileno()), part.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _target(folder: Path, path: str) -> Path:
+    try:
+        return target_within(folder, path)
+    except ValueError as err:
+        raise _leaves(path) from err
+
+
+def _is_taken(target: Path) -> bool:
+    return target.exists() or target.is_symlink()
+
+
+def _is_there(target: Path, file: ModelDocument) -> bool:
+    return has_content(target, int(file["size_bytes"]), str(file["sha256"]))
+
+
+def _refuse_to_overwrite(taken: list[Path], version: ModelVersion) -> None:
+    if not taken:
+        return
+    more = f", and {len(taken) - 1} more" if len(taken) > 1 else ""
+    raise RunnerError(
+        "R-MODEL-OVERWRITE",
+        f"{taken[0]} is there with other content{more}",
+        why=f"it is not what {version} holds; nothing was written",
+        fix=f"runner models get {version} ANOTHER_FOLDER, or --force",
+    )
+
+
+def _leaves(path: str) -> RunnerError:
+    return RunnerError(
+        "R-MODEL-PATH",
+        f"{path!r} would be written outside of the folder",
+        why="a file name of a model must not lead out of its folder",
+        fix="remove links from the folder, or give another one",
+    )
+
+
+def _damaged(version: ModelVersion, file: ModelDocument) -> RunnerError:
+    run_id = (version.document or {}).get("run_id")
+    return RunnerError(
+        "R-MODEL-HASH",
+        f"{file['path']} of {version} is missing in storage, or damaged",
+        why="it does not have the hash that was registered; the file was not written",
+        fix=f"try again; if it stays so, while the run is kept: "
+        f"runner models register {run_id} {version.name}",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+def _unwritable(folder: Path, err: OSError) -> RunnerError:
+    return RunnerError(
+        "R-MODEL-FOLDER",
+        f"cannot write to {folder}",
+        why=err.strerror or str(err),
+        fix=f"give another folder: runner models get MODEL {folder}-2",
+        exit_code=ExitCode.PREFLIGHT,
+    )

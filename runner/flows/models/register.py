@@ -1,0 +1,273 @@
+"""Make a run a version of a model: by hand, or to complete what its agent could not."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from threading import Lock
+from typing import Any
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import get_task
+from runner.azure.storage.blobs import BlobContainer
+from runner.core.progress import OnProgress, Progress, ignore_progress
+from runner.flows.models.versions import (
+    ModelVersion,
+    find_version,
+    model_registry_errors,
+    open_model_registry,
+    set_alias,
+)
+from runner.flows.runs.documents import load_result, runs_container
+from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.model_registry import CommittedVersion, is_deleted_version
+from runner.protocol.models import (
+    ModelDocument,
+    ModelError,
+    ModelRequest,
+    check_alias,
+    check_name,
+    draft_version,
+    model_record_blob,
+    parse_request,
+    wants_registration,
+)
+from runner.protocol.paths import RunPaths, slug
+from runner.protocol.results import RunRecord, RunResult
+
+_STAGE = "model"
+_POLL_S = 0.15
+_AGENT_TIMEOUT_S = (
+    900.0  # for an agent that is copying; the client could do it, but from further away
+)
+_OVER = frozenset({"completed"})
+
+
+@dataclass(frozen=True, slots=True)
+class RunModel:
+    """What a run became in the registry; `version` is None where it could not be registered."""
+
+    name: str
+    version: int | None
+    problem: str = ""
+
+    @property
+    def reference(self) -> str:
+        """What `runner models` takes."""
+        return f"{self.name}@{self.version}" if self.version else self.name
+
+    def __str__(self) -> str:
+        if self.version is None:
+            return f"{self.name} was not registered: {self.problem}"
+        return f"{self.reference} ({self.problem})" if self.problem else self.reference
+
+
+def wanted_model(record: RunRecord) -> ModelRequest | None:
+    """What the run's recipe asked to have registered."""
+    with model_registry_errors():
+        return parse_request(record.raw.get("model"))
+
+
+@dataclass(frozen=True, slots=True)
+class RegisteredVersion:
+    """A version as it is now, what its registration said, and whether it is new."""
+
+    version: ModelVersion
+    document: ModelDocument
+    new: bool
+
+
+def register_with_aliases(
+    connection: Connection,
+    record: RunRecord,
+    request: ModelRequest,
+    aliases: Iterable[str],
+    on_progress: OnProgress,
+) -> RegisteredVersion:
+    """Register a run that a person names: a version that was there gets their `aliases` as well."""
+    registered = register_run(connection, record, request, on_progress, anew=True)
+    said = f"{request.name}@{registered.version}"
+    for alias in aliases:
+        set_alias(connection, said, alias)
+    return RegisteredVersion(find_version(connection, said), registered.document, registered.new)
+
+
+def register_run(
+    connection: Connection,
+    record: RunRecord,
+    request: ModelRequest,
+    on_progress: OnProgress = ignore_progress,
+    *,
+    anew: bool = False,
+) -> CommittedVersion:
+    """Register a run that succeeded; one that is registered already stays what it is.
+
+    With `anew` a version of it that was removed is followed by another. Raises RunnerError.
+    """
+    container = runs_container(connection)
+    result = _succeeded(load_result(container, record.run_id), record)
+    with model_registry_errors():
+        check_name(request.name)
+        for alias in request.aliases:
+            check_alias(alias)
+        draft = draft_version(request, record.raw, result.raw)
+        on_bytes = _counter(draft, on_progress)
+        on_progress(Progress(_STAGE, "start", f"registering {request.name}"))
+        prefix = RunPaths(record.run_id).root + result.output
+        registered = open_model_registry(connection, request.name).register(
+            draft, lambda path: prefix + path, anew=anew, on_bytes=on_bytes
+        )
+    _remember(container, record.run_id, registered)
+    said = f"{request.name}@{registered.version}"
+    on_progress(Progress(_STAGE, "end", said))
+    return registered
+
+
+def default_request(
+    record: RunRecord, name: str | None, path: str | None, aliases: tuple[str, ...], text: str
+) -> ModelRequest:
+    """What a person asked for, filled up from what the run's recipe says."""
+    try:
+        wanted = wanted_model(record)
+    except RunnerError:
+        if name is None:
+            raise
+        wanted = None  # what the recipe said is of no use, and not needed
+    chosen = name or (wanted.name if wanted else slug(record.recipe)[:63].rstrip("-_"))
+    if wanted is None or chosen != wanted.name:
+        return ModelRequest(chosen, aliases, path, text)
+    # The same files as the agent's, so that both are one version.
+    return ModelRequest(
+        chosen, aliases or wanted.aliases, path or wanted.path, text or wanted.description
+    )
+
+
+def settle_model(
+    connection: Connection, record: RunRecord, on_progress: OnProgress = ignore_progress
+) -> RunModel | None:
+    """The version of a run that succeeded: its agent's, or made here. None where none was asked.
+
+    A run is not worse for a model that could not be registered: then `problem` says why.
+    """
+    if not wants_registration(record.raw.get("model")):
+        return None
+    try:
+        request = wanted_model(record)
+        if request is None:
+            return None
+        found = _await_agent(connection, record, request.name)
+        if found is not None:
+            on_progress(Progress(_STAGE, "end", str(found)))
+            return found
+        registered = register_run(connection, record, request, on_progress)
+    except RunnerError as err:
+        wanted: ModelDocument = record.raw.get("model") or {}
+        return RunModel(
+            str(wanted.get("name")), None, f"{err.what}: {err.why}" if err.why else err.what
+        )
+    return RunModel(request.name, registered.version, "deleted" if registered.deleted else "")
+
+
+def _await_agent(connection: Connection, record: RunRecord, name: str) -> RunModel | None:
+    """What the agent wrote; None once its task is over and it wrote nothing."""
+    container = runs_container(connection)
+    until = time.monotonic() + _AGENT_TIMEOUT_S
+    over = False
+    while True:
+        found = _load_record(container, model_record_blob(record.run_id, name))
+        if found is not None and found.version:
+            return found
+        if over or found is not None or time.monotonic() > until:
+            return None
+        task = get_task(connection, record.job_id, record.task_id)
+        over = task is None or task.phase in _OVER  # then one more look: it may just have written
+        if not over:
+            time.sleep(_POLL_S)
+
+
+def describe_models(connection: Connection, record: RunRecord) -> list[RunModel]:
+    """What a succeeded run became, and what it should have become; removed versions say so."""
+    found = load_run_models(runs_container(connection), record.run_id)
+    described = [_checked(connection, model) for model in found]
+    wanted: ModelDocument = record.raw.get("model") or {}
+    if wants_registration(wanted) and str(wanted.get("name")) not in {
+        model.name for model in found
+    }:
+        described.append(RunModel(str(wanted.get("name")), None, "its agent did not come to it"))
+    return described
+
+
+def _checked(connection: Connection, model: RunModel) -> RunModel:
+    if model.version is None:
+        return model
+    try:
+        document = open_model_registry(connection, model.name).load(model.version)
+    except ModelError as err:
+        return RunModel(model.name, model.version, str(err))
+    if document is None or is_deleted_version(document):
+        return RunModel(model.name, model.version, "deleted")
+    return model
+
+
+def load_run_models(container: BlobContainer, run_id: str) -> list[RunModel]:
+    """What a run became, by model name."""
+    blobs = [
+        blob.name for blob in container.list(model_record_blob(run_id, "").removesuffix(".json"))
+    ]
+    found = [_load_record(container, blob) for blob in blobs]
+    return [model for model in found if model is not None]
+
+
+def _load_record(container: BlobContainer, blob: str) -> RunModel | None:
+    body = container.read(blob)
+    try:
+        raw: dict[str, Any] = parse_json(body or b"")
+        version = raw.get("version")
+        return RunModel(
+            str(raw["name"]), int(version) if version else None, str(raw.get("problem") or "")
+        )
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        return None
+
+
+def _remember(container: BlobContainer, run_id: str, registered: CommittedVersion) -> None:
+    name = str(registered.document["name"])
+    record = {"format": 1, "name": name, "version": registered.version, "time": now_text()}
+    container.put(model_record_blob(run_id, name), record)
+
+
+def _succeeded(result: RunResult | None, record: RunRecord) -> RunResult:
+    run_id = record.run_id
+    if result is None:
+        raise RunnerError(
+            "R-MODEL-RUN",
+            f"run {run_id} is not over",
+            why="only what a succeeded run wrote can become a model",
+            fix=f"runner attach {run_id}",
+        )
+    if result.status != "succeeded":
+        raise RunnerError(
+            "R-MODEL-RUN",
+            f"run {run_id} {'was cancelled' if result.status == 'cancelled' else 'failed'}",
+            why=result.message or "only what a succeeded run wrote can become a model",
+            fix=f"runner show {run_id}",
+            exit_code=ExitCode.RUN_FAILED,
+        )
+    return result
+
+
+def _counter(draft: ModelDocument, on_progress: OnProgress) -> Callable[[int], None]:
+    total = sum(int(file["size_bytes"]) for file in draft["files"])
+    done = 0
+    lock = Lock()  # files are copied in several threads
+
+    def count(new: int) -> None:
+        nonlocal done
+        with lock:
+            done += new
+            text = f"registering {draft['name']}"
+            on_progress(Progress(_STAGE, "progress", text, min(done, total), total, "bytes"))
+
+    return count

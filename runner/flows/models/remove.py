@@ -1,0 +1,135 @@
+"""Remove versions: a tombstone keeps the number, and files that nothing else has are deleted."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Protocol
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.model_container import ModelContainer
+from runner.flows.models.versions import (
+    Model,
+    existing_model,
+    find_version,
+    model_registry_errors,
+    open_model_registry,
+    split_reference,
+)
+from runner.protocol.encoding import now_text
+from runner.protocol.errors import RunnerError
+from runner.protocol.model_registry import ModelRegistry, ModelStore, is_deleted_version
+from runner.protocol.models import (
+    ModelBlobs,
+    ModelError,
+    model_document_bytes,
+    parse_version,
+    version_summary,
+)
+
+_TRIES = 50
+
+
+class DeletingStore(ModelStore, Protocol):
+    """A store whose blobs can be deleted; the agent's cannot."""
+
+    def delete(self, name: str, etag: str) -> bool:
+        """Delete the version with this ETag; whether it is gone now."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What was taken away."""
+
+    versions: tuple[int, ...]
+    files: int
+    size_bytes: int
+
+
+def find_to_remove(connection: Connection, reference: str) -> tuple[Model, list[int], bool]:
+    """The model, the numbers of the versions that are meant and still there, and whether all are.
+
+    `NAME@VERSION` is one of them, `NAME` alone all.
+    """
+    name, wanted = split_reference(reference)
+    found = existing_model(connection, name)
+    if wanted is None:
+        return found, [version.version for version in found.live], True
+    version = find_version(connection, reference, deleted=True)
+    return found, [] if version.deleted else [version.version], False
+
+
+def remove_versions(
+    connection: Connection, model: Model, numbers: Collection[int], *, force: bool
+) -> Removed:
+    """Remove versions of a model. Without `force` an alias that points at one is in the way."""
+    registry = open_model_registry(connection, model.name)
+    with model_registry_errors():
+        pointing = {a: n for a, n in registry.aliases().items() if n in numbers}
+        if pointing and not force:
+            raise _in_use(model.name, pointing)
+        return remove(ModelContainer(connection), registry, model.name, numbers)
+
+
+def remove(
+    store: DeletingStore, registry: ModelRegistry, name: str, numbers: Collection[int]
+) -> Removed:
+    """Bury the versions, drop their aliases, delete the files that no version needs any more."""
+    blobs = ModelBlobs(name)
+    tombstone = tuple(
+        number for number in sorted(numbers) if _write_tombstone(store, blobs, number)
+    )
+    registry.drop_aliases(numbers)
+    files, size_bytes = sweep(store, registry, blobs)
+    return Removed(tombstone, files, size_bytes)
+
+
+def _write_tombstone(store: DeletingStore, blobs: ModelBlobs, number: int) -> bool:
+    """Leave a tombstone; False where there is one, or nothing."""
+    blob = blobs.version(number)
+    ours = now_text()
+    for _ in range(_TRIES):
+        found = store.read(blob)
+        if found is None:
+            return False
+        document = parse_version(found[0], blob)
+        if is_deleted_version(document):
+            return document["deleted"] == ours
+        tombstone = {**document, "deleted": ours}
+        if store.replace(
+            blob, model_document_bytes(tombstone), found[1], version_summary(tombstone)
+        ):
+            return True
+    raise ModelError("R-MODEL-BUSY", f"{blob} changes all the time", "", "try again")
+
+
+def sweep(store: DeletingStore, registry: ModelRegistry, blobs: ModelBlobs) -> tuple[int, int]:
+    """Delete what no version has; how many files, and their bytes.
+
+    ETags are taken before versions are looked at: a file that somebody registers meanwhile is
+    touched after its version was made, and so is not deleted, or is missed and copied again.
+    """
+    files = store.list(blobs.files)
+    versions = registry.load_each().values()
+    if any(isinstance(version, ModelError) for version in versions):
+        return 0, 0  # what it needs cannot be known
+    needed = {
+        file["blob"]
+        for version in versions
+        if not isinstance(version, ModelError) and not is_deleted_version(version)
+        for file in version["files"]
+    }
+    gone = [f for f in files if f.name not in needed and store.delete(f.name, f.etag)]
+    return len(gone), sum(file.size_bytes for file in gone)
+
+
+def _in_use(name: str, pointing: dict[str, int]) -> RunnerError:
+    alias, number = next(iter(sorted(pointing.items())))
+    others = f", and {len(pointing) - 1} more" if len(pointing) > 1 else ""
+    return RunnerError(
+        "R-MODEL-IN-USE",
+        f"{name}@{number} is {name}@{alias}{others}",
+        why="whoever uses the alias would find nothing",
+        fix=f"runner models alias {name}@OTHER {alias}, or --force",
+    )

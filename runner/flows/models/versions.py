@@ -1,0 +1,369 @@
+"""The registry of models as people see it: names, versions, aliases, and what they resolve to."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import in_parallel
+from runner.azure.storage.model_container import ModelContainer
+from runner.protocol.errors import RunnerError
+from runner.protocol.model_registry import ModelRegistry, is_deleted_version
+from runner.protocol.models import NAME_PATTERN, ModelDocument, ModelError, check_alias, check_name
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ModelVersion:
+    """One version; `aliases` are all that name it, worked out ones too.
+
+    In a list the document is only what its blob's metadata sums up; `find_version` reads it whole.
+    """
+
+    name: str
+    version: int
+    document: ModelDocument | None
+    aliases: tuple[str, ...] = ()
+    problem: str = ""
+
+    @property
+    def deleted(self) -> bool:
+        """Whether only its tombstone is left."""
+        return self.document is not None and is_deleted_version(self.document)
+
+    @property
+    def live(self) -> bool:
+        """Whether it can be used."""
+        return self.document is not None and not self.deleted
+
+    @property
+    def files(self) -> list[ModelDocument]:
+        """Its files, as the document lists them; a KeyError where there is only a summary."""
+        return [] if self.document is None else list(self.document["files"])
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        summed = (self.document or {}).get("size_bytes")
+        return (
+            int(summed)
+            if summed is not None
+            else sum(int(file["size_bytes"]) for file in self.files)
+        )
+
+    @property
+    def file_count(self) -> int:
+        """How many files it has."""
+        counted = (self.document or {}).get("file_count")
+        return len(self.files) if counted is None else int(counted)
+
+    @property
+    def created(self) -> datetime | None:
+        """When it was registered."""
+        text = (self.document or {}).get("created")
+        moment = datetime.fromisoformat(text) if isinstance(text, str) else None
+        return moment if moment is None or moment.tzinfo else moment.replace(tzinfo=UTC)
+
+    @property
+    def primary_metric(self) -> str | None:
+        """The metric that its recipe calls the one that counts."""
+        return (self.document or {}).get("primary_metric")
+
+    def metric(self, name: str | None) -> float | None:
+        """A metric of its run; None where there is no such number."""
+        try:
+            metrics: ModelDocument = (self.document or {}).get("metrics") or {}
+            return float(metrics[name or ""])
+        except (KeyError, TypeError, ValueError, OverflowError):
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    def __repr__(self) -> str:
+        document = self.document or {}
+        aliases = f" ({', '.join(self.aliases)})" if self.aliases else ""
+        score = self.metric(self.primary_metric)
+        scored = "" if score is None else f", {self.primary_metric} {score:.4g}"
+        state = "deleted" if self.deleted else f"of run {document.get('run_id')}"
+        return f"<ModelVersion {self}{aliases}: {self.problem or state}{scored}>"
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Model:
+    """One name and all its versions, ascending."""
+
+    name: str
+    versions: tuple[ModelVersion, ...]
+
+    def __repr__(self) -> str:
+        top = f"latest {self.latest}, best {self.best}"
+        return f"<Model {self.name}: {len(self.live)} versions, {top}>"
+
+    @property
+    def live(self) -> list[ModelVersion]:
+        """Versions that were not removed, and can be read."""
+        return [version for version in self.versions if version.live]
+
+    @property
+    def latest(self) -> ModelVersion | None:
+        """The highest version that was not removed."""
+        return max(self.live, key=lambda version: version.version, default=None)
+
+    @property
+    def best(self) -> ModelVersion | None:
+        """The best by the latest one's primary metric; the earlier of equals, never a NaN."""
+        latest = self.latest
+        if latest is None:
+            return None
+        name, goal = latest.primary_metric, (latest.document or {}).get("goal")
+        scored = [(v.metric(name), v) for v in self.live]
+        found = [(score, v) for score, v in scored if score is not None and math.isfinite(score)]
+        pick = min if goal == "min" else max
+        return pick(found, key=lambda pair: pair[0])[1] if found else None
+
+
+@contextmanager
+def model_registry_errors() -> Generator[None]:
+    """Turn the registry's errors into RunnerError."""
+    try:
+        yield
+    except ModelError as err:
+        raise from_registry_error(err) from err
+
+
+def from_registry_error(err: ModelError) -> RunnerError:
+    """What to tell the user; the registry says it in the same words."""
+    return RunnerError(err.code, err.what, why=err.why, fix=err.fix)
+
+
+def open_model_registry(connection: Connection, name: str) -> ModelRegistry:
+    """The registry of one model, reading in parallel. Raises RunnerError for a wrong name."""
+    with model_registry_errors():
+        check_name(name)
+    return ModelRegistry(ModelContainer(connection), name, in_parallel)
+
+
+def split_reference(reference: str) -> tuple[str, str | None]:
+    """`NAME`, `NAME@3`, `NAME@latest`, `NAME@alias`: name and what follows, if anything."""
+    name, at, wanted = reference.strip().partition("@")
+    wanted = wanted.removeprefix("@")
+    with model_registry_errors():
+        check_name(name)
+    if not at:
+        return name, None
+    if re.fullmatch(r"v?[1-9][0-9]{0,8}", wanted):
+        return name, wanted.removeprefix("v")
+    if re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", wanted):
+        return name, wanted
+    raise RunnerError(
+        "R-MODEL-REFERENCE",
+        f"{reference!r} is no version of a model",
+        why="after the @ stands a number from 1, latest, best, or an alias",
+        fix=f"runner models ls {name}",
+    )
+
+
+def model_names(connection: Connection) -> list[str]:
+    """All names there are, removed models too."""
+    found = ModelContainer(connection).names()
+    return [name for name in found if re.fullmatch(NAME_PATTERN, name)]
+
+
+def list_models(connection: Connection) -> list[Model]:
+    """All models with all their versions, by name.
+
+    One that cannot be read hides no other: a version 0 says what is wrong with it.
+    """
+    return in_parallel(lambda name: _load_listed(connection, name), model_names(connection))
+
+
+def _load_listed(connection: Connection, name: str) -> Model:
+    try:
+        return load_model(connection, name)
+    except RunnerError as err:
+        if err.code not in ("R-MODEL-BROKEN", "R-MODEL-FORMAT"):
+            raise
+        return Model(name, (ModelVersion(name, 0, None, problem=f"{err.what}: {err.why}"),))
+
+
+def load_model(connection: Connection, name: str) -> Model:
+    """One model; without versions where there is none. Damaged versions carry their problem."""
+    registry = open_model_registry(connection, name)
+    with model_registry_errors():
+        found = registry.summaries()
+        aliases = registry.aliases()
+    plain = Model(name, tuple(_version(name, n, entry) for n, entry in sorted(found.items())))
+    own = {"latest": plain.latest, "best": plain.best}
+    named = aliases | {alias: v.version for alias, v in own.items() if v is not None}
+    return Model(name, tuple(_with_aliases(version, named) for version in plain.versions))
+
+
+def _version(name: str, number: int, entry: ModelDocument | ModelError) -> ModelVersion:
+    if isinstance(entry, ModelError):
+        return ModelVersion(name, number, None, problem=str(entry))
+    return ModelVersion(name, number, entry)
+
+
+def _with_aliases(version: ModelVersion, named: dict[str, int]) -> ModelVersion:
+    own = [alias for alias in ("latest", "best") if named.get(alias) == version.version]
+    others = sorted(a for a, n in named.items() if n == version.version and a not in own)
+    return ModelVersion(
+        version.name, version.version, version.document, (*own, *others), version.problem
+    )
+
+
+def existing_model(connection: Connection, name: str) -> Model:
+    """A model that has versions. Raises RunnerError with the nearest name for another."""
+    model = load_model(connection, name)
+    if model.versions:
+        return model
+    names = [other for other in model_names(connection) if other != name]
+    near = difflib.get_close_matches(name, names, n=1)
+    raise RunnerError(
+        "R-MODEL-UNKNOWN",
+        f"there is no model {name!r}",
+        why=f"there are: {', '.join(names[:10])}" if names else "nothing was registered yet",
+        fix=f"did you mean {near[0]}?" if near else "runner models register RUN NAME",
+    )
+
+
+def find_version(connection: Connection, reference: str, *, deleted: bool = False) -> ModelVersion:
+    """The version of a reference; without `@` the latest. With `deleted` tombstones count too."""
+    name, wanted = split_reference(reference)
+    model = existing_model(connection, name)
+    version = _pick(model, wanted or "latest")
+    if version.problem:
+        raise _unreadable(version)
+    if version.deleted and not deleted:
+        raise _removed(version, model)
+    with model_registry_errors():
+        document = open_model_registry(connection, name).load(version.version)
+    whole = replace(version, document=document or version.document)
+    if whole.deleted and not deleted:  # meanwhile
+        raise _removed(whole, model)
+    return whole
+
+
+def _pick(model: Model, wanted: str) -> ModelVersion:
+    if wanted in ("latest", "best"):
+        top = model.versions[-1]
+        if wanted == "latest" and top.problem:
+            raise _unreadable(top)
+        found = model.latest if wanted == "latest" else model.best
+        if found is None:
+            raise _nothing_left(model, wanted)
+        return next(v for v in model.versions if v.version == found.version)
+    number = int(wanted) if wanted.isdigit() else _alias(model, wanted)
+    for version in model.versions:
+        if version.version == number:
+            return version
+    newest = model.latest or model.versions[-1]
+    raise RunnerError(
+        "R-MODEL-VERSION",
+        f"there is no {model.name}@{number}",
+        why=f"the newest is {newest}",
+        fix=f"runner models ls {model.name}",
+    )
+
+
+def _alias(model: Model, alias: str) -> int:
+    by_alias = {name: v.version for v in model.versions for name in v.aliases}
+    if alias in by_alias:
+        return by_alias[alias]
+    known = sorted({*by_alias, "latest", "best"})
+    near = difflib.get_close_matches(alias, known, n=1)
+    raise RunnerError(
+        "R-MODEL-ALIAS-UNKNOWN",
+        f"{model.name} has no alias {alias!r}",
+        why=f"it has: {', '.join(known)}",
+        fix=f"{model.name}@{near[0]}"
+        if near
+        else f"runner models alias {model.name}@latest {alias}",
+    )
+
+
+def _unreadable(version: ModelVersion) -> RunnerError:
+    return RunnerError(
+        "R-MODEL-UNREADABLE",
+        f"{version} cannot be read",
+        why=version.problem,
+        fix=f"update runner, or choose another version: runner models ls {version.name}",
+    )
+
+
+def _removed(version: ModelVersion, model: Model) -> RunnerError:
+    latest = model.latest
+    return RunnerError(
+        "R-MODEL-DELETED",
+        f"{version} was deleted",
+        why=f"at {(version.document or {}).get('deleted')}",
+        fix=f"use {latest}" if latest else f"train {version.name} again",
+    )
+
+
+def _nothing_left(model: Model, wanted: str) -> RunnerError:
+    if wanted == "best" and model.latest:
+        metric = model.latest.primary_metric
+        why = f"no version has a finite {metric}" if metric else "its recipe names no metric"
+        return RunnerError(
+            "R-MODEL-BEST",
+            f"{model.name} has no best version",
+            why=why,
+            fix=f"name a version: runner models ls {model.name}",
+        )
+    return RunnerError(
+        "R-MODEL-DELETED",
+        f"all versions of {model.name} were deleted",
+        why=f"the last was {model.name}@{model.versions[-1].version}",
+        fix=f"runner models ls {model.name} --all",
+    )
+
+
+def _elsewhere(name: str, alias: str, there: int, wanted: int) -> RunnerError:
+    return RunnerError(
+        "R-MODEL-ALIAS-MOVED",
+        f"{name}@{alias} is {name}@{there}, not {name}@{wanted}",
+        why="somebody moved it; it stays",
+        fix=f"runner models alias {name} {alias} --unalias",
+    )
+
+
+def set_alias(
+    connection: Connection, reference: str, alias: str
+) -> tuple[ModelVersion, int | None]:
+    """Point an alias at a version that is there; returns it and where the alias pointed before."""
+    alias = alias.removeprefix("@")
+    with model_registry_errors():
+        check_alias(alias)
+    version = find_version(connection, reference)
+    with model_registry_errors():
+        before = open_model_registry(connection, version.name).set_alias(alias, version.version)
+    return version, before
+
+
+def drop_alias(connection: Connection, reference: str, alias: str) -> int:
+    """Take an alias away, if it points at the version that is named; returns where it pointed."""
+    alias = alias.removeprefix("@")
+    name, wanted = split_reference(reference)
+    model = existing_model(connection, name)
+    number = _pick(model, wanted).version if wanted else None
+    registry = open_model_registry(connection, model.name)
+    with model_registry_errors():
+        set_ones = registry.aliases()
+        if number is not None and set_ones.get(alias, number) != number:
+            raise _elsewhere(model.name, alias, set_ones[alias], number)
+        if alias in set_ones:
+            registry.set_alias(alias, None)
+            return set_ones[alias]
+    raise RunnerError(
+        "R-MODEL-ALIAS-UNKNOWN",
+        f"{model.name} has no alias {alias!r} that was set",
+        why=f"set are: {', '.join(sorted(set_ones)) or 'none'}",
+        fix=f"runner models ls {model.name}",
+    )

@@ -1,0 +1,1 @@
+"""Submitted runs: find, watch, list, read and cancel them. Start in `documents`."""

@@ -1,0 +1,229 @@
+"""Attempts of a run: where each ran, how it ended, and the checkpoints it continued from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, cast
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.flows.runs.documents import load_attempt_ends, load_attempts, runs_container
+from runner.flows.runs.view import RunView
+from runner.protocol.checkpoints import (
+    BadManifestError,
+    CheckpointBlobs,
+    CheckpointManifest,
+    parse_checkpoint,
+)
+from runner.protocol.encoding import parse_json
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import AttemptEnd, AttemptStart, RunRecord
+
+
+def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[CheckpointManifest, ...]:
+    """The complete ones, the one to go on from first. Hashes are compared where it is restored."""
+    return _sorted_out(container, run_id)[0]
+
+
+def checkpoint_problem(container: BlobContainer, run_id: str, attempt: int) -> str | None:
+    """What keeps an attempt that runs from saving, by its last word about checkpoints."""
+    name = RunPaths(run_id).attempt_events(attempt)
+    content = container.read(name) if attempt else None
+    for line in reversed((content or b"").splitlines()):
+        event = _event(line)
+        if event.get("stage") != "checkpoint":
+            continue
+        if event.get("state") == "failed":
+            return str(event.get("message") or "")
+        if "checkpoint" in event:  # one that was committed, not one on its way
+            return str(event["problem"]) if event.get("problem") else None
+    return None
+
+
+def _event(line: bytes) -> dict[str, Any]:
+    try:
+        event: Any = parse_json(line)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", event) if isinstance(event, dict) else {}
+
+
+def incomplete_checkpoints(container: BlobContainer, run_id: str) -> tuple[str, ...]:
+    """Those that nothing can go on from, each with the reason."""
+    return _sorted_out(container, run_id)[1]
+
+
+def _sorted_out(
+    container: BlobContainer, run_id: str
+) -> tuple[tuple[CheckpointManifest, ...], tuple[str, ...]]:
+    blobs = CheckpointBlobs(run_id)
+    sizes = {blob.name: blob.size_bytes for blob in container.list(blobs.root)}
+    manifests = {name: k for name in sizes if (k := blobs.number_of(name)) is not None}
+    contents = in_parallel(container.read, manifests)
+    whole: list[CheckpointManifest] = []
+    problems: list[str] = []
+    for content, number in zip(contents, manifests.values(), strict=True):
+        try:
+            whole.append(_complete(content, blobs, number, sizes))
+        except BadManifestError as err:
+            problems.append(f"checkpoint {number}: {err}")
+    whole.sort(key=lambda checkpoint: checkpoint.order, reverse=True)
+    return tuple(whole), tuple(problems)
+
+
+def find_checkpoint(
+    container: BlobContainer, record: RunRecord, wanted: int | None = None
+) -> tuple[str, CheckpointManifest] | None:
+    """What a run would go on from, and whose it is: its own newest, else what it began from.
+
+    With `wanted` only its own of that number.
+    """
+    own = list_checkpoints(container, record.run_id)
+    chosen = next((each for each in own if wanted in (None, each.number)), None)
+    if chosen is not None:
+        return record.run_id, chosen
+    before = record.raw.get("resume_from")
+    if not before or wanted is not None:
+        return None
+    run_id, number = str(before["run_id"]), before.get("checkpoint")
+    there = list_checkpoints(container, run_id)
+    found = next((each for each in there if number in (None, each.number)), None)
+    return (run_id, found) if found else None
+
+
+def _complete(
+    manifest: bytes | None, blobs: CheckpointBlobs, number: int, sizes: dict[str, int]
+) -> CheckpointManifest:
+    """A checkpoint with all files it names. Raises BadManifestError."""
+    checkpoint = parse_checkpoint(manifest or b"", blobs, number)
+    for file in checkpoint.files:
+        if sizes.get(file.blob) != file.size_bytes:
+            raise BadManifestError(f"{file.path} is not whole")
+    return checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed:
+    """A checkpoint that an attempt went on from; `run_id` may be another run's."""
+
+    run_id: str
+    checkpoint: int
+    attempt: int
+    step: int | None
+
+    def text(self, run_id: str) -> str:
+        """For the table of attempts of run `run_id`."""
+        step = f", step {self.step}" if self.step is not None else ""
+        of = f"attempt {self.attempt}" if self.run_id == run_id else self.run_id
+        return f"checkpoint {self.checkpoint} of {of}{step}"
+
+
+def load_resumes(container: BlobContainer, run_id: str) -> dict[int, Resumed]:
+    """By attempt; those that began anew are missing."""
+    prefix = RunPaths(run_id).attempts
+    names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/resume.json")]
+    found: dict[int, Resumed] = {}
+    for name, content in zip(names, in_parallel(container.read, names), strict=True):
+        number = name.removeprefix(prefix).partition("/")[0]
+        resumed = parse_resumed(content or b"")
+        if resumed is not None and number.isdecimal():
+            found[int(number)] = resumed
+    return found
+
+
+def parse_resumed(content: bytes) -> Resumed | None:
+    """Read `attempts/<n>/resume.json`; None where it is no such document."""
+    try:
+        raw: dict[str, Any] = parse_json(content)
+        step = raw.get("step")
+        return Resumed(
+            str(raw["run_id"]),
+            int(raw["checkpoint"]),
+            int(raw["attempt"]),
+            None if step is None else int(step),
+        )
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError):
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptRow:
+    """One attempt. `why` is succeeded, failed, terminated, lost, cancelled or running.
+
+    `others` are the nodes of rank 1 and up, of a run over several; None where one has not begun.
+    `message` says which of them was lost, where that ended the attempt.
+    """
+
+    attempt: int
+    node: str
+    spot: bool | None
+    started: str
+    ended: str | None
+    why: str
+    exit_code: int | None
+    step: str | None
+    took_s: float | None
+    resumed: Resumed | None = None
+    others: tuple[str | None, ...] = ()
+    message: str | None = None
+
+
+def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ...]:
+    """All attempts that began, in order."""
+    if not view.attempts:
+        return ()
+    found = load_attempt_ends(runs_container(connection), view.record.run_id)
+    ends = {end.attempt: end for end in found}
+    resumes = load_resumes(runs_container(connection), view.record.run_id)
+    last = view.attempts[-1].attempt
+    rows = (_row(view, start, ends.get(start.attempt), last) for start in view.attempts)
+    others = _others(connection, view.record)
+    return tuple(
+        replace(row, resumed=resumes.get(row.attempt), others=others(row.attempt)) for row in rows
+    )
+
+
+def _others(connection: Connection, record: RunRecord) -> Callable[[int], tuple[str | None, ...]]:
+    container, ranks = runs_container(connection), range(1, record.nodes)
+    found = in_parallel(lambda rank: load_attempts(container, record.run_id, rank), ranks)
+    by_rank = [{start.attempt: start.node for start in starts} for starts in found]
+    if not by_rank:
+        return lambda _: ()
+    return lambda attempt: tuple(nodes.get(attempt) for nodes in by_rank)
+
+
+def _row(view: RunView, start: AttemptStart, end: AttemptEnd | None, last: int) -> AttemptRow:
+    ended = end.ended if end else None
+    if end is None and view.result and view.result.attempt == start.attempt and view.result.ended:
+        ended = view.result.ended.isoformat()
+    return AttemptRow(
+        attempt=start.attempt,
+        node=start.node,
+        spot=None if start.dedicated is None else not start.dedicated,
+        started=start.started,
+        ended=ended,
+        why=end.why if end else _why_without_end(view, start.attempt, last),
+        exit_code=end.exit_code if end else None,
+        step=end.step if end else None,
+        took_s=_took_s(start.started, ended),
+        message=end.message if end else None,
+    )
+
+
+def _why_without_end(view: RunView, attempt: int, last: int) -> str:
+    """An agent that could not say why it ended: its node went away, or it is still there."""
+    if view.result is not None and view.result.attempt == attempt:
+        return view.result.status
+    if attempt < last or view.status.state.final or view.status.state.value == "queued":
+        return "lost"
+    return "running"
+
+
+def _took_s(started: str, ended: str | None) -> float | None:
+    try:
+        took = datetime.fromisoformat(ended or "") - datetime.fromisoformat(started)
+    except (ValueError, OverflowError, TypeError):
+        return None
+    return round(took.total_seconds(), 3)

@@ -1,0 +1,82 @@
+"""Cancel a run: commit the outcome first, then end the task."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import get_task, terminate_task
+from runner.core.states import RunState, TaskView, count_evicted, decide_status
+from runner.flows.runs.documents import (
+    index_run,
+    load_attempt_ends,
+    load_attempts,
+    load_result,
+    runs_container,
+)
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import FORMAT, AttemptStart, RunRecord, RunResult
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """`state` is the run's final state; `changed` is False where it had ended before."""
+
+    state: RunState
+    changed: bool
+
+
+def cancel_run(connection: Connection, record: RunRecord) -> Cancelled:
+    """End a run. The first to create `result.json` decides: a run that ended stays as it ended.
+
+    Repeating it is safe, and ends a task that a broken connection left running.
+    """
+    container = runs_container(connection)
+    task = get_task(connection, record.job_id, record.task_id)
+    ended = _ended_before(task, load_result(container, record.run_id))
+    if ended is not None:
+        return Cancelled(ended, changed=False)
+    attempts = load_attempts(container, record.run_id)
+    began = attempts[-1].attempt if attempts else 0
+    ends = load_attempt_ends(container, record.run_id) if began else ()
+    waiting = task is not None and task.phase == "active"
+    document = _document(record, attempts, count_evicted(began, ends, waiting=waiting))
+    committed = container.create(RunPaths(record.run_id).result, document)
+    if committed:
+        index_run(container, record.raw, document)
+    result = load_result(container, record.run_id)
+    if result is None or result.status == "cancelled":
+        terminate_task(connection, record.job_id, record.task_id)
+    state = RunState(result.status) if result else RunState.CANCELLED
+    return Cancelled(state, changed=committed)
+
+
+def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState | None:
+    status = decide_status(result, task, 0, None)
+    task_goes_on = task is not None and task.phase != "completed"
+    if status.state is RunState.CANCELLED and task_goes_on:
+        return None
+    return status.state if status.state.final else None
+
+
+def _document(
+    record: RunRecord, attempts: tuple[AttemptStart, ...], evicted: int
+) -> dict[str, Any]:
+    return {
+        "format": FORMAT,
+        "run_id": record.run_id,
+        "status": "cancelled",
+        "attempt": attempts[-1].attempt if attempts else 0,
+        "evicted": evicted,
+        "exit_code": None,
+        "step": None,
+        "code": "Cancelled",
+        "message": "cancelled with runner cancel",
+        "started": (attempts[0].started or None) if attempts else None,
+        "ended": datetime.now(UTC).isoformat(),
+        "stages_s": {},
+        "metrics": {},
+        "outputs": [],
+    }

@@ -1,0 +1,221 @@
+"""Runs in blob: find one by reference, read its documents, and the index of all runs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.protocol.errors import RunnerError
+from runner.protocol.events import SIDE_STAGES, parse_event_line
+from runner.protocol.groups import GROUPS_FOLDER as GROUPS
+from runner.protocol.index import INDEX_FOLDER, index_blob, index_metadata
+from runner.protocol.metrics import MetricPoint, MetricSummary, parse_metric_line, summarize_metrics
+from runner.protocol.paths import (
+    RunPaths,
+    check_reference,
+    is_run_id,
+    near_run,
+    newest_first,
+    submission_time,
+)
+from runner.protocol.results import (
+    AttemptEnd,
+    AttemptStart,
+    RunRecord,
+    RunResult,
+    parse_attempt_end,
+    parse_attempt_start,
+    parse_result,
+    parse_run,
+)
+
+_ONE_SECOND = 64  # made in it; of more any may be called the last
+
+
+def runs_container(connection: Connection) -> BlobContainer:
+    """Where runs lie."""
+    return BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+
+
+def find_run(connection: Connection, reference: str) -> RunRecord:
+    """The run of an id, a unique prefix, or `@last`. Raises RunnerError for none or several."""
+    text = check_reference(reference)
+    container = runs_container(connection)
+    if is_run_id(text):
+        content = container.read(RunPaths(text).run)
+        if content is not None:
+            return parse_run(content, text)
+    run_id = _resolve(container, text)
+    content = container.read(RunPaths(run_id).run)
+    if content is None:
+        raise _not_found(container, reference)
+    return parse_run(content, run_id)
+
+
+def list_run_ids(container: BlobContainer, prefix: str = "") -> list[str]:
+    """Ids of all runs that begin with a prefix, newest first."""
+    return newest_first([name for name in container.folders(prefix) if is_run_id(name)])
+
+
+def _resolve(container: BlobContainer, text: str) -> str:
+    if text == "@last":
+        ids = list_run_ids(container)
+        if not ids:
+            raise RunnerError("R-RUN-NONE", "there are no runs yet", fix="runner train mnist")
+        blobs = {run_id: RunPaths(run_id).run for run_id in ids}
+        return newest(container, blobs, lambda content, each: parse_run(content, each).created)
+    ids = list_run_ids(container, text)
+    if len(ids) == 1:
+        return ids[0]
+    if not ids:
+        raise _not_found(container, text)
+    shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
+    raise RunnerError(
+        "R-RUN-AMBIGUOUS",
+        f"{text!r} begins {len(ids)} run ids",
+        why=shown,
+        fix=f"type more of it, for example {ids[0]}",
+    )
+
+
+def newest(
+    container: BlobContainer, blobs: Mapping[str, str], created: Callable[[bytes, str], datetime]
+) -> str:
+    """The last made of some ids; within a second their documents, in `blobs`, tell by `created`."""
+    ids = newest_first(list(blobs))
+    latest = [each for each in ids if submission_time(each) == submission_time(ids[0])][
+        :_ONE_SECOND
+    ]
+    if len(latest) == 1:
+        return latest[0]
+    times: dict[str, datetime] = {}
+    contents = in_parallel(container.read, [blobs[each] for each in latest])
+    for each, content in zip(latest, contents, strict=True):
+        if content is not None:
+            with suppress(RunnerError):  # told where that one itself is asked for
+                times[each] = created(content, each)
+    return max(times, key=times.__getitem__, default=latest[0])
+
+
+def _not_found(container: BlobContainer, text: str) -> RunnerError:
+    if (group := next(iter(container.list(f"{GROUPS}{text}")), None)) is not None:
+        named = "is" if is_run_id(text) else "begins"
+        group_id = group.name.removeprefix(GROUPS).removesuffix(".json")
+        return RunnerError(
+            "R-RUN-UNKNOWN",
+            f"{text!r} {named} a group of runs, and no run",
+            why="this is done to one run at a time",
+            fix=f"runner ps --group {group_id} lists its runs",
+        )
+    near = near_run(text, list_run_ids(container))
+    return RunnerError(
+        "R-RUN-UNKNOWN",
+        f"there is no run {text!r}",
+        why="no run id begins with it",
+        fix=f"did you mean {near}?" if near else "runner ps -a",
+    )
+
+
+def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
+    """The committed outcome, or None while there is none."""
+    content = container.read(RunPaths(run_id).result)
+    return None if content is None else parse_result(content, run_id)
+
+
+def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple[AttemptStart, ...]:
+    """All attempts that started, in order; those of another `node` than the primary have it too."""
+    prefix = RunPaths(run_id).attempts_on(node)
+    names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/start.json")]
+    contents = in_parallel(container.read, names)
+    starts = [parse_attempt_start(content) for content in contents if content is not None]
+    return tuple(sorted((s for s in starts if s is not None), key=lambda s: s.attempt))
+
+
+def count_attempts(container: BlobContainer, run_id: str) -> int:
+    """How many attempts began."""
+    names = (blob.name for blob in container.list(RunPaths(run_id).attempts))
+    return sum(1 for name in names if name.endswith("/start.json"))
+
+
+def load_attempt_ends(container: BlobContainer, run_id: str) -> tuple[AttemptEnd, ...]:
+    """How attempts ended, in order; those that were lost are missing."""
+    prefix = RunPaths(run_id).attempts
+    names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/end.json")]
+    contents = in_parallel(container.read, names)
+    ends = [parse_attempt_end(content) for content in contents if content is not None]
+    return tuple(sorted((e for e in ends if e is not None), key=lambda e: e.attempt))
+
+
+def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | None:
+    """The stage an attempt is in, or None before its first."""
+    if attempt == 0:
+        return None
+    content = container.read(RunPaths(run_id).attempt_events(attempt)) or b""
+    lines = content.decode("utf-8", "replace").splitlines()
+    events = [event for line in lines if (event := parse_event_line(line, attempt))]
+    stages = [event.stage for event in events if event.stage not in SIDE_STAGES]
+    return stages[-1] if stages else None
+
+
+def load_points(connection: Connection, record: RunRecord) -> list[MetricPoint]:
+    """Every value of every metric of a run, as they were written."""
+    content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
+    lines = content.decode("utf-8", "replace").splitlines()
+    return [point for line in lines if (point := parse_metric_line(line))]
+
+
+def load_metrics(connection: Connection, record: RunRecord) -> list[MetricSummary]:
+    """Last and best of every metric of a run."""
+    points = load_points(connection, record)
+    return summarize_metrics(
+        points, {record.primary_metric: record.goal} if record.primary_metric else {}
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry:
+    """What the index knows of a run; `raw` of both holds that much and no more."""
+
+    record: RunRecord
+    result: RunResult | None
+
+
+def index_run(
+    container: BlobContainer, run: Mapping[str, Any], result: Mapping[str, Any] | None = None
+) -> None:
+    """Enter a run, or its outcome. An entry is a copy: that it cannot be written is no failure.
+
+    Without a result an entry that is there stays: the run may be over already.
+    """
+    metadata = index_metadata(run, result)
+    with suppress(RunnerError):
+        container.put_metadata(index_blob(run["run_id"]), metadata, overwrite=result is not None)
+
+
+def load_index(container: BlobContainer) -> dict[str, IndexEntry]:
+    """All entries that can be read, by run id."""
+    entries: dict[str, IndexEntry] = {}
+    for name, metadata in container.list_metadata(INDEX_FOLDER):
+        run_id = name.removeprefix(INDEX_FOLDER)
+        entry = _entry(run_id, metadata)
+        if entry is not None:
+            entries[run_id] = entry
+    return entries
+
+
+def _entry(run_id: str, metadata: Mapping[str, str]) -> IndexEntry | None:
+    """None for what this runner cannot read: then the run's documents say what is wrong."""
+    if "run" not in metadata:
+        return None
+    try:
+        record = parse_run(metadata["run"].encode(), run_id)
+        result = metadata.get("result")
+        outcome = None if result is None else parse_result(result.encode(), run_id)
+    except RunnerError:
+        return None
+    return IndexEntry(record, outcome) if record.run_id == run_id else None

@@ -1,0 +1,164 @@
+"""Submitted groups of runs: find one by reference, show it, follow it and cancel it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import close_when_done
+from runner.azure.faults import SERVICES_DOWN
+from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.progress import OnProgress, Progress, ignore_progress
+from runner.flows.runs.cancel import Cancelled, cancel_run
+from runner.flows.runs.documents import newest, runs_container
+from runner.flows.runs.history import RunRow, list_runs
+from runner.flows.runs.watch import CONTACT_TIMEOUT_S
+from runner.protocol.errors import RunnerError
+from runner.protocol.groups import (
+    GROUPS_FOLDER,
+    SUBMITTING_FOLDER,
+    RunGroup,
+    group_blob,
+    levels,
+    parse_group,
+)
+from runner.protocol.paths import RunPaths, check_reference, is_run_id, near_run, newest_first
+from runner.protocol.results import parse_run
+
+_NOT_A_RUN = frozenset({"R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupView:
+    """A group and its runs as they are now, by task; one that was deleted is missing."""
+
+    group: RunGroup
+    rows: Mapping[str, RunRow]
+
+
+def find_group(connection: Connection, reference: str) -> RunGroup:
+    """The group of an id, or of a unique prefix of one. Raises R-GROUP-UNKNOWN."""
+    text = check_reference(reference)
+    container = runs_container(connection)
+    content = container.read(group_blob(text)) if is_run_id(text) else None
+    if content is not None:
+        return parse_group(content, text)
+    names = [
+        blob.name for blob in container.list(f"{GROUPS_FOLDER}{'' if text == '@last' else text}")
+    ]
+    if text == "@last" and names:
+        blobs = {_group_id(name): name for name in names}
+        last = newest(container, blobs, lambda content, each: parse_group(content, each).created)
+        names = [blobs[last]]
+    if len(names) == 1 and (content := container.read(names[0])) is not None:
+        return parse_group(content, names[0])
+    raise _several(text, names) if names else _no_group(container, text)
+
+
+def _several(text: str, names: Sequence[str]) -> RunnerError:
+    shown = ", ".join(_group_id(name) for name in names[:5]) + (", ..." if len(names) > 5 else "")
+    fix = f"type more of it, for example {_group_id(names[-1])}"
+    return RunnerError("R-GROUP-AMBIGUOUS", f"{text!r} begins {len(names)} groups", why=shown,
+                       fix=fix)  # fmt: skip
+
+
+def _no_group(container: BlobContainer, text: str) -> RunnerError:
+    if begun := [note.name for note in container.list(f"{SUBMITTING_FOLDER}{text}")]:
+        group_id = begun[0].removeprefix(SUBMITTING_FOLDER).removesuffix(".json")
+        return RunnerError(
+            "R-GROUP-SUBMITTING",
+            f"the submission of {group_id} has not come to its tasks",
+            why="it is going on at this moment, or it was killed: then nothing of it runs",
+            fix="look again in a moment; if it was killed, runner submit FILE again",
+        )
+    near = near_run(
+        text, newest_first([_group_id(blob.name) for blob in container.list(GROUPS_FOLDER)])
+    )
+    fix = f"did you mean {near}?" if near else "runner submit FILE makes one"
+    return RunnerError("R-GROUP-UNKNOWN", f"there is no group {text!r}", fix=fix)
+
+
+def _group_id(blob: str) -> str:
+    return blob.removeprefix(GROUPS_FOLDER).removesuffix(".json")
+
+
+def list_group_ids(connection: Connection, prefix: str = "") -> list[str]:
+    """Ids of all groups that begin with a prefix, newest first."""
+    blobs = runs_container(connection).list(f"{GROUPS_FOLDER}{prefix}")
+    return newest_first([_group_id(blob.name) for blob in blobs])
+
+
+def group_instead(connection: Connection, reference: str, err: RunnerError) -> RunGroup:
+    """The group that a reference means which is no run.
+
+    Raises what says most: `err` itself, or why it is no group either.
+    """
+    if err.code not in _NOT_A_RUN:
+        raise err
+    try:
+        return find_group(connection, reference)
+    except RunnerError as other:
+        no_group = other.code in ("R-GROUP-UNKNOWN", "R-GROUP-AMBIGUOUS")
+        if no_group and err.code == "R-RUN-AMBIGUOUS":
+            raise err from None
+        if other.code == "R-GROUP-UNKNOWN" and "did you mean" not in other.fix:
+            raise err from None
+        raise
+
+
+def load_group_view(connection: Connection, home: Path, group: RunGroup) -> GroupView:
+    """The runs of a group as they are now."""
+    ids = {run_id: name for name, run_id in group.runs.items()}
+    history = list_runs(connection, home, limit=None, ids=list(ids))
+    return GroupView(group, {ids[row.run_id]: row for row in history.rows})
+
+
+def cancel_group(
+    connection: Connection, group: RunGroup, on_progress: OnProgress = ignore_progress
+) -> dict[str, Cancelled]:
+    """End every run of a group that has not ended; the last first, so that none starts meanwhile.
+
+    Its job closes, since all its tasks are complete then: also one that a `runner submit` which was
+    killed left open.
+    """
+    container = runs_container(connection)
+    done: dict[str, Cancelled] = {}
+    on_progress(Progress("cancel", "start"))
+
+    def cancel(name: str) -> None:
+        run_id = group.runs[name]
+        content = container.read(RunPaths(run_id).run)
+        if content is not None:
+            done[name] = cancel_run(connection, parse_run(content, run_id))
+        on_progress(Progress("cancel", "progress", "", len(done), len(group.runs), "tasks"))
+
+    for level in reversed(levels(group.after)):
+        in_parallel(cancel, level)
+    close_when_done(connection, group.job_id)
+    on_progress(Progress("cancel", "end", "", len(done), len(group.runs), "tasks"))
+    return {name: done[name] for name in group.runs if name in done}
+
+
+_POLL_S = 1.0
+
+
+def group_views(connection: Connection, home: Path, group: RunGroup) -> Iterator[GroupView | None]:
+    """A view each second until all runs have ended; None while contact is lost.
+
+    Raises RunnerError (R-SERVICES-DOWN) when that lasts.
+    """
+    contact = time.monotonic()
+    while True:
+        try:
+            view, contact = load_group_view(connection, home, group), time.monotonic()
+        except RunnerError as err:
+            if err.code != SERVICES_DOWN or time.monotonic() - contact > CONTACT_TIMEOUT_S:
+                raise
+            view = None
+        yield view
+        if view and all(row.status is None or row.status.state.final for row in view.rows.values()):
+            return
+        time.sleep(_POLL_S)

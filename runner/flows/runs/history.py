@@ -1,0 +1,190 @@
+"""All runs, newest first.
+
+Where a finished run comes from, cheapest first: what this machine kept of it, the index (one
+listing for all runs), its own documents. What goes on is asked of Batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import in_parallel
+from runner.core.states import RunState, RunStatus
+from runner.flows.runs.documents import (
+    IndexEntry,
+    list_run_ids,
+    load_index,
+    load_result,
+    runs_container,
+)
+from runner.flows.runs.run_cache import RunCache
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import RunPaths, newest_first, slug, submission_time
+from runner.protocol.results import RunRecord, RunResult, parse_run
+
+_INDEX_FROM = 40  # runs not kept here: below it reading their documents is quicker than the index
+_PAGE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One run of the list; `problem` where its documents cannot be read.
+
+    `record.raw` and `result.raw` may be the few fields of the index: `find_run` reads all.
+    `attempts` is how many began; `evicted` how many of those that are over were lost or terminated,
+    None where that was not recorded.
+    """
+
+    run_id: str
+    record: RunRecord | None
+    status: RunStatus | None
+    result: RunResult | None
+    problem: str = ""
+    attempts: int = 0
+    evicted: int | None = None
+
+    @property
+    def ended(self) -> datetime | None:
+        """When the outcome was committed."""
+        return self.result.ended if self.result else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistory:
+    """Rows, and how many older runs were left out."""
+
+    rows: tuple[RunRow, ...]
+    older: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunFilter:
+    """Which runs are meant; the defaults mean all of them."""
+
+    experiment: str | None = None
+    states: frozenset[RunState] = frozenset()
+    since: datetime | None = None
+
+    def accepts(self, row: RunRow) -> bool:
+        """Whether the run is meant; one that cannot be read is, unless more is asked of it."""
+        if self.experiment:  # as typed, or as `train -e` writes what was typed
+            names = (self.experiment, slug(self.experiment))
+            if row.record is None or row.record.experiment not in names:
+                return False
+        return not self.states or (row.status is not None and row.status.state in self.states)
+
+
+EVERY_RUN = RunFilter()
+
+
+def list_runs(
+    connection: Connection,
+    home: Path,
+    *,
+    limit: int | None,
+    experiment: str | None = None,
+    only: RunFilter = EVERY_RUN,
+    ids: Sequence[str] | None = None,
+) -> RunHistory:
+    """The newest runs that are meant; `limit` None means all. `home` keeps finished ones.
+
+    `ids` are the runs to choose among, every run if None.
+    """
+    only = RunFilter(experiment or only.experiment, only.states, only.since)
+    among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
+    listing = _Listing(connection, home, among, prune=ids is None)
+    ids = among
+    if only.since is not None:
+        ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
+    rows: list[RunRow] = []
+    position, page = 0, limit or len(ids) or 1
+    while position < len(ids) and (limit is None or len(rows) < limit):
+        for row in listing.rows(ids[position : position + page]):
+            position += 1
+            if row is not None and only.accepts(row):
+                rows.append(row)
+            if len(rows) == limit:
+                break
+        page = max(2 * page, _PAGE)  # few of many are meant: fewer, larger steps
+    return RunHistory(tuple(rows), len(ids) - position)
+
+
+def _not_before(run_id: str, since: datetime) -> bool:
+    moment = submission_time(run_id)
+    return moment is None or moment >= since
+
+
+class _Listing:
+    """Rows of run ids, with what is kept on this machine and the index behind them."""
+
+    def __init__(
+        self, connection: Connection, home: Path, ids: Sequence[str], *, prune: bool
+    ) -> None:
+        self._connection = connection
+        self._cache = RunCache(home, connection)
+        if prune:
+            self._cache.prune(ids)
+        self._index: dict[str, IndexEntry] | None = None
+
+    def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
+        """One row an id, in order; only what is not known is asked for."""
+        found: dict[str, RunRow | None] = {
+            run_id: _finished(*kept) for run_id in ids if (kept := self._cache.get(run_id))
+        }
+        if len(ids) - len(found) >= _INDEX_FROM:
+            found |= self._indexed([run_id for run_id in ids if run_id not in found])
+        asked = [run_id for run_id in ids if run_id not in found]
+        rows = in_parallel(lambda run_id: _row(self._connection, run_id), asked)
+        self._cache.add(
+            (row.record, row.result) for row in rows if row and row.record and row.result
+        )
+        found |= dict(zip(asked, rows, strict=True))
+        return [found[run_id] for run_id in ids]
+
+    def _indexed(self, ids: Iterable[str]) -> dict[str, RunRow | None]:
+        if self._index is None:
+            self._index = load_index(runs_container(self._connection))
+        entries = [self._index[run_id] for run_id in ids if run_id in self._index]
+        rows: dict[str, RunRow | None] = {
+            e.record.run_id: _finished(e.record, e.result) for e in entries if e.result
+        }
+        self._cache.add((e.record, e.result) for e in entries if e.result)
+        going_on = [entry.record for entry in entries if entry.result is None]
+        if not going_on:
+            return rows
+        from runner.flows.runs.view import live_rows  # noqa: PLC0415  the Batch SDK, if need be
+
+        return rows | live_rows(self._connection, going_on)
+
+
+def _finished(record: RunRecord, result: RunResult) -> RunRow:
+    status = RunStatus(RunState(result.status), result.message or "")
+    return RunRow(
+        record.run_id, record, status, result, attempts=result.attempt, evicted=result.evicted
+    )
+
+
+def _row(connection: Connection, run_id: str) -> RunRow | None:
+    """One run, or None where it was deleted, or never came into being."""
+    container = runs_container(connection)
+    content = container.read(RunPaths(run_id).run)
+    if content is None:
+        lost = container.size(RunPaths(run_id).result) is not None
+        problem = "run.json is gone: storage lost it, the outputs are there"
+        return RunRow(run_id, None, None, None, problem=problem) if lost else None
+    try:
+        record = parse_run(content, run_id)
+        result = load_result(container, run_id)
+        if result is not None:
+            return _finished(record, result)
+    except RunnerError as err:
+        if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
+            raise
+        return RunRow(run_id, None, None, None, problem=f"{err.what}: {err.why}")
+    from runner.flows.runs.view import live_row  # noqa: PLC0415  the Batch SDK, if a run goes on
+
+    return live_row(connection, record)

@@ -1,0 +1,169 @@
+"""Logs of a run: read blobs that grow by byte offset, and the log whole or its tail."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import read_task_file
+from runner.azure.storage.blobs import BlobContainer
+from runner.flows.runs.documents import load_attempts, runs_container
+from runner.flows.runs.events import LogStream
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import AttemptStart, RunRecord
+
+_READ_BYTES = 4 * 1024**2  # of one request: a long log arrives in pieces
+_TAIL_BYTES = 64 * 1024
+
+
+class TextCursor:
+    """New text of an append blob since the last call, up to the byte `end` if there is one."""
+
+    def __init__(
+        self, container: BlobContainer, blob: str, offset: int = 0, end: int | None = None
+    ) -> None:
+        self._container = container
+        self._blob = blob
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._end = end
+        self.offset = offset
+
+    def read(self) -> str:
+        """At most 4 MiB of new text; empty when there is none, or no blob yet."""
+        length = _READ_BYTES if self._end is None else min(_READ_BYTES, self._end - self.offset)
+        if length <= 0:
+            return ""
+        data = self._container.read_range(self._blob, self.offset, length)
+        if not data:
+            return ""
+        self.offset += len(data)
+        return self._decoder.decode(data)
+
+    def lost_from(self) -> int | None:
+        """Where the blob ends now, if its service lost bytes that were read here before."""
+        size = self._container.size(self._blob) or 0
+        return size if size < self.offset else None
+
+    def go_back(self, offset: int) -> None:
+        """Read again from `offset`."""
+        self.offset = offset
+        self._decoder.reset()
+
+
+class LineCursor:
+    """New complete lines of an append blob since the last call."""
+
+    def __init__(self, container: BlobContainer, blob: str) -> None:
+        self._text = TextCursor(container, blob)
+        self._rest = ""
+
+    def read(self) -> list[str]:
+        """Lines without their ends; a line still being written is kept for the next call."""
+        *lines, self._rest = (self._rest + self._text.read()).split("\n")
+        return [line for line in lines if line.strip()]
+
+
+def tail_offset(
+    container: BlobContainer, blob: str, lines: int, start: int = 0, end: int | None = None
+) -> int:
+    """Where the last `lines` lines of the bytes from `start` to `end` begin."""
+    end = position = (container.size(blob) or 0) if end is None else end
+    if lines <= 0:
+        return end
+    while position > start:
+        begin = max(start, position - _TAIL_BYTES)
+        block = container.read_range(blob, begin, position - begin) or b""
+        search_end = len(block)
+        if position == end and block.endswith(b"\n"):
+            search_end -= 1  # it ends the last line and begins no other
+        while (newline := block.rfind(b"\n", 0, search_end)) >= 0:
+            lines -= 1
+            if lines == 0:
+                return begin + newline + 1
+            search_end = newline
+        position = begin
+    return start
+
+
+def read_log(
+    connection: Connection,
+    record: RunRecord,
+    stream: LogStream,
+    *,
+    tail: int | None = None,
+    attempt: int | None = None,
+    node: int = 0,
+) -> Iterator[str]:
+    """The log so far, in pieces. Where the agent wrote none, what Batch kept of the task.
+
+    `node` counts from 0. Raises RunnerError for one that the run does not have.
+    """
+    check_node(record, node)
+    container = runs_container(connection)
+    blob = RunPaths(record.run_id).log(stream, node)
+    size = container.size(blob)
+    if size is None:
+        yield "" if node else _task_log(connection, record, stream)
+        return
+    start, end = 0, size
+    if attempt is not None:
+        attempts = load_attempts(container, record.run_id, node)
+        start, end = _attempt_range(attempts, attempt, stream, size)
+    yield from _pieces(container, blob, start, end, tail)
+
+
+def last_lines(
+    connection: Connection, run_id: str, stream: LogStream, lines: int, node: int = 0
+) -> list[str]:
+    """The last lines of a log stream, at most."""
+    container = runs_container(connection)
+    blob = RunPaths(run_id).log(stream, node)
+    text = TextCursor(container, blob, tail_offset(container, blob, lines)).read()
+    return text.splitlines()[-lines:]
+
+
+def check_node(record: RunRecord, node: int) -> None:
+    """Raise RunnerError for a node that the run does not have."""
+    if node < record.nodes:
+        return
+    has = f"0 to {record.nodes - 1}" if record.nodes > 1 else "0 only"
+    raise RunnerError(
+        "R-NODE-UNKNOWN",
+        f"{record.run_id} has no node {node}",
+        why=f"its nodes are numbered {has}",
+        fix=f"runner logs {record.run_id} --node {record.nodes - 1}",
+    )
+
+
+def _pieces(
+    container: BlobContainer, blob: str, start: int, end: int, tail: int | None
+) -> Iterator[str]:
+    if tail is not None:
+        start = tail_offset(container, blob, tail, start, end)
+    cursor = TextCursor(container, blob, start, end)
+    while text := cursor.read():
+        yield text
+
+
+def _attempt_range(
+    attempts: tuple[AttemptStart, ...], number: int, stream: LogStream, size: int
+) -> tuple[int, int]:
+    offsets = {
+        a.attempt: a.stdout_offset if stream == "stdout" else a.stderr_offset for a in attempts
+    }
+    if number not in offsets:
+        known = ", ".join(str(n) for n in offsets) or "none"
+        raise RunnerError(
+            "R-ATTEMPT-UNKNOWN",
+            f"there is no attempt {number}",
+            why=f"attempts so far: {known}",
+            fix="leave --attempt out to see all of them",
+        )
+    return offsets[number], offsets.get(number + 1, size)
+
+
+def _task_log(connection: Connection, record: RunRecord, stream: LogStream) -> str:
+    found = read_task_file(connection, record.job_id, record.task_id, f"{stream}.txt")
+    return (found or b"").decode("utf-8", "replace")

@@ -1,0 +1,112 @@
+"""Metrics of one run or of several side by side."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import in_parallel
+from runner.core.curves import Curve, differing, to_curves
+from runner.flows.runs.documents import runs_container
+from runner.protocol.errors import RunnerError
+from runner.protocol.metrics import MetricSummary, parse_metric_line, summarize_metrics
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class RunMetrics:
+    """All that a run measured: a summary and a curve for each metric."""
+
+    record: RunRecord
+    summaries: tuple[MetricSummary, ...]
+    curves: tuple[Curve, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class MetricComparison:
+    """Runs side by side; `params` are those that differ, a value for each run."""
+
+    runs: tuple[RunMetrics, ...]
+    params: Mapping[str, tuple[object, ...]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Metrics of any run, in order of first appearance."""
+        return tuple(dict.fromkeys(s.name for run in self.runs for s in run.summaries))
+
+    def curves(self, name: str) -> tuple[Curve, ...]:
+        """The curve of one metric in each run, empty where a run does not have it."""
+        return tuple(
+            next((c for c in run.curves if c.name == name), Curve(run.record.run_id, name, ()))
+            for run in self.runs
+        )
+
+    def __repr__(self) -> str:
+        ids = ", ".join(run.record.run_id for run in self.runs)
+        return f"<MetricComparison of {ids}: {', '.join(self.names)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the table and the picture of `runner metrics --compare`."""
+        from runner.core.curves import comparison_html  # noqa: PLC0415  only in notebooks
+
+        ids = [run.record.run_id for run in self.runs]
+        summaries = [run.summaries for run in self.runs]
+        panels = {name: self.curves(name) for name in self.names}
+        return comparison_html(ids, summaries, self.params, panels)
+
+
+def load_run_metrics(
+    connection: Connection, record: RunRecord, last: int | None = None
+) -> RunMetrics:
+    """Everything a run measured so far; `last` keeps so many steps of each curve."""
+    content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
+    lines = content.decode("utf-8", "replace").splitlines()
+    points = [point for line in lines if (point := parse_metric_line(line))]
+    summaries = summarize_metrics(
+        points, {record.primary_metric: record.goal} if record.primary_metric else {}
+    )
+    return RunMetrics(
+        record,
+        tuple(summaries),
+        tuple(to_curves(record.run_id, points, last)),
+    )
+
+
+def compare_metrics(
+    connection: Connection,
+    records: Sequence[RunRecord],
+    names: Iterable[str] = (),
+    last: int | None = None,
+) -> MetricComparison:
+    """Metrics of runs, of the given names only. Raises RunnerError for one that no run has."""
+    runs = in_parallel(lambda record: load_run_metrics(connection, record, last), records)
+    wanted = tuple(names)
+    known = tuple(dict.fromkeys(s.name for run in runs for s in run.summaries))
+    for name in wanted:
+        if name not in known:
+            raise _unknown(name, known, records)
+    if wanted:
+        runs = [_only(run, wanted) for run in runs]
+    return MetricComparison(tuple(runs), differing([record.params for record in records]))
+
+
+def _only(run: RunMetrics, wanted: tuple[str, ...]) -> RunMetrics:
+    return RunMetrics(
+        run.record,
+        tuple(summary for summary in run.summaries if summary.name in wanted),
+        tuple(curve for curve in run.curves if curve.name in wanted),
+    )
+
+
+def _unknown(name: str, known: tuple[str, ...], records: Sequence[RunRecord]) -> RunnerError:
+    near = difflib.get_close_matches(name, known, n=1)
+    run_id = records[0].run_id
+    return RunnerError(
+        "R-METRIC-UNKNOWN",
+        f"no metric {name!r} was measured",
+        why=f"there are {', '.join(known)}" if known else "nothing was measured yet",
+        fix=f"runner metrics {run_id} {near[0]}" if near else f"runner metrics {run_id}",
+    )

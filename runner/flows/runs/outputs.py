@@ -1,0 +1,157 @@
+"""Bring the outputs of a run here: in parallel, checked, each file complete or absent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import partial
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.progress import OnProgress, Progress
+from runner.flows.runs.documents import load_attempts, load_result, runs_container
+from runner.flows.transfers import BytesMoved, count_text, has_content, sha256_of, target_within
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import OutputFile, RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """Where the outputs lie; `downloaded` counts files that were not there already."""
+
+    folder: Path
+    files: tuple[OutputFile, ...]
+    downloaded: int
+
+
+def list_outputs(connection: Connection, record: RunRecord) -> tuple[OutputFile, ...]:
+    """What a run exported; before its result, what has been uploaded so far (without hashes)."""
+    return find_outputs(connection, record)[1]
+
+
+def find_outputs(connection: Connection, record: RunRecord) -> tuple[str, tuple[OutputFile, ...]]:
+    """The prefix of a run's outputs, and what lies there."""
+    container = runs_container(connection)
+    paths = RunPaths(record.run_id)
+    result = load_result(container, record.run_id)
+    if result is not None:
+        return paths.root + result.output, result.outputs
+    attempts = load_attempts(container, record.run_id)
+    prefix = paths.output(attempts[-1].attempt if attempts else 1)
+    return prefix, tuple(
+        OutputFile(blob.name.removeprefix(prefix), blob.size_bytes, "")
+        for blob in container.list(prefix)
+    )
+
+
+def fetch_outputs(
+    connection: Connection,
+    record: RunRecord,
+    output_dir: Path,
+    on_progress: OnProgress,
+    patterns: Iterable[str] = (),
+) -> Fetched:
+    """Download to `output_dir/<run_id>/`; a file already there with the right hash is kept.
+
+    Raises RunnerError for a pattern that matches nothing, a wrong hash, or an unwritable folder.
+    """
+    prefix, found = find_outputs(connection, record)
+    files = _matching(found, tuple(patterns), record.run_id)
+    folder = output_dir / record.run_id
+    try:
+        wanted = [
+            f for f in files if not has_content(_target(folder, f.path), f.size_bytes, f.sha256)
+        ]
+        _download(runs_container(connection), prefix, folder, wanted, on_progress)
+    except OSError as err:
+        raise _unwritable(folder, err) from err
+    return Fetched(folder, files, len(wanted))
+
+
+def _download(
+    container: BlobContainer,
+    prefix: str,
+    folder: Path,
+    wanted: list[OutputFile],
+    on_progress: OnProgress,
+) -> None:
+    if not wanted:
+        return
+    total = sum(file.size_bytes for file in wanted)
+    on_progress(Progress("download", "start", "", 0, total, "bytes"))
+    on_bytes = BytesMoved("download", total, on_progress).add
+    in_parallel(partial(_fetch_one, container, prefix, folder, on_bytes), wanted)
+    on_progress(Progress("download", "end", count_text(len(wanted)), total, total, "bytes"))
+
+
+def _fetch_one(
+    container: BlobContainer,
+    prefix: str,
+    folder: Path,
+    on_bytes: Callable[[int], None],
+    file: OutputFile,
+) -> None:
+    target = _target(folder, file.path)
+    container.download(prefix + file.path, target, on_bytes, partial(_check, file))
+
+
+def _check(file: OutputFile, part: Path) -> None:
+    if file.sha256 and sha256_of(part) != file.sha256:
+        raise RunnerError(
+            "R-OUTPUT-HASH",
+            f"{file.path} does not have the hash that the run recorded",
+            why="it was changed in storage, or the transfer was damaged; nothing was written",
+            fix="try again; if it stays so, train again",
+            exit_code=ExitCode.RUN_FAILED,
+        )
+
+
+def _matching(
+    files: tuple[OutputFile, ...], patterns: tuple[str, ...], run_id: str
+) -> tuple[OutputFile, ...]:
+    if not patterns:
+        return files
+    for pattern in patterns:
+        if not any(_matches(file.path, pattern) for file in files):
+            raise RunnerError(
+                "R-FILE-UNKNOWN",
+                f"the run has no file {pattern!r}",
+                why=f"{len(files)} files were exported",
+                fix=f"runner files ls {run_id}",
+            )
+    return tuple(f for f in files if any(_matches(f.path, pattern) for pattern in patterns))
+
+
+def _matches(path: str, pattern: str) -> bool:
+    return (
+        path == pattern or fnmatchcase(path, pattern) or path.startswith(pattern.rstrip("/") + "/")
+    )
+
+
+def _target(folder: Path, path: str) -> Path:
+    try:
+        return target_within(folder, path)
+    except ValueError as err:
+        raise _leaves(path) from err
+
+
+def _leaves(path: str) -> RunnerError:
+    return RunnerError(
+        "R-OUTPUT-PATH",
+        f"{path!r} would be written outside of the output folder",
+        why="a file name of a run must not lead out of its folder",
+        fix="remove links from the output folder, or give another with --output-dir",
+    )
+
+
+def _unwritable(folder: Path, err: OSError) -> RunnerError:
+    return RunnerError(
+        "R-OUTPUT-FOLDER",
+        f"cannot write to {folder}",
+        why=err.strerror or str(err),
+        fix="give another folder with --output-dir; the outputs stay in blob",
+        exit_code=ExitCode.PREFLIGHT,
+    )

@@ -1,0 +1,462 @@
+"""A shell, or one command, on the node of a run, in its folder and with its environment.
+
+A user with a key of its own is made on the node and removed afterwards; if that fails, it
+expires. A node that listens on a loopback address is this machine, as the nodes of the
+emulator are: the same command text is then given to a shell here.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import secrets
+import shlex
+import shutil
+import signal
+import subprocess
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from runner.azure.batch.node_users import (
+    Address,
+    TaskPlace,
+    add_user,
+    delete_user,
+    find_address,
+    task_places,
+)
+from runner.core.home import HomePaths, not_writable
+from runner.core.states import RunState
+from runner.flows.runs.documents import load_attempts, runs_container
+from runner.flows.runs.view import RunView, load_view
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.results import AttemptStart, RunRecord
+from runner.protocol.task import SHELL_FILE
+
+if TYPE_CHECKING:
+    from runner.azure.auth.credentials import Connection
+
+
+# In the task's folder, as the task's own user: `$1` the folder, then the command, or none.
+_ENTER = "; ".join(
+    (
+        'cd "$1" || exit 69',
+        "shift",
+        f"if [ -r logs/{SHELL_FILE} ]",
+        f"then . ./logs/{SHELL_FILE}",
+        "cd code",
+        "fi",
+        'if [ $# -gt 0 ]; then exec "$@"',
+        "fi",
+        r"""PS1='[\u \W] \$ '""",
+        "export PS1",
+        "if [ -t 0 ] && command -v bash >/dev/null 2>&1; then exec bash --norc -i",
+        "fi",
+        "exec sh",
+    )
+)
+# `$1` what is run then, `$2` the folder. The folder belongs to the task's user, who may be another
+# than the one that signs in: an administrator becomes that user, so that what is written is its.
+_AS_OWNER = "; ".join(
+    (
+        "enter=$1",
+        "wd=$2",
+        "shift 2",
+        'if [ -w "$wd" ]; then exec sh -c "$enter" runner "$wd" "$@"',
+        "fi",
+        'owner=$(sudo -n stat -c %u "$wd") || exit 69',  # sudo, or stat, says why
+        'exec sudo -n -u "#$owner" sh -c "$enter" runner "$wd" "$@"',
+    )
+)
+# `$3` the container's id. Whoever may not talk to the engine tries as an administrator; the
+# emulator's engine may be podman.
+_IN_CONTAINER = "; ".join(
+    (
+        "enter=$1",
+        "wd=$2",
+        "id=$3",
+        "shift 3",
+        "tty=-i",
+        "if [ -t 0 ]; then tty=-it",
+        "fi",
+        'for engine in docker podman "sudo -n docker"',
+        'do if $engine inspect "$id" >/dev/null 2>&1',
+        'then exec $engine exec $tty "$id" sh -c "$enter" runner "$wd" "$@"',
+        "fi",
+        "done",
+        'echo "no container engine of this node shows container $id" >&2',
+        "exit 69",
+    )
+)
+
+
+def shell_command(work_dir: str, command: Sequence[str], container: str | None) -> list[str]:
+    """Arguments that run `command`, or a shell, in a task's folder with its environment."""
+    if container:
+        return ["sh", "-c", _IN_CONTAINER, "runner", _ENTER, work_dir, container, *command]
+    return ["sh", "-c", _AS_OWNER, "runner", _ENTER, work_dir, *command]
+
+
+def ssh_command(
+    *, user: str, host: str, port: int, key: str, known_hosts: str, terminal: bool
+) -> list[str]:
+    """The `ssh` that signs in; what is to be run there follows as one quoted argument."""
+    options = {
+        "IdentitiesOnly": "yes",
+        "BatchMode": "yes",
+        # A node is new and its key unknown; a second connection finds the first one's key.
+        "StrictHostKeyChecking": "accept-new",
+        "UserKnownHostsFile": known_hosts,
+        "ConnectTimeout": "20",
+        "ServerAliveInterval": "15",
+        "LogLevel": "ERROR",
+    }
+    words = ["ssh", "-i", key, "-p", str(port), "-tt" if terminal else "-T"]
+    for name, value in options.items():
+        words += ["-o", f"{name}={value}"]
+    return [*words, f"{user}@{host}", "--"]
+
+
+def quoted(command: Sequence[str]) -> str:
+    """A command as one argument for a shell, here or on a node."""
+    return shlex.join(command)
+
+
+_BITS = 3072  # RSA: what Azure has always taken for Linux machines, ed25519 it has not
+
+
+@dataclass(frozen=True, slots=True)
+class NodeKey:
+    """A private key in a folder of its own; the folder's name is the user on the node."""
+
+    folder: Path
+    public: str
+
+    @property
+    def user(self) -> str:
+        """The name that the key opens: different ones do not end each other."""
+        return self.folder.name
+
+    @property
+    def private(self) -> Path:
+        """For `ssh -i`."""
+        return self.folder / "id"
+
+    @property
+    def known_hosts(self) -> Path:
+        """The node's own key, once it was seen."""
+        return self.folder / "known_hosts"
+
+    def delete(self) -> None:
+        """Forget it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def make_key(home: Path, expires: datetime) -> NodeKey:
+    """A new key pair. Raises RunnerError where RUNNER_HOME cannot be written."""
+    keys = HomePaths(home).ssh
+    private, public = _pair()
+    folder = keys / f"runner-{secrets.token_hex(4)}"
+    try:
+        keys.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folder.mkdir(mode=0o700)
+        (folder / "expires").write_text(expires.isoformat(), encoding="utf-8")
+        descriptor = os.open(folder / "id", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(private)
+    except OSError as err:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise not_writable(keys, err) from err
+    return NodeKey(folder, public)
+
+
+def prune_keys(home: Path, now: datetime) -> None:
+    """Delete keys whose users have expired."""
+    for folder in HomePaths(home).ssh.glob("runner-*"):
+        try:
+            expires = datetime.fromisoformat((folder / "expires").read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            # no date: somebody was killed while making it, or is making it now
+            expires = datetime.fromtimestamp(folder.stat().st_mtime + 3600, UTC)
+        if expires < now:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _pair() -> tuple[bytes, str]:
+    try:
+        from cryptography.hazmat.primitives import serialization  # noqa: PLC0415  0.1 s
+        from cryptography.hazmat.primitives.asymmetric import rsa  # noqa: PLC0415
+    except ImportError as err:
+        raise RunnerError(
+            "R-REACH-KEY",
+            "no SSH key can be made",
+            why=f"the package cryptography does not load: {err}",
+            fix="pip install --force-reinstall cryptography",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+    key = rsa.generate_private_key(public_exponent=65537, key_size=_BITS)
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.OpenSSH,
+        serialization.NoEncryption(),
+    )
+    public = key.public_key().public_bytes(
+        serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    )
+    return private, f"{public.decode()} runner"
+
+
+_LONGEST = timedelta(hours=24)
+# What ssh takes along too; everything else comes from the task.
+_SSH_ENVIRONMENT = ("TERM", "LANG", "LC_ALL", "LC_CTYPE", "PATH", "USER", "LOGNAME", "SHELL")
+_SSH_FAILED = 255
+
+
+@dataclass(frozen=True, slots=True)
+class RunLocation:
+    """Where one node of a run works; `work_dir` as that node names it."""
+
+    run_id: str
+    task: TaskPlace
+    work_dir: str
+    expires: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Login:
+    """A way in that is open: `argv` signs in and says what to run; `env` None inherits ours."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str] | None
+    over_ssh: bool
+
+
+def find_location(
+    connection: Connection, record: RunRecord, node: str | None = None
+) -> RunLocation:
+    """Where a run works now; `node` is a number from 0, or begins a node's id.
+
+    Raises RunnerError for a run that does not run, or whose node is not known.
+    """
+    view = load_view(connection, record)
+    if view.status.state.final or view.status.state is RunState.QUEUED:
+        raise _not_running(view)
+    places = task_places(connection, record.job_id, record.task_id)
+    if not places:
+        raise _not_running(view)
+    begun = [each for each in view.attempts if each.node == places[0].node]
+    if not begun:
+        raise _not_begun(record.run_id)
+    starts = {begun[-1].node: (0, begun[-1]), **_others(connection, record, begun[-1].attempt)}
+    places = sorted(places, key=lambda place: starts.get(place.node, (record.nodes, None))[0])
+    task = places[_choose(places, node, record.run_id)]
+    start = starts[task.node][1] if task.node in starts else None
+    if start is None:
+        raise _not_begun(record.run_id)
+    if not start.work_dir:
+        raise _too_old(record.run_id)
+    return RunLocation(
+        run_id=record.run_id,
+        task=task if task.pool else replace(task, pool=start.pool or record.pool),
+        work_dir=start.work_dir,
+        expires=_expiry(record),
+    )
+
+
+def _others(
+    connection: Connection, record: RunRecord, attempt: int
+) -> dict[str, tuple[int, AttemptStart]]:
+    """The nodes beside the primary that have begun with an attempt, with their ranks.
+
+    Users count ranks; Batch counts its subtasks in an order of its own.
+    """
+    container = runs_container(connection)
+    found = {rank: load_attempts(container, record.run_id, rank) for rank in range(1, record.nodes)}
+    return {
+        start.node: (rank, start)
+        for rank, starts in found.items()
+        for start in starts
+        if start.attempt == attempt
+    }
+
+
+def _expiry(record: RunRecord) -> datetime:
+    limit = record.raw.get("timeout_s")
+    lasts = timedelta(seconds=limit) if isinstance(limit, int | float) else _LONGEST
+    return datetime.now(UTC) + min(lasts, _LONGEST)
+
+
+def _choose(places: Sequence[TaskPlace], wanted: str | None, run_id: str) -> int:
+    if wanted is None:
+        return 0
+    if wanted.isascii() and wanted.isdecimal() and int(wanted) < len(places):
+        return int(wanted)
+    found = [n for n, place in enumerate(places) if place.node.startswith(wanted)]
+    if len(found) == 1 and not wanted.isdecimal():
+        return found[0]
+    nodes = ", ".join(f"{n}: {place.node}" for n, place in enumerate(places))
+    raise RunnerError(
+        "R-REACH-WHICH",
+        f"{wanted!r} is not one node of {run_id}",
+        why=f"its nodes are {nodes}",
+        fix="give a number, or the beginning of one id, with --node",
+    )
+
+
+@contextmanager
+def open_login(
+    connection: Connection,
+    home: Path,
+    place: RunLocation,
+    command: Sequence[str],
+    *,
+    terminal: bool,
+) -> Generator[Login]:
+    """A way in for the time of the block: a user on the node and its key."""
+    with _key(connection, home, place, keep=False) as (key, address):
+        yield _login(key, address, place, command, terminal=terminal)
+
+
+def print_login(
+    connection: Connection, home: Path, place: RunLocation, command: Sequence[str]
+) -> str:
+    """The command that gets in, for another terminal or tool; it works until the user expires."""
+    with _key(connection, home, place, keep=True) as (key, address):
+        login = _login(key, address, place, command, terminal=not command)
+    if login.env is None:
+        return quoted(login.argv)
+    kept = [f"{name}={value}" for name, value in login.env.items()]
+    return quoted(["env", "-i", *kept, *login.argv])
+
+
+def run_login(login: Login) -> int:
+    """Run it with this process's own input and output; its exit code, 128 + n for signal n."""
+    before = signal.getsignal(signal.SIGINT)
+    process = subprocess.Popen(list(login.argv), env=None if login.env is None else dict(login.env))
+    try:
+        # Ctrl-C is for what runs there: it says when it has enough.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        code = process.wait()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return 128 - code if code < 0 else code
+
+
+def capture_login(login: Login, stdin: str | None) -> tuple[int, str, str]:
+    """Run it; its exit code, and what it wrote to standard output and standard error."""
+    done = subprocess.run(
+        list(login.argv),
+        env=None if login.env is None else dict(login.env),
+        input=stdin or "",
+        capture_output=True,
+        encoding="utf-8",
+        errors="replace",
+        check=False,
+    )
+    code = 128 - done.returncode if done.returncode < 0 else done.returncode
+    return code, done.stdout, done.stderr
+
+
+def ssh_failed(login: Login, code: int) -> bool:
+    """Whether ssh itself may be what failed, and not what it ran."""
+    return login.over_ssh and code == _SSH_FAILED
+
+
+@contextmanager
+def _key(
+    connection: Connection, home: Path, place: RunLocation, *, keep: bool
+) -> Generator[tuple[NodeKey, Address]]:
+    prune_keys(home, datetime.now(UTC))
+    address = find_address(connection, place.task)
+    if not _is_here(address) and shutil.which("ssh") is None:
+        raise _no_ssh()
+    key = make_key(home, place.expires)
+    try:
+        add_user(connection, place.task, key.user, key.public, place.expires)
+    except BaseException:
+        key.delete()
+        raise
+    done = False
+    try:
+        yield key, address
+        done = True
+    finally:
+        if not (keep and done):
+            key.delete()
+            delete_user(connection, place.task, key.user)
+
+
+def _login(
+    key: NodeKey, address: Address, place: RunLocation, command: Sequence[str], *, terminal: bool
+) -> Login:
+    inside = shell_command(place.work_dir, command, place.task.container)
+    if _is_here(address):
+        env = {name: os.environ[name] for name in _SSH_ENVIRONMENT if name in os.environ}
+        return Login(tuple(inside), env, over_ssh=False)
+    outside = ssh_command(
+        user=key.user,
+        host=address.host,
+        port=address.port,
+        key=str(key.private),
+        known_hosts=str(key.known_hosts),
+        terminal=terminal,
+    )
+    return Login((*outside, quoted(inside)), None, over_ssh=True)
+
+
+def _is_here(address: Address) -> bool:
+    try:
+        return ipaddress.ip_address(address.host).is_loopback
+    except ValueError:  # a name
+        return False
+
+
+def _not_running(view: RunView) -> RunnerError:
+    run_id, state = view.record.run_id, view.status.state
+    if state.final:
+        return RunnerError(
+            "R-REACH-ENDED",
+            f"{run_id} does not run any more: {state.value}",
+            why="its node has gone on to other work",
+            fix=f"runner logs {run_id}, or runner files get {run_id}",
+        )
+    return RunnerError(
+        "R-REACH-WAITING",
+        f"{run_id} is on no node now: {state.value}",
+        why=view.status.reason,
+        fix=f"runner attach {run_id} shows when it begins",
+        exit_code=ExitCode.CAPACITY,
+    )
+
+
+def _not_begun(run_id: str) -> RunnerError:
+    return RunnerError(
+        "R-REACH-WAITING",
+        f"the node of {run_id} has not begun with it",
+        why="it fetches the run's files, or its agent starts",
+        fix="try again in a few seconds",
+        exit_code=ExitCode.CAPACITY,
+    )
+
+
+def _too_old(run_id: str) -> RunnerError:
+    return RunnerError(
+        "R-REACH-OLD",
+        f"where {run_id} works on its node is not known",
+        why="an older runner submitted it, whose agent does not say so",
+        fix="submit it again with this runner",
+    )
+
+
+def _no_ssh() -> RunnerError:
+    return RunnerError(
+        "R-REACH-SSH",
+        "there is no ssh on this machine",
+        why="nothing named ssh is on PATH",
+        fix="install an OpenSSH client (apt-get install openssh-client)",
+        exit_code=ExitCode.PREFLIGHT,
+    )

@@ -1,0 +1,199 @@
+"""Schedules: found by id, what they made, and their end."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch import schedules as service
+from runner.azure.batch.jobs import get_task, read_task_file, terminate_task
+from runner.azure.batch.schedules import GROUP_TASK_ID, TASK_ID, ScheduleView
+from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.units import format_duration
+from runner.core.yaml_files import near
+from runner.flows.runs.cancel import cancel_run
+from runner.flows.runs.documents import load_result, runs_container
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import parse_run
+from runner.protocol.schedules import SCHEDULES_FOLDER
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord:
+    """One schedule: what was written, and what the service says; `view` None where it is gone."""
+
+    schedule_id: str
+    document: Mapping[str, Any]
+    view: ScheduleView | None
+
+    @property
+    def state(self) -> str:
+        """`active`, `paused`, `completed`, or `gone` where the service does not have it."""
+        state = self.view.state if self.view else "gone"
+        return "paused" if state == "disabled" else state
+
+    @property
+    def when(self) -> str:
+        """Its cron expression, or how often it fires."""
+        if self.document["cron"]:
+            zone = "" if self.document["timezone"] == "UTC" else f" {self.document['timezone']}"
+            return f"{self.document['cron']}{zone}"
+        return f"every {format_duration(self.document['interval_s'])}"
+
+    @property
+    def place(self) -> str:
+        """Where its template and its firings lie, below `schedules/`."""
+        return f"{self.schedule_id}/{self.document['instance']}"
+
+    @property
+    def tasks(self) -> Mapping[str, tuple[str, ...]]:
+        """Of several tasks, which comes after which; nothing where it makes single runs."""
+        found: Mapping[str, list[str]] = self.document.get("tasks") or {}
+        return {name: tuple(before) for name, before in found.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Firing:
+    """What a schedule made at one time: a run, or a group of several."""
+
+    created: str
+    job_id: str
+    group_id: str | None
+    runs: tuple[str, ...]
+
+
+def list_schedules(connection: Connection) -> list[ScheduleRecord]:
+    """Every schedule of this stack, by id."""
+    container = runs_container(connection)
+    views = {view.schedule_id: view for view in service.list_schedules(connection)}
+    names = sorted(
+        name.removeprefix(SCHEDULES_FOLDER) for name in container.folders(SCHEDULES_FOLDER)
+    )
+    found = (_load(container, name, views) for name in names)
+    return [schedule for schedule in found if schedule is not None]
+
+
+def find_schedule(connection: Connection, schedule_id: str) -> ScheduleRecord:
+    """The schedule of that id. Raises R-SCHEDULE-UNKNOWN."""
+    container = runs_container(connection)
+    view = service.get_schedule(connection, schedule_id)
+    found = _load(container, schedule_id, {schedule_id: view} if view else {})
+    if found is not None:
+        return found
+    known = [name.removeprefix(SCHEDULES_FOLDER) for name in container.folders(SCHEDULES_FOLDER)]
+    raise RunnerError(
+        "R-SCHEDULE-UNKNOWN",
+        f"there is no schedule {schedule_id!r}",
+        why=f"there are: {', '.join(known)}" if known else "there is none at all",
+        fix=near(schedule_id, known) or "runner schedule ls",
+    )
+
+
+def firings(connection: Connection, schedule: ScheduleRecord) -> list[Firing]:
+    """What it made so far, the newest last."""
+    container = runs_container(connection)
+    names = [blob.name for blob in container.list(f"{SCHEDULES_FOLDER}{schedule.place}/firings/")]
+    bodies = [body for body in in_parallel(container.read, names) if body]
+    made = (json.loads(body) for body in bodies)
+    return sorted((_firing(one) for one in made), key=lambda one: one.created)
+
+
+def _firing(raw: dict[str, Any]) -> Firing:
+    runs: dict[str, str] = raw.get("runs") or {}
+    found = tuple(runs.values()) if runs else (str(raw["run_id"]),)
+    return Firing(str(raw["created"]), str(raw["job_id"]), raw.get("group_id"), found)
+
+
+def trouble(connection: Connection, schedule: ScheduleRecord, made: Sequence[Firing]) -> str | None:
+    """Why the newest job of a schedule has made nothing yet; None where it has."""
+    job_id = schedule.view.recent_job if schedule.view else None
+    if job_id is None or any(one.job_id == job_id for one in made):
+        return None
+    task_id = GROUP_TASK_ID if schedule.tasks else TASK_ID
+    task = get_task(connection, job_id, task_id)
+    if task is None or task.phase != "completed":
+        return f"job {job_id} waits for a node"
+    said = read_task_file(connection, job_id, task_id, "stdout.txt") or b""
+    lines = said.decode(errors="replace").splitlines()
+    last = lines[-1] if lines else task.failure_message or f"exit code {task.exit_code}"
+    return f"job {job_id} made nothing: {last}"
+
+
+def pause_schedule(connection: Connection, schedule: ScheduleRecord) -> None:
+    """Let no run begin until it is resumed. Raises R-SCHEDULE-OVER for one that has ended."""
+    _check_goes_on(schedule)
+    service.pause_schedule(connection, schedule.schedule_id)
+
+
+def resume_schedule(connection: Connection, schedule: ScheduleRecord) -> None:
+    """Let runs begin again; what was missed is not made up for. Raises R-SCHEDULE-OVER."""
+    _check_goes_on(schedule)
+    service.resume_schedule(connection, schedule.schedule_id)
+
+
+def _check_goes_on(schedule: ScheduleRecord) -> None:
+    if schedule.state not in ("active", "paused"):
+        raise RunnerError(
+            "R-SCHEDULE-OVER",
+            f"schedule {schedule.schedule_id!r} is over: {schedule.state}",
+            fix=f"runner schedule rm {schedule.schedule_id}, and create it again",
+        )
+
+
+def remove_schedule(connection: Connection, schedule: ScheduleRecord) -> list[str]:
+    """Delete it. Batch deletes its jobs with it, so a run that goes on is cancelled; its id."""
+    container = runs_container(connection)
+    service_knows = schedule.view is not None
+    if service_knows:
+        _let_none_begin(connection, schedule)
+    made = [run_id for one in firings(connection, schedule) for run_id in reversed(one.runs)]
+
+    def cancel(run_id: str) -> bool:
+        return load_result(container, run_id) is None and _cancel(connection, container, run_id)
+
+    changed = in_parallel(cancel, made)
+    cancelled = [run_id for run_id, one in zip(made, changed, strict=True) if one]
+    if service_knows:
+        service.delete_schedule(connection, schedule.schedule_id)
+    forget(container, schedule)
+    return cancelled
+
+
+def _let_none_begin(connection: Connection, schedule: ScheduleRecord) -> None:
+    view = schedule.view
+    if view is not None and view.state == "active":
+        service.pause_schedule(connection, schedule.schedule_id)
+    if schedule.tasks and view is not None and view.recent_job is not None:
+        terminate_task(connection, view.recent_job, GROUP_TASK_ID)  # it may be about to make runs
+
+
+def _cancel(connection: Connection, container: BlobContainer, run_id: str) -> bool:
+    body = container.read(RunPaths(run_id).run)
+    return body is not None and cancel_run(connection, parse_run(body, run_id)).changed
+
+
+def schedule_blob(schedule_id: str) -> str:
+    """What was asked for."""
+    return f"{SCHEDULES_FOLDER}{schedule_id}/schedule.json"
+
+
+def _load(
+    container: BlobContainer, schedule_id: str, views: Mapping[str, ScheduleView]
+) -> ScheduleRecord | None:
+    body = container.read(schedule_blob(schedule_id))
+    if body is None:
+        return None
+    document: dict[str, Any] = json.loads(body)
+    return ScheduleRecord(schedule_id, document, views.get(schedule_id))
+
+
+def forget(container: BlobContainer, schedule: ScheduleRecord) -> None:
+    """Delete its documents; `schedule.json` last: as long as it is there, `rm` may be repeated."""
+    names = [blob.name for blob in container.list(f"{SCHEDULES_FOLDER}{schedule.schedule_id}/")]
+    last = schedule_blob(schedule.schedule_id)
+    in_parallel(container.delete, [name for name in names if name != last])
+    container.delete(last)

@@ -1,0 +1,219 @@
+"""`runner reproduce`: a run with the very packages it had, and whether it made the same model."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import Any, Literal, cast
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer
+from runner.core.planning.repeat import Repetition, choose_same_pool
+from runner.core.planning.reproduction import (
+    Drift,
+    content_difference,
+    environment_drift,
+    plan_drift,
+    spec_drift,
+)
+from runner.core.progress import OnProgress
+from runner.flows.runs.documents import load_result, runs_container
+from runner.flows.submit.agent_archive import build_agent
+from runner.flows.submit.inputs import resolve_in_service
+from runner.flows.submit.repeat import check_parts, submit_again, whole_record
+from runner.protocol.encoding import parse_json
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.paths import RunPaths
+from runner.protocol.results import OutputFile, RunRecord, RunResult
+
+FileVerdict = Literal["same", "same content", "differs", "missing", "new"]
+_LARGEST_BYTES = 4 << 30  # of a file that is fetched to be looked into
+# Files that describe a model: dates, durations and paths stand in them.
+_TEXTS = frozenset(
+    (*(".json", ".jsonl", ".txt", ".log", ".csv", ".tsv", ".md", ".html", ".xml", ".yaml"),
+     *(".yml", ".svg", ".png", ".jpg", ".pdf"))
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class FileComparison:
+    """One output of two runs; `model` says whether the verdict on the whole depends on it."""
+
+    path: str
+    verdict: FileVerdict
+    model: bool
+    detail: str = ""
+
+    @property
+    def same(self) -> bool:
+        """Whether both runs' files hold the same."""
+        return self.verdict in ("same", "same content")
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Two runs side by side; `metrics` are those whose last values differ, as (was, is)."""
+
+    original: str
+    repeated: str
+    files: tuple[FileComparison, ...]
+    metrics: Mapping[str, tuple[float | None, float | None]]
+    drift: tuple[Drift, ...]
+
+    @property
+    def same_model(self) -> bool:
+        """Whether every file of the model holds the same; never so without any."""
+        models = [file for file in self.files if file.model]
+        return bool(models) and all(file.same for file in models)
+
+
+def find_drift(connection: Connection, record: RunRecord, pool: str | None) -> tuple[Drift, ...]:
+    """What is known not to be as it was, before anything is submitted.
+
+    Raises RunnerError where the run's code, data or outcome is gone: it cannot be reproduced.
+    """
+    _succeeded(runs_container(connection), record)
+    with whole_record(record):
+        check_parts(connection, record)
+    place = choose_same_pool(pool, record, connection.outputs)
+    drift = plan_drift(record, place, hashlib.sha256(build_agent()).hexdigest())
+    drift += _input_drift(connection, record)
+    if record.raw.get("requirements") and load_environment(connection, record) is None:
+        drift.append(Drift("packages", "versions not recorded", "resolved anew"))
+    return tuple(drift)
+
+
+def _input_drift(connection: Connection, record: RunRecord) -> list[Drift]:
+    """Inputs that lie elsewhere: what they hold now, and what nobody pinned."""
+    drift: list[Drift] = []
+    named: Mapping[str, Mapping[str, Any]] = record.raw.get("inputs") or {}
+    for name, was in named.items():
+        if was.get("kind") == "blob":
+            now = resolve_in_service(connection, {name: was})[name]
+            if now.get("manifest") != was.get("manifest"):
+                drift.append(Drift(f"input {name}", "as it was listed", "changed: it will fail"))
+        elif was.get("kind") == "share" or (was.get("kind") == "url" and not was.get("sha256")):
+            drift.append(Drift(f"input {name}", "content not recorded", "whatever is there"))
+    return drift
+
+
+def reproduce_run(
+    connection: Connection, record: RunRecord, pool: str | None, on_progress: OnProgress
+) -> RunRecord:
+    """The run once more: same code, data and parameters, with the very packages it had."""
+    environment = load_environment(connection, record)
+    constraints = None
+    if environment is not None:
+        packages: dict[str, str] = environment.get("packages") or {}
+        constraints = tuple(f"{name}=={version}" for name, version in packages.items())
+    asked = Repetition("reproduce", constraints=constraints)
+    return submit_again(connection, record, asked, pool, on_progress)
+
+
+def load_environment(connection: Connection, record: RunRecord) -> dict[str, Any] | None:
+    """What the attempt that decided ran with, or None where that was not recorded."""
+    container = runs_container(connection)
+    result = load_result(container, record.run_id)
+    number = result.attempt if result and result.attempt else 1
+    content = container.read(RunPaths(record.run_id).attempt_environment(number))
+    try:
+        raw: object = parse_json(content or b"null")
+    except ValueError:
+        return None
+    return cast("dict[str, Any]", raw) if isinstance(raw, dict) else None
+
+
+def compare_runs(connection: Connection, original: RunRecord, repeated: RunRecord) -> Comparison:
+    """Outputs, metrics and environments of two runs. Raises RunnerError unless both succeeded."""
+    container = runs_container(connection)
+    was, now = _succeeded(container, original), _succeeded(container, repeated)
+    files = _Files(container, original, was, repeated, now)
+    names = dict.fromkeys([*was.metrics, *now.metrics])
+    pairs = {name: (was.metrics.get(name), now.metrics.get(name)) for name in names}
+    environments = [load_environment(connection, each) or {} for each in (original, repeated)]
+    return Comparison(
+        original.run_id,
+        repeated.run_id,
+        files.compare(),
+        {name: pair for name, pair in pairs.items() if repr(pair[0]) != repr(pair[1])},
+        (*spec_drift(original, repeated), *environment_drift(*environments)),
+    )
+
+
+class _Files:
+    """The outputs of two runs: by hash, and what differs is looked into."""
+
+    def __init__(
+        self,
+        container: BlobContainer,
+        original: RunRecord,
+        was: RunResult,
+        repeated: RunRecord,
+        now: RunResult,
+    ) -> None:
+        self._container = container
+        self._prefixes = (
+            RunPaths(original.run_id).root + was.output,
+            RunPaths(repeated.run_id).root + now.output,
+        )
+        self._before = {file.path: file for file in was.outputs}
+        self._after = {file.path: file for file in now.outputs}
+        self._model = _model_files(original, [*self._before, *self._after])
+
+    def compare(self) -> tuple[FileComparison, ...]:
+        """All outputs of either run, in order."""
+        return tuple(self._one(path) for path in {**self._before, **self._after})
+
+    def _one(self, path: str) -> FileComparison:
+        before, after = self._before.get(path), self._after.get(path)
+        model = path in self._model
+        if before is None or after is None:
+            return FileComparison(path, "missing" if after is None else "new", model)
+        if before.sha256 == after.sha256:
+            return FileComparison(path, "same", model)
+        detail = self._look_into(before, after)
+        return FileComparison(path, "differs" if detail else "same content", model, detail or "")
+
+    def _look_into(self, before: OutputFile, after: OutputFile) -> str | None:
+        if max(before.size_bytes, after.size_bytes) > _LARGEST_BYTES:
+            return "bytes"
+        with tempfile.TemporaryDirectory(prefix="runner-compare-") as folder:
+            pair = [
+                Path(folder, side, f"file{PurePosixPath(before.path).suffix}")
+                for side in ("was", "now")
+            ]
+            for prefix, target in zip(self._prefixes, pair, strict=True):
+                self._container.download(
+                    prefix + before.path, target, lambda _: None, lambda _: None
+                )
+            return content_difference(*pair)
+
+
+def _model_files(record: RunRecord, paths: list[str]) -> frozenset[str]:
+    """The files that the recipe calls its model; else those that are no text; else all."""
+    model: Mapping[str, Any] = record.raw.get("model") or {}
+    pattern: str | None = model.get("path")
+    if pattern:
+        named = {path for path in paths if fnmatchcase(path, pattern) or path.startswith(pattern)}
+        if named:
+            return frozenset(named)
+    binary = {path for path in paths if PurePosixPath(path).suffix.lower() not in _TEXTS}
+    return frozenset(binary or paths)
+
+
+def _succeeded(container: BlobContainer, record: RunRecord) -> RunResult:
+    result = load_result(container, record.run_id)
+    if result is not None and result.status == "succeeded":
+        return result
+    retry = "" if result is None else f", or run it again: runner retry {record.run_id}"
+    raise RunnerError(
+        "R-REPRODUCE-OUTCOME",
+        f"{record.run_id} has no outcome to compare with",
+        why="it has not ended" if result is None else f"it ended as {result.status}",
+        fix=f"runner show {record.run_id}{retry}",
+        exit_code=ExitCode.USAGE,
+    )

@@ -1,0 +1,369 @@
+"""One attempt: the stages of a run in order, on this node.
+
+A script that succeeded is recorded in the task's folder (`FinishedScript`). If the export
+fails because of storage, or the agent is killed during it, the next attempt in that folder
+only exports. A node that was restarted may have lost unsynced writes: there the script runs
+again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.agent.records import OUTPUT_LIST
+from runner.node.agent.settings import NodeSettings
+from runner.node.agent.termination import Termination
+from runner.node.checkpoints.restore import RestoredCheckpoint
+from runner.node.distributed.cluster import SINGLE_NODE
+from runner.node.distributed.node_group import NodeGroup
+from runner.node.distributed.rank_outputs import rank_folder, read_list
+from runner.node.environment.image_env import ImageEnvironment
+from runner.node.environment.virtual_env import EnvironmentBuilder
+from runner.node.failures import EvictedError, StageFailedError, full_disk_text
+from runner.node.inputs.data_cache import DataCache
+from runner.node.inputs.stage import InputAccess, InputFetch, fetch_inputs
+from runner.node.script import command
+from runner.node.script.command import SCRIPT_OF
+from runner.node.script.metrics import (
+    MAX_JSON_BYTES,
+    MAX_NAMES,
+    MetricLog,
+    MetricPatterns,
+    MetricValue,
+    json_value,
+    parse_metrics,
+)
+from runner.node.script.outputs import OutputFile, check_promised, export_outputs, restore_outputs
+from runner.node.script.shipper import LineQueue
+from runner.node.script.streams import EventLog
+from runner.node.script.workspace import (
+    AttemptDirs,
+    python_path,
+    unpack_code,
+    write_shell_file,
+)
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.encoding import parse_json
+from runner.protocol.paths import NodeBlobs
+from runner.protocol.run_spec import RunSpec
+from runner.protocol.task import CODE_ARCHIVE
+
+logger = logging.getLogger(__name__)
+
+FINISHED_FILE = "finished.json"  # in the task's working directory
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_METRICS = Path("logs", "metrics.jsonl")
+_STDOUT = Path("logs", "stdout.txt")
+TAIL_BYTES = 1024 * 1024
+
+
+class FinishedScript:
+    """Of one task's folder; `attempt` is whose outputs lie there, None where the script must run.
+
+    To be made before the attempt clears its folders.
+    """
+
+    def __init__(self, work_dir: Path, spec: RunSpec) -> None:
+        self._path = work_dir / FINISHED_FILE
+        self._spec = spec
+        self._log: MetricLog | None = None
+        self._values: dict[str, MetricValue] = {}
+        self.attempt: int | None = None
+        self.environment = Path()
+        try:
+            self._read(work_dir)
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            self.forget()
+
+    def _read(self, work_dir: Path) -> None:
+        raw: dict[str, Any] = parse_json(self._path.read_bytes())
+        if raw["of"] != self._of() or not (work_dir / "output").is_dir():
+            raise ValueError("of another run, or of before the node was started")
+        self.environment, self._values = Path(raw["environment"]), dict(raw["metrics"])
+        # What had not been read yet when the script ended.
+        self._values |= _last_printed(work_dir / _STDOUT, self._spec.metric_patterns)
+        self._values |= _last_values(work_dir / _METRICS)
+        self.attempt = int(raw["attempt"])
+
+    def _of(self) -> list[str]:
+        boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
+        return [self._spec.run_id, self._spec.code_sha256, boot]
+
+    def use(self, log: MetricLog) -> None:
+        """Whose metrics are meant; what earlier attempts measured becomes its last values."""
+        self._log = log
+        if self.attempt is not None:
+            log.recall(self._values)
+
+    def save(self, attempt: int, environment: Path) -> None:
+        """The script succeeded. Costs nothing where it cannot be written."""
+        if self._spec.nodes > 1:
+            return  # the others' ends count too
+        try:
+            document = {
+                "of": self._of(),
+                "attempt": attempt,
+                "environment": str(environment),
+                "metrics": self._log.last() if self._log else {},
+            }
+            part = self._path.with_suffix(".part")
+            part.write_text(json.dumps(document), encoding="utf-8")
+            os.replace(part, self._path)  # noqa: PTH105 - says what it is
+        except OSError as err:
+            logger.warning("an attempt after this one would run the script again: %s", err)
+
+    def forget(self) -> None:
+        """The next attempt runs the script."""
+        self.attempt = None
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as err:
+            logger.warning("%s cannot be removed: %s", self._path, err)
+
+
+def _last_printed(path: Path, patterns: Mapping[str, str]) -> dict[str, MetricValue]:
+    """What the recipe's expressions find at the end of stdout."""
+    if not patterns or not path.is_file():
+        return {}
+    queue = LineQueue()
+    queue.close()  # nobody reads it
+    log = MetricLog(0, queue)
+    search = MetricPatterns(patterns, log)
+    with path.open("rb") as text:
+        text.seek(max(path.stat().st_size - TAIL_BYTES, 0))
+        search.feed(text.read(TAIL_BYTES))
+    search.finish()
+    return log.last()
+
+
+def _last_values(path: Path) -> dict[str, MetricValue]:
+    """What the script's file holds."""
+    values: dict[str, MetricValue] = {}
+    if not path.is_file():
+        return values
+    with path.open("rb") as lines:
+        while line := lines.readline(MAX_JSON_BYTES):
+            try:
+                found = parse_metrics(parse_json(line))
+            except (ValueError, TypeError, OverflowError):
+                continue
+            for name, value, _ in found:
+                if name in values or len(values) < MAX_NAMES:
+                    values[name] = json_value(value)
+    return values
+
+
+class Attempt:
+    """Runs the stages; each raises StageFailedError, or TerminatedError on Batch's request."""
+
+    def __init__(
+        self,
+        node: NodeSettings,
+        spec: RunSpec,
+        number: int,
+        dirs: AttemptDirs,
+        *,
+        events: EventLog,
+        retry_budget: RetryBudget,
+        termination: Termination,
+        checkpoints: AttemptCheckpoints,
+    ) -> None:
+        self._node = node
+        self._spec = spec
+        self.number = number
+        self._dirs = dirs
+        self.events = events
+        self._retry_budget = retry_budget
+        self._termination = termination
+        self._checkpoints = checkpoints
+        self.finished: FinishedScript | None = None
+
+    def prepare(self, access: InputAccess) -> dict[str, str]:
+        """Stages code to inputs; returns the variables they add for the script."""
+        with self.events.stage("code", "unpacking the code"):
+            archive = self._node.work_dir / CODE_ARCHIVE
+            unpack_code(archive, self._dirs.code, self._spec.code_sha256)
+        self._termination.check()
+        variables = {"VIRTUAL_ENV": str(self._environment())}
+        self._termination.check()
+        if self._spec.data_prefix is not None:
+            with self.events.stage("data", "fetching the data set") as report:
+                root = self._node.shared_dir / "runner" / "data"
+                cache = DataCache(
+                    access.data.transport, root, self._retry_budget, report, self._termination.check
+                )
+                folder = cache.ensure(self._spec.data_prefix, self._spec.data_files)
+            variables["RUNNER_DATA_DIR"] = str(folder)
+        if self._spec.inputs:
+            self._termination.check()
+            with self.events.stage("inputs", "fetching the inputs") as report:
+                fetch = InputFetch(
+                    access,
+                    self._node.shared_dir,
+                    self._node.work_dir,
+                    self._retry_budget,
+                    report,
+                    self._termination.check,
+                )
+                variables |= fetch_inputs(fetch, self._spec.inputs)
+        return variables
+
+    def resume(self) -> dict[str, str]:
+        """Stage restore; returns the variables it adds for the script."""
+        self._termination.check()
+        return self._checkpoints.restore()
+
+    def _environment(self) -> Path:
+        spec, code, shared = self._spec, self._dirs.code, self._node.shared_dir
+        check = self._termination.check
+        with self.events.stage("environment", "preparing the Python environment") as report:
+            if spec.image is not None:
+                inside = ImageEnvironment(shared, spec.image, report, check)
+                file, pins = spec.requirements_file, spec.constraints
+                return inside.ensure(code, file, spec.code_sha256, pins)
+            builder = EnvironmentBuilder(shared, report, check)
+            return builder.ensure(
+                code,
+                spec.requirements_file,
+                spec.python,
+                spec.code_sha256,
+                constraints=spec.constraints,
+            )
+
+    @property
+    def restored(self) -> RestoredCheckpoint | None:
+        """The checkpoint it goes on from."""
+        return self._checkpoints.restored
+
+    def run(
+        self,
+        inherited: Mapping[str, str],
+        prepared: Mapping[str, str],
+        others: NodeGroup | None = None,
+    ) -> None:
+        """Stage command: `inherited` is the task's environment, `prepared` comes from `prepare`.
+
+        `others` are the run's other nodes, where this is the primary of several.
+        """
+        environment = self._script_environment(inherited, prepared)
+        write_shell_file(self._dirs.logs, environment, self._spec.secrets)
+        with self.events.stage("command", shlex.join(self._spec.command)):
+            checkpoints = self._checkpoints
+            try:
+                ended = command.run_command(
+                    self._spec.command,
+                    cwd=self._dirs.code,
+                    environment={**environment, SCRIPT_OF: str(self._node.work_dir)},
+                    stdout=self._dirs.stdout,
+                    stderr=self._dirs.stderr,
+                    timeout_s=self._spec.timeout_s,
+                    terminated=lambda: self._must_stop(others),
+                    grace_s=lambda: checkpoints.grace_s,
+                    on_start=checkpoints.start,
+                )
+            except BaseException:
+                checkpoints.finish(None)
+                raise
+            checkpoints.finish(ended)
+            self._termination.check()
+            if others is not None:
+                others.settle(ended)
+            if ended.stopped:
+                raise EvictedError
+            self._check_end(ended)
+        if self.finished is not None:
+            self.finished.save(self.number, Path(prepared["VIRTUAL_ENV"]))
+
+    def _must_stop(self, others: NodeGroup | None) -> bool:
+        if self._termination.requested or self._checkpoints.must_stop:
+            return True
+        return others is not None and others.failed
+
+    def export(
+        self, runs: ContainerClient, prefix: str, others: NodeGroup | None = None
+    ) -> list[OutputFile]:
+        """Stage export; `others` as for `run`."""
+        with self.events.stage("export", "exporting the outputs") as report:
+            check_promised(self._dirs.output, self._spec.outputs)
+            check = self._termination.check
+            outputs = export_outputs(runs, prefix, self._dirs.output, report, check)
+            if others is None:
+                return outputs
+            folders = {rank: rank_folder(rank, outputs) for rank in others.workers}
+            ranks = others.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
+            for rank in ranks:
+                name = NodeBlobs(self._spec.run_id, rank).attempt(self.number, OUTPUT_LIST)
+                outputs += read_list(runs, name, folders[rank])
+            return sorted(outputs, key=lambda output: output.path)
+
+    def restore(
+        self, runs: ContainerClient, prefix: str, outputs: list[OutputFile]
+    ) -> list[OutputFile]:
+        """What was exported, and is still there when the outcome is about to be written."""
+        return restore_outputs(runs, prefix, self._dirs.output, outputs)
+
+    def _check_end(self, ended: command.ScriptResult) -> None:
+        shown = shlex.join(self._spec.command[:2])
+        if ended.timed_out:
+            raise StageFailedError(
+                command.COMMAND_STAGE,
+                "Timeout",
+                f"{shown} was stopped after its time limit of {self._spec.timeout_s:g} s",
+                command.TIMEOUT_EXIT_CODE,
+            )
+        if ended.exit_code > 128:
+            how = f"{shown} was ended by signal {ended.exit_code - 128}"
+        else:
+            how = f"{shown} exited with code {ended.exit_code}"
+        if not ended.exit_code:
+            return
+        how += self._checkpoints.where_from
+        # On a full disk the script's own complaint may have found no room either.
+        if full := full_disk_text(self._dirs.output):
+            raise StageFailedError(
+                command.COMMAND_STAGE, "DiskFull", f"{how}: {full}", ended.exit_code
+            )
+        raise StageFailedError(command.COMMAND_STAGE, "CommandFailed", how, ended.exit_code)
+
+    def _named_outputs(self) -> dict[str, str]:
+        folders = {v: self._dirs.output / path for v, path in self._spec.named_outputs.items()}
+        for folder in folders.values():
+            folder.mkdir(parents=True, exist_ok=True)
+        return {variable: str(folder) for variable, folder in folders.items()}
+
+    def _script_environment(
+        self, inherited: Mapping[str, str], prepared: Mapping[str, str]
+    ) -> dict[str, str]:
+        self._dirs.params.write_text(json.dumps(self._spec.params), encoding="utf-8")
+        path = self._spec.env.get("PATH") or inherited.get("PATH", os.defpath)
+        environment_dir = Path(prepared["VIRTUAL_ENV"])
+        if not (environment_dir / "pyvenv.cfg").exists():  # an image's own Python
+            prepared = {name: v for name, v in prepared.items() if name != "VIRTUAL_ENV"}
+        bin_dir = environment_dir / "bin"
+        given = self._spec.env.get("PYTHONPATH") or inherited.get("PYTHONPATH")
+        rule = self._spec.checkpoints
+        modules = python_path(given, self._node.work_dir, environment_dir)
+        return {
+            **inherited,
+            **self._spec.env,
+            **SINGLE_NODE,
+            **prepared,
+            **({"PYTHONPATH": modules} if modules else {}),
+            "PATH": f"{bin_dir}{os.pathsep}{path}",
+            "RUNNER_RUN_ID": self._spec.run_id,
+            "RUNNER_ATTEMPT": str(self.number),
+            "RUNNER_OUTPUT_DIR": str(self._dirs.output),
+            **self._named_outputs(),
+            "RUNNER_CHECKPOINT_DIR": str(self._dirs.checkpoints),
+            **({"RUNNER_CHECKPOINT_INTERVAL": f"{rule.interval_s:g}"} if rule else {}),
+            "RUNNER_METRICS_FILE": str(self._dirs.metrics),
+            "RUNNER_PARAMS": str(self._dirs.params),
+        }

@@ -1,0 +1,195 @@
+"""The checkpoints of one attempt: restore before the script, commit during and after it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from runner.node.agent.termination import EvictionNotice, EvictionWatch, Termination
+from runner.node.checkpoints.committer import CheckpointCommitter
+from runner.node.checkpoints.restore import CheckpointRestore, RestoredCheckpoint
+from runner.node.checkpoints.snapshot import (
+    FolderListing,
+    Snapshots,
+    TooManyFilesError,
+    list_folder,
+)
+from runner.node.checkpoints.store import CheckpointStore
+from runner.node.script.command import TERMINATION_GRACE_S, ScriptResult
+from runner.node.script.streams import EventLog
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.paths import RunBlobs
+from runner.protocol.run_spec import ResumeFrom, RunSpec
+
+# Of the seconds after SIGTERM: for end.json and the last lines of the log.
+RESERVED_S = 0.8
+SIGNAL_EXIT_CODE = 128  # above it, a signal ended the script
+# How long before the node goes the script is asked to end, beside the time that commits take.
+LEAD_S = 8.0
+LONGEST_LEAD_S = 25.0  # Azure gives notice thirty seconds ahead
+
+
+class AttemptCheckpoints:
+    """Does nothing where the run has no checkpoints, except to resume another run."""
+
+    def __init__(  # noqa: PLR0913 - everything an attempt has
+        self,
+        runs: ContainerClient,
+        blobs: RunBlobs,
+        spec: RunSpec,
+        number: int,
+        *,
+        folder: Path,
+        events: EventLog,
+        retry_budget: RetryBudget,
+        termination: Termination,
+        step: Callable[[], int | None],
+        notices: EvictionWatch | None = None,
+    ) -> None:
+        self._runs = runs
+        self._blobs = blobs
+        self._spec = spec
+        self._number = number
+        self._folder = folder
+        self._store = folder.with_name("snapshots")
+        self._events = events
+        self._retry_budget = retry_budget
+        self._termination = termination
+        self._step = step
+        self._notices = notices
+        self._thread: CheckpointCommitter | None = None
+        self._pid = 0
+        self._found = FolderListing()  # before the script wrote anything
+        self.restored: RestoredCheckpoint | None = None
+
+    def restore(self) -> dict[str, str]:
+        """Bring back what to go on from; returns the variables this adds for the script."""
+        spec = self._spec
+        if spec.checkpoints is None and spec.resume_from is None:
+            return {}
+        self.restored = self._resume().restore(self._number, spec.resume_from)
+        with suppress(TooManyFilesError):  # an older agent's: told when the script runs
+            self._found = list_folder(self._folder)
+        return {"RUNNER_RESUMED": "1"} if self.restored else {}
+
+    def follow(self, wanted: ResumeFrom) -> dict[str, str]:
+        """Bring back exactly that one, as another node of the run has; variables as `restore`."""
+        self.restored = self._resume().follow(wanted)
+        return {"RUNNER_RESUMED": "1"}
+
+    def _resume(self) -> CheckpointRestore:
+        return CheckpointRestore(
+            self._runs,
+            self._blobs,
+            folder=self._folder,
+            local=self._store,
+            events=self._events,
+            retry_budget=self._retry_budget,
+            check=self._termination.check,
+        )
+
+    @property
+    def where_from(self) -> str:
+        """For a failure: what is whole may still be what the script cannot go on from."""
+        if self.restored is None:
+            return ""
+        return f", having gone on from {self.restored.checkpoint.name}"
+
+    def start(self, pid: int) -> None:
+        """The script runs, as process `pid`: commit from now on."""
+        rule = self._spec.checkpoints
+        if rule is None:
+            return
+        self._pid = pid
+        self._thread = CheckpointCommitter(
+            Snapshots(self._folder, self._store),
+            CheckpointStore(self._runs, self._blobs, self._number, rule.keep),
+            rule,
+            self._events,
+            step=self._step,
+            script_runs=self._script_runs,
+            restored=self._found,
+        )
+        self._thread.start()
+        if self._notices is not None:
+            self._notices.on_notice = self._on_notice
+            if (notice := self._notices.notice) is not None:
+                self._on_notice(notice)
+
+    @property
+    def must_stop(self) -> bool:
+        """Whether it is time to end the script, because the node is about to go."""
+        left_s = self._node_left_s
+        return self._thread is not None and left_s is not None and left_s <= self._lead_s
+
+    @property
+    def grace_s(self) -> float:
+        """How long the script has after SIGTERM."""
+        left_s = self._node_left_s
+        if left_s is None or self._termination.requested:
+            return TERMINATION_GRACE_S
+        return max(left_s - self._commit_s - RESERVED_S, TERMINATION_GRACE_S)
+
+    def finish(self, ended: ScriptResult | None) -> None:
+        """The script ended, or never ran to its end (None): commit, unless it succeeded.
+
+        Within the time that is left when Batch wants the task to end, or the node goes.
+        """
+        if self._notices is not None:
+            self._notices.on_notice = None
+        if self._thread is None:
+            return
+        ends = [self._retry_budget.left_s, self._node_left_s]
+        left = [max(left_s - RESERVED_S, 0.0) for left_s in ends if left_s is not None]
+        # Told to stop, a script may save what it has and exit with 0.
+        stopped = ended is None or ended.stopped or ended.timed_out or ended.exit_code != 0
+        self._thread.finish(
+            final=stopped or self._termination.requested,
+            alive_ns=_when_killed(ended),
+            timeout_s=min(left, default=None),
+        )
+
+    def _on_notice(self, notice: EvictionNotice) -> None:
+        message = f"the node is about to be evicted, in {notice.left_s:.0f} s: saving a checkpoint"
+        self._events.aside("notice", "progress", message)
+        if self._thread is not None:
+            self._thread.request()
+
+    @property
+    def _node_left_s(self) -> float | None:
+        notice = self._notices.notice if self._notices is not None else None
+        return None if notice is None else notice.left_s
+
+    @property
+    def _commit_s(self) -> float:
+        """How long a commit may take, going by the last one."""
+        return 2 * self._thread.took_s if self._thread is not None else 0.0
+
+    @property
+    def _lead_s(self) -> float:
+        return min(LEAD_S + self._commit_s, LONGEST_LEAD_S)
+
+    def summary(self) -> dict[str, Any] | None:
+        """As end.json and result.json tell it; None where there is nothing to tell."""
+        restored = self.restored.to_json() if self.restored else None
+        if self._thread is None:
+            return {"restored": restored} if restored else None
+        return {"restored": restored, **self._thread.summary()}
+
+    def _script_runs(self) -> bool:
+        with suppress(ChildProcessError):
+            options = os.WEXITED | os.WNOWAIT | os.WNOHANG
+            return os.waitid(os.P_PID, self._pid, options) is None
+        return False
+
+
+def _when_killed(ended: ScriptResult | None) -> int | None:
+    """When a script that did not end by itself was last seen to run."""
+    if ended is None:
+        return time.time_ns()
+    return ended.alive_ns if ended.exit_code > SIGNAL_EXIT_CODE else None

@@ -1,0 +1,54 @@
+"""What every step of a task needs: the context of the primary's agent and of a worker, and exit
+codes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from runner.node.agent.settings import NodeSettings, RunSecrets
+from runner.node.agent.termination import EvictionWatch, Termination
+from runner.node.distributed.cluster import (
+    HeartbeatConfig,
+    Hosts,
+)
+from runner.node.inputs.stage import InputAccess
+from runner.node.script.redaction import Redactor
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.paths import RunBlobs
+
+TERMINATED_EXIT_CODE = 143
+FAILED_EXIT_CODE = 1
+
+
+@dataclass(frozen=True)
+class AgentContext:
+    """What every step of the task needs."""
+
+    node: NodeSettings
+    runs: ContainerClient
+    inputs: InputAccess
+    blobs: RunBlobs
+    retry_budget: RetryBudget
+    termination: Termination
+    secrets: RunSecrets
+    redactor: Redactor
+    notices: EvictionWatch | None = None
+    hosts: Hosts | None = None  # of a run over several nodes
+    nodes_token: str = field(default="", repr=False)
+    heartbeat_config: HeartbeatConfig = field(default_factory=HeartbeatConfig)
+    losses: list[int] = field(default_factory=list[int])  # attempts that ended by a lost node
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What a worker needs of its task."""
+
+    node: NodeSettings
+    hosts: Hosts
+    access: InputAccess
+    secrets: RunSecrets
+    retry_budget: RetryBudget
+    termination: Termination
+    redactor: Redactor

@@ -1,0 +1,343 @@
+"""The agent as a program: run one task of a run, from its code archive to `result.json`.
+
+Reading order: `start` -> `main` -> `run_task` -> `_run_attempt` -> `attempt.Attempt`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from runner.node.agent.attempt import Attempt, FinishedScript
+from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.agent.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
+from runner.node.agent.model_registration import register_model
+from runner.node.agent.outcome import AttemptOutcome, blocked_by, commit_blocked
+from runner.node.agent.records import claim_attempt, find_log_offsets, recorded_exit_code
+from runner.node.agent.scheduled_run import with_run_id
+from runner.node.agent.settings import (
+    SettingsError,
+    load_access,
+    load_models,
+    load_node_settings,
+    load_task_secrets,
+    process_environment,
+    script_environment,
+)
+from runner.node.agent.termination import Termination, watch_evictions
+from runner.node.distributed.cluster import load_heartbeat_config, load_hosts
+from runner.node.distributed.node_group import (
+    NodeGroup,
+    add_node_name,
+    close_node_group,
+    open_node_group,
+)
+from runner.node.distributed.rendezvous import RejoinOutcome, wait_for_rejoin
+from runner.node.environment.virtual_env import write_environment
+from runner.node.failures import (
+    EvictedError,
+    NodeLostError,
+    StageFailedError,
+    TerminatedError,
+    disk_full,
+    is_disk_full,
+)
+from runner.node.script.outputs import OutputFile
+from runner.node.script.redaction import Redactor, log_to_stdout
+from runner.node.script.streams import EventLog, Streams
+from runner.node.script.workspace import AttemptDirs, make_dirs
+from runner.node.storage.http import StorageRequestError
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.encoding import now_text
+from runner.protocol.paths import RunBlobs
+from runner.protocol.run_spec import RunSpec, RunSpecError, parse_run_spec
+from runner.protocol.task import JOIN_ARGUMENT, NODES_TOKEN_VARIABLE, SCHEDULE_TASKS_VARIABLE
+
+
+def start() -> None:
+    """Do it, and end the process with its exit code."""
+
+    if sys.argv[1:] == [JOIN_ARGUMENT]:
+        from runner.node.distributed import join  # noqa: PLC0415
+
+        exit_now(join.join())
+    if SCHEDULE_TASKS_VARIABLE not in os.environ:
+        exit_now(main())
+    from runner.node.agent import scheduled_group  # noqa: PLC0415
+
+    exit_now(scheduled_group.main())
+
+
+logger = logging.getLogger(__name__)
+
+NO_ACCESS_EXIT_CODE = 122  # storage refuses: nothing but this code can tell the client
+# Batch follows SIGTERM with SIGKILL after a few seconds: what is to be written, is written by then.
+LAST_WORDS_S = 4.5
+STDERR_TAIL_BYTES = 4096
+OVERDUE_S = 60.0  # an eviction that late is none
+POLL_S = 0.1
+
+
+def main() -> int:
+    """The agent as a program: reads the environment, returns the exit code."""
+    redactor = Redactor()
+    log_to_stdout(redactor)
+    environment = process_environment()
+    retry_budget = RetryBudget()
+    termination = Termination(on_first=lambda: retry_budget.hurry(LAST_WORDS_S))
+    termination.install()
+    try:
+        access = load_access(environment, retry_budget, redactor)
+        environment = with_run_id(environment, access.runs)
+        node = load_node_settings(environment)
+        agent = AgentContext(
+            node, access.runs, access, RunBlobs(node.run_id), retry_budget, termination,
+            load_task_secrets(environment, redactor), redactor, watch_evictions(environment, node),
+            load_hosts(environment), environment.get(NODES_TOKEN_VARIABLE, ""),
+            load_heartbeat_config(environment),
+        )  # fmt: skip
+        redactor.add(agent.nodes_token)
+        code = run_task(agent, script_environment(environment))
+        if code == 0:
+            models = load_models(environment, retry_budget)
+            register_model(access.runs, models, agent.blobs, redactor)
+        return code
+    except SettingsError as err:
+        logger.error("%s", err)
+        return FAILED_EXIT_CODE
+    except StorageRequestError as err:
+        logger.error("storage: %s", err)
+        if termination.requested:
+            return TERMINATED_EXIT_CODE
+        return NO_ACCESS_EXIT_CODE if err.status in (401, 403) else FAILED_EXIT_CODE
+    except Exception:
+        # A bug of ours: the trace goes to the task's stdout; threads must not keep the process.
+        logger.exception("the agent failed")
+        return FAILED_EXIT_CODE
+
+
+def run_task(agent: AgentContext, inherited: Mapping[str, str]) -> int:
+    """One task execution; the exit code that Batch shall see. Raises StorageError."""
+    while (code := _attempt(agent, inherited)) is None:
+        logger.info("the nodes are there after all: the next attempt runs here")
+    return code
+
+
+def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
+    """One attempt, or none if the run is over; None asks for another one."""
+    recorded = recorded_exit_code(agent.runs, agent.blobs)
+    if recorded is not None:
+        logger.info("run %s is over already, exit code %d", agent.node.run_id, recorded)
+        return recorded
+    body = agent.runs.get(agent.blobs.run)
+    if body is None:
+        logger.error("there is no %s: nothing says what to run", agent.blobs.run)
+        return FAILED_EXIT_CODE
+    if (why := blocked_by(agent.runs, body)) is not None:
+        logger.info("%s", why)
+        commit_blocked(agent.runs, agent.node.run_id, why)
+        return FAILED_EXIT_CODE
+    started = now_text()
+    offsets = find_log_offsets(agent.runs, agent.blobs)
+    number = claim_attempt(agent.runs, agent.blobs, agent.node, offsets)
+    logger.info("run %s, attempt %d", agent.node.run_id, number)
+    try:
+        spec = parse_run_spec(body)
+    except RunSpecError as err:
+        failure = StageFailedError("code", "RunSpecInvalid", str(err))
+        return AttemptOutcome(agent, number, started).failed(failure, retries=0)
+    return _run_attempt(agent, spec, number, started, inherited)
+
+
+def _run_attempt(
+    agent: AgentContext, spec: RunSpec, number: int, started: str, inherited: Mapping[str, str]
+) -> int | None:
+    finished = FinishedScript(agent.node.work_dir, spec)
+    try:
+        dirs = make_dirs(agent.node.work_dir, keep_output=finished.attempt is not None)
+    except OSError as err:
+        failure = disk_full("code", err) if is_disk_full(err) else _no_folders(err)
+        return AttemptOutcome(agent, number, started).failed(failure, spec.retries)
+    streams, events = _streams(agent, spec, number, dirs)
+    finished.use(streams.metrics)
+    checkpoints = _checkpoints(agent, spec, number, dirs, streams, events)
+    outcome = AttemptOutcome(agent, number, started, streams, events, checkpoints)
+    attempt = Attempt(
+        agent.node, spec, number, dirs, events=events, retry_budget=agent.retry_budget,
+        termination=agent.termination, checkpoints=checkpoints,
+    )  # fmt: skip
+    attempt.finished = finished
+    others: NodeGroup | None = None
+    try:
+        others = open_node_group(agent, spec, number, events)
+        outputs = _stages(agent, attempt, inherited, others)
+    except TerminatedError:
+        close_node_group(others, hurry=True)
+        return outcome.terminated(events.current)
+    except EvictedError:
+        close_node_group(others, again=True)
+        outcome.terminated(events.current)
+        return _wait_for_eviction(agent)
+    except NodeLostError as err:
+        close_node_group(others, again=True)
+        return _after_loss(agent, outcome, events, err, spec.retries)
+    except StageFailedError as err:
+        close_node_group(others)
+        add_node_name(others, agent.node.node, err)
+        _log_failure(err, dirs, finished)
+        return outcome.failed(err, spec.retries)
+    close_node_group(others)
+    return outcome.succeeded(attempt, outputs)
+
+
+def _streams(
+    agent: AgentContext, spec: RunSpec, number: int, dirs: AttemptDirs
+) -> tuple[Streams, EventLog]:
+    streams = Streams(agent.runs, agent.blobs, number, dirs, spec.metric_patterns, agent.redactor)
+    events = EventLog(streams.events, agent.redactor)
+    streams.warn_by(partial(events.aside, "metrics", "failed"))
+    return streams, events
+
+
+def _checkpoints(
+    agent: AgentContext,
+    spec: RunSpec,
+    number: int,
+    dirs: AttemptDirs,
+    streams: Streams,
+    events: EventLog,
+) -> AttemptCheckpoints:
+    return AttemptCheckpoints(
+        agent.runs,
+        agent.blobs,
+        spec,
+        number,
+        folder=dirs.checkpoints,
+        events=events,
+        retry_budget=agent.retry_budget,
+        termination=agent.termination,
+        step=streams.metrics.last_step,
+        notices=agent.notices,
+    )
+
+
+def _after_loss(
+    agent: AgentContext, outcome: AttemptOutcome, events: EventLog, err: NodeLostError, retries: int
+) -> int | None:
+    """No failure of the run, if the task is run again or the node's agent comes back."""
+    outcome.lost(err)
+    came = wait_for_rejoin(agent, events)
+    if came is RejoinOutcome.NOTHING:
+        return outcome.failed(err, retries)
+    code = outcome.left()
+    return code if came is RejoinOutcome.TERMINATED else None
+
+
+def _wait_for_eviction(agent: AgentContext) -> int | None:
+    """Outlive the notice: a task that ended by itself would not be run again elsewhere.
+
+    Returns None when the node stays: the notice was withdrawn, or nothing came of it.
+    """
+    logger.info("waiting for the node to go")
+    while agent.notices is not None and (notice := agent.notices.notice) is not None:
+        if agent.termination.requested:
+            return TERMINATED_EXIT_CODE
+        if notice.left_s < -OVERDUE_S:
+            agent.notices.forget()
+            break
+        time.sleep(POLL_S)
+    return None
+
+
+def _no_folders(err: OSError) -> StageFailedError:
+    return StageFailedError("code", "AgentFailed", f"cannot make the task's folders: {err}")
+
+
+def _stages(
+    agent: AgentContext, attempt: Attempt, inherited: Mapping[str, str], others: NodeGroup | None
+) -> list[OutputFile]:
+    with _as_failures(agent, attempt.events):
+        _run_script(agent, attempt, inherited, others)
+        return attempt.export(agent.runs, agent.blobs.output(attempt.number), others)
+
+
+@contextmanager
+def _as_failures(agent: AgentContext, events: EventLog) -> Generator[None]:
+    """Whatever goes wrong, the run must get an outcome: somebody waits for it."""
+    try:
+        yield
+    except (StageFailedError, TerminatedError, EvictedError):
+        raise
+    except StorageRequestError as err:
+        agent.termination.check()  # then it is only the hurry that made it fail
+        left = agent.node.work_dir / "output"
+        where = f"; the outputs are still in {left} on node {agent.node.node}"
+        text = f"{err}{where if events.current == 'export' else ''}"
+        raise StageFailedError(events.current, "StorageFailed", text) from err
+    except Exception as err:
+        if isinstance(err, OSError) and is_disk_full(err):
+            raise disk_full(events.current, err) from err
+        logger.exception("the agent failed")
+        message = f"the node agent failed: {type(err).__name__}: {err}"
+        raise StageFailedError(events.current, "AgentFailed", message) from err
+
+
+def _run_script(
+    agent: AgentContext, attempt: Attempt, inherited: Mapping[str, str], others: NodeGroup | None
+) -> None:
+    """All stages up to the command, unless an earlier attempt here had only to export."""
+    finished = attempt.finished
+    if finished is not None and finished.attempt is not None:
+        message = (
+            f"the command of attempt {finished.attempt} succeeded here: only its export is left"
+        )
+        attempt.events.aside("notice", "progress", message)
+        write_environment(agent.runs, agent.blobs, attempt.number, finished.environment)
+        return
+    secrets = _secrets(agent, attempt.events)
+    prepared = attempt.prepare(agent.inputs)
+    prepared |= attempt.resume()
+    write_environment(agent.runs, agent.blobs, attempt.number, Path(prepared["VIRTUAL_ENV"]))
+    if others is not None:
+        prepared |= others.assemble(attempt.restored)
+    attempt.run(inherited, {**secrets, **prepared}, others)
+
+
+def _secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:
+    if not agent.secrets.in_vaults:
+        return agent.secrets.resolve(agent.retry_budget)
+    with events.stage("secrets", "asking the key vault"):
+        return agent.secrets.resolve(agent.retry_budget)
+
+
+def _log_failure(failure: StageFailedError, dirs: AttemptDirs, finished: FinishedScript) -> None:
+    """For whoever reads the task's own stdout in Batch; only storage is worth another export."""
+    if failure.code != "StorageFailed":
+        finished.forget()
+    logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
+    if failure.step == "command":
+        tail = _tail(dirs.stderr)
+        if tail:
+            logger.error("the end of the script's stderr:\n%s", tail)
+
+
+def _tail(path: Path) -> str:
+    if not path.is_file():
+        return ""
+    with path.open("rb") as source:
+        source.seek(max(path.stat().st_size - STDERR_TAIL_BYTES, 0))
+        return source.read().decode("utf-8", errors="replace").rstrip()
+
+
+def exit_now(code: int) -> None:
+    """End the process without waiting for threads: one may sit on a dead connection."""
+    with suppress(OSError, ValueError):  # the log has no room: that is not the run's outcome
+        logging.shutdown()
+        sys.stdout.flush()
+    os._exit(code)

@@ -1,0 +1,303 @@
+"""Register the model of a run that succeeded, as the last step of its agent.
+
+A failed registration does not fail the run: a later execution of the task, or a client,
+completes it.
+"""
+
+from __future__ import annotations
+
+import base64
+import concurrent.futures
+import hashlib
+import json
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterable
+from contextlib import contextmanager
+from typing import Any
+from xml.etree import ElementTree
+
+from runner.node.failures import StageFailedError
+from runner.node.script.redaction import Redactor
+from runner.node.script.shipper import LineQueue, Shipper
+from runner.node.script.streams import EventLog, Report
+from runner.node.storage.blobs import AppendBlob, ContainerClient
+from runner.node.storage.http import StorageRequestError, StorageResponse
+from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.model_registry import (
+    COPY_BLOCK_BYTES,
+    DIGEST_READ_BYTES,
+    SUMMARY_METADATA,
+    CommittedVersion,
+    ModelRegistry,
+    StoredModelBlob,
+)
+from runner.protocol.models import (
+    ModelDocument,
+    ModelError,
+    ModelRequest,
+    draft_version,
+    model_record_blob,
+    parse_request,
+    wants_registration,
+)
+from runner.protocol.paths import RunBlobs
+
+
+class AgentModelStore:
+    """`ModelStore` of the agent; `runs` is where outputs are copied from. Raises StorageError."""
+
+    def __init__(self, models: ContainerClient, runs: ContainerClient) -> None:
+        self._models = models
+        self._transport = models.transport
+        self._runs = runs
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        """Content and ETag, or None where there is no blob."""
+        answer = self._transport.send("GET", name)
+        if _is_missing(answer):
+            return None
+        answer = _expect(answer, "GET", name)
+        return answer.body, answer.headers.get("etag", "")
+
+    def create(self, name: str, body: bytes, summary: str = "") -> bool:
+        """Write unless the blob exists; whether this call surely wrote it."""
+        return self._write(name, body, summary, {"If-None-Match": "*"})
+
+    def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
+        """Write over the version with this ETag; whether this call surely did."""
+        return self._write(name, body, summary, {"If-Match": etag})
+
+    def _write(self, name: str, body: bytes, summary: str, condition: dict[str, str]) -> bool:
+        headers = {"x-ms-blob-type": "BlockBlob", **condition}
+        headers["x-ms-blob-content-type"] = "application/json"
+        if summary:
+            headers[f"x-ms-meta-{SUMMARY_METADATA}"] = summary
+        answer = self._transport.send("PUT", name, headers=headers, body=body)
+        if answer.status in (409, 412):
+            return False
+        _expect(answer, "PUT", name)
+        return True
+
+    def list(self, prefix: str) -> list[StoredModelBlob]:
+        """All blobs below a prefix."""
+        found: list[StoredModelBlob] = []
+        query = {"restype": "container", "comp": "list", "prefix": prefix}
+        query["include"] = "metadata"
+        while True:
+            answer = _expect(self._transport.send("GET", "", query=query), "list", prefix)
+            root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314
+            for node in root.iterfind("Blobs/Blob"):
+                size = node.findtext("Properties/Content-Length") or "0"
+                etag = node.findtext("Properties/Etag") or ""
+                summary = node.findtext(f"Metadata/{SUMMARY_METADATA}") or ""
+                found.append(StoredModelBlob(node.findtext("Name") or "", int(size), etag, summary))
+            marker = root.findtext("NextMarker")
+            if not marker:
+                return found
+            query["marker"] = marker
+
+    def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
+        """Copy a blob of the `runs` container inside of the service, in blocks of any number."""
+        condition = {} if replace else {"If-None-Match": "*"}
+        if not size_bytes:
+            headers = {"x-ms-blob-type": "BlockBlob", **condition}
+            return self._commit(self._transport.send("PUT", name, headers=headers), name)
+        ids: list[str] = []
+        for first in range(0, size_bytes, COPY_BLOCK_BYTES):
+            last = min(first + COPY_BLOCK_BYTES, size_bytes) - 1
+            # The same ids for everybody: whoever copies this blob stages the same blocks.
+            ids.append(base64.b64encode(b"%08d" % len(ids)).decode())
+            query = {"comp": "block", "blockid": ids[-1]}
+            headers = {
+                **self._runs.transport.copy_source(source),
+                "x-ms-source-range": f"bytes={first}-{last}",
+            }
+            answer = self._transport.send("PUT", name, query=query, headers=headers)
+            if _is_missing(answer):
+                return False
+            _expect(answer, "copy", source)
+        latest = "".join(f"<Latest>{block_id}</Latest>" for block_id in ids)
+        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
+        query = {"comp": "blocklist"}
+        answer = self._transport.send("PUT", name, query=query, headers=condition, body=body)
+        return self._commit(answer, name)
+
+    def _commit(self, answer: StorageResponse, name: str) -> bool:
+        # Somebody else's commit drops the blocks that were staged; then the blob is there.
+        if answer.status not in (409, 412) and answer.code != "InvalidBlockList":
+            _expect(answer, "PUT", name)
+        return True
+
+    def digest(self, name: str) -> tuple[int, str] | None:
+        """Size and SHA-256 of what lies there, read back; None where there is nothing."""
+        found = self._models.head(name)
+        if found is None:
+            return None
+        digest = hashlib.sha256()
+        for first in range(0, found.size_bytes, DIGEST_READ_BYTES):
+            size = min(DIGEST_READ_BYTES, found.size_bytes - first)
+            try:
+                digest.update(self._models.get_range(name, first, size))
+            except StorageRequestError as err:
+                if err.status in (404, 416):  # replaced, or removed, while it was read
+                    return None
+                raise
+        return found.size_bytes, digest.hexdigest()
+
+    def touch(self, name: str) -> bool:
+        """Give the blob a new ETag; False where there is none."""
+        answer = self._transport.send("PUT", name, query={"comp": "metadata"})
+        if _is_missing(answer):
+            return False
+        _expect(answer, "touch", name)
+        return True
+
+
+def _is_missing(answer: StorageResponse) -> bool:
+    """A missing container is no missing blob: that is an error worth telling."""
+    return answer.status == 404 and answer.code != "ContainerNotFound"
+
+
+def _expect(answer: StorageResponse, verb: str, name: str) -> StorageResponse:
+    if answer.status >= 300:
+        raise StorageRequestError(answer.status, answer.code, f"{verb} {name}")
+    return answer
+
+
+logger = logging.getLogger(__name__)
+
+STEP = "model"
+RECORD_FORMAT = 1
+THREADS = 4
+EVENTS_FLUSH_S = 10.0
+
+NO_ACCESS = ModelError(
+    "R-MODEL-ACCESS",
+    "the model was not registered",
+    "the task was given no access to the container of models",
+    "",
+)
+
+
+def register_model(
+    runs: ContainerClient, models: ContainerClient | None, blobs: RunBlobs, redactor: Redactor
+) -> None:
+    """Register what run.json asks for, if the run succeeded and it was not done yet."""
+    try:
+        run: ModelDocument = parse_json(runs.get(blobs.run) or b"{}")
+        if not wants_registration(run.get("model")):
+            return
+        result: ModelDocument = parse_json(runs.get(blobs.result) or b"{}")
+        if result.get("status") == "succeeded" and not _is_done(runs, run):
+            _register(runs, models, blobs, run, result, redactor)
+    except (StorageRequestError, OSError) as err:
+        logger.warning("the model was not registered: %s", err)
+    except Exception:
+        logger.exception("the model was not registered")
+
+
+def _is_done(runs: ContainerClient, run: ModelDocument) -> bool:
+    name = str(run["model"].get("name"))
+    record: ModelDocument = parse_json(
+        runs.get(model_record_blob(str(run["run_id"]), name)) or b"{}"
+    )
+    return bool(record.get("version"))
+
+
+def _register(
+    runs: ContainerClient,
+    models: ContainerClient | None,
+    blobs: RunBlobs,
+    run: ModelDocument,
+    result: ModelDocument,
+    redactor: Redactor,
+) -> None:
+    run_id, name = str(run["run_id"]), str(run["model"].get("name"))
+    events = AppendBlob(runs, blobs.attempt(int(result["attempt"]), "events.jsonl"))
+    try:
+        with _stage(events, f"registering the model {name}", redactor) as report:
+            registered = _version(runs, models, blobs, run, result, report)
+    except StageFailedError as err:
+        again = f"runner models register {run_id}"
+        problem = {
+            "version": None,
+            "problem": redactor.text(err.message),
+            "fix": again,
+            "time": now_text(),
+        }
+        # A version that another attempt made is not to be hidden behind our trouble.
+        record = {"format": RECORD_FORMAT, "name": name, **problem}
+        runs.create(model_record_blob(run_id, name), json.dumps(record).encode())
+        return
+    record = {
+        "format": RECORD_FORMAT,
+        "name": name,
+        "version": registered.version,
+        "time": now_text(),
+    }
+    runs.put(model_record_blob(run_id, name), json.dumps(record).encode())
+    logger.info("registered %s@%d", name, registered.version)
+
+
+def _version(
+    runs: ContainerClient,
+    models: ContainerClient | None,
+    blobs: RunBlobs,
+    run: ModelDocument,
+    result: ModelDocument,
+    report: Report,
+) -> CommittedVersion:
+    """The run's version; raises StageFailedError, which the stage tells and the record keeps."""
+    try:
+        if models is None:
+            raise NO_ACCESS
+        request = parse_request(run["model"]) or ModelRequest("")
+        draft = draft_version(request, run, result)
+        prefix = blobs.root + str(result.get("output") or "output/")
+        registry = ModelRegistry(AgentModelStore(models, runs), request.name, _in_parallel)
+        return registry.register(
+            draft, lambda path: prefix + path, on_bytes=_counter(draft, report)
+        )
+    except ModelError as err:
+        raise StageFailedError(STEP, err.code, str(err)) from err
+    except StorageRequestError as err:
+        raise StageFailedError(STEP, "StorageFailed", str(err)) from err
+    except Exception as err:
+        logger.exception("the model was not registered")
+        raise StageFailedError(STEP, "AgentFailed", f"{type(err).__name__}: {err}") from err
+
+
+@contextmanager
+def _stage(events: AppendBlob, message: str, redactor: Redactor) -> Generator[Report, None, None]:
+    """A stage after the last one: the attempt's own events were shipped to their end."""
+    queue = LineQueue()
+    shipper = Shipper(queue, events)
+    shipper.start()
+    try:
+        with EventLog(queue, redactor).stage(STEP, message) as report:
+            yield report
+    finally:
+        try:
+            shipper.finish(EVENTS_FLUSH_S)
+        except (StorageRequestError, OSError, ValueError) as err:
+            logger.warning("not everything was written: %s", err)
+
+
+def _counter(draft: ModelDocument, report: Report) -> Callable[[int], None]:
+    total = sum(int(file["size_bytes"]) for file in draft["files"])
+    done = 0
+    lock = threading.Lock()
+
+    def count(size: int) -> None:
+        nonlocal done
+        with lock:
+            done = min(done + size, total)
+            report(f"registering the model {draft['name']}", done, total, "bytes")
+
+    return count
+
+
+def _in_parallel(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    with concurrent.futures.ThreadPoolExecutor(THREADS, thread_name_prefix="model") as pool:
+        return list(pool.map(function, items))

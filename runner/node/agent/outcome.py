@@ -1,0 +1,224 @@
+"""The outcome of a run: of an attempt that ended, and of a run whose predecessors did not
+succeed.
+
+Batch starts the task when its predecessors ended, however they ended (the client sets
+`satisfy` for every exit), so that a run behind a failure gets an outcome instead of waiting
+for ever.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import Any
+
+from runner.node.agent.attempt import Attempt
+from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
+from runner.node.agent.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
+from runner.node.agent.records import (
+    commit_document,
+    commit_result,
+    failures_before,
+    recorded_exit_code,
+    write_end,
+)
+from runner.node.failures import StageFailedError
+from runner.node.script.outputs import OutputFile
+from runner.node.script.streams import EventLog, Streams
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import StorageRequestError
+from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.paths import RunBlobs
+from runner.protocol.run_spec import FORMAT
+
+BLOCKED_CODE = "Blocked"
+
+
+def blocked_by(runs: ContainerClient, run_body: bytes) -> str | None:
+    """Why the run of this run.json cannot start; None where nothing stands in its way."""
+    for run_id in _after(run_body):
+        status = _status(runs, run_id)
+        if status != "succeeded":
+            return f"blocked by {run_id}, which {_STATUS_TEXTS.get(status, 'left no result')}"
+    return None
+
+
+def commit_blocked(runs: ContainerClient, run_id: str, message: str) -> bool:
+    """Write the outcome of a run that a predecessor stops; False when it was decided already."""
+    return commit_unstarted(runs, run_id, "cancelled", BLOCKED_CODE, message)
+
+
+def commit_unstarted(
+    runs: ContainerClient, run_id: str, status: str, code: str, message: str
+) -> bool:
+    """Write the outcome of a run that never started; False when it was decided already."""
+    result: dict[str, Any] = {
+        "format": FORMAT,
+        "run_id": run_id,
+        "status": status,
+        "attempt": 0,
+        "evicted": 0,
+        "exit_code": None,
+        "step": None,
+        "code": code,
+        "message": message,
+        "started": None,
+        "ended": now_text(),
+        "stages_s": {},
+        "metrics": {},
+        "outputs": [],
+    }
+    return commit_document(runs, RunBlobs(run_id), result)
+
+
+_UNREADABLE = "unreadable"
+_STATUS_TEXTS = {
+    "failed": "failed",
+    "cancelled": "was cancelled",
+    _UNREADABLE: "left a result that cannot be read",
+}
+
+
+def _after(run_body: bytes) -> list[str]:
+    try:
+        raw: Any = parse_json(run_body)
+        return [str(run_id) for run_id in raw.get("after") or ()]
+    except (ValueError, AttributeError, TypeError):
+        return []  # whoever parses the whole says what is wrong with it
+
+
+def _status(runs: ContainerClient, run_id: str) -> str:
+    body = runs.get(RunBlobs(run_id).result)
+    if body is None:
+        return ""
+    try:
+        return str(parse_json(body)["status"])
+    except (ValueError, KeyError, TypeError):
+        return _UNREADABLE
+
+
+logger = logging.getLogger(__name__)
+
+FINAL_FLUSH_S = 1.0  # for the logs of a task that Batch ends
+LONG_FLUSH_S = 1.0  # a log of gigabytes may take longer than the training: its time has a name then
+
+
+class AttemptOutcome:
+    """The ways an attempt ends, each with its exit code."""
+
+    def __init__(
+        self,
+        agent: AgentContext,
+        number: int,
+        started: str,
+        streams: Streams | None = None,
+        events: EventLog | None = None,
+        checkpoints: AttemptCheckpoints | None = None,
+    ) -> None:
+        self._agent = agent
+        self._number = number
+        self._started = started
+        self._streams = streams
+        self._events = events
+        self._checkpoints = checkpoints
+
+    def succeeded(self, attempt: Attempt, outputs: list[OutputFile]) -> int:
+        """Commit the outcome with what was exported, if it is still there."""
+        self._flush()
+        self._end("succeeded", 0, None)
+        runs, prefix = self._agent.runs, self._agent.blobs.output(self._number)
+        try:
+            outputs = attempt.restore(runs, prefix, outputs)
+        except StageFailedError as err:
+            return self._commit([], err)
+        except StorageRequestError as err:
+            logger.warning("the outputs could not be looked over: %s", err)
+        return self._commit(outputs, None)
+
+    def failed(self, failure: StageFailedError, retries: int) -> int:
+        """Commit the failure, unless Batch is going to retry the task."""
+        failure.message = self._agent.redactor.text(failure.message)
+        self._flush()
+        runs, blobs = self._agent.runs, self._agent.blobs
+        earlier = failures_before(runs, blobs, self._number) if retries else 0
+        self._end("failed", failure.exit_code, failure.step)
+        if earlier < retries:
+            logger.info("failure %d of %d allowed: Batch tries again", earlier + 1, retries)
+            return failure.exit_code or FAILED_EXIT_CODE
+        return self._commit([], failure)
+
+    def terminated(self, step: str) -> int:
+        """Say so and go: the run continues elsewhere, or the client decided its outcome."""
+        logger.info("terminated by Batch during %s", step)
+        self._end("terminated", None, step)
+        self._flush(FINAL_FLUSH_S)
+        return TERMINATED_EXIT_CODE
+
+    def lost(self, err: StageFailedError) -> None:
+        """Another node of the run was: what comes of that is not known yet."""
+        message = self._agent.redactor.text(err.message)
+        logger.error("%s", message)
+        self._agent.losses.append(self._number)
+        self._end("lost", None, err.step, message=message)
+
+    def left(self) -> int:
+        """It was lost, and the run goes on, here or elsewhere."""
+        self._flush(FINAL_FLUSH_S)
+        return TERMINATED_EXIT_CODE
+
+    def _flush(self, timeout_s: float | None = None) -> None:
+        if self._streams is None:
+            return
+        began = time.monotonic()
+        for finish in (self._streams.finish_script, self._streams.finish_events):
+            try:
+                finish(timeout_s)
+            except (StorageRequestError, OSError, ValueError) as err:
+                # The outcome counts more than a log that could not be written to its end.
+                logger.warning("not everything was written: %s", err)
+        took_s = time.monotonic() - began
+        if self._events and took_s > LONG_FLUSH_S:
+            self._events.stages_s["logs"] = round(took_s, 3)
+
+    def _end(self, why: str, exit_code: int | None, step: str | None, **more: str) -> None:
+        agent = self._agent
+        try:
+            write_end(
+                agent.runs,
+                agent.blobs,
+                self._number,
+                why,
+                exit_code,
+                step,
+                checkpoint=self._checkpoint_summary(),
+                **more,
+            )
+        except StorageRequestError as err:
+            # The run's outcome counts more than this attempt's.
+            logger.warning("could not say why the attempt ended: %s", err)
+
+    def _checkpoint_summary(self) -> dict[str, Any] | None:
+        return self._checkpoints.summary() if self._checkpoints else None
+
+    def _commit(self, outputs: list[OutputFile], failure: StageFailedError | None) -> int:
+        agent = self._agent
+        first = commit_result(
+            agent.runs,
+            agent.blobs,
+            run_id=agent.node.run_id,
+            attempt=self._number,
+            started=self._started,
+            stages_s=self._events.stages_s if self._events else {},
+            metrics=self._streams.metrics.last() if self._streams else {},
+            outputs=outputs,
+            failure=failure,
+            checkpoint=self._checkpoint_summary(),
+        )
+        if not first:
+            logger.info("the run's outcome was decided before this attempt ended")
+            recorded = recorded_exit_code(agent.runs, agent.blobs)
+            return FAILED_EXIT_CODE if recorded is None else recorded
+        if failure is None:
+            logger.info("succeeded, %d files exported", len(outputs))
+            return 0
+        return failure.exit_code or FAILED_EXIT_CODE

@@ -1,0 +1,235 @@
+"""The job manager of a schedule with several tasks: create their runs and add them to its job.
+
+Every step may be repeated on any node: the first attempt to create `firings/<job>.json`
+decides all ids, documents are created once, and Batch keeps one task of an id.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timezone
+from functools import partial
+from typing import Any, cast
+from urllib.parse import quote
+
+from runner.node.agent.outcome import commit_unstarted
+from runner.node.agent.scheduled_run import firing_place
+from runner.node.agent.settings import SettingsError, load_access, process_environment
+from runner.node.script.redaction import Redactor, log_to_stdout
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import StorageRequestError, Transport
+from runner.node.storage.identity import Credential, ManagedIdentityCredential, TaskTokenCredential
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.encoding import parse_json
+from runner.protocol.index import index_blob, index_metadata
+from runner.protocol.paths import RunBlobs
+from runner.protocol.schedules import (
+    GroupAccess,
+    Json,
+    fired_run_documents,
+    fired_task_bodies,
+    firing_blob,
+    group_document,
+    group_template_blob,
+    make_firing,
+    scheduled_group_blob,
+)
+from runner.protocol.task import GROUP_SECRETS_VARIABLE, STORAGE_VARIABLE
+
+logger = logging.getLogger(__name__)
+
+API_VERSION = "2025-06-01"
+BATCH_RESOURCE = "https://batch.core.windows.net/"
+CHUNK = 100  # the service refuses more in one request (REST docs, "Create Task Collection")
+_HEADERS = {"Content-Type": "application/json; odata=minimalmetadata"}
+_TOO_LARGE = frozenset({"RequestBodyTooLarge", "RequestEntityTooLarge"})
+
+
+class TasksRefusedError(Exception):
+    """The service refused tasks for good; `code` is its error code."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(f"{code}: {message}" if message else code)
+        self.code = code
+
+
+class JobTasks:
+    """Adds tasks to one job of the account at `url`."""
+
+    def __init__(
+        self, url: str, job_id: str, credential: Credential, retry_budget: RetryBudget
+    ) -> None:
+        self._transport = Transport(
+            f"{url.rstrip('/')}/jobs/{quote(job_id, safe=':')}", credential, retry_budget
+        )
+        self._retry_budget = retry_budget
+
+    def add(self, bodies: Iterable[dict[str, Any]]) -> None:
+        """Add every task; one that is there already counts as added.
+
+        Raises RefusedError, StorageUnreachableError when the service does not answer.
+        """
+        pending = list(bodies)
+        for start in range(0, len(pending), CHUNK):
+            self._add_chunk(pending[start : start + CHUNK])
+
+    def _add_chunk(self, chunk: Sequence[dict[str, Any]]) -> None:
+        for _ in self._retry_budget.delays():
+            again = set(self._send(chunk))
+            chunk = [body for body in chunk if body["id"] in again]
+            if not chunk:
+                return
+        raise TasksRefusedError("ServerError", f"{len(chunk)} tasks were not taken")
+
+    def _send(self, chunk: Sequence[dict[str, Any]]) -> Iterator[str]:
+        """Ids of tasks that met an error of the server, to be sent again."""
+        answer = self._transport.send(
+            "POST",
+            "addtaskcollection",
+            query={"api-version": API_VERSION},
+            headers=_HEADERS,
+            body=json.dumps({"value": list(chunk)}).encode(),
+        )
+        if answer.status != 200:
+            error = _error(answer.body)
+            code = str(error.get("code") or answer.status)
+            if (answer.status == 413 or code in _TOO_LARGE) and len(chunk) > 1:
+                half = len(chunk) // 2
+                yield from self._send(chunk[:half])
+                yield from self._send(chunk[half:])
+                return
+            raise TasksRefusedError(code, _message(error))
+        for result in parse_json(answer.body)["value"]:
+            status = str(result["status"]).lower()
+            error: dict[str, Any] = result.get("error") or {}
+            if status == "servererror":
+                yield result["taskId"]
+            elif status != "success" and error.get("code") != "TaskExists":
+                code = str(error.get("code") or status)
+                raise TasksRefusedError(code, f"task {result['taskId']}: {_message(error)}")
+
+
+def _error(body: bytes) -> dict[str, Any]:
+    try:
+        raw: Any = parse_json(body)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
+
+
+def _message(error: dict[str, Any]) -> str:
+    message: Any = error.get("message")
+    if isinstance(message, dict):
+        message = cast("dict[str, Any]", message).get("value")
+    text = str(message or "")
+    return text.splitlines()[0] if text else ""
+
+
+NOT_ADDED_CODE = "NotAdded"
+_THREADS = 8
+
+
+def main() -> int:
+    """The job manager as a program."""
+    redactor = Redactor()
+    log_to_stdout(redactor)
+    environment, retry_budget = process_environment(), RetryBudget()
+    try:
+        runs = load_access(environment, retry_budget, redactor).runs
+        place, job_id, _ = firing_place(environment)
+        url = environment.get("AZ_BATCH_ACCOUNT_URL") or ""
+        access = _access(environment, redactor)
+        credential = _credential(environment, access)
+        tasks = JobTasks(url, job_id, credential, retry_budget)
+        return 0 if fire(runs, tasks, place, job_id, access) else 1
+    except (SettingsError, StorageRequestError) as err:
+        logger.error("%s", err)
+    except Exception:
+        logger.exception("the job manager failed")
+    return 1
+
+
+def fire(
+    runs: ContainerClient, tasks: JobTasks, place: str, job_id: str, access: GroupAccess
+) -> bool:
+    """Make the group of a job of the schedule; False when its tasks were refused.
+
+    Raises SettingsError when the schedule was removed, StorageError.
+    """
+    body = runs.get(group_template_blob(place))
+    if body is None:
+        raise SettingsError(f"{group_template_blob(place)} is gone: the schedule was removed")
+    try:
+        template: Json = parse_json(body)
+        firing = _ensure_firing(runs, template, place, job_id)
+        documents = list(fired_run_documents(template, firing))
+        bodies = list(fired_task_bodies(template, firing, access))
+    except (ValueError, KeyError, TypeError, AttributeError) as err:
+        raise SettingsError(f"{group_template_blob(place)} is damaged: {err!r}") from err
+    with ThreadPoolExecutor(_THREADS) as threads:
+        list(threads.map(partial(_write_run, runs), documents))
+    group_id = str(firing["group_id"])
+    runs.create(scheduled_group_blob(group_id), _bytes(group_document(template, firing)))
+    try:
+        tasks.add(bodies)
+    except TasksRefusedError as err:
+        logger.error("the tasks of %s were refused: %s", group_id, err)
+        _fail_runs(runs, documents, err)
+        return False
+    logger.info("group %s: %d tasks", group_id, len(documents))
+    return True
+
+
+def _ensure_firing(runs: ContainerClient, template: Json, place: str, job_id: str) -> Json:
+    name = firing_blob(place, job_id)
+    body = runs.get(name)
+    if body is None:
+        now = datetime.now(timezone.utc)  # noqa: UP017 - the agent runs on 3.10
+        firing = make_firing(template, f"{place} {job_id}", job_id, now)
+        body = _bytes(firing)
+        if not runs.create(name, body):
+            body = runs.get(name) or body
+    found: Json = parse_json(body)
+    return found
+
+
+def _write_run(runs: ContainerClient, run: Json) -> None:
+    if runs.create(RunBlobs(run["run_id"]).run, _bytes(run)):
+        runs.put_metadata(index_blob(run["run_id"]), index_metadata(run, None))
+
+
+def _fail_runs(runs: ContainerClient, documents: list[Json], err: TasksRefusedError) -> None:
+    """Runs whose tasks never come get an outcome, the last first; what had ended stays as it is."""
+    why = f"the schedule's job manager could not add the group's tasks: {err}"
+    for run in reversed(documents):
+        commit_unstarted(runs, run["run_id"], "failed", NOT_ADDED_CODE, why)
+
+
+def _access(environment: Mapping[str, str], redactor: Redactor) -> GroupAccess:
+    try:
+        secrets: dict[str, dict[str, dict[str, str]]] = parse_json(
+            environment.get(GROUP_SECRETS_VARIABLE) or "{}"
+        )
+        for one in secrets.values():
+            for value in one["values"].values():
+                redactor.add(value)
+        return GroupAccess(parse_json(environment[STORAGE_VARIABLE]), secrets)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        # What is wrong with it may be a secret.
+        raise SettingsError(f"{GROUP_SECRETS_VARIABLE} is not as expected") from None
+
+
+def _credential(environment: Mapping[str, str], access: GroupAccess) -> Credential:
+    """A token of the task where Batch gives one, else the node's identity."""
+    token = environment.get("AZ_BATCH_AUTHENTICATION_TOKEN")
+    if token:
+        return TaskTokenCredential(token)
+    client_id: str | None = access.storage.get("identity_client_id")
+    return ManagedIdentityCredential(client_id, resource=BATCH_RESOURCE)
+
+
+def _bytes(document: Mapping[str, Any]) -> bytes:
+    return json.dumps(document, indent=2).encode()

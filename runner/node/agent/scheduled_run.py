@@ -1,0 +1,96 @@
+"""A run that a job schedule started: its first attempt creates the run from the schedule's
+template.
+
+Each job is one run. The attempt that creates `firings/<job>.json` names the run; later
+attempts of the task, on any node, read the name from it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from runner.node.agent.settings import SettingsError
+from runner.node.storage.blobs import ContainerClient
+from runner.protocol.encoding import parse_json
+from runner.protocol.index import index_blob, index_metadata
+from runner.protocol.paths import RunBlobs, run_id_suffix
+from runner.protocol.schedules import MAX_ID, STAMP, firing_blob, template_blob
+from runner.protocol.task import SCHEDULE_VARIABLE
+
+_TEMPLATE_PLACE = re.compile(r"[A-Za-z0-9_-]{1,64}/[a-z0-9]{1,16}")
+
+
+def with_run_id(environment: Mapping[str, str], runs: ContainerClient) -> dict[str, str]:
+    """The environment with RUNNER_RUN_ID, where a schedule started the task.
+
+    Raises SettingsError when the schedule's template is gone, StorageError.
+    """
+    if not environment.get(SCHEDULE_VARIABLE):
+        return dict(environment)
+    place, job_id, task_id = firing_place(environment)
+    try:
+        run_id = _ensure_run(runs, place, job_id, task_id)
+    except (ValueError, KeyError, TypeError, AttributeError) as err:
+        raise SettingsError(f"{template_blob(place)} is damaged: {err!r}") from err
+    return {**environment, "RUNNER_RUN_ID": run_id}
+
+
+def firing_place(environment: Mapping[str, str]) -> tuple[str, str, str]:
+    """Where the schedule's template lies, the job and the task. Raises SettingsError."""
+    place = environment.get(SCHEDULE_VARIABLE) or ""
+    job_id, task_id = environment.get("AZ_BATCH_JOB_ID"), environment.get("AZ_BATCH_TASK_ID")
+    if not _TEMPLATE_PLACE.fullmatch(place) or not job_id or not task_id:
+        raise SettingsError(
+            f"{SCHEDULE_VARIABLE} is {place!r}, job {job_id!r}: a job schedule starts this"
+        )
+    return place, job_id, task_id
+
+
+def _ensure_run(runs: ContainerClient, place: str, job_id: str, task_id: str) -> str:
+    name = firing_blob(place, job_id)
+    body = runs.get(name)
+    if body is None:
+        template = runs.get(template_blob(place))
+        if template is None:
+            raise SettingsError(f"{template_blob(place)} is gone: the schedule was removed")
+        body = json.dumps(_firing(parse_json(template), place, job_id)).encode()
+        if not runs.create(name, body):
+            body = runs.get(name) or body
+    firing: dict[str, Any] = parse_json(body)
+    _write_run(runs, place, firing, job_id, task_id)
+    return str(firing["run_id"])
+
+
+def _firing(template: dict[str, Any], place: str, job_id: str) -> dict[str, Any]:
+    now = datetime.now(timezone.utc)  # noqa: UP017 - the agent runs on 3.10
+    suffix = run_id_suffix(f"{place} {job_id}")
+    short = str(template["schedule"])[: MAX_ID - STAMP].rstrip("-_")
+    return {
+        "run_id": f"{short}-{now:%Y%m%d-%H%M%S}-{suffix}",
+        "created": now.isoformat(),
+        "job_id": job_id,
+    }
+
+
+def _write_run(
+    runs: ContainerClient, place: str, firing: dict[str, Any], job_id: str, task_id: str
+) -> None:
+    blobs = RunBlobs(firing["run_id"])
+    if runs.head(blobs.run) is not None:
+        return
+    body = runs.get(template_blob(place))
+    if body is None:
+        raise SettingsError(f"{template_blob(place)} is gone: the schedule was removed")
+    template: dict[str, Any] = parse_json(body)
+    run = {
+        **template,
+        "run_id": firing["run_id"],
+        "created": firing["created"],
+        "batch": {**template["batch"], "job_id": job_id, "task_id": task_id},
+    }
+    if runs.create(blobs.run, json.dumps(run, indent=2).encode()):
+        runs.put_metadata(index_blob(firing["run_id"]), index_metadata(run, None))

@@ -1,0 +1,258 @@
+"""What the task tells the agent through its environment: folders, access to storage, and
+secrets.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import http.client
+import os
+import socket
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+from runner.node.failures import StageFailedError
+from runner.node.inputs.stage import InputAccess
+from runner.node.script.redaction import Redactor
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import TRANSIENT_STATUS, Transport
+from runner.node.storage.identity import Credential, ManagedIdentityCredential, SasCredential
+from runner.node.storage.limits import RedirectPolicy, RetryBudget, read_all
+from runner.protocol.encoding import parse_json
+from runner.protocol.task import (
+    SECRET_VARIABLES,
+    SECRETS_VARIABLE,
+    STORAGE_VARIABLE,
+)
+
+STEP = "secrets"
+API_VERSION = "7.4"  # Key Vault REST docs, "Get Secret"
+TIMEOUT_S = 30.0
+VAULT_DOMAINS = ("vault.azure.net", "vault.azure.cn", "vault.usgovcloudapi.net")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_REFUSAL_REASONS = {
+    401: "the vault does not know the node's identity",
+    403: "the node's identity may not read it: give it the role Key Vault Secrets User",
+    404: "there is no such secret",
+}
+
+
+class RunSecrets:
+    """Values by variable; every value that becomes known is hidden from then on."""
+
+    def __init__(
+        self,
+        values: Mapping[str, str],
+        keyvault: Mapping[str, str],
+        client_id: str | None,
+        redactor: Redactor,
+    ) -> None:
+        self._values = dict(values)
+        self._keyvault = dict(keyvault)
+        self._client_id = client_id
+        self._redactor = redactor
+        for value in self._values.values():
+            redactor.add(value)
+
+    def __repr__(self) -> str:
+        return f"Secrets({', '.join(sorted({*self._values, *self._keyvault}))})"
+
+    @property
+    def in_vaults(self) -> bool:
+        """Whether a vault has to be asked."""
+        return bool(self._keyvault)
+
+    def resolve(self, retry_budget: RetryBudget) -> dict[str, str]:
+        """The script's variables. Raises StageFailedError."""
+        values = dict(self._values)
+        for name, url in self._keyvault.items():
+            values[name] = self._read(name, url, retry_budget)
+            self._redactor.add(values[name])
+        return values
+
+    def _read(self, name: str, url: str, retry_budget: RetryBudget) -> str:
+        identity = ManagedIdentityCredential(self._client_id, resource=_resource(name, url))
+        last: Exception | None = None
+        for _ in retry_budget.delays():
+            try:
+                return _get(f"{url.rstrip('/')}?api-version={API_VERSION}", identity.headers())
+            except urllib.error.HTTPError as err:
+                err.close()
+                last = err
+                if err.code not in TRANSIENT_STATUS:
+                    why = _REFUSAL_REASONS.get(err.code, str(err.reason))
+                    raise _unavailable(name, url, f"{err.code}, {why}") from err
+            except (KeyError, TypeError, ValueError) as err:
+                raise _unavailable(name, url, "its answer is not a secret") from err
+            except (OSError, http.client.HTTPException) as err:
+                last = err
+        raise _unavailable(name, url, str(last)) from last
+
+
+def load_secrets(
+    environment: Mapping[str, str], client_id: str | None, redactor: Redactor
+) -> RunSecrets:
+    """Read RUNNER_SECRETS. Raises ValueError that says nothing of its content."""
+    try:
+        raw: dict[str, Any] = parse_json(environment.get(SECRETS_VARIABLE) or "{}")
+        return RunSecrets(_texts(raw, "values"), _texts(raw, "keyvault"), client_id, redactor)
+    except (ValueError, TypeError, AttributeError):
+        raise ValueError(f"{SECRETS_VARIABLE} is not as expected") from None
+
+
+def _texts(raw: dict[str, Any], name: str) -> dict[str, str]:
+    entries: dict[str, Any] = raw.get(name) or {}
+    return {str(key): str(value) for key, value in entries.items()}
+
+
+def _resource(name: str, url: str) -> str:
+    """Whom the token is for. A token goes to vaults only, and to this machine in tests."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    for domain in VAULT_DOMAINS:
+        if parts.scheme == "https" and host.endswith(f".{domain}"):
+            return f"https://{domain}"
+    if parts.scheme == "http" and host in _LOOPBACK:
+        return f"https://{VAULT_DOMAINS[0]}"
+    raise _unavailable(name, url, "that is no key vault")
+
+
+def _get(url: str, headers: Mapping[str, str]) -> str:
+    request = urllib.request.Request(url, headers=dict(headers))  # noqa: S310 - see _resource
+    # The token is for this vault alone.
+    opener = urllib.request.build_opener(RedirectPolicy(lambda _: False))
+    with opener.open(request, timeout=TIMEOUT_S) as response:
+        return str(parse_json(read_all(response))["value"])
+
+
+def _unavailable(name: str, url: str, why: str) -> StageFailedError:
+    return StageFailedError(STEP, "SecretUnavailable", f"secret {name}: {url}: {why}")
+
+
+class SettingsError(Exception):
+    """The task was not set up for the agent; the message names the variable."""
+
+
+@dataclass(frozen=True)
+class NodeSettings:
+    """Where the agent runs. `work_dir` is the task's own folder, `shared_dir` the node's."""
+
+    run_id: str
+    work_dir: Path
+    shared_dir: Path
+    node: str
+    pool: str
+    dedicated: bool
+    host: str
+
+
+def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
+    """Read Batch's variables. Raises SettingsError naming what is missing."""
+    run_id = _required(environment, "RUNNER_RUN_ID")
+    if "/" in run_id or run_id in (".", ".."):
+        raise SettingsError(f"RUNNER_RUN_ID is no run id: {run_id!r}")
+    return NodeSettings(
+        run_id=run_id,
+        work_dir=Path(environment.get("AZ_BATCH_TASK_WORKING_DIR") or Path.cwd()),
+        shared_dir=Path(_required(environment, "AZ_BATCH_NODE_SHARED_DIR")),
+        node=environment.get("AZ_BATCH_NODE_ID", ""),
+        pool=environment.get("AZ_BATCH_POOL_ID", ""),
+        dedicated=environment.get("AZ_BATCH_NODE_IS_DEDICATED", "").lower() == "true",
+        host=socket.gethostname(),
+    )
+
+
+def load_access(
+    environment: Mapping[str, str], retry_budget: RetryBudget, redactor: Redactor
+) -> InputAccess:
+    """The containers named in RUNNER_STORAGE, and the mounts. Raises SettingsError."""
+    text = _required(environment, STORAGE_VARIABLE)
+    mounts = environment.get("AZ_BATCH_NODE_MOUNTS_DIR")
+    try:
+        raw: dict[str, Any] = parse_json(text)
+        client_id = raw.get("identity_client_id")
+        further: dict[str, Any] = raw.get("inputs") or {}
+        for entry in (*raw.values(), *further.values()):
+            if isinstance(entry, dict):
+                redactor.add_sas(cast("dict[str, Any]", entry).get("sas") or "")
+        redactor.add(environment.get("AZ_BATCH_AUTHENTICATION_TOKEN", ""))
+        named = {n: _container(entry, client_id, retry_budget) for n, entry in further.items()}
+        runs = _container(raw["runs"], client_id, retry_budget)
+        data = _container(raw["data"], client_id, retry_budget)
+        return InputAccess(runs, data, named, Path(mounts) if mounts else None)
+    except (ValueError, KeyError, TypeError, AttributeError) as err:
+        # The text holds a SAS: say what is wrong with it, never what it is.
+        raise SettingsError(
+            f"{STORAGE_VARIABLE} is not as expected: {type(err).__name__}"
+        ) from None
+
+
+def load_models(
+    environment: Mapping[str, str], retry_budget: RetryBudget
+) -> ContainerClient | None:
+    """The `models` container; None where a client gave no access to it, or none that is one."""
+    try:
+        raw: dict[str, Any] = parse_json(_required(environment, STORAGE_VARIABLE))
+        return _container(raw["models"], raw.get("identity_client_id"), retry_budget)
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None  # a good run must not fail of it
+
+
+def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> RunSecrets:
+    """The run's secrets. Raises SettingsError."""
+    try:
+        client_id = parse_json(environment[STORAGE_VARIABLE]).get("identity_client_id")
+        return load_secrets(environment, client_id, redactor)
+    except ValueError as err:
+        raise SettingsError(str(err)) from None
+
+
+def script_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the script inherits: all but our secrets, with output that is not held back."""
+    inherited = {key: value for key, value in environment.items() if key not in SECRET_VARIABLES}
+    inherited.setdefault("PYTHONUNBUFFERED", "1")
+    # Without byte code every start compiles every import again.
+    inherited.pop("PYTHONDONTWRITEBYTECODE", None)
+    return inherited
+
+
+def _container(
+    entry: dict[str, Any], client_id: str | None, retry_budget: RetryBudget
+) -> ContainerClient:
+    sas: str | None = entry.get("sas")
+    credential: Credential = SasCredential(sas) if sas else ManagedIdentityCredential(client_id)
+    return ContainerClient(Transport(str(entry["url"]), credential, retry_budget))
+
+
+def _required(environment: Mapping[str, str], name: str) -> str:
+    value = environment.get(name)
+    if not value:
+        raise SettingsError(f"{name} is not set: the agent runs as an Azure Batch task")
+    return value
+
+
+def process_environment() -> dict[str, str]:
+    """The environment of this process, with the secrets taken out of it.
+
+    Out of `/proc/<pid>/environ` too, which every process of the same user may read: the kernel
+    shows the memory that the process was started with, whatever became of its variables. A script
+    that runs as root, or may trace this process, can still read the rest of its memory.
+    """
+    environment = dict(os.environ)
+    for name in SECRET_VARIABLES:
+        _wipe(name)
+        os.environ.pop(name, None)
+    return environment
+
+
+def _wipe(name: str) -> None:
+    getenv = ctypes.CDLL(None).getenv
+    getenv.restype = ctypes.c_void_p
+    address: int | None = getenv(name.encode())
+    if address is not None:
+        ctypes.memset(address, 0, len(ctypes.string_at(address)))

@@ -1,0 +1,3 @@
+"""Checkpoints on the node: consistent snapshots, commits to blob, and the restore. Start in
+`committer`.
+"""

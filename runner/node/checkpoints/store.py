@@ -1,0 +1,206 @@
+"""Commits snapshots to blob, and deletes the checkpoints that are too old."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import hashlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from runner.node.checkpoints.snapshot import BLOCK_BYTES, HeldFile, Snapshot, UnsettledError
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import StorageRequestError
+from runner.protocol.checkpoints import (
+    BadManifestError,
+    CheckpointBlobs,
+    CheckpointFile,
+    CheckpointManifest,
+    parse_checkpoint,
+)
+from runner.protocol.encoding import now_text
+from runner.protocol.paths import RunBlobs
+
+logger = logging.getLogger(__name__)
+
+THREADS = 4
+NICENESS = 10  # training comes first
+
+
+OnRequests = Callable[[int, int], None]
+
+
+def ignore_requests(done: int, total: int) -> None:
+    """Nobody wants to know."""
+
+
+class CheckpointStore:
+    """The checkpoints of one run, as one attempt writes them. For one thread."""
+
+    def __init__(self, runs: ContainerClient, run: RunBlobs, attempt: int, keep: int) -> None:
+        self._runs = runs
+        self._blobs = CheckpointBlobs(run.run_id)
+        self._next_attempt = run.attempt(attempt + 1, "start.json")
+        self._attempt = attempt
+        self._keep = keep
+        self._number = 0
+        self._manifests: dict[
+            int, CheckpointManifest | None
+        ] = {}  # None is one that cannot be read
+
+    def is_superseded(self) -> bool:
+        """Whether a later attempt has begun."""
+        return self._runs.head(self._next_attempt) is not None
+
+    def commit(
+        self, snapshot: Snapshot, step: int | None, on_requests: OnRequests = ignore_requests
+    ) -> CheckpointManifest:
+        """Upload what is missing and create the manifest. Raises StorageError, UnsettledError.
+
+        `tell` gets how many of the requests are done, and of how many.
+        """
+        listed = self._runs.list_sizes(self._blobs.root)
+        prefix = self._blobs.files(self._attempt)
+        wanted = {prefix + file.sha256: file for file in snapshot.files}
+        # Storage that crashed may have forgotten what it acknowledged: the listing decides.
+        missing = {b: file for b, file in wanted.items() if listed.get(b) != file.size_bytes}
+        upload_all(self._runs, missing, on_requests)
+        files = tuple(
+            CheckpointFile(
+                file.path,
+                file.size_bytes,
+                file.sha256,
+                prefix + file.sha256,
+                file.mtime_ns,
+                file.mode,
+            )
+            for file in snapshot.files
+        )
+        listing = snapshot.listing
+        draft = CheckpointManifest(
+            0, self._attempt, now_text(), files, listing.links, listing.folders, step
+        )
+        checkpoint = self._create(draft, listed)
+        self._prune(checkpoint, {*listed, *wanted})
+        return checkpoint
+
+    def _create(self, draft: CheckpointManifest, listed: Iterable[str]) -> CheckpointManifest:
+        taken = [number for name in listed if (number := self._blobs.number_of(name)) is not None]
+        number = max([self._number, *taken]) + 1
+        while True:
+            checkpoint = replace(draft, number=number)
+            if self._runs.create(self._blobs.manifest(number), checkpoint.to_json()):
+                break
+            number += 1
+        self._number = number
+        self._manifests[number] = checkpoint
+        return checkpoint
+
+    def _prune(self, newest: CheckpointManifest, names: set[str]) -> None:
+        """Manifests first: what is cut off in between leaves files too many, never too few."""
+        try:
+            there = self._read_manifests(names, newest)
+            ours = sorted(
+                (found for found in there if found.attempt <= self._attempt),
+                key=lambda found: found.order,
+                reverse=True,
+            )
+            old = ours[self._keep :]
+            for checkpoint in old:
+                self._runs.delete(self._blobs.manifest(checkpoint.number))
+                self._manifests.pop(checkpoint.number, None)
+            kept = {file.blob for found in there if found not in old for file in found.files}
+            unused = [name for name in names - kept if self._may_delete(name)]
+            _in_parallel(self._runs.delete, unused)
+        except StorageRequestError as err:
+            # Too many checkpoints harm nobody; the next commit tries again.
+            logger.warning("older checkpoints could not be deleted: %s", err)
+
+    def _may_delete(self, name: str) -> bool:
+        attempt = self._blobs.attempt_of(name)
+        return attempt is not None and attempt <= self._attempt
+
+    def _read_manifests(
+        self, names: Iterable[str], newest: CheckpointManifest
+    ) -> list[CheckpointManifest]:
+        numbers = {n for name in names if (n := self._blobs.number_of(name)) is not None}
+        for number in numbers - self._manifests.keys():
+            body = self._runs.get(self._blobs.manifest(number))
+            try:
+                self._manifests[number] = (
+                    parse_checkpoint(body, self._blobs, number) if body else None
+                )
+            except BadManifestError as err:
+                logger.warning("checkpoint %d: %s", number, err)
+                self._manifests[number] = None
+        numbers.add(newest.number)
+        return [found for n in numbers if (found := self._manifests[n]) is not None]
+
+
+def upload_all(
+    runs: ContainerClient, files: dict[str, HeldFile], on_requests: OnRequests = ignore_requests
+) -> None:
+    """Upload files by blob name, in parallel. Raises StorageError, UnsettledError, OSError."""
+    uploads = [_CheckpointUpload(runs, name, file) for name, file in files.items()]
+    jobs = [(upload, number) for upload in uploads for number in range(upload.blocks)]
+    _in_parallel(lambda job: job[0].send(job[1]), jobs, on_requests)
+
+
+class _CheckpointUpload:
+    """One file in blocks; whoever sends the last one commits them."""
+
+    def __init__(self, runs: ContainerClient, name: str, file: HeldFile) -> None:
+        self._runs = runs
+        self._name = name
+        self._file = file
+        self.blocks = max(len(file.block_sha256), 1)
+        self._left = self.blocks
+        self._lock = threading.Lock()
+
+    def send(self, number: int) -> None:
+        block = _read_block(self._file.held, number)
+        found = (hashlib.sha256(block).hexdigest(),) if block else ()
+        if found != self._file.block_sha256[number : number + 1]:  # emptied, it has no block
+            raise UnsettledError(f"{self._file.path} was written to in place")
+        if self.blocks == 1:
+            self._runs.put(self._name, block)
+            return
+        self._runs.put_block(self._name, number, block)
+        with self._lock:
+            self._left -= 1
+            is_last = self._left == 0
+        if is_last:
+            self._runs.put_block_list(self._name, self.blocks)
+
+
+def _read_block(path: Path, number: int) -> bytes:
+    with path.open("rb") as source:
+        source.seek(number * BLOCK_BYTES)
+        return source.read(BLOCK_BYTES)
+
+
+def _in_parallel(
+    work: Callable[[Any], None], items: Iterable[Any], on_requests: OnRequests = ignore_requests
+) -> None:
+    """Stops at the first failure, and raises it."""
+    pool = concurrent.futures.ThreadPoolExecutor(
+        THREADS, thread_name_prefix="checkpoint", initializer=lower_priority
+    )
+    try:
+        waiting = [pool.submit(work, item) for item in items]
+        for done, future in enumerate(concurrent.futures.as_completed(waiting), 1):
+            future.result()
+            on_requests(done, len(waiting))
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def lower_priority() -> None:
+    """This thread computes only when nobody else wants to (Linux: a thread has its own)."""
+    with suppress(OSError, AttributeError):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

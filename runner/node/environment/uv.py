@@ -1,0 +1,152 @@
+"""Runs uv, turns what it prints into progress, keeps its last words for the error."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from runner.node.failures import DISK_FULL_TEXT, StageFailedError
+from runner.node.script.command import dies_with_parent
+from runner.node.script.streams import Report
+
+STEP = "environment"
+TAIL_LINES = 15
+POLL_S = 0.1
+ANSWER_S = 120.0  # to a question: it may read every interpreter of a busy node first
+RESOLVED = re.compile(r"^(?:Resolved|Audited) (\d+) packages?")
+DONE = re.compile(r"^(Prepared|Installed|Bytecode compiled) (\d+) (packages?|files?)")
+DOWNLOADED = re.compile(r"^\s*Downloaded (\S+)")
+
+
+def find_uv(shared_dir: Path) -> Path:
+    """The node's own uv, else the one on PATH. Raises StageFailedError."""
+    own = shared_dir / "runner" / "bin" / "uv"
+    if os.access(own, os.X_OK):
+        return own
+    on_path = shutil.which("uv")
+    if on_path is None:
+        raise StageFailedError(
+            STEP, "EnvironmentFailed", f"uv is not on this node: neither {own} nor on PATH"
+        )
+    return Path(on_path)
+
+
+def uv_environment(cache_dir: Path) -> dict[str, str]:
+    """The task's environment with what would lead uv astray taken out."""
+    environment = dict(os.environ)
+    for name in (
+        "VIRTUAL_ENV",
+        "PYTHONDONTWRITEBYTECODE",
+        "PYTHONPATH",
+        "PYTHONHOME",
+        "CONDA_PREFIX",
+    ):
+        environment.pop(name, None)
+    return {**environment, "UV_CACHE_DIR": str(cache_dir), "UV_NO_PROGRESS": "1", "NO_COLOR": "1"}
+
+
+def run_uv(
+    arguments: Sequence[str | Path],
+    environment: Mapping[str, str],
+    *,
+    cwd: Path,
+    report: Report,
+    check: Callable[[], None],
+) -> None:
+    """Run uv to its end; `check` is called several times a second and may raise to stop it.
+
+    Raises StageFailedError with the last lines uv wrote.
+    """
+    command = [str(argument) for argument in arguments]
+    process = subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,  # pip, and what `venv` complains of
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+        preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one system call, no locks, no imports
+    )
+    tail: deque[str] = deque(maxlen=TAIL_LINES)
+    reader = threading.Thread(target=_follow, args=(process, tail, report), daemon=True)
+    reader.start()
+    try:
+        _wait(process, check)
+    finally:
+        if process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        reader.join(5.0)
+    if process.returncode != 0:
+        raise _failure(command, process.returncode, list(tail))
+
+
+def ask_uv(
+    arguments: Sequence[str | Path], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """What uv answers to a question, which installs nothing. Raises StageFailedError in the end."""
+    command = [str(argument) for argument in arguments]
+    try:
+        return subprocess.run(
+            command,
+            env=dict(environment),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as err:
+        message = (
+            f"`{_shown(command)}` gave no answer in {ANSWER_S:g} s: an interpreter of this node, "
+            "or the disk it is on, hangs; retry the run, or leave `python` out of train.yaml"
+        )
+        raise StageFailedError(STEP, "EnvironmentFailed", message) from err
+
+
+def _wait(process: subprocess.Popen[str], check: Callable[[], None]) -> None:
+    while True:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(POLL_S)
+            return
+        check()
+
+
+def _follow(process: subprocess.Popen[str], tail: deque[str], report: Report) -> None:
+    total: int | None = None
+    downloaded = 0
+    for raw in process.stdout or ():
+        line = raw.rstrip()
+        tail.append(line)
+        if match := RESOLVED.match(line):
+            total = int(match[1])
+            report(f"resolved {total} packages", 0, total, "packages")
+        elif match := DOWNLOADED.match(line):
+            downloaded += 1
+            report(f"downloaded {match[1]}", downloaded, total, "packages")
+        elif match := DONE.match(line):
+            unit = "files" if match[3].startswith("file") else "packages"
+            report(line, int(match[2]), int(match[2]), unit)
+
+
+def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> StageFailedError:
+    words = "\n".join(line for line in tail if line.strip()) or "it printed nothing"
+    code = "DiskFull" if DISK_FULL_TEXT in words else "EnvironmentFailed"
+    message = f"`{_shown(command)}` exited with code {returncode}:\n{words}"
+    return StageFailedError(STEP, code, message)
+
+
+def _shown(command: Sequence[str]) -> str:
+    return " ".join(Path(word).name if word.startswith("/") else word for word in command[:3])

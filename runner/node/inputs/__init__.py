@@ -1,0 +1,1 @@
+"""Data sets and stage inputs as files of the node. Start in `stage`."""

@@ -1,0 +1,245 @@
+"""The node's cache of downloaded files: fetched in parallel, verified, once per node under a
+lock.
+"""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import hashlib
+import http.client
+import os
+import re
+import threading
+import time
+import uuid
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import BinaryIO, Protocol
+
+from runner.node.failures import StageFailedError, disk_full, is_disk_full
+from runner.node.script.streams import Report
+from runner.node.storage.http import StorageRequestError
+from runner.node.storage.limits import RetryBudget, read_some, retry_transfer, run_watched
+from runner.protocol.run_spec import DataFile
+
+LOCK_POLL_S = 0.1
+
+
+@contextmanager
+def node_lock(path: Path, while_waiting: Callable[[], None]) -> Generator[None, None, None]:
+    """Hold the lock file; `while_waiting` is called about ten times a second and may raise.
+
+    The kernel lets go of it when the holder dies.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                while_waiting()
+                time.sleep(LOCK_POLL_S)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+STEP = "data"
+THREADS = 6
+CHUNK_BYTES = 1024 * 1024
+PART = ".part-"
+_PART_NAME = re.compile(rf".+{re.escape(PART)}[0-9a-f]{{32}}")
+MAX_FILE_BYTES = 1 << 40  # beyond a node's disk, and beyond doubt not what was meant
+
+
+class DownloadSource(Protocol):
+    """Where files are read from: a container's transport, or a URL."""
+
+    def open(
+        self, name: str, first_byte: int = 0, etag: str | None = None
+    ) -> http.client.HTTPResponse:
+        """Start reading; StorageError is a refusal, OSError and HTTPException pass."""
+        ...
+
+    def close(self) -> None:
+        """Drop this thread's connection."""
+        ...
+
+
+class DataCache:
+    """`<root>/<key>`: files are renamed into place, so what is there is whole."""
+
+    def __init__(
+        self,
+        source: DownloadSource,
+        root: Path,
+        retry_budget: RetryBudget,
+        report: Report,
+        check: Callable[[], None],
+    ) -> None:
+        self._source = source
+        self._root = root
+        self._retry_budget = retry_budget
+        self._report = report
+        self._check = check
+        self._done_bytes = 0
+        self._total_bytes = 0
+        self._lock = threading.Lock()
+        self._abandoned = threading.Event()
+
+    def ensure(self, prefix: str, files: Sequence[DataFile], key: str | None = None) -> Path:
+        """The folder `key` (or `prefix`) with all files below `prefix`. Raises StageFailedError."""
+        folder = self._root / _safe((key or prefix).rstrip("/"))
+        for file in files:
+            _safe(file.name)
+        folder.mkdir(parents=True, exist_ok=True)
+        with node_lock(folder.with_name(folder.name + ".lock"), self._while_waiting):
+            _remove_parts(folder)
+            missing = [file for file in files if not _is_there(folder / file.name, file)]
+            if missing:
+                self._fetch_all(prefix.rstrip("/"), missing, folder)
+            else:
+                self._report("data is cached")
+        return folder
+
+    def _while_waiting(self) -> None:
+        self._report("another task of this node is downloading the same data")
+        self._check()
+
+    def _fetch_all(self, prefix: str, files: Sequence[DataFile], folder: Path) -> None:
+        self._done_bytes = 0
+        self._total_bytes = sum(file.size_bytes or 0 for file in files)
+        start = f"{prefix}/" if prefix else ""
+        fetch = partial(self._fetch, start, folder)
+        try:
+            run_watched(fetch, files, self._check_progress, threads=THREADS, name="download")
+        finally:
+            self._abandoned.set()  # threads stop at their next chunk
+
+    def _check_progress(self, _: Sequence[None]) -> None:
+        self._check()
+        self._report("downloading", self._done_bytes, self._total_bytes or None, "bytes")
+
+    def _fetch(self, start: str, folder: Path, file: DataFile) -> None:
+        blob, target = start + file.name, folder / file.name
+        part = part_path(target)
+        try:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            # Once more from the start: a cut or garbled transfer must not end a run.
+            for is_last in (False, True):
+                problem = self._stream(blob, part, file.etag).problem(file)
+                if problem is None:
+                    break
+                if is_last:
+                    raise _data_missing(f"{blob} is damaged: {problem}")
+            part.chmod(0o444)  # other runs read it too
+            part.replace(target)
+        except OSError as err:
+            raise (disk_full(STEP, err) if is_disk_full(err) else err) from err
+        finally:
+            part.unlink(missing_ok=True)
+
+    def _stream(self, blob: str, part: Path, etag: str | None) -> ReceivedFile:
+        """Download to `part`, going on where a lost connection stopped."""
+        with part.open("wb") as out:
+            received = ReceivedFile(out)
+            rest = partial(self._read_rest, blob, received, etag)
+            try:
+                trouble = retry_transfer(self._retry_budget, rest, self._source.close)
+            except StorageRequestError as err:
+                changed = "it was changed or deleted since the run was submitted: "
+                raise _data_missing(f"{changed if err.status == 412 else ''}{err}") from err
+        if trouble is not None:
+            raise _data_missing(f"{blob} could not be downloaded: {trouble}")
+        return received
+
+    def _read_rest(self, blob: str, received: ReceivedFile, etag: str | None) -> None:
+        with self._source.open(blob, received.size_bytes, etag) as response:
+            if received.size_bytes and response.status == http.client.OK:
+                received.start_again()  # the server knows no ranges, or has another version now
+            length = response.headers.get("Content-Length")
+            # `read(n)` ends quietly on a cut connection: count. A chunked transfer has an end.
+            left = None if length is None else int(length)
+            while left is None or left > 0:
+                if self._abandoned.is_set():
+                    raise _data_missing("given up")
+                size = CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)
+                chunk = read_some(response, size)
+                if not chunk and left is None:
+                    return
+                if not chunk:
+                    raise ConnectionError(f"GET {blob}: cut short, {left} bytes are missing")
+                received.write(chunk)
+                left = None if left is None else left - len(chunk)
+                if received.size_bytes > MAX_FILE_BYTES:
+                    raise _data_missing(f"{blob} is larger than {MAX_FILE_BYTES >> 40} TiB")
+                with self._lock:
+                    self._done_bytes += len(chunk)
+
+
+class ReceivedFile:
+    """What was written of one file so far, and its hashes."""
+
+    def __init__(self, out: BinaryIO) -> None:
+        self._out = out
+        self._forget()
+
+    def start_again(self) -> None:
+        """Forget what was written."""
+        self._out.seek(0)
+        self._out.truncate()
+        self._forget()
+
+    def _forget(self) -> None:
+        self.size_bytes = 0
+        self._sha256 = hashlib.sha256()
+        self._md5 = hashlib.md5(usedforsecurity=False)  # what storage keeps of a blob
+
+    def write(self, chunk: bytes) -> None:
+        """Append."""
+        self._out.write(chunk)
+        self.size_bytes += len(chunk)
+        self._sha256.update(chunk)
+        self._md5.update(chunk)
+
+    def problem(self, file: DataFile) -> str | None:
+        """How it differs from what was expected; None where it does not."""
+        sha256 = self._sha256.hexdigest()
+        if file.sha256 is not None:
+            return None if sha256 == file.sha256 else f"sha256 is {sha256}, not {file.sha256}"
+        if file.size_bytes is not None and file.size_bytes != self.size_bytes:
+            return f"{self.size_bytes} bytes, not {file.size_bytes}"
+        md5 = base64.b64encode(self._md5.digest()).decode()
+        return None if file.md5 in (None, md5) else f"MD5 is {md5}, not {file.md5}"
+
+
+def part_path(target: Path) -> Path:
+    """Where a file grows; its own for every download, as a given-up one may still be writing."""
+    return target.with_name(f"{target.name}{PART}{uuid.uuid4().hex}")
+
+
+def _remove_parts(folder: Path) -> None:
+    """What killed downloads left behind."""
+    for part in folder.rglob(f"*{PART}*"):
+        if _PART_NAME.fullmatch(part.name):  # a file of the data set may be called nearly so
+            part.unlink(missing_ok=True)
+
+
+def _is_there(path: Path, file: DataFile) -> bool:
+    return path.is_file() and file.size_bytes in (None, path.stat().st_size)
+
+
+def _safe(name: str) -> str:
+    path = PurePosixPath(name)
+    if not name or path.is_absolute() or ".." in path.parts:
+        raise _data_missing(f"{name!r} is not a name inside the data set")
+    return name
+
+
+def _data_missing(message: str) -> StageFailedError:
+    return StageFailedError(STEP, "DataMissing", message)

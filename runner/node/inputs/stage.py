@@ -1,0 +1,189 @@
+"""Stage inputs: what run.json names under `inputs`, as files of this node, and their variables."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from runner.node.failures import StageFailedError
+from runner.node.inputs.data_cache import DataCache, DownloadSource
+from runner.node.inputs.url_source import UrlSource
+from runner.node.script.streams import Report
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import StorageRequestError
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.encoding import parse_json
+from runner.protocol.results import is_selected_output
+from runner.protocol.run_spec import DataFile, parse_data_files
+
+STEP = "inputs"
+INPUT_VARIABLE_PREFIX = "RUNNER_INPUT_"
+_FOLDER = "inputs"  # below shared/runner, beside the data sets
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+InputDocument = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class InputAccess:
+    """What inputs are read from: containers by name, and the folder of the pool's mounts."""
+
+    runs: ContainerClient
+    data: ContainerClient
+    containers: Mapping[str, ContainerClient]
+    mounts_dir: Path | None
+
+
+@dataclass(frozen=True)
+class InputFetch:
+    """What every kind needs; `check` may raise to stop."""
+
+    access: InputAccess
+    shared_dir: Path
+    work_dir: Path
+    retry_budget: RetryBudget
+    report: Report
+    check: Callable[[], None]
+
+    def cached(
+        self,
+        source: DownloadSource,
+        prefix: str,
+        files: list[DataFile],
+        key: str,
+        *,
+        shared: bool = True,
+    ) -> Path:
+        """The folder with the files, once per node, or for this task alone."""
+        root = self.shared_dir / "runner" / _FOLDER if shared else self.work_dir / _FOLDER
+        cache = DataCache(source, root, self.retry_budget, self.report, self.check)
+        return cache.ensure(prefix, files, key)
+
+
+def fetch_inputs(fetch: InputFetch, documents: Mapping[str, InputDocument]) -> dict[str, str]:
+    """Bring every input to the node; the script's variables. Raises StageFailedError."""
+    shutil.rmtree(fetch.work_dir / _FOLDER, ignore_errors=True)
+    variables: dict[str, str] = {}
+    for name, document in documents.items():
+        fetch.report(f"input {name}")
+        variables[INPUT_VARIABLE_PREFIX + name.upper().replace("-", "_")] = str(
+            _one(fetch, name, document)
+        )
+    return variables
+
+
+def _one(fetch: InputFetch, name: str, document: InputDocument) -> Path:
+    try:
+        return KINDS[str(document["kind"])](fetch, document)
+    except StageFailedError as err:
+        # The cache speaks of data sets: here it is this input that failed.
+        code = "InputMissing" if err.code == "DataMissing" else err.code
+        raise StageFailedError(STEP, code, f"input {name}: {err.message}") from err
+    except StorageRequestError as err:
+        fetch.check()
+        raise _input_missing(f"input {name}: {err}") from err
+    except (KeyError, TypeError, ValueError, AttributeError) as err:
+        problem = f"run.json describes it in a way this agent does not know ({err!r})"
+        raise _input_missing(f"input {name}: {problem}") from err
+
+
+def _uploaded(fetch: InputFetch, document: InputDocument) -> Path:
+    """Kinds path and dataset: the client uploaded it to the `data` container."""
+    prefix = str(document["prefix"])
+    files = parse_data_files(document["files"])
+    folder = fetch.cached(fetch.access.data.transport, prefix, files, prefix)
+    return _part(folder, document.get("single"))
+
+
+def _blob(fetch: InputFetch, document: InputDocument) -> Path:
+    """A prefix as it was when the run was submitted: a blob that changed since is refused."""
+    name = str(document["container"])
+    container = fetch.access.containers.get(name)
+    if container is None:
+        raise _input_missing(f"this task has no access to the container {name}")
+    files = parse_data_files(document["files"])
+    key = f"blob/{document['manifest']}"
+    folder = fetch.cached(container.transport, str(document["prefix"]), files, key)
+    return _part(folder, document.get("single"))
+
+
+def _url(fetch: InputFetch, document: InputDocument) -> Path:
+    """With a hash, or a server that names versions, once per node; else for this task alone."""
+    url = str(document["url"])
+    expected: str | None = document.get("sha256")
+    source = UrlSource(url, fetch.retry_budget, hashed=expected is not None)
+    name = _UNSAFE.sub("_", unquote(urlsplit(url).path).rstrip("/").rpartition("/")[2]).strip(".")
+    version = None if expected else source.version()
+    file = DataFile(name or "file", None, expected, etag=source.etag)
+    key = hashlib.sha256(json.dumps([url, expected, version]).encode()).hexdigest()
+    shared = bool(expected or version)
+    return fetch.cached(source, "", [file], f"url/{key}", shared=shared) / file.name
+
+
+def _share(fetch: InputFetch, document: InputDocument) -> Path:
+    """A path below the pool's mounts, or below one of them."""
+    mounts, path = fetch.access.mounts_dir, str(document["path"])
+    if ".." in PurePosixPath(path).parts or PurePosixPath(path).is_absolute():
+        raise _input_missing(f"{path!r} leaves the share")
+    # The logs of the mounts lie beside them.
+    mounted = (
+        sorted(p for p in mounts.iterdir() if p.is_dir()) if mounts and mounts.is_dir() else []
+    )
+    if mounts is None or not mounted:
+        raise _input_missing("this pool mounts no file share: runner pool ls, or name it as blob:")
+    found = [place / path for place in (mounts, *mounted) if (place / path).exists()]
+    if len(found) == 1:
+        return found[0]
+    names = ", ".join(place.name for place in mounted)
+    problem = "is in several of them" if found else "is in none of them"
+    raise _input_missing(f"the pool mounts {names}; {path!r} {problem}")
+
+
+def _run(fetch: InputFetch, document: InputDocument) -> Path:
+    """What another run exported; `path` is a file, a folder or a glob of its outputs."""
+    run_id, path = str(document["run_id"]), str(document.get("path") or "")
+    body = fetch.access.runs.get(f"{run_id}/result.json")
+    if body is None:
+        raise _input_missing(f"run {run_id} has no result yet: start this one `after` it")
+    result: dict[str, Any] = parse_json(body)
+    if result.get("status") != "succeeded":
+        raise _input_missing(f"run {run_id} {result.get('status')}, so it has no outputs")
+    output = str(result.get("output") or "output/")
+    outputs: list[dict[str, Any]] = result.get("outputs") or []
+    there = [DataFile(str(o["path"]), int(o["size_bytes"]), str(o["sha256"])) for o in outputs]
+    files = [file for file in there if is_selected_output(file.name, path)]
+    if not files:
+        names = ", ".join(file.name for file in there[:10]) or "nothing"
+        raise _input_missing(f"run {run_id} has no output {path or 'at all'}; it wrote {names}")
+    prefix = f"{run_id}/{output}"
+    folder = fetch.cached(fetch.access.runs.transport, prefix, files, f"run/{prefix}")
+    return _part(folder, path if (folder / path).exists() else None)
+
+
+def _part(folder: Path, part: str | None) -> Path:
+    if part is None:
+        return folder
+    if ".." in PurePosixPath(part).parts or PurePosixPath(part).is_absolute():
+        raise _input_missing(f"{part!r} is not a name inside the input")
+    return folder / part
+
+
+def _input_missing(message: str) -> StageFailedError:
+    return StageFailedError(STEP, "InputMissing", message)
+
+
+KINDS: Mapping[str, Callable[[InputFetch, InputDocument], Path]] = {
+    "path": _uploaded,
+    "dataset": _uploaded,
+    "blob": _blob,
+    "url": _url,
+    "share": _share,
+    "run": _run,
+}

@@ -1,0 +1,439 @@
+"""Metrics of the script: lines of its metrics file, and regular expressions over its stdout.
+
+The expressions are searched by another process (`pattern_worker`).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import math
+import os
+import platform
+import re
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+from runner.node.script import pattern_worker
+from runner.node.script.command import dies_with_parent
+from runner.node.script.redaction import Redactor
+from runner.node.script.shipper import LineQueue
+from runner.protocol.encoding import now_text, parse_json
+
+logger = logging.getLogger(__name__)
+
+MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
+
+READ_BYTES = 1024 * 1024
+MAX_NAME_CHARS = 1000
+# Of the last values, which result.json holds and every list of runs reads.
+MAX_NAMES = 1000
+# Longer than this is no line of metrics; without an end it would eat the node's memory.
+MAX_JSON_BYTES = 8 * READ_BYTES
+
+
+class MetricLog:
+    """Collects metrics from any thread and remembers the last value of each name."""
+
+    def __init__(self, attempt: int, queue: LineQueue, redactor: Redactor | None = None) -> None:
+        self._redactor = redactor or Redactor()
+        self._attempt = attempt
+        self._queue = queue
+        self._last: dict[str, MetricValue] = {}
+        self._step: int | None = None
+        self._lock = threading.Lock()
+        self._complained = False
+        self.warn: Callable[[str], None] = logger.warning  # for the reader of the run
+
+    @property
+    def is_crowded(self) -> bool:
+        """Whether metrics come faster than they can be shipped."""
+        return self._queue.is_crowded
+
+    def add(self, name: str, value: float, step: int | None, *, wait: bool = False) -> None:
+        """Write one value; NaN and infinities become strings, as JSON has none.
+
+        With `wait` the caller is held back while the queue is crowded; the thread that empties the
+        queue must not wait for itself.
+        """
+        shown = json_value(value)
+        # JSON can spell half a character, which no text that leaves here can hold.
+        name = self._redactor.text(name.encode(errors="replace").decode())
+        line = {
+            "time": now_text(),
+            "attempt": self._attempt,
+            "step": step,
+            "name": name,
+            "value": shown,
+        }
+        with self._lock:
+            if is_kept := name in self._last or len(self._last) < MAX_NAMES:
+                self._last[name] = shown
+            self._step = self._step if step is None else step
+        self._queue.put(json.dumps(line, allow_nan=False).encode(), wait=wait)
+        if not is_kept and not self._complained:
+            self._complained = True
+            self.warn(
+                f"there are more than {MAX_NAMES} names of metrics: those after the first "
+                f"{MAX_NAMES}, such as {name[:100]!r}, are in metrics.jsonl only"
+            )
+
+    def recall(self, values: Mapping[str, MetricValue]) -> None:
+        """Last values of before this attempt, which were written then."""
+        with self._lock:
+            for name, value in list(values.items())[:MAX_NAMES]:
+                self._last.setdefault(self._redactor.text(name), value)
+
+    def last(self) -> dict[str, MetricValue]:
+        """The last value of each of the first 1,000 metrics, in order of first appearance."""
+        with self._lock:
+            return dict(self._last)
+
+    def last_step(self) -> int | None:
+        """The step that was named last."""
+        with self._lock:
+            return self._step
+
+
+class MetricsFileReader:
+    """Follows `$RUNNER_METRICS_FILE`; a line without its newline waits until it is whole."""
+
+    def __init__(self, path: Path, log: MetricLog) -> None:
+        self._path = path
+        self._log = log
+        self._file: BinaryIO | None = None
+        self._rest = b""
+        self._in_long_line = False
+        self._complained = False
+
+    def poll(self, final: bool = False) -> None:
+        """Take over the lines added since the last call; at the end also one without a newline."""
+        while not self._log.is_crowded:
+            chunk = self._read()
+            if not chunk:
+                if final:
+                    self._take(self._rest)
+                    self._rest = b""
+                return
+            for line in self._lines(chunk):
+                self._take(line)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file is not None:
+            self._file.close()
+
+    def _lines(self, chunk: bytes) -> list[bytes]:
+        """The lines that end in the chunk; what is too long to be one is left out."""
+        *lines, rest = chunk.split(b"\n")
+        if not lines:
+            self._rest = b"" if self._in_long_line else self._rest + rest
+        else:
+            lines[0] = b"" if self._in_long_line else self._rest + lines[0]
+            self._rest, self._in_long_line = rest, False
+        if len(self._rest) > MAX_JSON_BYTES:
+            self._complain(f"it is longer than {MAX_JSON_BYTES} bytes")
+            self._rest, self._in_long_line = b"", True
+        return lines
+
+    def _complain(self, why: object) -> None:
+        if not self._complained:
+            logger.warning("a line of the metrics file is not a metric: %s", why)
+            self._complained = True
+
+    def _read(self) -> bytes:
+        """The next bytes; from the beginning where the script wrote the file anew."""
+        chunk = self._file.read(READ_BYTES) if self._file and not self._file.closed else b""
+        if chunk:
+            return chunk
+        try:
+            now = self._path.stat()
+            if not stat.S_ISREG(now.st_mode) or self._is_read_to(now):
+                return b""
+            self.close()
+            self._rest, self._in_long_line = b"", False
+            self._file = self._path.open("rb", buffering=0)
+            return self._file.read(READ_BYTES)
+        except OSError:
+            return b""  # not there, or not any more
+
+    def _is_read_to(self, now: os.stat_result) -> bool:
+        if self._file is None or self._file.closed:
+            return False
+        same = os.path.samestat(os.fstat(self._file.fileno()), now)
+        return same and now.st_size >= self._file.tell()
+
+    def _take(self, line: bytes) -> None:
+        if not line.strip():
+            return
+        try:
+            found = parse_metrics(parse_json(line))
+        except (ValueError, TypeError, OverflowError, RecursionError) as err:
+            self._complain(err)
+            return
+        for name, value, step in found:
+            self._log.add(name, value, step)
+
+
+def parse_metrics(raw: Any) -> list[tuple[str, float, int | None]]:
+    """The metrics of one line: `{"name", "value", "step"}`, or `{"step", "loss": ..., ...}`.
+
+    In the second form what is no number is left out. Raises ValueError where nothing is a metric.
+    """
+    if not isinstance(raw, dict):
+        raise ValueError("expected a JSON object")
+    fields = cast("dict[str, Any]", raw)
+    step = fields.get("step")
+    if step is not None:
+        step = int(step)
+    if "name" in fields and "value" in fields:
+        return [(_name(fields["name"]), _number(fields["value"], "value"), step)]
+    found: list[tuple[str, float, int | None]] = []
+    problem: Exception | None = None
+    for name, value in fields.items():
+        if name not in ("step", "time", "attempt"):
+            try:
+                found.append((_name(name), _number(value, name), step))
+            except (ValueError, OverflowError) as err:
+                problem = err
+    if problem is not None and not found:
+        raise problem
+    return found
+
+
+def _name(name: Any) -> str:
+    text = str(name)
+    if len(text) > MAX_NAME_CHARS:
+        raise ValueError(f"a name of {len(text)} characters")
+    return text
+
+
+def _number(value: Any, name: str) -> float:
+    if isinstance(value, (bool, int, float)):
+        return float(value)
+    if isinstance(value, str):
+        return float(value)  # "NaN", "Infinity": what JSON cannot say as a number
+    raise ValueError(f"{name[:MAX_NAME_CHARS]} is not a number")
+
+
+def json_value(value: float) -> MetricValue:
+    """As JSON has it: what is no number to JSON becomes a string."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
+
+
+# A longer "line" is not text somebody printed; it is cut so that memory stays bounded.
+MAX_LINE_CHARS = 64 * 1024
+LINE_END = re.compile(r"[\r\n]+")
+PIECE_CHARS = 256 * 1024
+# The log waits for the search where it is only a burst, and then goes on without it.
+MAX_PENDING_CHARS = 16 * 1024 * 1024
+BACKLOG_WAIT_S = 5.0
+# For what is left when the script has ended.
+FINISH_S = 30.0
+RESTARTS = 5
+RESTART_S = 0.2
+
+
+class MetricPatterns:
+    """Finds metrics in stdout, one regular expression a name.
+
+    The value is the group `value`, else the first group. The step is the group `step`, else the
+    count of values of that name in this attempt. `warn` gets what the reader of the run must know.
+    """
+
+    def __init__(
+        self,
+        patterns: Mapping[str, str],
+        log: MetricLog,
+        warn: Callable[[str], None] = logger.warning,
+    ) -> None:
+        self._patterns = dict(patterns)
+        self._log = log
+        self.warn = warn
+        self._counts = dict.fromkeys(patterns, 0)
+        self._rest = ""
+        self._pending: deque[str] = deque()  # the first is being searched
+        self._pending_chars = 0
+        self._changed = threading.Condition()
+        self._is_late = False
+        self._closed = False
+        self._process: subprocess.Popen[str] | None = None
+        self._thread = threading.Thread(target=self._run, name="patterns", daemon=True)
+        if patterns:
+            # Before the script, whose end is the end of every process that began after it.
+            self._process = _start(self._patterns)
+            self._thread.start()
+
+    def feed(self, data: bytes) -> None:
+        """The next bytes of stdout, to be searched soon."""
+        if not self._patterns or self._closed:
+            return
+        # A character cut in two by the block's end is replaced: no number is lost by that.
+        text = self._rest + data.decode("utf-8", errors="replace")
+        *lines, rest = LINE_END.split(text)
+        self._rest = rest[-MAX_LINE_CHARS:]
+        self._add(lines)
+
+    def finish(self, timeout_s: float | None = None) -> None:
+        """Look at a last line without a newline, and wait for what is not searched yet."""
+        if not self._patterns or self._closed:
+            return
+        self._closed = True
+        self._add([self._rest])
+        with self._changed:
+            self._changed.notify_all()
+        self._thread.join(FINISH_S if timeout_s is None else min(timeout_s, FINISH_S))
+        if self._thread.is_alive():
+            self.warn(f"{self._pending_chars} characters of stdout were not searched for metrics")
+            self._patterns = {}
+            self._kill()
+
+    def _add(self, lines: list[str]) -> None:
+        piece: list[str] = []
+        size = 0
+        for line in lines:
+            piece.append(line[:MAX_LINE_CHARS])
+            size += len(piece[-1]) + 1
+            if size > PIECE_CHARS:
+                self._put("\n".join(piece))
+                piece, size = [], 0
+        if piece:
+            self._put("\n".join(piece))
+
+    def _put(self, piece: str) -> None:
+        with self._changed:
+            until = time.monotonic() + (0 if self._is_late or self._closed else BACKLOG_WAIT_S)
+            while self._pending_chars > MAX_PENDING_CHARS and time.monotonic() < until:
+                self._changed.wait(0.1)
+            if self._pending_chars > MAX_PENDING_CHARS:
+                if not self._is_late:
+                    self._is_late = True
+                    self.warn(
+                        "metrics.patterns are slower than the script prints: not all of stdout is "
+                        "searched for metrics. Write them to $RUNNER_METRICS_FILE, or simplify "
+                        f"{', '.join(sorted(self._patterns))}"
+                    )
+                return
+            self._pending.append(piece)
+            self._pending_chars += len(piece)
+            self._changed.notify_all()
+
+    def _run(self) -> None:
+        """Thread body: a piece to the process, its answer back; a process that died is replaced."""
+        restarts = 0
+        while (piece := self._next()) is not None:
+            answer = _ask(self._process, piece)
+            if answer is not None:
+                self._take(answer)
+                self._done()
+            elif self._patterns and restarts < RESTARTS:
+                self._kill()
+                # The end of a script is that of what began after it: not for another one, then.
+                time.sleep(restarts * RESTART_S)
+                restarts += 1
+                self._process = _start(self._patterns)
+            else:
+                self._give_up()
+        self._kill()
+
+    def _next(self) -> str | None:
+        with self._changed:
+            while not self._pending and not self._closed and self._patterns:
+                self._changed.wait(1.0)
+            return self._pending[0] if self._pending and self._patterns else None
+
+    def _done(self) -> None:
+        with self._changed:
+            self._pending_chars -= len(self._pending.popleft())
+            self._changed.notify_all()
+
+    def _take(self, answer: dict[str, Any]) -> None:
+        for name, value, step in answer["found"]:
+            self._counts[name] += 1
+            self._log.add(name, value, self._counts[name] if step is None else step, wait=True)
+        for name, why in answer["refused"].items():
+            pattern = self._patterns.pop(name)
+            self.warn(
+                f"metrics.patterns.{name} is switched off: {pattern!r} is no expression to the "
+                f"node's Python {platform.python_version()}: {why}"
+            )
+        for name in answer["stopped"]:
+            pattern = self._patterns.pop(name)
+            self.warn(
+                f"metrics.patterns.{name} is switched off: searching a line for {pattern!r} took "
+                f"longer than {pattern_worker.LINE_S:g} s, {pattern_worker.STRIKES} times. Write "
+                "it without repetitions inside of repetitions, such as (a+)+"
+            )
+
+    def _give_up(self) -> None:
+        if self._patterns:
+            self.warn("metrics.patterns are switched off: the process that searches keeps dying")
+        with self._changed:
+            self._patterns = {}
+            self._pending.clear()
+            self._pending_chars = 0
+
+    def _kill(self) -> None:
+        process = self._process
+        if process is None:
+            return
+        process.kill()
+        process.wait()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(OSError):  # what was not written is not wanted
+                if pipe is not None:
+                    pipe.close()
+
+
+def _start(patterns: Mapping[str, str]) -> subprocess.Popen[str] | None:
+    """The worker, ready for pieces; None where it cannot be started."""
+    try:
+        process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _source()],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            encoding="ascii",  # JSON that is all ASCII
+            start_new_session=True,  # what ends the script's group, or ours, is not for it
+            preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one system call, no locks, no imports
+        )
+    except OSError as err:
+        logger.warning("the search for metrics cannot be started: %s", err)
+        return None
+    _ask(process, (dict(patterns), pattern_worker.LINE_S), answers=False)
+    return process
+
+
+@functools.cache
+def _source() -> str:
+    """Kept: a script may have removed the agent's archive when another worker is started."""
+    loader = pattern_worker.__loader__
+    return loader.get_source(pattern_worker.__name__)  # type: ignore[union-attr]
+
+
+def _ask(
+    process: subprocess.Popen[str] | None, what: object, *, answers: bool = True
+) -> dict[str, Any] | None:
+    """The worker's answer; None from one that is dead."""
+    if process is None or process.stdin is None or process.stdout is None:
+        return None
+    try:
+        process.stdin.write(json.dumps(what) + "\n")
+        process.stdin.flush()
+        return parse_json(process.stdout.readline()) if answers else {}
+    except (OSError, ValueError):
+        return None

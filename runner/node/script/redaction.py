@@ -1,0 +1,193 @@
+"""Replaces secrets by `***` in what leaves the node: logs, metrics, events, messages."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import chain
+from urllib.parse import parse_qs, quote, quote_plus
+
+MARK = b"***"
+# Shorter values occur in any text.
+SHORTEST = 6
+LINE_SHORTEST = 8
+BASE64_WIDTHS = (76, 64)  # of a line: MIME, as `base64` writes it, and PEM
+_PLAIN = re.compile(rb"[A-Za-z0-9]+")
+
+
+@dataclass(frozen=True)
+class _Secret:
+    """One value: its forms, and words of which at least one is in each of them.
+
+    A block is searched for the few words; `in` reads some GB/s, a regular expression for all forms
+    less than a hundredth of that.
+    """
+
+    words: tuple[bytes, ...]
+    forms: tuple[bytes, ...]
+
+    def spans(self, data: bytes) -> list[tuple[int, int]]:
+        """Where it is in the data."""
+        if not any(word in data for word in self.words):
+            return []
+        there = (re.compile(re.escape(form)) for form in self.forms if form in data)
+        return [match.span() for form in there for match in form.finditer(data)]
+
+
+class Redactor:
+    """Knows values to hide, and the forms in which they are usually written."""
+
+    def __init__(self) -> None:
+        self._values: tuple[_Secret, ...] = ()
+        self._longest = 0
+
+    def __repr__(self) -> str:
+        return f"Redactor({len(self._values)} values)"
+
+    def add(self, value: str) -> None:
+        """Hide this value from now on; values below six characters are left."""
+        forms = tuple(dict.fromkeys(form for form in _forms_of(value) if len(form) >= SHORTEST))
+        if forms and all(forms != known.forms for known in self._values):
+            self._values = (*self._values, _Secret(_words_of(forms), forms))
+            self._longest = max(self._longest, *map(len, forms))
+
+    def add_sas(self, sas: str) -> None:
+        """Hide a shared access signature: all of it, and what makes it one."""
+        self.add(sas)
+        for signature in parse_qs(sas.lstrip("?")).get("sig", []):
+            self.add(signature)
+
+    def text(self, text: str) -> str:
+        """The text without secrets."""
+        if not self._values:
+            return text
+        data, errors = _encoded(text)
+        clean = self.data(data)
+        return text if clean is data else clean.decode("utf-8", errors)
+
+    def data(self, data: bytes) -> bytes:
+        """The bytes without secrets; the same object where there are none."""
+        hits = self._hits(data)
+        if not hits:
+            return data
+        parts: list[bytes] = []
+        position = 0
+        for start, end in hits:
+            parts += (data[position:start], MARK)
+            position = end
+        return b"".join((*parts, data[position:]))
+
+    def split(self, data: bytes) -> int:
+        """How much of the data can go now: what may be the beginning of a secret waits."""
+        cut = len(data) - self._held_back(data)
+        if cut == len(data):
+            return cut
+        # A whole secret that reaches over the cut is not to be cut in two.
+        over = [end for start, end in self._hits(data) if start < cut < end]
+        return over[0] if over else cut
+
+    def _held_back(self, data: bytes) -> int:
+        window = data[-(self._longest - 1) :] if self._longest > 1 else b""
+        longest = 0
+        for form in chain.from_iterable(value.forms for value in self._values):
+            at = max(len(window) - len(form) + 1, 0)
+            while (at := window.find(form[:1], at)) >= 0:
+                if form.startswith(window[at:]):
+                    longest = max(longest, len(window) - at)
+                    break
+                at += 1
+        return longest
+
+    def _hits(self, data: bytes) -> list[tuple[int, int]]:
+        """Where secrets are, in order; those that touch or overlap are one."""
+        found = sorted(chain.from_iterable(value.spans(data) for value in self._values))
+        merged: list[tuple[int, int]] = []
+        for start, end in found:
+            if merged and start < merged[-1][1]:
+                merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
+            else:
+                merged.append((start, end))
+        return merged
+
+
+class RedactingFormatter(logging.Formatter):
+    """For the agent's own log, which is the task's output in Batch."""
+
+    def __init__(self, redactor: Redactor, pattern: str, dates: str) -> None:
+        super().__init__(pattern, dates)
+        self._redactor = redactor
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record with its trace, without secrets."""
+        return self._redactor.text(super().format(record))
+
+
+def log_to_stdout(redactor: Redactor) -> None:
+    """Let the log of this program be the task's output in Batch."""
+    handler = logging.StreamHandler(sys.stdout)
+    handler.setFormatter(RedactingFormatter(redactor, "%(asctime)s %(message)s", "%H:%M:%S"))
+    logging.basicConfig(level=logging.INFO, handlers=[handler])
+
+
+def _encoded(text: str) -> tuple[bytes, str]:
+    """The text, and how to turn it back; it may hold what was no text, or half a character."""
+    try:
+        return text.encode("utf-8", "surrogateescape"), "surrogateescape"
+    except UnicodeEncodeError:
+        return text.encode("utf-8", "surrogatepass"), "surrogatepass"
+
+
+def _forms_of(value: str) -> Iterator[bytes]:
+    """The value itself, and as URLs, JSON, Python and base64 write it."""
+    raw = value.encode("utf-8", errors="surrogateescape")
+    yield raw
+    lines = [line.strip() for line in raw.splitlines()]
+    if len(lines) > 1:
+        yield from (line for line in lines if len(line) >= LINE_SHORTEST)
+    if len(raw) < SHORTEST:
+        return
+    for quoted in (quote(raw, safe=""), quote(raw), quote_plus(raw)):
+        yield quoted.encode()
+        yield _small_hex(quoted).encode()
+    yield json.dumps(value)[1:-1].encode()
+    yield json.dumps(value, ensure_ascii=False)[1:-1].encode("utf-8", errors="surrogateescape")
+    yield repr(value)[1:-1].encode("utf-8", errors="surrogateescape")
+    for start in range(3):
+        yield from _base64_inside(raw, start)
+    whole = next(_base64_inside(raw, 0))
+    for width in BASE64_WIDTHS:
+        lines = [whole[first : first + width] for first in range(0, len(whole), width)]
+        yield from (line for line in lines if len(line) >= LINE_SHORTEST)
+
+
+def _words_of(forms: tuple[bytes, ...]) -> tuple[bytes, ...]:
+    """Letters and digits that no way of writing changes, as few as cover all forms."""
+    words: list[bytes] = []
+    for form in forms:
+        if not any(word in form for word in words):
+            run = max(_PLAIN.findall(form), key=len, default=b"")
+            words.append(run if len(run) >= SHORTEST else form)
+    return tuple(words)
+
+
+def _small_hex(quoted: str) -> str:
+    head, *rest = quoted.split("%")
+    return "%".join([head, *(part[:2].lower() + part[2:] for part in rest)])
+
+
+def _base64_inside(raw: bytes, start: int) -> Iterator[bytes]:
+    """What base64 of any text shows of `raw` that begins at a byte `start` of three."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        encoded = encode(b"\0" * start + raw).rstrip(b"=")
+        # The first and last characters hold bits of the neighbours too.
+        first = (0, 2, 3)[start]
+        last = len(encoded) - (1 if (start + len(raw)) % 3 else 0)
+        yield encoded[first:last]
+        if not start:
+            yield encode(raw)
+            yield encoded

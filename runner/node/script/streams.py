@@ -1,0 +1,176 @@
+"""The streams of an attempt: stages as lines of `events.jsonl`, stdout, stderr and metrics."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from runner.node.failures import StageFailedError
+from runner.node.script.metrics import MetricLog, MetricPatterns, MetricsFileReader
+from runner.node.script.redaction import Redactor
+from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all
+from runner.node.script.workspace import AttemptDirs
+from runner.node.storage.blobs import AppendBlob, ContainerClient
+from runner.protocol.encoding import now_text
+from runner.protocol.paths import RunBlobs
+
+logger = logging.getLogger(__name__)
+
+# Progress is for eyes: more often than this is only noise and blocks.
+PROGRESS_EVERY_S = 0.25
+UNCHANGED_EVERY_S = 15.0
+
+# A stage calls it with (message, done, total, unit).
+Report = Callable[..., None]
+
+
+def throttle_repeats(report: Report) -> Report:
+    """For who waits and looks many times: what was said last is said again only now and then."""
+    last: tuple[object, ...] = ()
+    at = 0.0
+
+    def changed(*said: str | float) -> None:
+        nonlocal last, at
+        if said != last or time.monotonic() - at > UNCHANGED_EVERY_S:
+            last, at = said, time.monotonic()
+            report(*said)
+
+    return changed
+
+
+class EventLog:
+    """Writes events and keeps the seconds each stage took."""
+
+    def __init__(
+        self,
+        queue: LineQueue,
+        redactor: Redactor | None = None,
+        on_stage: Callable[[str, str], None] | None = None,
+    ) -> None:
+        self._queue = queue
+        self._redactor = redactor or Redactor()
+        self._on_stage = on_stage
+        self._last_progress = 0.0
+        self._summary = ""
+        self.current = "code"
+        self.stages_s: dict[str, float] = {}
+
+    @contextmanager
+    def stage(self, name: str, message: str = "") -> Generator[Report, None, None]:
+        """One stage; its end, or its failure, is written whatever happens."""
+        started = time.monotonic()
+        self.current = name
+        self._last_progress = 0.0  # the first progress of a stage is always shown
+        self._summary = ""
+        self._write(name, "start", message)
+        if self._on_stage is not None:
+            self._on_stage(name, message)
+        logger.info("%s ...", message or name)
+
+        def report(
+            text: str,
+            done: float | None = None,
+            total: float | None = None,
+            unit: str | None = None,
+        ) -> None:
+            self._progress(name, text, done, total, unit)
+
+        state, why = "failed", ""
+        try:
+            yield report
+            state, why = "end", self._summary
+        except StageFailedError as err:
+            why = err.message
+            raise
+        finally:
+            self.stages_s[name] = round(time.monotonic() - started, 3)
+            self._write(name, state, why)
+            logger.info("%s: %s after %.1f s", name, state, self.stages_s[name])
+
+    def summarise(self, text: str) -> None:
+        """What the end of the present stage shall say."""
+        self._summary = text
+
+    def clean(self, text: str) -> str:
+        """The text without secrets, for what is written beside the events."""
+        return self._redactor.text(text)
+
+    def aside(self, stage: str, state: str, message: str, **numbers: float | str) -> None:
+        """Something beside the stages, from any thread: what is going on does not change."""
+        logger.log(logging.WARNING if state == "failed" else logging.INFO, "%s", message)
+        self._write(stage, state, message, numbers)
+
+    def _progress(
+        self, stage: str, text: str, done: float | None, total: float | None, unit: str | None
+    ) -> None:
+        now = time.monotonic()
+        whole = done is not None and done == total
+        if now - self._last_progress < PROGRESS_EVERY_S and not whole:
+            return
+        self._last_progress = now
+        numbers = {"done": done, "total": total, "unit": unit}
+        self._write(stage, "progress", text, {k: v for k, v in numbers.items() if v is not None})
+
+    def _write(
+        self, stage: str, state: str, message: str, more: dict[str, Any] | None = None
+    ) -> None:
+        message = self.clean(message)
+        event = {"time": now_text(), "stage": stage, "state": state, "message": message}
+        self._queue.put(json.dumps({**event, **(more or {})}).encode())
+
+
+class Streams:
+    """Starts shipping at once; `finish_script` and `finish_events` drain in the right order."""
+
+    def __init__(
+        self,
+        runs: ContainerClient,
+        blobs: RunBlobs,
+        attempt: int,
+        dirs: AttemptDirs,
+        patterns: Mapping[str, str],
+        redactor: Redactor,
+    ) -> None:
+        self.events = LineQueue()
+        metric_lines = LineQueue()
+        self.metrics = MetricLog(attempt, metric_lines, redactor)
+        self._patterns = MetricPatterns(patterns, self.metrics)
+        self._metrics_file = MetricsFileReader(dirs.metrics, self.metrics)
+        self._logs = (
+            FileSource(dirs.stdout, self._patterns.feed, redactor),
+            FileSource(dirs.stderr, redactor=redactor),
+        )
+        self._stdout = Shipper(self._logs[0], AppendBlob(runs, blobs.stdout))
+        self._stderr = Shipper(self._logs[1], AppendBlob(runs, blobs.stderr))
+        self._metrics = Shipper(
+            metric_lines, AppendBlob(runs, blobs.metrics), self._metrics_file.poll
+        )
+        self._events = Shipper(
+            self.events, AppendBlob(runs, blobs.attempt(attempt, "events.jsonl"))
+        )
+        for shipper in (self._events, self._stdout, self._stderr, self._metrics):
+            shipper.start()
+
+    def warn_by(self, warn: Callable[[str], None]) -> None:
+        """Whom to tell what the reader of the run must know of its metrics."""
+        self.metrics.warn = self._patterns.warn = warn
+
+    def finish_script(self, timeout_s: float | None = None) -> None:
+        """Ship the rest of logs and metrics. Raises what stopped a stream."""
+        for log in self._logs:
+            log.freeze()  # a process that outlived the script must not hold the run
+        try:
+            finish_all([self._stdout, self._stderr], timeout_s)
+        finally:
+            # The last line of stdout may hold a metric and no newline.
+            self._patterns.finish(timeout_s)
+            finish_all([self._metrics], timeout_s)
+            self._metrics_file.close()
+
+    def finish_events(self, timeout_s: float | None = None) -> None:
+        """Ship the rest of the events."""
+        finish_all([self._events], timeout_s)

@@ -1,0 +1,220 @@
+"""The folders of the script: create them, unpack its code, add `runner.hooks` and the shell
+file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.resources
+import logging
+import os
+import re
+import shlex
+import shutil
+import tarfile
+from collections.abc import Container, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from runner.node.failures import StageFailedError
+from runner.node.script.command import kill_left_behind
+from runner.protocol.task import SHELL_FILE
+
+CODE_STAGE = "code"
+
+
+def unpack_code(archive: Path, target: Path, sha256: str) -> None:
+    """Unpack `archive` into the new folder `target`.
+
+    Refuses absolute names, `..`, links that leave the folder and special files, before anything is
+    written. Raises StageFailedError.
+    """
+    _check_hash(archive, sha256)
+    shutil.rmtree(target, ignore_errors=True)
+    target.mkdir(parents=True)
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            members = [member for member in tar.getmembers() if PurePosixPath(member.name).parts]
+            for member in members:
+                _check_member(member)
+            for member in members:
+                _extract_member(tar, member, target)
+    except (tarfile.TarError, EOFError) as err:
+        raise _invalid_code(f"{archive.name} is not a whole tar.gz: {err}") from err
+
+
+def _check_hash(archive: Path, sha256: str) -> None:
+    if not archive.is_file():
+        raise _invalid_code(
+            f"{archive.name} is not in the task's folder: its resource file is missing"
+        )
+    found = hashlib.sha256(archive.read_bytes()).hexdigest()
+    if found != sha256:
+        raise _invalid_code(
+            f"{archive.name} is not what was submitted: sha256 is {found}, not {sha256}"
+        )
+
+
+def _check_member(member: tarfile.TarInfo) -> None:
+    name = PurePosixPath(member.name)
+    if name.is_absolute() or ".." in name.parts:
+        raise _invalid_code(f"the code archive names a file outside its folder: {member.name!r}")
+    if member.islnk() or member.issym():
+        # A hard link's name counts from the archive's root, a symbolic link's from its own folder.
+        start = name.parent if member.issym() else PurePosixPath()
+        if _leaves_folder(start, PurePosixPath(member.linkname)):
+            raise _invalid_code(f"{member.name!r} is a link out of the code's folder")
+    elif not (member.isfile() or member.isdir()):
+        raise _invalid_code(f"{member.name!r} is neither a file, a folder nor a link")
+
+
+def _leaves_folder(start: PurePosixPath, link: PurePosixPath) -> bool:
+    if link.is_absolute():
+        return True
+    depth = len(start.parts)
+    for part in link.parts:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return True
+    return False
+
+
+def _extract_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
+    # Nothing may be written through a link that an earlier member made.
+    parent = (target / member.name).parent
+    if not Path(os.path.realpath(parent)).is_relative_to(os.path.realpath(target)):
+        raise _invalid_code(
+            f"{member.name!r} would be written through a link out of the code's folder"
+        )
+    member.uid = member.gid = os.getuid()
+    member.uname = member.gname = ""
+    member.mode = 0o755 if member.isdir() or member.mode & 0o100 else 0o644
+    tar.extract(member, target, set_attrs=not member.issym())
+
+
+def _invalid_code(message: str) -> StageFailedError:
+    return StageFailedError(CODE_STAGE, "CodeInvalid", message)
+
+
+HOOKS_FOLDER = "hooks"
+
+
+def python_path(given: str | None, work_dir: Path, environment_dir: Path) -> str | None:
+    """PYTHONPATH for the script: what is `given`, then a folder with only `runner.hooks`.
+
+    A package called runner that the requirements install stays the one that is imported; ours
+    brings its hooks along.
+    """
+    installed = environment_dir.glob("lib/python*/site-packages/runner/__init__.py")
+    if next(installed, None) is not None:
+        return given
+    folder = str(_write_hooks(work_dir / HOOKS_FOLDER))
+    return f"{given}{os.pathsep}{folder}" if given else folder
+
+
+def _write_hooks(folder: Path) -> Path:
+    package = folder / "runner"
+    (package / "hooks").mkdir(parents=True, exist_ok=True)
+    (package / "__init__.py").write_text("", encoding="utf-8")
+    sources = importlib.resources.files("runner").joinpath("hooks")
+    for source in sources.iterdir():
+        if source.name.endswith(".py"):
+            (package / "hooks" / source.name).write_bytes(source.read_bytes())
+    return folder
+
+
+@dataclass(frozen=True)
+class AttemptDirs:
+    """Folders and files of an attempt, below the task's working directory."""
+
+    code: Path
+    output: Path
+    checkpoints: Path
+    logs: Path
+
+    @property
+    def stdout(self) -> Path:
+        """What the script wrote to standard output."""
+        return self.logs / "stdout.txt"
+
+    @property
+    def stderr(self) -> Path:
+        """What the script wrote to standard error."""
+        return self.logs / "stderr.txt"
+
+    @property
+    def metrics(self) -> Path:
+        """`$RUNNER_METRICS_FILE`."""
+        return self.logs / "metrics.jsonl"
+
+    @property
+    def params(self) -> Path:
+        """`$RUNNER_PARAMS`."""
+        return self.logs / "params.json"
+
+
+def make_dirs(work_dir: Path, *, keep_output: bool = False) -> AttemptDirs:
+    """Fresh folders: a task that is retried on the same node finds the last attempt's files.
+
+    And what it left running, where its agent could not end that any more.
+    """
+    kill_left_behind(work_dir)
+    for part in work_dir.glob(f"checkpoints{RESTORE_PART}*"):
+        shutil.rmtree(part, ignore_errors=True)  # of a restore that was killed
+    names = ("code", "output", "checkpoints", "logs")
+    for name in names:
+        if name == "output" and keep_output:
+            continue
+        _clear(work_dir / name)
+        (work_dir / name).mkdir(parents=True)
+    return AttemptDirs(*(work_dir / name for name in names))
+
+
+def _clear(path: Path) -> None:
+    """A script may have made a link or a file of its folder, or have taken its rights away."""
+    if path.is_symlink() or path.is_file():
+        path.unlink()
+        return
+    shutil.rmtree(path, ignore_errors=True)
+    if path.is_dir():
+        for folder, _, _ in os.walk(path):
+            with suppress(OSError):
+                Path(folder).chmod(0o700)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+RESTORE_PART = ".restoring."
+
+
+logger = logging.getLogger(__name__)
+
+
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+
+
+# Secrets of the task. Whoever may read files of nodes through Batch would see them in this one.
+_HIDDEN_VARIABLES = frozenset({"AZ_BATCH_AUTHENTICATION_TOKEN"})
+
+
+def write_shell_file(
+    folder: Path, environment: Mapping[str, str], secrets: Container[str] = ()
+) -> None:
+    """Write `environment.sh` for the owner only, without `secrets`; they are named in it."""
+    lines: list[str] = []
+    for name, value in sorted(environment.items()):
+        if not _VARIABLE_NAME.fullmatch(name):
+            continue  # no shell can have it
+        if name in secrets or name in _HIDDEN_VARIABLES:
+            lines.append(f"# {name} is a secret: it is not here")
+        else:
+            lines.append(f"export {name}={shlex.quote(value)}")
+    part = folder / f".{SHELL_FILE}.part"
+    try:
+        descriptor = os.open(part, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
+            file.write("\n".join(lines) + "\n")
+        part.replace(folder / SHELL_FILE)
+    except OSError as err:
+        # The run does not need it: only who looks in goes without the environment.
+        logger.warning("no environment for a shell on this node: %s", err)

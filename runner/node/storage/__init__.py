@@ -1,0 +1,1 @@
+"""Azure Storage over plain HTTP: retries, credentials and blobs. Start in `blobs`."""

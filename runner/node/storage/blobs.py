@@ -1,0 +1,291 @@
+"""The operations of Azure Blob Storage that the agent needs (REST docs: Put Blob, Append Block,
+...).
+
+`AppendBlob` has one writer: what is retried is never written twice.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import mimetypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+from urllib.parse import quote
+from xml.etree import ElementTree
+
+from runner.node.storage.http import StorageRequestError, StorageResponse, Transport
+
+# A larger file travels as staged blocks: a lost connection then costs one block, not the file.
+STAGED_BLOCK_BYTES = 16 * 1024 * 1024
+CONTENT_TYPES = {
+    ".txt": "text/plain; charset=utf-8",
+    ".json": "application/json",
+    ".jsonl": "application/jsonl",
+}
+
+
+@dataclass(frozen=True)
+class BlobProperties:
+    """What a HEAD says. `blocks` is the number of committed blocks of an append blob."""
+
+    size_bytes: int
+    blocks: int
+
+
+class ContainerClient:
+    """One container, by blob names; every call raises StorageError with the service's code."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+
+    def get(self, name: str) -> bytes | None:
+        """The whole blob, or None where there is none."""
+        answer = self.transport.send("GET", name)
+        return None if answer.status == 404 else _expect(answer, "GET", name).body
+
+    def get_range(self, name: str, first_byte: int, size: int) -> bytes:
+        """`size` bytes from `first_byte`."""
+        headers = {"x-ms-range": f"bytes={first_byte}-{first_byte + size - 1}"}
+        return _expect(self.transport.send("GET", name, headers=headers), "GET", name).body
+
+    def head(self, name: str) -> BlobProperties | None:
+        """Size and block count, or None where there is no such blob."""
+        answer = self.transport.send("HEAD", name)
+        if answer.status == 404:
+            return None
+        headers = _expect(answer, "HEAD", name).headers
+        return BlobProperties(
+            int(headers.get("content-length", "0")),
+            int(headers.get("x-ms-blob-committed-block-count", "0")),
+        )
+
+    def put(self, name: str, body: bytes) -> None:
+        """Write a block blob, over what was there."""
+        answer = self.transport.send("PUT", name, headers=_block_blob(name), body=body)
+        _expect(answer, "PUT", name)
+
+    def create(self, name: str, body: bytes) -> bool:
+        """Write a block blob that must not exist yet; False when somebody else wrote it first."""
+        headers = {**_block_blob(name), "If-None-Match": "*"}
+        answer = self.transport.send("PUT", name, headers=headers, body=body)
+        if answer.status not in (409, 412):
+            _expect(answer, "PUT", name)
+            return True
+        # A try whose answer was lost may have been ours: then what lies there is what we sent.
+        return answer.tries > 1 and self.get(name) == body
+
+    def put_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
+        """Write an empty block blob that is all metadata, over what was there."""
+        named = {f"x-ms-meta-{key}": value for key, value in metadata.items()}
+        headers = {**_block_blob(name), **named}
+        _expect(self.transport.send("PUT", name, headers=headers), "PUT", name)
+
+    def put_file(self, name: str, path: Path) -> tuple[int, str]:
+        """Upload a file; returns size and SHA-256 of what was sent, whoever writes to the file.
+
+        Above 16 MiB it travels as staged blocks.
+        """
+        with path.open("rb") as source:
+            first = source.read(STAGED_BLOCK_BYTES)
+            if len(first) == STAGED_BLOCK_BYTES:
+                return self._put_staged(name, first, source)
+        self.put(name, first)
+        return len(first), hashlib.sha256(first).hexdigest()
+
+    def _put_staged(self, name: str, first: bytes, source: BinaryIO) -> tuple[int, str]:
+        size, digest, block, blocks = 0, hashlib.sha256(), first, 0
+        while block:
+            digest.update(block)
+            size += len(block)
+            self.put_block(name, blocks, block)
+            blocks += 1
+            block = source.read(STAGED_BLOCK_BYTES)
+        self.put_block_list(name, blocks)
+        return size, digest.hexdigest()
+
+    def put_block(self, name: str, number: int, block: bytes) -> None:
+        """Stage one block, counted from 0, of a blob that `put_block_list` then makes."""
+        query = {"comp": "block", "blockid": _block_id(number)}
+        _expect(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
+
+    def put_block_list(self, name: str, blocks: int) -> None:
+        """Make a blob of so many staged blocks, over what was there."""
+        latest = "".join(f"<Latest>{_block_id(number)}</Latest>" for number in range(blocks))
+        body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
+        headers = {"x-ms-blob-content-type": content_type(name)}
+        answer = self.transport.send(
+            "PUT", name, query={"comp": "blocklist"}, headers=headers, body=body
+        )
+        _expect(answer, "PUT", name)
+
+    def delete(self, name: str) -> None:
+        """Delete a blob; nothing happens where there is none. A refusal is not waited for."""
+        answer = self.transport.send("DELETE", name, insist=False)
+        if answer.status != 404:
+            _expect(answer, "DELETE", name)
+
+    def create_append(self, name: str) -> bool:
+        """Create an empty append blob; False when it is there already."""
+        headers = {
+            "x-ms-blob-type": "AppendBlob",
+            "x-ms-blob-content-type": content_type(name),
+            "If-None-Match": "*",
+        }
+        answer = self.transport.send("PUT", name, headers=headers)
+        if answer.status in (409, 412):
+            return False
+        _expect(answer, "PUT", name)
+        return True
+
+    def append(self, name: str, data: bytes, position: int) -> bool:
+        """Append one block; False when the blob is not there or not `position` bytes long."""
+        headers = {"x-ms-blob-condition-appendpos": str(position)}
+        answer = self.transport.send(
+            "PUT", name, query={"comp": "appendblock"}, headers=headers, body=data
+        )
+        if answer.status == 412 or answer.code == "BlobNotFound":
+            return False
+        _expect(answer, "append", name)
+        return True
+
+    def list_names(self, prefix: str) -> list[str]:
+        """The names of all blobs that start with `prefix`."""
+        return list(self.list_sizes(prefix))
+
+    def list_sizes(self, prefix: str) -> dict[str, int]:
+        """The sizes in bytes of all blobs that start with `prefix`, by name."""
+        sizes: dict[str, int] = {}
+        query = {"restype": "container", "comp": "list", "prefix": prefix}
+        while True:
+            answer = _expect(self.transport.send("GET", "", query=query), "list", prefix)
+            root = ElementTree.fromstring(answer.body.lstrip(b"\xef\xbb\xbf"))  # noqa: S314
+            for blob in root.iterfind("Blobs/Blob"):
+                size = blob.findtext("Properties/Content-Length")
+                sizes[blob.findtext("Name") or ""] = int(size or 0)
+            marker = root.findtext("NextMarker")
+            if not marker:
+                return sizes
+            query["marker"] = marker
+
+
+def content_type(name: str) -> str:
+    """What a browser should take the blob for."""
+    known = CONTENT_TYPES.get(Path(name).suffix)
+    return known or mimetypes.guess_type(quote(name))[0] or "application/octet-stream"
+
+
+def _block_id(number: int) -> str:
+    # Ids of one blob must have one length (Put Block docs).
+    return base64.b64encode(b"%08d" % number).decode()
+
+
+def _block_blob(name: str) -> Mapping[str, str]:
+    return {"x-ms-blob-type": "BlockBlob", "x-ms-blob-content-type": content_type(name)}
+
+
+def _expect(answer: StorageResponse, verb: str, name: str) -> StorageResponse:
+    if answer.status >= 300:
+        what = f"{verb} {name}"
+        raise StorageRequestError(
+            answer.status, answer.code, what, answer.why, may_pass=answer.may_pass
+        )
+    return answer
+
+
+# Largest block of the API version in use, and the most blocks an append blob takes
+# (storage REST docs, "Append Block").
+MAX_APPEND_BYTES = 4 * 1024 * 1024
+MAX_BLOCKS = 50_000
+# The last blocks are kept for the final flush.
+RESERVED_BLOCKS = 100
+
+QUICK_S = 0.1
+QUICK_BLOCKS = 2_000
+STEADY_S = 0.3
+STEADY_BLOCKS = 25_000
+BLOCKS_PER_DOUBLING = 1_800
+
+
+def append_interval_s(blocks: int) -> float:
+    """How long to wait between two appends when `blocks` blocks are used already.
+
+    Quick at first; after two hours of constant output the interval doubles every 1,800 blocks, so
+    that a task of 120 days that never stops printing stays below 50,000 blocks.
+    """
+    if blocks < QUICK_BLOCKS:
+        return QUICK_S
+    if blocks < STEADY_BLOCKS:
+        return STEADY_S
+    return STEADY_S * 2 ** ((blocks - STEADY_BLOCKS) / BLOCKS_PER_DOUBLING)
+
+
+class BlobShrankError(Exception):
+    """Storage lost bytes that it had acknowledged: they are to be sent again."""
+
+    def __init__(self, name: str, lost_bytes: int) -> None:
+        super().__init__(f"storage lost the last {lost_bytes} bytes of {name}")
+        self.lost_bytes = lost_bytes
+
+
+class AppendBlob:
+    """Appends bytes behind what is there. Not for concurrent use by several threads."""
+
+    def __init__(self, container: ContainerClient, name: str) -> None:
+        self._container = container
+        self.name = name
+        self.position = 0
+        self.blocks = 0
+
+    def open(self) -> None:
+        """Create the blob, or continue behind what an earlier attempt wrote."""
+        if not self._container.create_append(self.name):
+            self._refresh()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether only the blocks of the final flush are left."""
+        return self.blocks >= MAX_BLOCKS - RESERVED_BLOCKS
+
+    @property
+    def is_at_end(self) -> bool:
+        """Whether one block is left."""
+        return self.blocks >= MAX_BLOCKS - 1
+
+    def append(self, data: bytes) -> None:
+        """Append at most 4 MiB, exactly once. Raises StorageError, BlobShrankError."""
+        if len(data) > MAX_APPEND_BYTES:
+            raise ValueError(f"{len(data)} bytes do not fit into one block")
+        while not self._container.append(self.name, data, self.position):
+            before = self.position
+            self.check()
+            if self._already_there(before, data):
+                return
+        self.position += len(data)
+        self.blocks += 1
+
+    def check(self) -> None:
+        """Raise BlobShrankError when less is there than was written."""
+        before = self.position
+        self._refresh()
+        if self.position < before:
+            raise BlobShrankError(self.name, before - self.position)
+
+    def _already_there(self, before: int, data: bytes) -> bool:
+        """Whether a try whose answer was lost did write the data at `before`."""
+        if self.position < before + len(data):
+            return False
+        return self._container.get_range(self.name, before, len(data)) == data
+
+    def _refresh(self) -> None:
+        found = self._container.head(self.name)
+        if found is None:
+            self._container.create_append(self.name)
+            found = self._container.head(self.name)
+        if found is None:
+            raise StorageRequestError(
+                404, "BlobNotFound", f"append {self.name}: it cannot be created"
+            )
+        self.position, self.blocks = found.size_bytes, found.blocks

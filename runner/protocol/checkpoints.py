@@ -1,0 +1,199 @@
+"""Checkpoints in blob: their manifests, and the rules that several attempts at once follow.
+
+`<run>/checkpoints/<k>/manifest.json` makes checkpoint k. It is created last, with
+If-None-Match, and names files below `<run>/checkpoints/files/<attempt>/<sha256>`. Two
+attempts can run at the same time when a node only seemed to be lost, so these rules hold:
+
+- The checkpoint with the greatest (attempt, k) is the newest: a stale attempt never shadows the
+  work of the attempt that took over.
+- An attempt refers only to files below its own number. It deletes its own files and, once it has
+  committed a checkpoint, files of earlier attempts; never files of a later attempt.
+- Creating the manifest claims number k. If k is taken, the attempt tries the next number.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import PurePosixPath
+from typing import Any, cast
+
+from runner.protocol.encoding import parse_json
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_MODE = re.compile(r"[0-7]{3}")  # no more: what a forged one says sets no other bit
+_TIMES_NS = range(-(1 << 63), 1 << 63)
+# What JSON of any kind may raise; an infinite number overflows, a deep list recurs.
+_DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+class BadManifestError(Exception):
+    """A manifest that nothing can be restored from; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointFile:
+    """One file; `blob` is its name in the container, `mtime_ns` when it was written.
+
+    `mode` are its rights; None in manifests of before they were kept.
+    """
+
+    path: str
+    size_bytes: int
+    sha256: str
+    blob: str
+    mtime_ns: int = 0
+    mode: int | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """As the manifest lists it, rights as chmod writes them."""
+        mode = {} if self.mode is None else {"mode": f"{self.mode:03o}"}
+        return {**asdict(self), **mode}
+
+
+@dataclass(frozen=True)
+class CheckpointManifest:
+    """A manifest. `step` is the last step of any metric before it, `folders` are the empty ones."""
+
+    number: int
+    attempt: int
+    time: str
+    files: tuple[CheckpointFile, ...]
+    links: Mapping[str, str]
+    folders: tuple[str, ...]
+    step: int | None = None
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The greatest of a run is the one to go on from."""
+        return (self.attempt, self.number)
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all files together."""
+        return sum(file.size_bytes for file in self.files)
+
+    @property
+    def name(self) -> str:
+        """As messages call it."""
+        step = f" (step {self.step})" if self.step is not None else ""
+        return f"checkpoint {self.number} of attempt {self.attempt}{step}"
+
+    def to_json(self) -> bytes:
+        """The document."""
+        document: dict[str, Any] = {
+            "format": FORMAT,
+            "checkpoint": self.number,
+            "attempt": self.attempt,
+            "time": self.time,
+            "step": self.step,
+            "files": [file.to_json() for file in self.files],
+            "links": [{"path": path, "target": to} for path, to in sorted(self.links.items())],
+            "folders": list(self.folders),
+        }
+        return json.dumps(document, indent=1).encode()
+
+
+class CheckpointBlobs:
+    """Blob names of the checkpoints of one run."""
+
+    def __init__(self, run_id: str) -> None:
+        self.root = f"{run_id}/checkpoints/"
+        self.all_files = f"{self.root}files/"
+
+    def manifest(self, number: int) -> str:
+        """The blob that makes checkpoint `number`."""
+        return f"{self.root}{number}/{MANIFEST}"
+
+    def files(self, attempt: int) -> str:
+        """Prefix of what one attempt uploaded."""
+        return f"{self.all_files}{attempt}/"
+
+    def number_of(self, name: str) -> int | None:
+        """Which checkpoint a blob is the manifest of."""
+        first, _, rest = name.removeprefix(self.root).partition("/")
+        return int(first) if rest == MANIFEST and first.isdecimal() else None
+
+    def attempt_of(self, name: str) -> int | None:
+        """Which attempt uploaded a file."""
+        if not name.startswith(self.all_files):
+            return None
+        first = name.removeprefix(self.all_files).partition("/")[0]
+        return int(first) if first.isdecimal() else None
+
+
+def parse_checkpoint(body: bytes, blobs: CheckpointBlobs, number: int) -> CheckpointManifest:
+    """Read manifest `number`. Raises BadManifestError, also where it would write elsewhere."""
+    try:
+        raw: Any = parse_json(body)
+        found = int(raw["format"])
+        if found > FORMAT:
+            raise BadManifestError(f"its format is {found}, this agent knows up to {FORMAT}")
+        checkpoint = CheckpointManifest(
+            number=int(raw["checkpoint"]),
+            attempt=int(raw["attempt"]),
+            time=str(raw["time"]),
+            files=tuple(_file(entry, blobs) for entry in raw["files"]),
+            links={_inside(link["path"]): str(link["target"]) for link in raw.get("links") or ()},
+            folders=tuple(_inside(path) for path in raw.get("folders") or ()),
+            step=cast("int | None", raw.get("step")),
+        )
+    except _DAMAGED as err:
+        raise BadManifestError(f"its manifest is damaged: {type(err).__name__}: {err}") from err
+    if checkpoint.number != number:
+        raise BadManifestError(f"its manifest is that of checkpoint {checkpoint.number}")
+    _check_paths(checkpoint)
+    return checkpoint
+
+
+def _file(entry: dict[str, Any], blobs: CheckpointBlobs) -> CheckpointFile:
+    file = CheckpointFile(
+        path=_inside(entry["path"]),
+        size_bytes=int(entry["size_bytes"]),
+        sha256=str(entry["sha256"]),
+        blob=str(entry["blob"]),
+        mtime_ns=int(entry.get("mtime_ns") or 0),
+        mode=_mode(entry.get("mode")),
+    )
+    if not _SHA256.fullmatch(file.sha256) or file.mtime_ns not in _TIMES_NS:
+        raise BadManifestError(f"what it says of {file.path!r} is damaged")
+    if blobs.attempt_of(file.blob) is None:
+        raise BadManifestError(f"{file.blob} is no file of this run's checkpoints")
+    return file
+
+
+def _mode(text: Any) -> int | None:
+    if text is None:
+        return None
+    if not isinstance(text, str) or not _MODE.fullmatch(text):
+        raise BadManifestError(f"{text!r} are no rights of a file")
+    return int(text, 8)
+
+
+def _inside(path: str) -> str:
+    pure = PurePosixPath(path)
+    if not pure.parts or pure.is_absolute() or ".." in pure.parts or "\0" in path:
+        raise BadManifestError(f"{path!r} leaves the folder")
+    return path
+
+
+def _check_paths(checkpoint: CheckpointManifest) -> None:
+    """Nothing lies below a link or a file, no name is there twice, and no link leads out."""
+    names = [*(file.path for file in checkpoint.files), *checkpoint.links]
+    leaves = {PurePosixPath(name) for name in names}
+    if len(leaves) < len(names):
+        raise BadManifestError("it names a file twice")
+    folders = {PurePosixPath(path) for path in checkpoint.folders}
+    for path in leaves | folders:
+        if path in folders & leaves or not leaves.isdisjoint(path.parents):
+            raise BadManifestError(f"{str(path)!r} lies below a link or a file")
+    for path, target in checkpoint.links.items():
+        depth = len(PurePosixPath(path).parts) - 1
+        for part in PurePosixPath(target).parts:
+            depth += -1 if part == ".." else 1
+            if depth < 0 or part == "/":
+                raise BadManifestError(f"the link {path!r} leaves the folder")

@@ -1,0 +1,60 @@
+"""Errors for people: what went wrong, why, and how to fix it, with a code and an exit code."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """What the `runner` command exits with."""
+
+    OK = 0
+    RUN_FAILED = 1
+    USAGE = 2
+    PREFLIGHT = 3
+    ACCESS = 4
+    CAPACITY = 5
+    COST_CAP = 6
+    BUG = 70
+
+
+class RunnerError(Exception):
+    """An expected failure; `code` looks like `R-RECIPE-UNKNOWN`, `fix` is the next thing to do."""
+
+    def __init__(
+        self,
+        code: str,
+        what: str,
+        *,
+        why: str = "",
+        fix: str = "",
+        exit_code: ExitCode = ExitCode.USAGE,
+    ) -> None:
+        super().__init__(what)
+        self.code = code
+        self.what = what
+        self.why = why
+        self.fix = fix
+        self.exit_code = exit_code
+
+    def __str__(self) -> str:
+        lines = [f"error[{self.code}]: {self.what}"]
+        if self.why:
+            lines.append(f"  why: {self.why}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
+        return "\n".join(lines)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """How it comes out of another process: by default only `what` would be handed on."""
+        return _again, (type(self), self.code, self.what, self.why, self.fix, self.exit_code)
+
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows of it: what, why and fix, where a trace would hide them."""
+        return str(self).splitlines()
+
+
+def _again(
+    kind: type[RunnerError], code: str, what: str, why: str, fix: str, exit_code: ExitCode
+) -> RunnerError:
+    return kind(code, what, why=why, fix=fix, exit_code=exit_code)

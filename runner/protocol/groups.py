@@ -1,0 +1,115 @@
+"""Groups of runs: `groups/<id>.json`, which runs one submission made and which follow which."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from graphlib import CycleError, TopologicalSorter
+from typing import Any
+
+from runner.protocol.encoding import parse_json
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.results import FORMAT
+
+GROUPS_FOLDER = "groups/"
+SUBMITTING_FOLDER = "submitting/"  # notes of submissions whose tasks are not all there yet
+
+
+@dataclass(frozen=True, slots=True)
+class RunGroup:
+    """Runs of one Batch job. `runs` maps tasks to run ids, `after` tasks to those before them."""
+
+    group_id: str
+    name: str
+    created: datetime
+    job_id: str
+    pool: str
+    runs: Mapping[str, str]
+    after: Mapping[str, tuple[str, ...]]
+
+    def to_json(self) -> dict[str, Any]:
+        """The document."""
+        return {
+            "format": FORMAT,
+            "group_id": self.group_id,
+            "name": self.name,
+            "created": self.created.isoformat(),
+            "job_id": self.job_id,
+            "pool": self.pool,
+            "tasks": {
+                name: {"run_id": run_id, "after": list(self.after[name])}
+                for name, run_id in self.runs.items()
+            },
+        }
+
+
+def group_blob(group_id: str) -> str:
+    """Where the document lies in the `runs` container."""
+    return f"{GROUPS_FOLDER}{group_id}.json"
+
+
+def parse_group(content: bytes, group_id: str) -> RunGroup:
+    """Read the document. Raises RunnerError for a newer one, or none at all."""
+    try:
+        raw: dict[str, Any] = parse_json(content)
+        if int(raw["format"]) > FORMAT:
+            raise ValueError(f"it has format {raw['format']}, this runner reads {FORMAT}")
+        tasks: dict[str, Any] = raw["tasks"]
+        after = {
+            name: tuple(str(before) for before in task["after"]) for name, task in tasks.items()
+        }
+        levels(after)  # or it could neither be drawn nor ended in its order
+        return RunGroup(
+            group_id=raw["group_id"],
+            name=raw["name"],
+            created=datetime.fromisoformat(raw["created"]),
+            job_id=raw["job_id"],
+            pool=raw["pool"],
+            runs={name: str(task["run_id"]) for name, task in tasks.items()},
+            after=after,
+        )
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        OverflowError,
+        AttributeError,
+        RecursionError,
+        CyclicError,
+    ) as err:
+        raise RunnerError(
+            "R-GROUP-BROKEN",
+            f"group {group_id} cannot be read",
+            why=f"{type(err).__name__}: {err}",
+            fix="its runs are there: runner ps",
+            exit_code=ExitCode.RUN_FAILED,
+        ) from err
+
+
+Edges = Mapping[str, Sequence[str]]
+
+
+class CyclicError(Exception):
+    """Tasks that wait for one another; `path` begins and ends with the same one."""
+
+    def __init__(self, path: Sequence[str]) -> None:
+        super().__init__(" -> ".join(path))
+        self.path = tuple(path)
+
+
+def levels(after: Edges) -> tuple[tuple[str, ...], ...]:
+    """The same, those together that may run at the same time."""
+    sorter = TopologicalSorter({name: tuple(after[name]) for name in after})
+    try:
+        sorter.prepare()
+    except CycleError as err:
+        # graphlib names each task before the one that depends on it: read it as the file does.
+        raise CyclicError(list(reversed(err.args[1]))) from err
+    place = {name: number for number, name in enumerate(after)}
+    found: list[tuple[str, ...]] = []
+    while sorter.is_active():
+        ready = sorted(sorter.get_ready(), key=place.__getitem__)
+        found.append(tuple(ready))
+        sorter.done(*ready)
+    return tuple(found)

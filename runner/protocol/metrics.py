@@ -1,0 +1,99 @@
+"""Metrics of a run: the lines of `metrics.jsonl`, and the last and best value of each metric."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from runner.protocol.encoding import parse_json
+
+Goal = Literal["max", "min"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricPoint:
+    """One measured value; `step` is what the script counts (epochs, batches) or None."""
+
+    time: str
+    attempt: int
+    step: int | None
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSummary:
+    """The last and the best value of one metric; best is None where only NaN was seen."""
+
+    name: str
+    last: float
+    best: float | None
+    best_step: int | None
+    count: int
+    last_step: int | None = None
+
+
+def parse_metric_line(line: str) -> MetricPoint | None:
+    """One line of `metrics.jsonl`, or None where it is not a metric (a torn or foreign line)."""
+    try:
+        raw: Any = parse_json(line)
+        step = raw.get("step")
+        return MetricPoint(
+            time=str(raw.get("time", "")),
+            attempt=int(raw.get("attempt", 1)),
+            step=None if step is None else int(step),
+            name=str(raw["name"]),
+            value=float(raw["value"]),  # "NaN", "Infinity" and "-Infinity" are accepted by float()
+        )
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
+        return None
+
+
+def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> list[MetricSummary]:
+    """Last and best of every metric, in order of first appearance.
+
+    A metric not named in `goals` is minimised when its name says loss or error, else maximised.
+    """
+    by_name: dict[str, list[MetricPoint]] = {}
+    for point in points:
+        by_name.setdefault(point.name, []).append(point)
+    return [_summary(name, seen, goals.get(name)) for name, seen in by_name.items()]
+
+
+def default_goal(name: str) -> Goal:
+    """Whether less or more of a metric is better, judged by its name."""
+    lowered = name.lower()
+    smaller_is_better = ("loss", "error", "err", "mse", "mae", "rmse", "perplexity", "seconds")
+    return "min" if any(word in lowered.split("_") for word in smaller_is_better) else "max"
+
+
+def format_metric(value: float) -> str:
+    """Four significant digits, as tables show a metric."""
+    if not math.isfinite(value):
+        return str(value)
+    return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 else f"{value:.4g}"
+
+
+def _summary(name: str, points: list[MetricPoint], goal: Goal | None) -> MetricSummary:
+    finite = [point for point in points if math.isfinite(point.value)]
+    pick = max if (goal or default_goal(name)) == "max" else min
+    best = pick(finite, key=lambda point: point.value) if finite else None
+    return MetricSummary(
+        name=name,
+        last=points[-1].value,
+        best=best.value if best else None,
+        best_step=best.step if best else None,
+        count=len(points),
+        last_step=points[-1].step,
+    )
+
+
+def describe_non_finite(last: Mapping[str, float], run_id: str) -> str:
+    """Which metrics ended as NaN or infinite, why that may be, and where to look; or nothing."""
+    names = [name for name, value in last.items() if not math.isfinite(value)]
+    if not names:
+        return ""
+    shown = ", ".join(names[:5]) + (f" and {len(names) - 5} more" if len(names) > 5 else "")
+    return f"{shown}: it diverged, or divides by 0; runner metrics {run_id} --last 9 has each step"

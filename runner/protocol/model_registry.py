@@ -1,0 +1,337 @@
+"""The model registry: immutable versions of models, each created once by a conditional write.
+
+It is pure over `ModelStore`, so the agent and the client share it. One run never becomes two
+versions: numbers are dense and never reused, so a writer whose listing missed the version of
+its run starts counting below that number and finds the version on the way up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from runner.protocol.encoding import now_text
+from runner.protocol.models import (
+    FORMAT,
+    ModelBlobs,
+    ModelDocument,
+    ModelError,
+    content_id,
+    damaged_model_document,
+    model_document_bytes,
+    parse_aliases,
+    parse_version,
+    parse_version_summary,
+    version_summary,
+)
+
+_ALIAS_TRIES = 50
+_COPY_TRIES = 4  # removals may take what was just copied
+
+MapFunction = Callable[[Callable[[Any], Any], Iterable[Any]], "list[Any]"]
+
+
+@dataclass(frozen=True)
+class StoredModelBlob:
+    """One listed blob."""
+
+    name: str
+    size_bytes: int
+    etag: str
+    summary: str = ""
+
+
+class ModelStore(Protocol):
+    """The `models` container, as much as the registry needs; the outputs of runs can be copied in.
+
+    A write that is sent again after its answer was lost may report that it was not the first.
+    """
+
+    def read(self, name: str) -> tuple[bytes, str] | None:
+        """Content and ETag, or None where there is no blob."""
+        ...
+
+    def create(self, name: str, body: bytes, summary: str = "") -> bool:
+        """Write unless the blob exists; whether this call surely wrote it."""
+        ...
+
+    def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
+        """Write over the version with this ETag; whether this call surely did."""
+        ...
+
+    def list(self, prefix: str) -> list[StoredModelBlob]:
+        """All blobs below a prefix, with the summaries they were written with."""
+        ...
+
+    def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
+        """Copy a blob of the `runs` container; False where there is no such source."""
+        ...
+
+    def digest(self, name: str) -> tuple[int, str] | None:
+        """Size and SHA-256 of what lies there, read back; None where there is nothing."""
+        ...
+
+    def touch(self, name: str) -> bool:
+        """Give the blob a new ETag; False where there is none."""
+        ...
+
+
+@dataclass(frozen=True)
+class CommittedVersion:
+    """The version of a run; `new` when this call made it."""
+
+    document: ModelDocument
+    new: bool
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+        return int(self.document["version"])
+
+    @property
+    def deleted(self) -> bool:
+        """Whether it was removed since."""
+        return is_deleted_version(self.document)
+
+
+def is_deleted_version(document: Mapping[str, Any]) -> bool:
+    """Whether only the tombstone is left of a version."""
+    return bool(document.get("deleted"))
+
+
+def map_serially(function: Callable[[Any], Any], items: Iterable[Any]) -> list[Any]:
+    """The simplest `Each`."""
+    return [function(item) for item in items]
+
+
+class ModelRegistry:
+    """One model. `each` maps a function over items, in parallel where the caller likes."""
+
+    def __init__(self, store: ModelStore, name: str, each: MapFunction = map_serially) -> None:
+        self._store = store
+        self._blobs = ModelBlobs(name)
+        self._each = each
+
+    def numbers(self) -> list[int]:
+        """All version numbers that were given, tombstones too, ascending."""
+        found = self._store.list(self._blobs.versions)
+        return sorted(n for blob in found if (n := self._blobs.number(blob.name)) is not None)
+
+    def load(self, number: int) -> ModelDocument | None:
+        """The document of a version, or None where that number was not given yet."""
+        blob = self._blobs.version(number)
+        found = self._store.read(blob)
+        return None if found is None else parse_version(found[0], blob)
+
+    def summaries(self) -> dict[int, ModelDocument | ModelError]:
+        """All versions as far as a list needs them, from one listing.
+
+        The document itself stands for a version that was written without a summary.
+        """
+        found: dict[int, ModelDocument | ModelError] = {}
+        unknown: list[int] = []
+        for blob in self._store.list(self._blobs.versions):
+            number = self._blobs.number(blob.name)
+            if number is None:
+                continue
+            short = parse_version_summary(blob.summary)
+            if short is None:
+                unknown.append(number)
+            else:
+                found[number] = short
+        found |= dict(self._each(lambda n: (n, self._try_load(n)), unknown))
+        return dict(sorted(found.items()))
+
+    def load_each(self) -> dict[int, ModelDocument | ModelError]:
+        """All versions; for one that cannot be read, why."""
+        return dict(self._each(lambda n: (n, self._try_load(n)), self.numbers()))
+
+    def _try_load(self, number: int) -> ModelDocument | ModelError:
+        try:
+            found = self.load(number)
+        except ModelError as err:
+            return err
+        return found or damaged_model_document(self._blobs.version(number), "it vanished")
+
+    def register(
+        self,
+        draft: ModelDocument,
+        source: Callable[[str], str],
+        *,
+        anew: bool = False,
+        on_bytes: Callable[[int], None] = lambda _: None,
+    ) -> CommittedVersion:
+        """Make the run's version, or find it; whatever is missing of it is completed.
+
+        `source` gives the blob in `runs` of an output's path. With `anew` a removed version of the
+        run does not count. Raises RegistryError.
+        """
+        known = self.summaries()
+        mine = [n for n, short in known.items() if _is_of_run(_readable(short), draft, anew)]
+        there = self.load(mine[-1]) if mine else None
+        if there is not None and _is_of_run(there, draft, anew):
+            found = CommittedVersion(there, new=False)
+        else:
+            self._each(lambda file: self._place(file, source, on_bytes), _contents(draft))
+            found = self._commit(draft, max(known, default=0) + 1, anew)
+        if found.deleted:
+            return found
+        _check_same(found.document, draft)
+        # A removal that did not see this version may have taken a file that both have. It deletes
+        # by the ETag it saw before it looked: a touched file stays, and a missing one is copied.
+        for file in _contents(found.document):
+            if not self._store.touch(file["blob"]):
+                self._place(file, source, on_bytes)
+        if found.document.get("aliases"):
+            self.apply_aliases(found.version, found.document["aliases"])
+        return found
+
+    def _commit(self, draft: ModelDocument, number: int, anew: bool) -> CommittedVersion:
+        while True:
+            document = {**draft, "version": number, "created": now_text()}
+            if self._store.create(
+                self._blobs.version(number),
+                model_document_bytes(document),
+                version_summary(document),
+            ):
+                return CommittedVersion(document, new=True)
+            there = self.load(number)
+            if there is None:
+                continue  # storage that crashed forgot it: the number is free
+            if _is_of_run(there, draft, anew):
+                return CommittedVersion(there, new=there["created"] == document["created"])
+            number += 1
+
+    def _place(
+        self, file: ModelDocument, source: Callable[[str], str], on_bytes: Callable[[int], None]
+    ) -> None:
+        """Have the file's content there, read back and right."""
+        blob, wanted = file["blob"], (int(file["size_bytes"]), file["sha256"])
+        found = self._store.digest(blob)
+        for _ in range(_COPY_TRIES):
+            if found == wanted:
+                on_bytes(wanted[0])
+                return
+            if not self._store.copy(
+                source(file["path"]), blob, wanted[0], replace=found is not None
+            ):
+                break
+            found = self._store.digest(blob)
+        if found == wanted:
+            on_bytes(wanted[0])
+            return
+        raise ModelError(
+            "R-MODEL-CHANGED",
+            f"{file['path']} is not what the run exported",
+            "it was changed or deleted in storage after the run",
+            "train again",
+        )
+
+    def aliases(self) -> dict[str, int]:
+        """The aliases that are set, with their versions."""
+        entries = self._aliases()[0]
+        return {alias: int(e["version"]) for alias, e in entries.items() if e.get("version")}
+
+    def set_alias(self, alias: str, number: int | None) -> int | None:
+        """Point an alias at a version, or at none; returns where it pointed before."""
+        before: list[int | None] = []
+
+        def change(entries: ModelDocument) -> None:
+            entry = _entry(entries, alias)
+            before[:] = [entry.get("version")]
+            applied = max(int(entry.get("applied") or 0), number or 0)
+            entries[alias] = {"version": number, "applied": applied}
+
+        self._change_aliases(change)
+        return before[0]
+
+    def drop_aliases(self, numbers: Iterable[int]) -> None:
+        """Take away the aliases of versions that are removed."""
+        gone = set(numbers)
+
+        def change(entries: ModelDocument) -> None:
+            for entry in entries.values():
+                if entry.get("version") in gone:
+                    entry["version"] = None
+
+        self._change_aliases(change)
+
+    def apply_aliases(self, number: int, aliases: Iterable[str]) -> None:
+        """Point the aliases a version asked for at it, once: later changes by people stand."""
+
+        def change(entries: ModelDocument) -> None:
+            for alias in aliases:
+                entry = _entry(entries, alias)
+                if number > int(entry.get("applied") or 0):
+                    entries[alias] = {"version": number, "applied": number}
+
+        self._change_aliases(change)
+
+    def _change_aliases(self, change: Callable[[ModelDocument], None]) -> None:
+        for _ in range(_ALIAS_TRIES):
+            entries, etag = self._aliases()
+            before = model_document_bytes(entries)
+            change(entries)
+            if model_document_bytes(entries) == before:
+                return
+            body = model_document_bytes({"format": FORMAT, "aliases": entries})
+            blob = self._blobs.aliases
+            if etag is None:
+                written = self._store.create(blob, body)
+            else:
+                written = self._store.replace(blob, body, etag)
+            if written:
+                return
+        raise ModelError(
+            "R-MODEL-BUSY",
+            f"the aliases of {self._blobs.name} change all the time",
+            f"{_ALIAS_TRIES} tries found them changed in between",
+            "try again",
+        )
+
+    def _aliases(self) -> tuple[ModelDocument, str | None]:
+        found = self._store.read(self._blobs.aliases)
+        body, etag = found or (None, None)
+        return parse_aliases(body, self._blobs.aliases), etag
+
+
+def _is_of_run(document: ModelDocument, draft: ModelDocument, anew: bool) -> bool:
+    return document["run_id"] == draft["run_id"] and not (anew and is_deleted_version(document))
+
+
+def _readable(entry: ModelDocument | ModelError) -> ModelDocument:
+    if isinstance(entry, ModelError):
+        raise entry
+    return entry
+
+
+def _check_same(document: ModelDocument, draft: ModelDocument) -> None:
+    if content_id(document) == content_id(draft):
+        return
+    name, version, run_id = document["name"], document["version"], document["run_id"]
+    raise ModelError(
+        "R-MODEL-OTHER-FILES",
+        f"run {run_id} is {name}@{version} already, with other files",
+        f"it holds {', '.join(file['path'] for file in document['files'][:5])}",
+        f"register under another name, or first: runner models rm {name}@{version}",
+    )
+
+
+def _entry(entries: ModelDocument, alias: str) -> ModelDocument:
+    return dict(entries.get(alias) or {})
+
+
+def _contents(document: ModelDocument) -> list[ModelDocument]:
+    """Its files, of equal contents one."""
+    return list({file["blob"]: file for file in document["files"]}.values())
+
+
+# Put Block From URL takes 4,000 MiB; smaller ones lose less to a cut connection.
+COPY_BLOCK_BYTES = 64 * 1024 * 1024
+
+
+DIGEST_READ_BYTES = 8 * 1024 * 1024
+
+
+SUMMARY_METADATA = "summary"  # the metadata of a version that a listing brings along

@@ -1,0 +1,351 @@
+"""Models in blob: names, aliases, and the documents of their versions (docs/model-format.md)."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, cast
+
+from runner.protocol.encoding import parse_json
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSpec:
+    """A model's name and what becomes of a run; `path` None takes every output."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    path: str | None = None
+    description: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """As run.json has it."""
+        return {
+            "name": self.name,
+            "aliases": list(self.aliases),
+            "path": self.path,
+            "description": self.description,
+        }
+
+
+FORMAT = 1
+NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
+ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
+COMPUTED_ALIASES = ("latest", "best")  # worked out, never set
+_SUFFIX = ".json"
+
+ModelDocument = dict[str, Any]
+
+
+class ModelError(Exception):
+    """The registry refuses; `code` is for programs, `fix` the next thing to do."""
+
+    def __init__(self, code: str, what: str, why: str, fix: str) -> None:
+        super().__init__(f"{what}: {why}" if why else what)
+        self.code = code
+        self.what = what
+        self.why = why
+        self.fix = fix
+
+
+class ModelBlobs:
+    """Blob names of one model in the `models` container."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.aliases = f"{name}/aliases.json"
+        self.versions = f"{name}/versions/"
+        self.files = f"{name}/files/"
+
+    def version(self, number: int) -> str:
+        """The document whose creation makes a version."""
+        return f"{self.versions}{number}{_SUFFIX}"
+
+    def file(self, sha256: str) -> str:
+        """The content of a file, whichever versions have it."""
+        return f"{self.files}{sha256}"
+
+    def number(self, blob: str) -> int | None:
+        """The version that a blob below `versions` stands for."""
+        text = blob.removeprefix(self.versions).removesuffix(_SUFFIX)
+        return int(text) if re.fullmatch(r"[1-9][0-9]{0,8}", text) else None
+
+
+def model_record_blob(run_id: str, name: str) -> str:
+    """Where a run says, in the `runs` container, which version of a model it became."""
+    return f"{run_id}/models/{name}{_SUFFIX}"
+
+
+@dataclass(frozen=True)
+class ModelRequest:
+    """What a run, or a person, asks to have registered; `path` None takes every output."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    path: str | None = None
+    description: str = ""
+
+
+def wants_registration(raw: object) -> bool:
+    """Whether `model` of run.json asks for a version; a reproduction keeps it, and does not."""
+    return bool(raw) and not (
+        isinstance(raw, dict) and cast("ModelDocument", raw).get("register") is False
+    )
+
+
+def parse_request(raw: object) -> ModelRequest | None:
+    """`model` of run.json; None where the run asks for nothing. Raises RegistryError."""
+    if not raw:
+        return None
+    try:
+        wanted: ModelDocument = dict(cast("ModelDocument", raw))
+        request = ModelRequest(
+            name=str(wanted["name"]),
+            aliases=tuple(str(alias) for alias in wanted.get("aliases") or ()),
+            path=wanted.get("path"),
+            description=str(wanted.get("description") or ""),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
+        raise ModelError(
+            "R-MODEL-REQUEST", "run.json names no model", str(err), "submit the run again"
+        ) from err
+    check_name(request.name)
+    for alias in request.aliases:
+        check_alias(alias)
+    return request
+
+
+def check_name(name: str) -> str:
+    """A model's name as it is. Raises RegistryError."""
+    if re.fullmatch(NAME_PATTERN, name):
+        return name
+    plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:63]
+    raise ModelError(
+        "R-MODEL-NAME",
+        f"{name!r} cannot name a model",
+        "a name has 1 to 63 of a-z, 0-9, - and _, and begins with a letter or digit",
+        f"write {plain}" if plain else "choose another name, for example mnist",
+    )
+
+
+def check_alias(alias: str) -> str:
+    """An alias that may be set. Raises RegistryError."""
+    if alias in COMPUTED_ALIASES:
+        why = f"@{alias} is worked out from the versions"
+    elif re.fullmatch(ALIAS_PATTERN, alias):
+        return alias
+    else:
+        why = "an alias has 1 to 63 of a-z, 0-9, - and _, and begins with a letter"
+    raise ModelError(
+        "R-MODEL-ALIAS", f"{alias!r} cannot be an alias", why, "for example production"
+    )
+
+
+def select_outputs(outputs: Sequence[ModelDocument], path: str | None) -> list[ModelDocument]:
+    """The outputs a model is made of: all, or those that a path, glob or folder names."""
+    if path is None:
+        return list(outputs)
+    return [
+        output
+        for output in outputs
+        if output["path"] == path
+        or fnmatch.fnmatchcase(output["path"], path)
+        or output["path"].startswith(path.rstrip("/") + "/")
+    ]
+
+
+def draft_version(
+    request: ModelRequest, run: Mapping[str, Any], result: Mapping[str, Any]
+) -> ModelDocument:
+    """The document of a version that has no number yet. Raises RegistryError without files."""
+    files = select_outputs(result.get("outputs") or [], request.path)
+    if not files:
+        raise _no_files(request, run["run_id"], result.get("outputs") or [])
+    blobs = ModelBlobs(request.name)
+    metrics: Mapping[str, Any] = run.get("metrics") or {}
+    return {
+        "format": FORMAT,
+        "name": request.name,
+        "version": None,
+        "created": None,
+        "description": request.description,
+        "run_id": run["run_id"],
+        "attempt": result.get("attempt"),
+        "files": [
+            {
+                "path": str(file["path"]),
+                "size_bytes": int(file["size_bytes"]),
+                "sha256": str(file["sha256"]),
+                "blob": blobs.file(str(file["sha256"])),
+            }
+            for file in sorted(files, key=lambda file: str(file["path"]))
+        ],
+        "metrics": dict(result.get("metrics") or {}),
+        "primary_metric": metrics.get("primary"),
+        "goal": "min" if metrics.get("goal") == "min" else "max",
+        "aliases": list(request.aliases),
+        "lineage": _lineage(run, result),
+    }
+
+
+def _lineage(run: Mapping[str, Any], result: Mapping[str, Any]) -> ModelDocument:
+    taken = ("experiment", "recipe", "code", "agent", "command", "params", "env", "requirements")
+    more = ("python", "image", "inputs", "origin", "resume_from", "price")
+    kept = {key: run.get(key) for key in taken} | {
+        key: run[key] for key in more if run.get(key) is not None
+    }
+    return {**kept, "data": _data(run.get("data")), "submitted": run.get("created")} | {
+        "started": result.get("started"),
+        "ended": result.get("ended"),
+    }
+
+
+def _data(data: Mapping[str, Any] | None) -> ModelDocument | None:
+    """The data set, by its prefix: the hash of its manifest is the prefix's last part."""
+    if not data:
+        return None
+    prefix = str(data.get("prefix") or "")
+    return {
+        "name": data.get("name"),
+        "source": data.get("source"),
+        "prefix": prefix,
+        "manifest_sha256": prefix.rstrip("/").rpartition("/")[2] or None,
+        "files": len(data.get("files") or ()),
+    }
+
+
+def _no_files(request: ModelRequest, run_id: str, outputs: Iterable[ModelDocument]) -> ModelError:
+    names = [str(output["path"]) for output in outputs]
+    if not names:
+        return ModelError(
+            "R-MODEL-FILES",
+            f"run {run_id} has no outputs",
+            "a model is made of what the script writes to $RUNNER_OUTPUT_DIR",
+            "write the model there, and train again",
+        )
+    return ModelError(
+        "R-MODEL-FILES",
+        f"no output of run {run_id} matches {request.path!r}",
+        f"it exported {', '.join(names[:5])}{' ...' if len(names) > 5 else ''}",
+        f"runner models register {run_id} {request.name} --path '{names[0]}'",
+    )
+
+
+def parse_version(body: bytes, blob: str) -> ModelDocument:
+    """A version's document. Raises RegistryError when it is newer than this program, or damaged."""
+    raw = _checked(body, blob)
+    try:
+        for file in raw["files"]:
+            if not re.fullmatch(r"[0-9a-f]{64}", file["sha256"]) or int(file["size_bytes"]) < 0:
+                raise ValueError(f"a file {file['sha256']!r}")
+            if not isinstance(file["path"], str) or not isinstance(file["blob"], str):
+                raise TypeError("a file without path")
+        if not isinstance(raw["version"], int) or not isinstance(raw["run_id"], str):
+            raise TypeError("no version, or no run")
+        _check_shown(raw)
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
+        raise _damaged(blob, err) from err
+    return raw
+
+
+def parse_aliases(body: bytes | None, blob: str) -> ModelDocument:
+    """`aliases.json`: `{alias: {"version": n or None, "applied": n}}`."""
+    if body is None:
+        return {}
+    raw = _checked(body, blob)
+    try:
+        entries = {str(alias): dict(entry) for alias, entry in dict(raw["aliases"]).items()}
+        for entry in entries.values():
+            for number in (entry.get("version"), entry.get("applied")):
+                if not isinstance(number, int | None):
+                    raise TypeError(f"a version {number!r}")
+    except (KeyError, TypeError, ValueError, OverflowError) as err:
+        raise _damaged(blob, err) from err
+    return entries
+
+
+def _check_shown(raw: Mapping[str, Any]) -> None:
+    """What lists and pictures take as it is. Raises ValueError, TypeError."""
+    if (created := raw.get("created")) is not None:
+        datetime.fromisoformat(created)
+    if not isinstance(raw.get("primary_metric"), str | None):
+        raise TypeError("the primary metric is no name")
+    if not isinstance(raw.get("metrics"), dict | None):
+        raise TypeError("the metrics are not by name")
+
+
+def _checked(body: bytes, blob: str) -> ModelDocument:
+    try:
+        raw = parse_json(body)
+        version = int(raw["format"])
+    except (ValueError, OverflowError, KeyError, TypeError) as err:
+        raise _damaged(blob, err) from err
+    if version > FORMAT:
+        raise ModelError(
+            "R-MODEL-FORMAT",
+            f"{blob} has format {version}, this runner knows up to {FORMAT}",
+            "a newer runner wrote it",
+            "update runner",
+        )
+    return raw
+
+
+def _damaged(blob: str, err: Exception) -> ModelError:
+    return damaged_model_document(blob, f"{type(err).__name__}: {err}")
+
+
+def damaged_model_document(blob: str, why: str) -> ModelError:
+    """A document that cannot be used."""
+    return ModelError(
+        "R-MODEL-BROKEN",
+        f"{blob} cannot be read",
+        why,
+        "it is damaged in storage: restore it, or register under another name",
+    )
+
+
+def version_summary(document: Mapping[str, Any]) -> str:
+    """What a list needs of a version: it lies in the blob's metadata, written with the document."""
+    primary = str(document.get("primary_metric") or "")
+    metrics: Mapping[str, Any] = document.get("metrics") or {}
+    short = {
+        "format": document["format"],
+        "run_id": document["run_id"],
+        "created": document.get("created"),
+        "primary_metric": primary or None,
+        "goal": document.get("goal"),
+        "metrics": {primary: metrics[primary]} if primary in metrics else {},
+        "size_bytes": sum(int(file["size_bytes"]) for file in document["files"]),
+        "file_count": len(document["files"]),
+    }
+    if document.get("deleted"):
+        short["deleted"] = document["deleted"]
+    return json.dumps(short)
+
+
+def parse_version_summary(text: str) -> ModelDocument | None:
+    """A version's summary; None where there is none that this program understands."""
+    try:
+        raw: ModelDocument = parse_json(text)
+        known = int(raw["format"]) <= FORMAT and isinstance(raw["run_id"], str)
+        _check_shown(raw)
+        sizes = (raw["size_bytes"], raw["file_count"])
+        return raw if known and all(isinstance(size, int) for size in sizes) else None
+    except (ValueError, OverflowError, KeyError, TypeError):
+        return None
+
+
+def content_id(document: Mapping[str, Any]) -> str:
+    """One text for what a version holds: equal if, and only if, paths and contents are."""
+    pairs = sorted((str(file["path"]), str(file["sha256"])) for file in document["files"])
+    return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+
+
+def model_document_bytes(document: Mapping[str, Any]) -> bytes:
+    """A document as it lies in blob."""
+    return json.dumps(document, indent=2).encode()

@@ -1,0 +1,266 @@
+"""The record of a run: `run.json` as the client reads it, `result.json`, and the start and end
+of attempts.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import PurePosixPath
+from typing import Any, Literal, cast
+
+from runner.protocol.encoding import parse_json
+from runner.protocol.errors import ExitCode, RunnerError
+
+FORMAT = 1  # of run.json and result.json
+ResultStatus = Literal["succeeded", "failed", "cancelled"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """The run that another one repeats: kind is retry, resume or reproduce."""
+
+    kind: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """`run.json`; `raw` is the whole document, for `show -o json`."""
+
+    run_id: str
+    experiment: str
+    created: datetime
+    recipe: str
+    pool: str
+    spot: bool
+    job_id: str
+    task_id: str
+    params: Mapping[str, Any]
+    primary_metric: str | None
+    goal: Literal["max", "min"]
+    data_notice: str | None
+    raw: Mapping[str, Any]
+    origin: RunOrigin | None = None
+    priority: int = 0
+    after: tuple[str, ...] = ()
+    group: str | None = None
+    nodes: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class OutputFile:
+    """One exported file; `path` is relative to the output folder and never leaves it."""
+
+    path: str
+    size_bytes: int
+    sha256: str
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """`result.json`: the outcome, which never changes."""
+
+    status: ResultStatus
+    attempt: int
+    exit_code: int | None
+    step: str | None
+    code: str | None
+    message: str | None
+    started: datetime | None
+    ended: datetime | None
+    stages_s: Mapping[str, float]
+    metrics: Mapping[str, float]
+    outputs: tuple[OutputFile, ...]
+    raw: Mapping[str, Any]
+    output: str = "output/"  # the folder of the outputs, below the run's; ends with a slash
+    rank: int = 0  # of the node that failed
+    evicted: int | None = None  # earlier attempts that were lost or terminated, where it is known
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptStart:
+    """`attempts/<n>/start.json`; offsets are bytes into the two logs.
+
+    `work_dir` is the task's folder as the node names it; an older agent left it empty.
+    """
+
+    attempt: int
+    node: str
+    started: str
+    stdout_offset: int
+    stderr_offset: int
+    pool: str = ""
+    work_dir: str = ""
+    dedicated: bool | None = None  # None where it was not recorded
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptEnd:
+    """`attempts/<n>/end.json`: why an attempt ended; one whose node was lost has none."""
+
+    attempt: int
+    ended: str
+    why: str
+    exit_code: int | None
+    step: str | None
+    message: str | None = None
+
+
+def parse_run(content: bytes, run_id: str) -> RunRecord:
+    """Read `run.json`. Raises RunnerError when it is newer than this runner, or not such a file."""
+    raw = _document(content, run_id, "run.json")
+    try:
+        batch, metrics, data_set = raw["batch"], _part(raw, "metrics"), _part(raw, "data")
+        return RunRecord(
+            run_id=raw["run_id"],
+            experiment=raw["experiment"],
+            created=datetime.fromisoformat(raw["created"]),
+            recipe=raw["recipe"]["name"],
+            pool=batch["pool"],
+            spot=bool(batch["spot"]),
+            job_id=batch["job_id"],
+            task_id=batch["task_id"],
+            params=raw["params"],
+            primary_metric=metrics.get("primary"),
+            goal="min" if metrics.get("goal") == "min" else "max",
+            data_notice=data_set.get("notice"),
+            raw=raw,
+            origin=_origin(_part(raw, "origin")),
+            priority=int(raw.get("priority") or 0),
+            after=tuple(str(run) for run in raw.get("after") or ()),
+            group=raw.get("group"),
+            nodes=int(_part(raw, "resources").get("nodes") or 1),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
+        raise _broken(run_id, "run.json", err) from err
+
+
+def parse_result(data: bytes, run_id: str) -> RunResult:
+    """Read `result.json`. Raises RunnerError for a path that leaves the output folder."""
+    raw = _document(data, run_id, "result.json")
+    try:
+        if raw["status"] not in ("succeeded", "failed", "cancelled"):
+            raise ValueError(f"status {raw['status']!r}")
+        return RunResult(
+            status=raw["status"],
+            attempt=int(raw.get("attempt") or 0),
+            exit_code=raw.get("exit_code"),
+            step=raw.get("step"),
+            code=raw.get("code"),
+            message=raw.get("message"),
+            started=_time(raw.get("started")),
+            ended=_time(raw.get("ended")),
+            stages_s={name: float(s) for name, s in _part(raw, "stages_s").items()},
+            metrics={name: float(v) for name, v in _part(raw, "metrics").items()},
+            outputs=tuple(_output(entry) for entry in raw.get("outputs") or ()),
+            raw=raw,
+            output=check_output_path(str(raw.get("output") or "output/")),
+            rank=int(raw.get("rank") or 0),
+            evicted=None if raw.get("evicted") is None else int(raw["evicted"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
+        raise _broken(run_id, "result.json", err) from err
+
+
+def parse_attempt_start(data: bytes) -> AttemptStart | None:
+    """Read `start.json`; None where it is no such document."""
+    try:
+        raw: Any = parse_json(data)
+        offsets = _part(raw, "log_offsets")
+        return AttemptStart(
+            attempt=int(raw["attempt"]),
+            node=str(raw.get("node") or ""),
+            started=str(raw.get("started") or ""),
+            stdout_offset=int(offsets.get("stdout") or 0),
+            stderr_offset=int(offsets.get("stderr") or 0),
+            pool=str(raw.get("pool") or ""),
+            work_dir=str(raw.get("work_dir") or ""),
+            dedicated=raw.get("dedicated"),
+        )
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def parse_attempt_end(data: bytes) -> AttemptEnd | None:
+    """Read `end.json`; None where it is no such document."""
+    try:
+        raw: Any = parse_json(data)
+        return AttemptEnd(
+            attempt=int(raw["attempt"]),
+            ended=str(raw.get("ended") or ""),
+            why=str(raw.get("why") or ""),
+            exit_code=raw.get("exit_code"),
+            step=raw.get("step"),
+            message=raw.get("message"),
+        )
+    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def check_output_path(path: str) -> str:
+    """A path relative to an output folder. Raises ValueError when it could leave that folder."""
+    pure = PurePosixPath(path)
+    parts = pure.parts
+    if not parts or pure.is_absolute() or ".." in parts or "\\" in path or "\0" in path:
+        raise ValueError(f"{path!r} leaves the output folder")
+    if ":" in parts[0]:  # a drive, on Windows
+        raise ValueError(f"{path!r} leaves the output folder")
+    return path
+
+
+def _origin(raw: dict[str, Any]) -> RunOrigin | None:
+    return RunOrigin(str(raw["kind"]), str(raw["run_id"])) if raw else None
+
+
+def _part(raw: dict[str, Any], name: str) -> dict[str, Any]:
+    return raw.get(name) or {}
+
+
+def _output(entry: dict[str, Any]) -> OutputFile:
+    return OutputFile(
+        path=check_output_path(str(entry["path"])),
+        size_bytes=int(entry["size_bytes"]),
+        sha256=str(entry["sha256"]),
+    )
+
+
+def _time(text: str | None) -> datetime | None:
+    return None if text is None else datetime.fromisoformat(text)
+
+
+def _document(data: bytes, run_id: str, name: str) -> dict[str, Any]:
+    try:
+        raw: Any = parse_json(data)
+    except (ValueError, RecursionError) as err:
+        raise _broken(run_id, name, err) from err
+    if not isinstance(raw, dict):
+        raise _broken(run_id, name, ValueError("not a JSON object"))
+    document = cast("dict[str, Any]", raw)
+    version = document.get("format")
+    if not isinstance(version, int) or version > FORMAT:
+        raise RunnerError(
+            "R-RUN-FORMAT",
+            f"{name} of {run_id} has format {version}, this runner reads {FORMAT}",
+            why="a newer runner wrote it",
+            fix="update runner",
+        )
+    return document
+
+
+def _broken(run_id: str, name: str, err: Exception) -> RunnerError:
+    return RunnerError(
+        "R-RUN-BROKEN",
+        f"{name} of {run_id} cannot be read",
+        why=f"{type(err).__name__}: {err}",
+        fix="the run is damaged in storage; submit it again",
+        exit_code=ExitCode.RUN_FAILED,
+    )
+
+
+def is_selected_output(name: str, path: str) -> bool:
+    """Whether an output is meant by a path: a file, a folder, a glob, or empty for all."""
+    below = name == path or name.startswith(f"{path}/")
+    return not path or below or fnmatch.fnmatchcase(name, path)

@@ -1,0 +1,168 @@
+"""Schedules in blob: their templates, and the runs and tasks that each firing makes from them.
+
+A schedule lies below `schedules/<schedule>/<instance>/`: `run.json` is the template of a
+single run, `group.json` the template of several (for each task its `run.json` and the body of
+its Batch task, without secrets; the run ids in it are placeholders), `firings/<job>.json`
+says what a job became.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import secrets
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from runner.protocol.paths import run_id_suffix
+from runner.protocol.run_spec import FORMAT
+from runner.protocol.task import (
+    NODES_TOKEN_VARIABLE,
+)
+
+MAX_ID = 64
+STAMP = len("-20261121-143005-k3f9")
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GroupAccess:
+    """Secrets: RUNNER_STORAGE with the inputs of all tasks, and RUNNER_SECRETS by task."""
+
+    storage: Mapping[str, Any]
+    secrets: Mapping[str, Any]
+
+    def __repr__(self) -> str:
+        return "GroupAccess(***)"
+
+
+def scheduled_group_blob(group_id: str) -> str:
+    """Which runs a group has, and which comes after which."""
+    return f"groups/{group_id}.json"
+
+
+def make_firing(template: Json, key: str, job_id: str, now: datetime) -> Json:
+    """The ids of one firing; `key` tells it from all others."""
+    stamp, name = f"{now:%Y%m%d-%H%M%S}", str(template["schedule"])
+
+    def run_id(task: str) -> str:
+        short = name[: MAX_ID - STAMP - len(task) - 1].rstrip("-_")
+        return f"{short}-{task}-{stamp}-{run_id_suffix(f'{key} {task}')}"
+
+    return {
+        "group_id": f"{name[: MAX_ID - STAMP].rstrip('-_')}-{stamp}-{run_id_suffix(key)}",
+        "created": now.isoformat(),
+        "job_id": job_id,
+        "runs": {task: run_id(task) for task in template["tasks"]},
+    }
+
+
+def group_document(template: Json, firing: Json) -> Json:
+    """`groups/<id>.json`, as `runner submit` writes it."""
+    return {
+        "format": FORMAT,
+        "group_id": firing["group_id"],
+        "name": template["name"],
+        "created": firing["created"],
+        "job_id": firing["job_id"],
+        "pool": template["pool"],
+        "schedule": template["schedule"],
+        "tasks": {
+            name: {"run_id": firing["runs"][name], "after": task["after"]}
+            for name, task in template["tasks"].items()
+        },
+    }
+
+
+def fired_run_documents(template: Json, firing: Json) -> Iterator[Json]:
+    """`run.json` of every task."""
+    tasks: Json = template["tasks"]
+    ids = {task["run_id"]: firing["runs"][name] for name, task in tasks.items()}
+    for name, task in tasks.items():
+        run: Json = task["run"]
+        run_id = firing["runs"][name]
+        yield {
+            **run,
+            "run_id": run_id,
+            "created": firing["created"],
+            "schedule": template["schedule"],
+            "group": firing["group_id"],
+            "after": [ids.get(before, before) for before in run.get("after") or ()],
+            "inputs": {key: _input(one, ids) for key, one in inputs_of(run).items()},
+            "batch": {**run["batch"], "job_id": firing["job_id"], "task_id": run_id},
+        }
+
+
+def fired_task_bodies(template: Json, firing: Json, access: GroupAccess) -> Iterator[Json]:
+    """What Batch is sent for every task, those before others first. Secrets: never print it."""
+    for name, task in template["tasks"].items():
+        run_id, wire = firing["runs"][name], task["task"]
+        body: Json = {
+            **wire,
+            "id": run_id,
+            "displayName": f"{task['run']['recipe']['name']}: {run_id}",
+            "resourceFiles": _signed(wire, "resourceFiles", access),
+            "environmentSettings": [
+                *(wire.get("environmentSettings") or ()),
+                *_settings(name, run_id, task["run"], access),
+            ],
+        }
+        if task["after"]:
+            body["dependsOn"] = {"taskIds": [firing["runs"][before] for before in task["after"]]}
+        if node_group := wire.get("multiInstanceSettings"):
+            files = _signed(node_group, "commonResourceFiles", access)
+            body["multiInstanceSettings"] = {**node_group, "commonResourceFiles": files}
+            token = {"name": NODES_TOKEN_VARIABLE, "value": secrets.token_hex(32)}
+            body["environmentSettings"].append(token)
+        yield body
+
+
+def inputs_of(run: Json) -> dict[str, Json]:
+    """The run's named inputs."""
+    found: dict[str, Json] = run.get("inputs") or {}
+    return found
+
+
+def _settings(name: str, run_id: str, run: Json, access: GroupAccess) -> Iterator[Json]:
+    """Of the containers with inputs, a task gets those of its own."""
+    used = {one.get("container") for one in inputs_of(run).values()}
+    inputs: Json = access.storage.get("inputs") or {}
+    mine = {key: entry for key, entry in inputs.items() if key in used}
+    yield {"name": "RUNNER_RUN_ID", "value": run_id}
+    yield {"name": "RUNNER_STORAGE", "value": json.dumps({**access.storage, "inputs": mine})}
+    if name in access.secrets:
+        yield {"name": "RUNNER_SECRETS", "value": json.dumps(access.secrets[name])}
+
+
+def _input(document: Json, ids: Mapping[str, str]) -> Json:
+    if document.get("run_id") not in ids:
+        return document
+    return {**document, "run_id": ids[document["run_id"]]}
+
+
+def _signed(holder: Json, name: str, access: GroupAccess) -> list[Json]:
+    files: list[Json] = holder.get(name) or []
+    sas: str | None = access.storage["runs"].get("sas")
+    if not sas:
+        return files
+    return [{**file, "httpUrl": f"{file['httpUrl']}?{sas.lstrip('?')}"} for file in files]
+
+
+SCHEDULES_FOLDER = "schedules/"
+
+
+def template_blob(place: str) -> str:
+    """run.json of runs to come."""
+    return f"{SCHEDULES_FOLDER}{place}/run.json"
+
+
+def firing_blob(place: str, job_id: str) -> str:
+    """Which run a job of the schedule is."""
+    return f"{SCHEDULES_FOLDER}{place}/firings/{re.sub(r'[^A-Za-z0-9_-]', '_', job_id)}.json"
+
+
+def group_template_blob(place: str) -> str:
+    """What the groups to come are made of."""
+    return f"{SCHEDULES_FOLDER}{place}/group.json"

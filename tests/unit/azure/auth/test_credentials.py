@@ -1,0 +1,113 @@
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+
+from runner.azure.auth.credentials import Connection, connect
+from runner.contract import StackOutputs
+from runner.core.home import HomePaths
+from runner.core.settings import Settings, load_settings
+from runner.flows.local.pools import local_outputs
+from runner.flows.local.state import LocalState
+from runner.protocol.errors import ExitCode, RunnerError
+
+KEY = base64.b64encode(b"k" * 64).decode()
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def outputs() -> StackOutputs:
+    return local_outputs(LocalState(batch_port=1111, blob_port=2222, nodes=1, slots=1))
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    env = {"RUNNER_HOME": str(tmp_path / "home"), "RUNNER_CONFIG": str(tmp_path / "none.yaml")}
+    (tmp_path / "none.yaml").touch()
+    return load_settings({}, cwd=tmp_path, env=env)
+
+
+@pytest.fixture
+def local(settings: Settings, outputs: StackOutputs) -> Connection:
+    paths = HomePaths(settings.home)
+    paths.local.mkdir(parents=True)
+    paths.local_outputs.write_text(outputs.to_json())
+    paths.keys.write_text(json.dumps({"batch": KEY, "storage": KEY}))
+    return connect(settings)
+
+
+def test_local_nodes_get_a_container_sas_that_ends(local: Connection) -> None:
+    storage = local.node_storage(HOUR)
+    assert storage["identity_client_id"] is None
+    runs, data = (parse_qs(storage[name]["sas"]) for name in ("runs", "data"))
+    assert storage["runs"]["url"] == "http://127.0.0.1:2222/runnerlocal/runs"
+    assert set(runs["sp"][0]) == set("racwdl")  # checkpoints beyond the last few are deleted
+    assert set(data["sp"][0]) == set("rl")
+    assert set(parse_qs(storage["models"]["sas"])["sp"][0]) == set("racwl")
+    ends = datetime.fromisoformat(runs["se"][0])
+    assert timedelta(minutes=59) < ends - datetime.now(UTC) <= HOUR
+
+
+def test_local_resource_file_is_one_readable_blob(local: Connection) -> None:
+    file = local.resource_file("code/abc", "code.tar.gz", HOUR)
+    url = urlsplit(file.http_url or "")
+    assert url.path == "/runnerlocal/runs/code/abc"
+    assert parse_qs(url.query)["sp"] == ["r"]
+    assert parse_qs(url.query)["sr"] == ["b"]
+    assert file.identity_reference is None
+
+
+def test_clients_are_made_once(local: Connection) -> None:
+    assert local.batch_client() is local.batch_client()
+    assert local.blob_service() is local.blob_service()
+    assert local.blob_service().account_name == "runnerlocal"
+
+
+def test_azure_nodes_use_their_identity_and_no_key(outputs: StackOutputs) -> None:
+    azure = Connection(
+        replace(outputs, identity_client_id="client", identity_resource_id="/id/of/it"), None
+    )
+    storage = azure.node_storage(HOUR)
+    assert storage["runs"]["sas"] is None
+    assert storage["identity_client_id"] == "client"
+    file = azure.resource_file("code/abc", "code.tar.gz", HOUR)
+    assert "?" not in (file.http_url or "")
+    assert file.identity_reference is not None
+    assert file.identity_reference.resource_id == "/id/of/it"
+
+
+def test_stack_without_identity_is_refused(outputs: StackOutputs) -> None:
+    with pytest.raises(RunnerError) as caught:
+        Connection(outputs, None).node_storage(HOUR)
+    assert caught.value.code == "R-STACK-IDENTITY"
+
+
+def test_nothing_set_up_says_what_to_type(settings: Settings) -> None:
+    with pytest.raises(RunnerError) as caught:
+        connect(settings)
+    assert (caught.value.code, caught.value.fix) == ("R-STACK-MISSING", "runner local up")
+    assert caught.value.exit_code == ExitCode.PREFLIGHT
+
+
+def test_missing_or_damaged_keys_are_an_access_error(local: Connection, settings: Settings) -> None:
+    assert local is not None
+    for text in ("{", "[]", '{"batch": "x"}'):
+        HomePaths(settings.home).keys.write_text(text)
+        with pytest.raises(RunnerError) as caught:
+            connect(settings)
+        assert caught.value.exit_code == ExitCode.ACCESS
+
+
+def test_damaged_outputs_name_the_field(local: Connection, settings: Settings) -> None:
+    assert local is not None
+    HomePaths(settings.home).local_outputs.write_text('{"location": 3}')
+    with pytest.raises(RunnerError) as caught:
+        connect(settings)
+    assert caught.value.code == "R-STACK-OUTPUTS"
+    assert "location" in caught.value.why

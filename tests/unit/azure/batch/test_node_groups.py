@@ -1,0 +1,78 @@
+"""A run over several nodes, as Batch is sent it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from azure.batch import models
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.translate import to_task
+from runner.core.recipe.recipe import Resources
+from tests.unit.core.recipe_maker import outputs, plan, recipe
+
+THREE = Resources(nodes=3)
+
+
+def task(**changes: Any) -> models.BatchTaskCreateOptions:
+    """`credentials` of nobody: what is sent is looked at, not sent."""
+    nobody = SimpleNamespace(
+        node_storage=lambda _: {},
+        read_access=lambda *_: {},
+        resource_file=lambda blob, name, _: models.ResourceFile(http_url=blob, file_path=name),
+    )
+    return to_task(plan(recipe(**changes), stack=outputs()), cast("Connection", nobody))
+
+
+def settings_of(found: models.BatchTaskCreateOptions) -> dict[str, str]:
+    return {one.name: str(one.value) for one in found.environment_settings or ()}
+
+
+def test_run_on_one_node_is_an_ordinary_task() -> None:
+    found = task()
+    assert found.multi_instance_settings is None
+    assert "RUNNER_NODES_TOKEN" not in settings_of(found)
+
+
+def test_every_node_fetches_the_agent_and_the_code_and_joins() -> None:
+    found = task(resources=THREE)
+    gang = found.multi_instance_settings
+    assert gang is not None
+    assert gang.number_of_instances == 3
+    common = [one.file_path for one in gang.common_resource_files or ()]
+    assert common == ["runner-agent.pyz", "code.tar.gz"]
+    assert common == [one.file_path for one in found.resource_files or ()], "the primary's own"
+    assert gang.coordination_command_line == (
+        "/bin/sh -c 'exec python3 \"$AZ_BATCH_TASK_SHARED_DIR/runner-agent.pyz\" join'"
+    )
+    assert found.required_slots in (None, 1)
+
+
+def test_secret_of_the_nodes_is_long_new_with_each_task_and_on_no_command_line() -> None:
+    tokens = {settings_of(task(resources=THREE))["RUNNER_NODES_TOKEN"] for _ in range(2)}
+    assert len(tokens) == 2
+    assert all(len(bytes.fromhex(token)) == 32 for token in tokens)
+    found = task(resources=THREE)
+    gang = found.multi_instance_settings
+    assert gang is not None
+    token = settings_of(found)["RUNNER_NODES_TOKEN"]
+    assert token not in f"{found.command_line} {gang.coordination_command_line}"
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_in_a_container_both_commands_begin_with_a_shell_however_they_are_started(
+    nodes: int,
+) -> None:
+    found = task(image="docker.io/library/python:3.12", resources=Resources(nodes=nodes))
+    assert found.container_settings is not None
+    options = (found.container_settings.container_run_options or "").split()
+    if nodes == 1:
+        assert "--entrypoint=/bin/sh" in options
+        assert found.command_line.startswith("-c ")
+        return
+    assert {"--entrypoint=", "--network=host"} <= set(options)
+    assert found.multi_instance_settings is not None
+    commands = (found.command_line, found.multi_instance_settings.coordination_command_line)
+    assert all(command.startswith("/bin/sh -c '") for command in commands)

@@ -1,0 +1,95 @@
+"""Service errors become errors people can act on, by code and never by text."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from azure.core.exceptions import (
+    ClientAuthenticationError,
+    HttpResponseError,
+    ServiceRequestError,
+)
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import get_task
+from runner.azure.faults import SERVICES_DOWN, error_code, to_runner_error
+from runner.azure.storage.blobs import BlobContainer
+from runner.protocol.errors import ExitCode, RunnerError
+from tests.unit.core.recipe_maker import outputs
+
+KEY = "a2V5a2V5a2V5a2V5"
+
+
+def batch_error(code: str) -> HttpResponseError:
+    return HttpResponseError(message="text nobody parses", model=SimpleNamespace(code=code))
+
+
+def storage_error(code: str) -> HttpResponseError:
+    error: Any = HttpResponseError(message="text nobody parses")
+    error.error_code = code
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "exit_code"),
+    [
+        (batch_error("AuthenticationFailed"), "R-ACCESS-DENIED", ExitCode.ACCESS),
+        (batch_error("PoolNotFound"), "R-POOL-MISSING", ExitCode.PREFLIGHT),
+        (batch_error("ActiveJobAndScheduleQuotaReached"), "R-QUOTA", ExitCode.CAPACITY),
+        (storage_error("AuthorizationFailure"), "R-ACCESS-DENIED", ExitCode.ACCESS),
+        (storage_error("ContainerNotFound"), "R-CONTAINER-MISSING", ExitCode.PREFLIGHT),
+        (ClientAuthenticationError(message="no login"), "R-AZURE-SIGN-IN", ExitCode.ACCESS),
+        (ServiceRequestError(message="refused"), SERVICES_DOWN, ExitCode.PREFLIGHT),
+        (batch_error("SomethingNew"), "R-SERVICE", ExitCode.PREFLIGHT),
+    ],
+)
+def test_table_maps_codes(error: Any, code: str, exit_code: ExitCode) -> None:
+    mapped = to_runner_error(error, "testing")
+    assert (mapped.code, mapped.exit_code) == (code, exit_code)
+    assert mapped.fix
+    assert "testing" in mapped.why
+
+
+def test_code_is_found_in_errors_of_both_sdks() -> None:
+    assert error_code(batch_error("TaskExists")) == "TaskExists"
+    assert error_code(storage_error("BlobNotFound")) == "BlobNotFound"
+    assert error_code(HttpResponseError(message="x")) == ""
+
+
+@pytest.fixture
+def nobody() -> Iterator[Connection]:
+    """Services on a port where nothing listens, and nobody else can."""
+    with socket.socket() as kept:
+        kept.bind(("127.0.0.1", 0))
+        port = kept.getsockname()[1]
+        stack = replace(
+            outputs(),
+            batch_endpoint=f"http://127.0.0.1:{port}",
+            blob_endpoint=f"http://127.0.0.1:{port}/storage",
+        )
+        yield Connection(stack, {"batch": KEY, "storage": KEY})
+
+
+def test_refused_batch_connection_is_reported_quickly_with_the_fix(nobody: Connection) -> None:
+    nobody.batch_client()  # importing the SDK is not what is timed
+    start = time.monotonic()
+    with pytest.raises(RunnerError) as caught:
+        get_task(nobody, "job", "task")
+    assert caught.value.code == SERVICES_DOWN
+    assert "runner local up" in caught.value.fix
+    assert time.monotonic() - start < 30  # the SDKs' own retries take minutes
+
+
+def test_refused_blob_connection_is_reported_quickly_with_the_fix(nobody: Connection) -> None:
+    service = nobody.blob_service()
+    start = time.monotonic()
+    with pytest.raises(RunnerError) as caught:
+        BlobContainer(service, "runs").read("x")
+    assert caught.value.code == SERVICES_DOWN
+    assert time.monotonic() - start < 30  # the SDKs' own retries take minutes

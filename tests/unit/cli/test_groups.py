@@ -1,0 +1,70 @@
+"""What is said of the tasks of a group while they run."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from runner.cli.ui.groups import FEW_TASKS, GroupDisplay, count_states
+from runner.cli.ui.output import Output
+from runner.core.states import RunState, RunStatus
+from runner.flows.runs.groups import GroupView
+from runner.flows.runs.history import RunRow
+from runner.protocol.groups import RunGroup
+
+Capture = pytest.CaptureFixture[str]
+
+
+def group(count: int) -> RunGroup:
+    names = [f"t{n}" for n in range(count)]
+    runs = {name: f"cats-{name}-20261121-143005-k3f9" for name in names}
+    moment = datetime(2026, 11, 21, 14, 30, 5, tzinfo=UTC)
+    return RunGroup("cats-20261121-143005-k3f9", "cats", moment, "j", "local", runs,
+                 dict.fromkeys(names, ()))  # fmt: skip
+
+
+def view(of: RunGroup, states: dict[str, RunStatus], others: RunState) -> GroupView:
+    rows = {
+        name: RunRow(run_id, None, states.get(name, RunStatus(others)), None)
+        for name, run_id in of.runs.items()
+    }
+    return GroupView(of, rows)
+
+
+def shown(of: RunGroup, capsys: Capture, *views: GroupView) -> list[str]:
+    with Output().stages() as stages:
+        display = GroupDisplay(Output(), stages, of, clock=lambda: 0.0)
+        for each in views:
+            display.show(each)
+    return capsys.readouterr().err.splitlines()
+
+
+def test_each_change_of_a_few_is_a_line_in_the_order_of_the_file(capsys: Capture) -> None:
+    few = group(2)
+    blocked = RunStatus(RunState.CANCELLED, f"blocked by {few.runs['t0']}, which failed")
+    failed = {"t0": RunStatus(RunState.FAILED, "exit code 1"), "t1": blocked}
+    queued = view(few, {}, RunState.QUEUED)
+    assert shown(few, capsys, queued, queued, view(few, failed, RunState.LOST)) == [
+        "t0  queued",
+        "t1  queued",
+        "t0  failed: exit code 1",
+        "t1  cancelled: blocked by t0, which failed",
+    ]
+
+
+def test_many_are_counted_and_only_what_failed_is_a_line(capsys: Capture) -> None:
+    many = group(FEW_TASKS + 88)
+    failed = {"t7": RunStatus(RunState.FAILED, "exit code 1")}
+    views = (
+        view(many, {}, RunState.QUEUED),
+        view(many, {}, RunState.RUNNING),
+        view(many, failed, RunState.RUNNING),
+        view(many, failed, RunState.SUCCEEDED),
+    )
+    assert shown(many, capsys, *views) == [
+        "0 of 100 tasks ended: 100 queued",
+        "t7  failed: exit code 1",
+        "100 of 100 tasks ended: 99 succeeded, 1 failed",
+    ]
+    assert count_states(views[2], ("failed", "lost", "running")) == "1 failed, 99 running"

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import io
+import json
+import sys
+
+import pytest
+
+from runner.cli.ui.output import Output, OutputFormat, columns_that_fit, cut, text_width
+from runner.cli.ui.terminal import mark, styled
+from runner.core.progress import Progress
+
+ROWS = [
+    {"name": "a", "score": 0.123456789, "ok": True, "note": None, "more": {"x": 1}},
+    {"name": "longer", "score": 12.0, "ok": False, "note": "tab\there\nand", "more": []},
+]
+
+
+def test_table_is_aligned_with_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().rows(ROWS, ("name", "score", "ok", "note"))
+    head, first, _second, *_ = capsys.readouterr().out.splitlines()
+    assert head == "NAME       SCORE  OK   NOTE"
+    assert first == "a       0.123457  yes  -"
+
+
+@pytest.mark.feature(26)
+def test_json_holds_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(OutputFormat.JSON).rows(ROWS, ("name",))
+    assert json.loads(capsys.readouterr().out) == ROWS
+
+
+def test_tsv_is_one_line_a_row_whatever_the_values_hold(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Output(OutputFormat.TSV).rows(ROWS, ("name", "note", "more"))
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["name\tnote\tmore", 'a\t\t{"x": 1}', "longer\ttab\\there\\nand\t[]"]
+
+
+@pytest.mark.parametrize(
+    ("fmt", "out", "err"),
+    [
+        (OutputFormat.TABLE, "", "no runs\n"),
+        (OutputFormat.JSON, "[]\n", ""),
+        (OutputFormat.TSV, "name\n", ""),
+    ],
+)
+def test_nothing_to_list_keeps_stdout_clean(
+    capsys: pytest.CaptureFixture[str], fmt: OutputFormat, out: str, err: str
+) -> None:
+    Output(fmt).rows([], ("name",), empty="no runs")
+    shown = capsys.readouterr()
+    assert (shown.out, shown.err) == (out, err)
+
+
+def test_record_and_panel_go_to_their_streams(capsys: pytest.CaptureFixture[str]) -> None:
+    out = Output()
+    out.record({"state": "running", "pid": 7}, title="batch")
+    out.panel("done", {"accuracy": "0.99"}, commands=["runner show @last"])
+    shown = capsys.readouterr()
+    assert shown.out == "batch\nstate  running\npid    7\n"
+    assert "accuracy  0.99" in shown.err
+    assert "runner show @last" in shown.err
+
+
+def test_stages_are_plain_lines_where_there_is_no_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with Output().stages() as view:
+        view.on_progress(Progress("upload", "start", "3 files", 0, 2_000_000, "bytes"))
+        view.on_progress(Progress("upload", "progress", "3 files", 1_000_000, 2_000_000, "bytes"))
+        view.on_progress(Progress("upload", "end", "3 files", 2_000_000, 2_000_000, "bytes"))
+        view.log("epoch 1")
+        view.log("warned", error=True)
+        view.on_progress(Progress("boot", "failed", "no node"))
+    shown = capsys.readouterr()
+    assert shown.out == "epoch 1\n"
+    assert "\x1b" not in shown.err
+    lines = shown.err.splitlines()
+    assert [line for line in lines if line.startswith(("✓ upload", "+ upload"))]
+    assert "2.0 MB" in shown.err
+    assert "warned" in lines
+    assert lines[-1].endswith("no node")
+
+
+class Terminal(io.StringIO):
+    """A stream that says it is a terminal."""
+
+    encoding = "utf-8"
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_log_lines_pass_through_the_live_display(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    with Output().stages() as view:
+        view.on_progress(Progress("command", "start", "training"))
+        view.log("loss [red] 0.5")  # not markup
+        view.on_progress(Progress("command", "end", "trained"))
+    text = screen.getvalue()
+    assert "loss [red] 0.5" in text
+    assert "trained" in text
+    assert text.index("loss") < text.index("trained")
+
+
+def test_note_inside_stages_goes_above_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    out = Output()
+    with out.stages() as view:
+        view.on_progress(Progress("upload", "start", "sending"))
+        start = len(screen.getvalue())
+        out.note("take note")
+        drawn = screen.getvalue()[start:]
+        assert "sending" in drawn[drawn.index("take note") :], "the bar is drawn again below it"
+        assert drawn.index("\r") < drawn.index("take note"), "and was wiped away before"
+    out.note("later")
+    assert screen.getvalue().endswith("later\n")
+
+
+def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+    def refuse(name: str) -> None:
+        raise AssertionError(f"{name} is no JSON")
+
+    values = {"metrics": {"loss": float("nan"), "all": [float("inf"), -float("inf"), 1.5]}}
+    Output(OutputFormat.JSON).record(values)
+    read = json.loads(capsys.readouterr().out, parse_constant=refuse)
+    assert read == {"metrics": {"loss": "NaN", "all": ["Infinity", "-Infinity", 1.5]}}
+
+
+def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert styled("x", "bold red", Terminal()) == "\x1b[1;31mx\x1b[0m"
+    assert styled("x", "bold", io.StringIO()) == "x"
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert styled("x", "bold", Terminal()) == "x"
+    monkeypatch.delenv("NO_COLOR")
+    monkeypatch.setenv("TERM", "dumb")
+    assert styled("x", "bold", Terminal()) == "x"
+
+
+def test_symbols_have_an_ascii_form() -> None:
+    ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    assert mark("✓", "+", ascii_stream) == "+"
+    assert mark("✓", "+", Terminal()) == "✓"
+
+
+def test_confirm_without_a_terminal_is_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO("y\n"))
+    assert Output().confirm("sure?") is False
+    monkeypatch.setattr(sys, "stdin", Terminal("y\n"))
+    assert Output().confirm("sure?") is True
+
+
+def test_name_that_a_script_chose_cannot_break_a_row_or_steer_the_terminal(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    out = Output(OutputFormat.TABLE)
+    out.rows([{"metric": "a\nb\x1b[2J", "value": "ü 💥"}], ("metric", "value"))
+    out.record({"c\x1b[31m": 1, "lines": "one\ntwo\x07"})
+    out.panel("run", {"d\x1b[0m": "1"})
+    shown = capsys.readouterr()
+    assert shown.out.splitlines()[1] == "a\\nb\\x1b[2J  ü 💥"
+    assert "one\ntwo\\x07" in shown.out
+    assert "\x1b" not in shown.out + shown.err
+
+
+_RUNS = (("run", "recipe", "status", "error"), ("cats-1", "cats", "failed", "could not " * 9))
+
+
+def _shown(cells: int | None, spare: tuple[str, ...]) -> list[str]:
+    kept = columns_that_fit(_RUNS, _RUNS[0], spare, cells)
+    return [_RUNS[0][n] for n in kept]
+
+
+def test_spare_columns_go_in_their_order_where_the_terminal_is_narrow() -> None:
+    spare = ("recipe", "error")
+    assert _shown(None, spare) == list(_RUNS[0])
+    assert _shown(40, spare) == list(_RUNS[0]), "the last column may be cut to 16"
+    assert _shown(39, spare) == ["run", "status", "error"]
+    assert _shown(22, spare) == ["run", "recipe", "status"], "recipe is back"
+    assert _shown(21, spare) == ["run", "status"]
+
+
+def test_last_column_that_is_a_name_is_not_cut() -> None:
+    lines = (("size", "run"), ("1 kB", "x" * 30))
+    assert columns_that_fit(lines, lines[0], ("size",), 35) == [1]
+
+
+def test_cut_text_takes_no_more_cells_than_there_are() -> None:
+    assert cut("abcdef", 6) == "abcdef"
+    assert cut("abcdefg", 6) == "abcde…"
+    assert text_width(cut("日本語日本語", 6)) <= 6
+
+
+def test_letters_that_are_wide_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().rows([{"path": "モデル.bin", "size": "1 B"}], ("path", "size"))
+    assert capsys.readouterr().out.splitlines() == ["PATH        SIZE", "モデル.bin  1 B"]
+    assert text_width("e\u0301") == 1

@@ -1,0 +1,169 @@
+"""What newcomers and scripts type, and what they get."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli import main as cli
+from runner.cli.commands.runs.ps import filled
+from runner.cli.main import main, wants_json
+from runner.cli.ui.output import Output, OutputFormat
+from runner.protocol.errors import ExitCode, RunnerError
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("word", ["--version", "-V"])
+def test_version_is_found_where_other_programs_have_it(word: str, capsys: Capture) -> None:
+    assert main([word]) == 0
+    assert capsys.readouterr().out.startswith("runner ")
+
+
+def test_help_is_a_word_too(capsys: Capture) -> None:
+    assert main(["help", "train"]) == 0
+    assert "Usage: runner train" in capsys.readouterr().out
+    assert main(["help"]) == 0
+    assert "Usage: runner [OPTIONS]" in capsys.readouterr().out
+
+
+def test_parameter_typed_as_an_option_is_told_apart(capsys: Capture) -> None:
+    assert main(["train", "mnist", "--epochs", "3"]) == ExitCode.USAGE
+    assert "fix: --set epochs=VALUE" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (("train", "mnist", "--detatch"), "did you mean --detach?"),
+        (("train", "mnist", "--sett", "a=1"), "did you mean --set?"),
+        (("exec", "@last", "ls", "-l"), "runner exec RUN -- COMMAND -l"),
+        (("exec", "@last", "--nod", "1", "ls"), "did you mean --node?"),
+    ],
+)
+def test_mistyped_option_has_a_near_one_and_a_commands_own_goes_after_the_dashes(
+    words: tuple[str, ...], fix: str, capsys: Capture
+) -> None:
+    assert main(list(words)) == ExitCode.USAGE
+    assert f"fix: {fix}" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["train", "nosuch", "-o", "json"], "R-RECIPE-UNKNOWN"),
+        (["ps", "--output=json"], "R-STACK-MISSING"),
+        (["ps", "-ojson", "--limit", "0"], "R-USAGE"),
+        (["show", "A", "--output", "json"], "R-STACK-MISSING"),
+    ],
+)
+def test_stdout_is_one_json_document_also_for_an_error(
+    words: list[str], code: str, capsys: Capture
+) -> None:
+    exit_code = main(words)
+    shown = capsys.readouterr()
+    error = json.loads(shown.out)["error"]
+    assert error["code"] == code
+    assert error["exit_code"] == exit_code != 0
+    assert shown.err.startswith(f"error[{code}]: ")
+
+
+def test_error_after_the_document_adds_no_second_one(
+    monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    def fail_late(words: object) -> int:
+        Output(OutputFormat.JSON).record({"run_id": "r"})
+        raise RunnerError("R-LATE", "cannot download")
+
+    monkeypatch.setattr(cli, "_run", fail_late)
+    assert main(["train", "x", "-o", "json"]) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert json.loads(shown.out) == {"run_id": "r"}
+    assert "R-LATE" in shown.err
+
+
+def test_deleted_folder_is_no_bug(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(["ps"]) == ExitCode.USAGE
+    monkeypatch.chdir(tmp_path)
+    assert capsys.readouterr().err.startswith("error[R-FOLDER-GONE]")
+
+
+def test_columns_without_a_value_take_no_room() -> None:
+    row = {"run": "r", "status": "running", "metric": "", "duration": "", "error": None}
+    assert filled([row]) == ("run", "status")
+    assert filled([row, {**row, "duration": "2 s"}]) == ("run", "status", "duration")
+
+
+def test_script_arguments_ask_for_no_json(capsys: Capture) -> None:
+    assert not wants_json(["train", "x.py", "--", "-o", "json"])
+    assert not wants_json(["train", "x.py", "--output-dir", "json"])
+    assert main(["train", "nosuch", "--", "-o", "json"]) == ExitCode.USAGE
+    assert capsys.readouterr().out == ""
+
+
+def test_stream_that_cannot_show_a_character_is_no_bug(tmp_path: Path) -> None:
+    folder = tmp_path / "ünï"
+    folder.mkdir()
+    (folder / "train.py").write_text("print(1)\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "runner", "recipe", "check", str(folder)],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "uni" in done.stdout.splitlines()[0], "its name is readable"
+    assert "\\xfcn\\xef" in done.stdout
+
+
+@pytest.mark.parametrize("words", [["train", "x" * 300], ["submit", "x" * 300]])
+def test_path_that_no_file_can_have_is_no_bug_of_runner(words: list[str], capsys: Capture) -> None:
+    assert main(words) == ExitCode.USAGE
+    assert "R-BUG" not in capsys.readouterr().err
+
+
+def test_ids_of_runs_keep_their_letters_as_headings(capsys: Capture) -> None:
+    Output(OutputFormat.TABLE).rows([{"a_b": 1, "cats-2026-x": 2}], ("a_b", "cats-2026-x"))
+    assert "A B  cats-2026-x" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "fix"),
+    [
+        (["run", "mnist"], "runner train RECIPE"),
+        (["list"], "runner ps"),
+        (["stop", "x"], "runner cancel RUN"),
+        (["status"], "runner show RUN"),
+        (["foo"], "runner --help"),
+    ],
+)
+def test_verb_of_another_program_is_told_by_its_name_here(
+    words: list[str], fix: str, capsys: Capture
+) -> None:
+    assert main(words) == ExitCode.USAGE
+    said = capsys.readouterr().err
+    assert f"No such command '{words[0]}'" in said
+    assert f"fix: {fix}" in said
+
+
+def test_file_of_tasks_is_submitted_and_not_trained(tmp_path: Path, capsys: Capture) -> None:
+    (tmp_path / "tasks.yaml").write_text("tasks: {a: {command: x}}")
+    assert main(["train", "tasks.yaml", "--dry-run"]) == ExitCode.USAGE
+    assert "runner submit tasks.yaml" in capsys.readouterr().err

@@ -1,0 +1,234 @@
+"""Whatever is written in a field of train.yaml or of a submit file, the answer is in our words."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from pydantic import BaseModel
+from ruamel.yaml import YAML
+
+from runner.core.recipe.file import RecipeFile
+from runner.core.schedules.submit_file import SubmitFile
+from runner.core.settings import SettingsFile
+from runner.core.yaml_files import check_document, read_document
+from runner.protocol.errors import RunnerError
+
+# What pydantic says by itself, whatever the case of the first letter.
+RAW = re.compile(
+    r"(input|string|list|dictionary|tuple|set|value|keys?|data|mapping) should|field required"
+    r"|value error|assertion failed|extra inputs|unable to (parse|apply|interpret)"
+    r"|not permitted|valid (string|integer|number|boolean|dictionary|list|datetime)"
+    r"|validation error|characters?\b.*after|\[key\]|it is not what is allowed here",
+    re.IGNORECASE,
+)
+VALUES: list[Any] = [
+    *(7, -(10**9), 10**13, 3.5, float("nan"), float("inf"), True, None),
+    *("", " ", "some text!", "/abs/../x", "x" * 300, "9999d", "0s", "1900-01-01", "200TB"),
+    *([], ["a"], [7], [""], [None], [["a"]], {}, {"a": 7}, {"bad key!": {"a": 1}}, {7: "a"}),
+]
+Place = tuple[str | int, ...]
+
+
+def places(schema: dict[str, Any], defs: dict[str, Any], place: Place = ()) -> Iterator[Place]:
+    """Every place of a document of this schema; `some_name` stands for what the user names."""
+    if "$ref" in schema:
+        yield from places(defs[schema["$ref"].rpartition("/")[2]], defs, place)
+        return
+    yield place
+    for key, below in schema.get("properties", {}).items():
+        yield from places(below, defs, (*place, key))
+    named = [*schema.get("patternProperties", {}).values(), schema.get("additionalProperties")]
+    for below in named:
+        if isinstance(below, dict):
+            yield from places(cast("dict[str, Any]", below), defs, (*place, "some_name"))
+    if "items" in schema:
+        yield from places(schema["items"], defs, (*place, 0))
+    for below in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        yield from places(below, defs, place)
+
+
+def every_field() -> Iterator[Any]:
+    for model in (RecipeFile, SubmitFile, SettingsFile):
+        schema = model.model_json_schema()
+        for place in dict.fromkeys(places(schema, schema.get("$defs", {}))):
+            if place:
+                yield pytest.param(model, place, id=f"{model.__name__}-{'.'.join(map(str, place))}")
+
+
+def with_value(place: Place, value: Any) -> Any:
+    for part in reversed(place):
+        value = [value] if isinstance(part, int) else {part: value}
+    return value
+
+
+def refused(folder: Path, model: type[BaseModel], content: Any) -> RunnerError | None:
+    text = io.StringIO()
+    YAML().dump(content, text)  # pyright: ignore[reportUnknownMemberType]
+    path = folder / "file.yaml"
+    path.write_text(text.getvalue(), encoding="utf-8")
+    try:
+        check_document(read_document(path, code="R-X"), model, code="R-X")
+    except RunnerError as err:
+        return err
+    return None
+
+
+def error_of(path: Path, text: str, model: type[BaseModel] = RecipeFile) -> RunnerError:
+    """What is said of a file with this text."""
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(RunnerError) as caught:
+        check_document(read_document(path, code="R-X"), model, code="R-X")
+    return caught.value
+
+
+@pytest.mark.parametrize(("model", "place"), list(every_field()))
+def test_error_of_a_field_is_in_our_words_with_file_and_line(
+    tmp_path: Path, model: type[BaseModel], place: Place
+) -> None:
+    found = [refused(tmp_path, model, with_value(place, value)) for value in VALUES]
+    errors = [err for err in found if err is not None]
+    assert errors, "no value at all is refused"
+    for err in errors:
+        assert not RAW.search(f"{err.what} {err.why} {err.fix}"), err
+        assert re.search(rf"{re.escape(str(tmp_path))}/file\.yaml:\d+: .+: ", err.what), err
+        assert err.code == "R-X-FIELD"
+        assert err.fix
+        assert "correct line" not in err.fix, "what to write instead, and not only where"
+        assert len(err.what) < 500
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "why", "fix"),
+    [
+        ("priority: 1001", "priority: got 1001", "the most is 1000", "write 1000 or less"),
+        ("timeout: 30d", "timeout: it is more than 7d", "allowed: 1s to 7d", "write 7d or less"),
+        ("name: cats!", "name: 'cats!' is not a name", "it has letters,", "write it like cats-v2"),
+        ("env: {1x: a}", "env.1x: '1x' is not the name of a variable", "no digit", "OMP_NUM_"),
+        ("env: {A: 1}", "env.A: expected text, got 1", "reads it as a whole number", "quotes"),
+        ("env: {A: on}\nretries: yes", "retries: expected a whole number", "as text", "like 3"),
+        ("command: []", "command: it is empty", "it has 1 at least", "fill it"),
+        ("env:", "env: expected `key: value` lines, got nothing", "nothing is written", "a line"),
+        ("checkpoints: no", "YAML 1.2 reads no as text", "", "write false"),
+        ("checkpoints: Off", "YAML 1.2 reads Off as text", "", "write false"),
+        ("checkpoints: on", "YAML 1.2 reads on as text", "", "write true"),
+        ("params: {a: {type: bool, default: no}}", "'no' is not of type bool", "", "write true or"),
+        ("params: {a: {type: int, default: 1, max: 0}}", "1 is above max 0", "", "lower it, or"),
+        ("inputs: {a: 'http://x'}", "only https:// is fetched", "", "write ./folder, https://"),
+        ("model: Cats", "model: 'Cats' is not the name of a model", "small letters", "cats-v2"),
+        ("metrics: {goal: maxx}", "metrics.goal: got 'maxx'", "allowed: 'max' or", "mean 'max'"),
+        ("params: {a: [1]}", "params.a: [1] is no value of a parameter", "", "{type: int}"),
+        ("params:\n  a:", ":2: params.a: nothing is said of the parameter", "", "{type: int}"),
+    ],
+)
+def test_error_says_what_why_and_fix(
+    tmp_path: Path, text: str, what: str, why: str, fix: str
+) -> None:
+    err = error_of(tmp_path / "train.yaml", text)
+    assert (what in err.what, why in err.why, fix in err.fix) == (True, True, True), err
+
+
+def test_value_that_could_be_of_several_kinds_is_one_problem(tmp_path: Path) -> None:
+    content = {"tasks": {"a": {"command": "x", "params": {"n": [1], "m": None}}}}
+    err = refused(tmp_path, SubmitFile, content)
+    assert err is not None
+    assert "tasks.a.params.n: expected true or false, a number or text, got [1]" in err.what
+    assert err.why == "YAML reads it as a list; 1 more in this file"
+
+
+@pytest.mark.parametrize(
+    ("written", "shown", "kind"),
+    [
+        ("2026-11-21", "2026-11-21", "a date or time"),
+        ("2026-11-21 06:00:00", "2026-11-21T06:00:00", "a date or time"),
+        ("!!binary aGVsbG8=", "b'hello'", "something else"),
+    ],
+)
+def test_value_is_told_as_it_is_written_and_not_as_python_has_it(
+    tmp_path: Path, written: str, shown: str, kind: str
+) -> None:
+    text = f"name: {written}\ntasks: {{a: {{command: x}}}}\n"
+    err = error_of(tmp_path / "f.yaml", text, SubmitFile)
+    assert err.what.endswith(f"f.yaml:1: name: expected text, got {shown}")
+    assert err.why == f"YAML reads it as {kind}"
+
+
+@pytest.mark.parametrize("value", [123456789, ["hunter2-hunter2"], {"a": "hunter2-hunter2"}])
+def test_value_written_in_place_of_a_secrets_name_is_not_repeated(
+    tmp_path: Path, value: object
+) -> None:
+    err = refused(tmp_path, RecipeFile, {"secrets": {"TOKEN": {"env": value}}})
+    assert err is not None
+    assert "hunter2" not in f"{err}"
+    assert "123456789" not in f"{err}"
+
+
+def test_file_that_is_nested_too_deeply_is_no_bug_of_ours(tmp_path: Path) -> None:
+    depth = 500  # the parser recurses three times for each, and takes seconds for a thousand
+    err = error_of(tmp_path / "deep.yaml", f"tasks: {'[' * depth}{']' * depth}\n", SubmitFile)
+    assert "deep.yaml:1: nested too deeply" in err.what
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "problem", "fix"),
+    [
+        ("name: a\n" + "\n".join(" " * n + "a:" for n in range(1000)), 52, "too deeply", "fewer"),
+        ("# cats\n\n- a\n- b", 3, "lines at the top, got a list", "begin with `key:`"),
+        ("\ncats\n", 2, "lines at the top, got text", "write `key: value`"),
+        ("name:a\nretries:1", 1, "lines at the top, got text", "a space after the colon"),
+        ("name: a\nwhy: b: c", 2, "mapping values are not allowed", "in quotes"),
+        ("env:\n\tA: b", 2, "cannot start any token", "indent with spaces"),
+        ("name: a\nname: b", 2, "duplicate key", "remove one"),
+        ("a: [1, 2", 1, "expected ','", "close the bracket"),
+        ("name: 'a", 1, "unexpected end of stream", "close the quote"),
+        ("name: a\nwhy:b\n", 3, "could not find expected ':'", "a space after the colon"),
+        ("name: @a", 1, "cannot start any token", "in single quotes"),
+        ("name: *a", 1, "undefined alias", "in single quotes"),
+        ('name: "C:\\data"', 1, "unknown escape", "in single quotes"),
+        ("name: a\n---\nname: b", 2, "another document", "`---`"),
+        ("name: a\nwhy: b\x07", 2, "special characters", "remove the control character"),
+    ],
+)
+def test_file_that_is_no_yaml_of_ours_is_told_with_its_line_and_what_to_write(
+    tmp_path: Path, text: str, line: int, problem: str, fix: str
+) -> None:
+    path = tmp_path / "train.yaml"
+    err = error_of(path, text)
+    assert err.what.startswith(f"{path}:{line}: "), err
+    assert problem in err.what
+    assert fix in err.fix
+
+
+def test_file_in_another_encoding_is_told_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "train.yaml"
+    path.write_bytes(b"name: a\ndescription: caf\xe9\n")
+    with pytest.raises(RunnerError, match=r"train\.yaml:2: not UTF-8"):
+        read_document(path, code="R-X")
+
+
+def test_mistake_in_a_key_that_a_merge_brings_is_told_where_it_is_merged(tmp_path: Path) -> None:
+    path = tmp_path / "tasks.yaml"
+    text = (
+        "tasks:\n"
+        "  a: {recipe: mnist, params: &base {epochs: [1]}}\n"
+        "  b:\n"
+        "    recipe: mnist\n"
+        "    params: {<<: *base}\n"
+    )
+    err = error_of(path, text, SubmitFile)
+    assert "tasks.yaml:2: tasks.a.params.epochs: " in err.what
+    assert "1 more in this file" in err.why
+    document = read_document(path, code="R-X")
+    assert document.line(("tasks", "b", "params", "epochs")) == 5
+
+
+@pytest.mark.parametrize("value", ["!!float ''", "!!int ''", "!!bool x", "!!set x", "!!omap x"])
+def test_value_that_is_not_of_its_tag_is_no_bug_of_ours(tmp_path: Path, value: str) -> None:
+    err = error_of(tmp_path / "train.yaml", f"name: {value}\n")
+    assert "not what its tag" in f"{err.what} {err.why}"
+    assert err.code == "R-X-SYNTAX"
+    assert "remove the tag" in err.fix

@@ -1,0 +1,114 @@
+"""Planning is pure, and run.json says what docs/run-format.md promises."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from runner.core.planning.plan import CodeRef, DataRef, RunInputs, RunRequest
+from runner.core.planning.run_document import run_document
+from runner.core.recipe.recipe import Resources
+from runner.protocol.errors import RunnerError
+from runner.protocol.results import parse_run
+from tests.unit.core.recipe_maker import CREATED, RUN_ID, outputs, plan, pool, recipe
+
+DATA = DataRef("mnist", "path", None, (("b.gz", 2, "bb"), ("a.gz", 1, "aa")))
+CODE = CodeRef("c" * 64, 4096, 2, git_revision="abc", git_dirty=True)
+
+
+def test_parameters_follow_the_command_and_script_arguments_come_last() -> None:
+    request = RunRequest(
+        created=CREATED,
+        params={"epochs": 3, "augment": True, "name": "a b"},
+        script_args=("--verbose",),
+    )
+    assert plan(request=request).command == (
+        "python", "train.py", "--epochs", "3", "--augment", "true", "--name", "a b", "--verbose",
+    )  # fmt: skip
+
+
+def test_one_job_per_experiment_and_pool_and_the_run_id_is_the_task_id() -> None:
+    made = plan(request=RunRequest(created=CREATED, params={}, experiment="My Trials"))
+    assert (made.experiment, made.job_id, made.task_id) == ("my-trials", "my-trials_local", RUN_ID)
+
+
+def test_variable_with_a_secrets_name_is_warned_about() -> None:
+    env = {"HF_TOKEN": "x", "TOKENIZERS_PARALLELISM": "0", "db_password": "x", "API_KEY": ""}
+    named = [warning.split()[0] for warning in plan(recipe(env=env)).warnings]
+    assert named == ["HF_TOKEN", "db_password"]
+
+
+def test_same_files_have_the_same_data_prefix_in_any_order() -> None:
+    turned = DataRef("mnist", "cache", "notice", tuple(reversed(DATA.files)))
+    changed = DataRef("mnist", "path", None, (("a.gz", 1, "aa"), ("b.gz", 2, "xx")))
+    assert turned.prefix == DATA.prefix
+    assert changed.prefix != DATA.prefix
+    assert DATA.prefix.startswith("mnist/")
+    assert DATA.prefix.endswith("/")
+
+
+def test_the_first_pool_is_the_default_and_names_ignore_case() -> None:
+    stack = outputs(pool("spot"), pool("Dedicated"))
+    assert plan(stack=stack).pool.id == "spot"
+    assert plan(stack=stack, wanted_pool="dedicated").pool.id == "Dedicated"
+
+
+def test_unknown_pool_names_those_there_are() -> None:
+    with pytest.raises(RunnerError) as caught:
+        plan(stack=outputs(pool("spot"), pool("dedicated")), wanted_pool="dedicatd")
+    assert caught.value.code == "R-POOL-UNKNOWN"
+    assert "spot, dedicated" in caught.value.why
+    assert caught.value.fix == "--pool dedicated"
+
+
+def test_batch_stops_a_task_only_after_the_agent_should_have() -> None:
+    assert plan().wall_clock is None
+    limited = plan(recipe(timeout_s=3600)).wall_clock
+    twice = plan(recipe(timeout_s=3600, resources=Resources(nodes=2)), stack=outputs()).wall_clock
+    assert limited is not None
+    assert twice == 2 * limited
+    assert limited is not None
+    assert limited > timedelta(hours=1)
+
+
+def test_storage_access_outlives_waiting_and_every_attempt() -> None:
+    made = plan(recipe(timeout_s=3600, retries=2))
+    assert made.wall_clock is not None
+    assert made.access_lifetime >= timedelta(days=7) + 3 * made.wall_clock
+
+
+def test_run_json_survives_json_and_is_read_back() -> None:
+    made = plan(
+        recipe(
+            requirements="requirements.txt",
+            outputs=("model.keras",),
+            metric_patterns={"loss": "loss=([0-9.]+)"},
+            primary_metric="accuracy",
+            retries=1,
+        ),
+        request=RunRequest(created=CREATED, params={"epochs": 5}),
+        inputs=RunInputs(CODE, "a" * 64, "r" * 64, DATA),
+    )
+    document = json.loads(json.dumps(run_document(made, "digits_local-2")))
+    assert document["code"]["blob"] == f"code/{'c' * 64}"
+    assert document["agent"] == {"sha256": "a" * 64, "blob": f"code/{'a' * 64}"}
+    assert document["requirements"] == {"file": "requirements.txt", "sha256": "r" * 64}
+    assert document["data"]["files"][0] == {"name": "b.gz", "size_bytes": 2, "sha256": "bb"}
+    assert document["metrics"]["goal"] == "max"
+    assert document["batch"]["job_id"] == "digits_local-2"
+    record = parse_run(json.dumps(document).encode(), RUN_ID)
+    assert (record.run_id, record.job_id, record.created) == (RUN_ID, "digits_local-2", CREATED)
+    assert record.params == {"epochs": 5}
+
+
+def test_run_json_has_exactly_the_documented_fields() -> None:
+    assert set(run_document(plan(), "j")) == {
+        "format", "run_id", "experiment", "created", "recipe", "code",
+        "agent", "command", "params", "env", "requirements", "python",
+        "data", "inputs", "secrets", "secret_refs", "outputs", "metrics",
+        "timeout_s", "retries", "checkpoints", "model", "origin", "batch",
+        "image", "price", "resources", "priority", "after", "group",
+        "named_outputs",
+    }  # fmt: skip

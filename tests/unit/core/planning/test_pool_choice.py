@@ -1,0 +1,123 @@
+"""Which pool a run goes to."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.planning.pool_choice import choose_common_pool, choose_pool, lacks
+from runner.core.recipe.recipe import Resources
+from runner.protocol.errors import ExitCode, RunnerError
+from tests.unit.core.recipe_maker import outputs, plan, pool, recipe
+
+GIB = 1024**3
+CPU = pool("cpu", vm_size="Standard_D4s_v5", vcpus=4, spot=False)
+T4 = pool("t4", vm_size="Standard_NC4as_T4_v3", gpus=1)
+A100 = pool("a100", vm_size="Standard_NC96ads_A100_v4", gpus=4)
+BOTH = pool("both", vm_size="Standard_NC8as_T4_v3", gpus=1, capacity="spot-then-dedicated")
+STACK = outputs(CPU, A100, T4, BOTH)
+
+
+def chosen(**asked: object) -> str:
+    return choose_pool(None, STACK, Resources(**asked)).pool.id  # type: ignore[arg-type]
+
+
+def test_without_wishes_the_first_pool_is_taken() -> None:
+    assert chosen() == "cpu"
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"gpus": 1}, "t4"),
+        ({"gpus": 2}, "a100"),
+        ({"gpus": 0}, "cpu"),
+        ({"memory_bytes": 500 * GIB}, "a100"),
+        ({"memory_bytes": 16 * GIB}, "cpu"),
+        ({"gpus": 1, "memory_bytes": 50 * GIB}, "both"),
+        ({"vm_sizes": ("standard_nc4AS_t4_v3", "Standard_X")}, "t4"),
+        ({"capacity": "spot"}, "a100"),
+        ({"capacity": "dedicated"}, "cpu"),
+        ({"capacity": "spot-then-dedicated"}, "both"),
+    ],
+)
+def test_the_first_pool_that_fits_is_taken_and_of_gpus_the_fewest(
+    asked: dict[str, object], expected: str
+) -> None:
+    assert chosen(**asked) == expected
+
+
+def test_when_none_fits_each_pool_and_its_lack_is_named() -> None:
+    with pytest.raises(RunnerError) as caught:
+        chosen(gpus=8, memory_bytes=900 * GIB)
+    error = caught.value
+    assert (error.code, error.exit_code) == ("R-POOL-FIT", ExitCode.PREFLIGHT)
+    for name in ("cpu has no GPUs, 8 wanted", "4 GPUs, 8 wanted", "t4 has 1 GPU,", "880 GiB"):
+        assert name in error.why
+    with pytest.raises(RunnerError) as caught:
+        choose_pool(None, outputs(T4), Resources(capacity="spot-then-dedicated"))
+    assert "scenario: spot_first_with_dedicated_fallback" in caught.value.fix
+
+
+def test_named_pool_is_taken_with_a_warning_but_what_was_typed_beside_it_must_fit() -> None:
+    asked = Resources(gpus=1, vm_sizes=("Standard_NC4as_T4_v3",))
+    choice = choose_pool("CPU", STACK, asked)
+    assert choice.pool.id == "cpu"
+    [warning] = choice.warnings
+    assert warning.endswith("it has no GPUs, 1 wanted, VM size Standard_D4s_v5")
+    assert choose_pool("t4", STACK, asked).warnings == ()
+    with pytest.raises(RunnerError) as caught:
+        choose_pool("cpu", STACK, asked, Resources(gpus=1))
+    assert caught.value.code == "R-POOL-FIT"
+    assert "no GPUs, 1 wanted" in caught.value.why
+
+
+def test_pool_of_both_kinds_is_neither_spot_nor_dedicated() -> None:
+    mixed = pool("mixed", capacity="mixed")
+    assert lacks(mixed, Resources(capacity="spot")) == "mixed nodes"
+    assert lacks(BOTH, Resources(capacity="dedicated")) == "spot-then-dedicated nodes"
+    assert lacks(pool("old", spot=False), Resources(capacity="dedicated")) == ""
+
+
+def test_size_that_the_table_lacks_is_not_held_against_a_pool() -> None:
+    assert lacks(pool("local", vm_size="local"), Resources(memory_bytes=900 * GIB)) == ""
+
+
+@pytest.mark.feature(28)
+def test_plan_goes_to_the_pool_that_fits_and_priority_makes_a_job_of_its_own() -> None:
+    made = plan(recipe(resources=Resources(gpus=1), priority=-20), stack=STACK)
+    assert (made.pool.id, made.job_id) == ("t4", "digits_t4_m20")
+    assert plan(recipe(priority=1000), stack=STACK).job_id == "digits_cpu_p1000"
+
+
+ALONE = pool("alone", max_nodes=8, task_nodes=1)
+TWO = pool("two", max_nodes=2, task_nodes=2)
+FOUR = pool("four", max_nodes=4, task_nodes=4)
+
+
+def test_run_over_several_nodes_goes_to_a_pool_that_can_give_them() -> None:
+    stack = outputs(ALONE, TWO, FOUR)
+    found = [choose_pool(None, stack, Resources(nodes=nodes)).pool.id for nodes in (1, 2, 3)]
+    assert found == ["alone", "two", "four"]
+    with pytest.raises(RunnerError) as caught:
+        choose_pool(None, stack, Resources(nodes=5))
+    assert caught.value.why == (
+        "alone has no tasks over several nodes, 5 wanted; two has 2 nodes of 5; "
+        "four has 4 nodes of 5"
+    )
+    assert "runner local up --nodes 5 --slots 1" in caught.value.fix
+
+
+def test_pool_without_nodes_enough_is_refused_also_when_it_is_named() -> None:
+    """Batch would let the task wait for ever."""
+    stack = outputs(ALONE, TWO)
+    for name in ("alone", "two"):
+        with pytest.raises(RunnerError) as caught:
+            choose_pool(name, stack, Resources(nodes=3))
+        assert (caught.value.code, caught.value.exit_code) == ("R-POOL-NODES", ExitCode.PREFLIGHT)
+        with pytest.raises(RunnerError) as caught:
+            choose_common_pool(name, stack, {"a": Resources(), "b": Resources(nodes=3)})
+        assert caught.value.code == "R-POOL-NODES"
+
+
+def test_pool_of_an_older_stack_does_not_say_and_is_taken() -> None:
+    assert choose_pool(None, outputs(pool("old")), Resources(nodes=3)).pool.id == "old"

@@ -1,0 +1,202 @@
+"""A run once more, from its `run.json` alone."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from runner.core.planning.repeat import (
+    Repetition,
+    change_params,
+    choose_same_pool,
+    order_again,
+    plan_again,
+)
+from runner.core.planning.run_document import run_document
+from runner.flows.local.pools import local_outputs
+from runner.flows.local.state import LocalState
+from runner.protocol.errors import RunnerError
+from runner.protocol.models import wants_registration
+from runner.protocol.results import RunRecord, parse_run
+
+OUTPUTS = local_outputs(LocalState(20001, 20002, 1, 1))
+NOW = datetime(2026, 11, 22, tzinfo=UTC)
+RAW: dict[str, Any] = {
+    "format": 1,
+    "run_id": "mnist-20261121-143005-k3f9",
+    "experiment": "digits",
+    "created": "2026-11-21T14:30:05+00:00",
+    "recipe": {"name": "mnist", "description": "Ziffern", "source": "folder"},
+    "code": {
+        "sha256": "a" * 64,
+        "blob": "code/" + "a" * 64,
+        "size_bytes": 5,
+        "git_revision": "b" * 40,
+        "git_dirty": True,
+    },
+    "agent": {"sha256": "c" * 64, "blob": "code/" + "c" * 64},
+    "command": [
+        *("python", "train.py", "--epochs", "5", "--rate", "0.5", "--fast", "true"),
+        *("--name", "x", "--", "--epochs", "5"),
+    ],
+    "params": {"epochs": 5, "rate": 0.5, "fast": True, "name": "x"},
+    "env": {"A": "1"},
+    "requirements": {"file": "requirements.txt", "sha256": "d" * 64},
+    "python": "3.12",
+    "data": {"name": "mnist", "source": "path", "notice": None, "prefix": "mnist/1/", "files": []},
+    "outputs": ["model"],
+    "metrics": {"patterns": {"loss": "l=(.*)"}, "primary": "loss", "goal": "min"},
+    "timeout_s": 60,
+    "retries": 2,
+    "batch": {
+        "account": "gone",
+        "pool": "LOCAL",
+        "vm_size": "old",
+        "spot": True,
+        "job_id": "digits_local-2",
+        "task_id": "mnist-20261121-143005-k3f9",
+    },
+    "image": None,
+    "price": {"usd_per_hour": 1},
+    "a field of a later version": {"kept": True},
+    "group": "the submit of many",
+    "origin": {"kind": "retry", "run_id": "older"},
+    "resume_from": {"run_id": "older", "checkpoint": 3},
+}
+
+
+def record(**changes: Any) -> RunRecord:
+    return parse_run(json.dumps({**RAW, **changes}).encode(), RAW["run_id"])
+
+
+def again(asked: Repetition, **changes: Any) -> dict[str, Any]:
+    found = record(**changes)
+    plan = plan_again(
+        found,
+        asked,
+        OUTPUTS,
+        choose_same_pool(None, found, OUTPUTS, asked.nodes),
+        run_id="mnist-20261122-000000-aaaa",
+        created=NOW,
+        agent_sha256="e" * 64,
+    )
+    return run_document(plan, "digits_local")
+
+
+def test_retry_keeps_all_that_the_run_was_known_or_not() -> None:
+    document = again(Repetition("retry"))
+    decided = {
+        "run_id": "mnist-20261122-000000-aaaa",
+        "created": NOW.isoformat(),
+        "agent": {"sha256": "e" * 64, "blob": "code/" + "e" * 64},
+        "batch": {
+            "account": OUTPUTS.batch_account,
+            "pool": "local",
+            "vm_size": OUTPUTS.pools[0].vm_size,
+            "spot": OUTPUTS.pools[0].spot,
+            "job_id": "digits_local",
+            "task_id": "mnist-20261122-000000-aaaa",
+        },
+        "origin": {"kind": "retry", "run_id": RAW["run_id"]},
+        "resume_from": None,
+        "group": None,
+    }
+    assert document == {**RAW, **decided}
+
+
+def test_resumed_run_may_have_another_number_of_nodes() -> None:
+    resources = {"gpus": 1, "nodes": 2}
+    asked = Repetition("resume", nodes=1)
+    assert again(asked, resources=resources)["resources"] == {"gpus": 1, "nodes": 1}
+    assert again(Repetition("resume"), resources={"nodes": 1})["resources"] == {"nodes": 1}
+    with pytest.raises(RunnerError, match="cannot take a run on 3 nodes"):
+        choose_same_pool(None, record(), OUTPUTS, 3)
+
+
+def test_reproduction_goes_on_from_where_the_original_did_with_its_packages() -> None:
+    document = again(Repetition("reproduce", constraints=("numpy==2.1",)))
+    assert document["resume_from"] == RAW["resume_from"]
+    assert document["requirements"] == {**RAW["requirements"], "constraints": ["numpy==2.1"]}
+    assert document["origin"] == {"kind": "reproduce", "run_id": RAW["run_id"]}
+
+
+def test_reproduction_is_no_new_version_of_the_model_and_moves_no_alias() -> None:
+    model = {"name": "cats", "aliases": ["production"], "path": "model*"}
+    reproduced = again(Repetition("reproduce"), model=model)["model"]
+    assert reproduced == {**model, "register": False}
+    assert wants_registration(model)
+    assert not wants_registration(reproduced)
+    assert again(Repetition("retry"), model=model)["model"] == model
+
+
+def test_retry_waits_for_what_took_the_place_and_reads_its_outputs() -> None:
+    made = {"kind": "run", "run_id": "a-1", "path": "model"}
+    inputs = {"x": made, "y": {"kind": "url", "url": "u"}}
+    changes: dict[str, Any] = {"after": ["a-1", "b-1"], "inputs": inputs}
+    document = again(Repetition("retry", after={"a-1": "a-2", "b-1": "b-1"}), **changes)
+    assert document["after"] == ["a-2", "b-1"]
+    assert document["inputs"] == {**inputs, "x": {**made, "run_id": "a-2"}}
+    assert again(Repetition("resume"), **changes)["after"] == []
+
+
+def test_resume_says_where_it_goes_on() -> None:
+    before = {"run_id": RAW["run_id"], "checkpoint": 7}
+    assert again(Repetition("resume", resume_from=before))["resume_from"] == before
+
+
+def test_changed_parameter_stands_in_the_command_where_it_stood() -> None:
+    document = again(Repetition("resume", ("epochs=9", "fast=no")))
+    assert document["params"] == {"epochs": 9, "rate": 0.5, "fast": False, "name": "x"}
+    assert document["command"] == [
+        *("python", "train.py", "--epochs", "9", "--rate", "0.5", "--fast", "false"),
+        *("--name", "x", "--", "--epochs", "5"),
+    ]
+
+
+def test_parameter_that_the_command_does_not_hold_is_not_changed_in_vain() -> None:
+    with pytest.raises(RunnerError) as caught:
+        again(Repetition("resume", ("epochs=9",)), command=["python", "train.py"])
+    assert caught.value.code == "R-SET-COMMAND"
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [("epochs=much", "R-SET-VALUE"), ("epoch=1", "R-SET-UNKNOWN"), ("rate=nan", "R-SET-VALUE")],
+)
+def test_parameter_keeps_the_type_of_its_value(text: str, code: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        change_params(RAW["params"], [text])
+    assert caught.value.code == code
+
+
+def test_pool_that_is_gone_is_named_with_those_there_are() -> None:
+    found = record(batch={**RAW["batch"], "pool": "t4"})
+    with pytest.raises(RunnerError) as caught:
+        choose_same_pool(None, found, OUTPUTS)
+    assert "t4" in caught.value.what
+    assert "local" in (caught.value.fix or "")
+    assert choose_same_pool("local", found, OUTPUTS).id == "local"
+
+
+def test_repetition_is_on_as_many_nodes_and_on_a_pool_that_can_give_them() -> None:
+    found = record(resources={"nodes": 2})
+    small, large = (local_outputs(LocalState(20001, 20002, nodes, 1)) for nodes in (1, 2))
+    with pytest.raises(RunnerError) as caught:
+        choose_same_pool(None, found, small)
+    assert caught.value.code == "R-POOL-NODES"
+    pool = choose_same_pool(None, found, large)
+    plan = plan_again(
+        found, Repetition("retry"), large, pool, run_id="r-1", created=NOW, agent_sha256="e" * 64
+    )
+    assert plan.recipe.resources.nodes == 2
+
+
+def test_runs_that_wait_for_one_another_are_told_and_not_a_bug() -> None:
+    assert order_again({"b": ("a",), "a": ()}) == ("a", "b")
+    with pytest.raises(RunnerError) as caught:
+        order_again({"a": ("b",), "b": ("a",), "c": ()})
+    assert caught.value.code == "R-RETRY-CYCLE"
+    assert "a -> b -> a" in caught.value.what.replace("b -> a -> b", "a -> b -> a")

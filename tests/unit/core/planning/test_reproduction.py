@@ -1,0 +1,55 @@
+"""What two runs were asked to do differently is named thing by thing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from runner.core.planning.plan import CodeRef, RunInputs, RunRequest
+from runner.core.planning.reproduction import spec_drift
+from runner.core.planning.run_document import run_document
+from runner.protocol.results import RunRecord, parse_run
+from tests.unit.core.recipe_maker import CREATED, RUN_ID, plan
+
+
+def record(
+    params: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]], *args: str
+) -> RunRecord:
+    made = plan(
+        request=RunRequest(created=CREATED, params=params, script_args=args),
+        inputs=RunInputs(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None, inputs),
+    )
+    return parse_run(json.dumps(run_document(made, made.job_id)).encode(), RUN_ID)
+
+
+def path(place: str, *hashes: str) -> Mapping[str, Any]:
+    files = [{"name": f"{n}.txt", "sha256": sha256 * 64} for n, sha256 in enumerate(hashes)]
+    return {"kind": "path", "path": place, "files": files}
+
+
+def drift(was: RunRecord, now: RunRecord) -> list[str]:
+    return [f"{one.what}, {one.was} -> {one.now}" for one in spec_drift(was, now)]
+
+
+def test_parameter_is_named_alone_and_the_command_only_where_more_differs() -> None:
+    was = record({"seed": 1, "noise": 0}, {}, "--flag")
+    assert drift(was, record({"seed": 2, "noise": 0}, {}, "--flag")) == ["parameter seed, 1 -> 2"]
+    assert drift(was, record({"seed": 1, "noise": 0}, {})) == [
+        "command, python train.py --flag -> python train.py"
+    ]
+
+
+def test_input_is_named_by_its_content_and_not_by_where_it_lay() -> None:
+    was = record({}, {"d": path("./d", "a"), "e": path("./e", "b", "c")})
+    assert drift(was, record({}, {"d": path("/x", "a"), "e": path("/y", "b", "c")})) == []
+    one, many = drift(was, record({}, {"d": path("./d", "f"), "e": path("./e", "b", "d")}))
+    assert one == "input d, 0.txt aaaaaaaaaaaa -> 0.txt ffffffffffff"
+    assert many.startswith("input e, 2 files ")
+    assert drift(was, record({}, {"d": path("./d", "a")}))[0].endswith(" -> none")
+
+
+def test_input_whose_content_is_not_known_is_named_by_its_place() -> None:
+    was = record({}, {"d": {"kind": "url", "url": "https://a/b", "sha256": None}})
+    (found,) = drift(was, record({}, {"d": {"kind": "url", "url": "https://a/c", "sha256": None}}))
+    assert found.startswith("input d, url:https://a/b ")

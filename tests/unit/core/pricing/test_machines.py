@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+from datetime import date
+
+import pytest
+
+from runner.core.pricing.machines import family_key, find_machine, machine, machines
+from runner.protocol.errors import ExitCode, RunnerError
+
+TODAY = date(2026, 11, 21)
+
+
+def test_a_size_is_found_whatever_its_capitals():
+    found = find_machine("standard_nc4as_t4_V3")
+    assert found is not None
+    assert found.vm_size == "Standard_NC4as_T4_v3"
+    assert (found.gpu, found.gpus, found.vcpus, found.memory_gib) == ("T4", 1, 4, 28)
+    assert found.driver == "cuda"
+
+
+def test_a_third_of_an_a10_is_one_device_with_a_third_of_its_memory():
+    found = machine("Standard_NV12ads_A10_v5", TODAY)
+    assert (found.gpus, found.gpu_memory_gib, found.driver) == (1, 8, "grid")
+
+
+def test_a_size_without_gpu_counts_none():
+    found = machine("Standard_D4s_v5", TODAY)
+    assert (found.gpu, found.gpus, found.gpu_memory_gib, found.driver) == (None, 0, None, None)
+
+
+def test_an_unknown_size_names_those_near_it():
+    with pytest.raises(RunnerError) as caught:
+        machine("Standard_NC4as_T4_v4", TODAY)
+    assert caught.value.code == "R-MACHINE-UNKNOWN"
+    assert "Standard_NC4as_T4_v3" in caught.value.why
+    assert caught.value.exit_code == ExitCode.PREFLIGHT
+
+
+def test_a_size_like_no_other_is_unknown_all_the_same():
+    with pytest.raises(RunnerError) as caught:
+        machine("gpu please", TODAY)
+    assert caught.value.code == "R-MACHINE-UNKNOWN"
+
+
+def test_near_matches_never_propose_what_is_gone():
+    with pytest.raises(RunnerError) as caught:
+        machine("Standard_NC6s_v4", TODAY)
+    assert "Standard_NC6s_v3" not in caught.value.why
+
+
+@pytest.mark.parametrize(
+    ("vm_size", "successor"),
+    [
+        ("Standard_NC6", "Standard_NC4as_T4_v3"),
+        ("Standard_NC6s_v3", "Standard_NC24ads_A100_v4"),
+        ("Standard_NV12s_v3", "Standard_NV12ads_A10_v5"),
+        ("standard_nv4as_v4", "Standard_NV12ads_A10_v5"),
+    ],
+)
+def test_a_retired_size_names_its_successor(vm_size: str, successor: str):
+    with pytest.raises(RunnerError) as caught:
+        machine(vm_size, TODAY)
+    assert caught.value.code == "R-MACHINE-RETIRED"
+    assert successor in caught.value.fix
+
+
+def test_a_size_can_be_had_until_the_day_it_is_retired():
+    assert machine("Standard_NV12s_v3", date(2026, 9, 29)).retired == date(2026, 9, 30)
+    with pytest.raises(RunnerError):
+        machine("Standard_NV12s_v3", date(2026, 9, 30))
+
+
+def test_every_row_is_whole_and_no_size_stands_twice():
+    found = machines()
+    assert len({each.vm_size.lower() for each in found}) == len(found)
+    for each in found:
+        assert each.vcpus > 0
+        assert each.memory_gib > 0
+        assert (each.gpu is None) == (each.gpus == 0) == (each.gpu_memory_gib is None)
+        if each.retired is not None:
+            assert each.successor is not None
+            successor = find_machine(each.successor)
+            assert successor is not None
+            assert successor.retired is None
+
+
+def test_two_spellings_of_a_quota_family_are_one():
+    assert family_key("Standard NCASv3_T4 Family") == family_key("standardNCASv3_T4Family")

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from datetime import date
+from pathlib import Path
+
+import pytest
+
+from runner.core.home import HomePaths
+from runner.core.pricing.machines import find_machine
+from runner.core.pricing.prices import (
+    Price,
+    PriceKey,
+    PriceTable,
+    load_price_table,
+    parse_prices,
+    render_prices,
+)
+from runner.protocol.errors import RunnerError
+
+HEADER = "vm_size,location,kind,usd_per_hour,as_of,source\n"
+
+
+def test_a_price_that_no_row_has_is_none():
+    table = load_price_table(None)
+    assert table.find("Standard_NC4as_T4_v3", "nowhere", spot=True) is None
+    assert PriceTable().find("Standard_NC4as_T4_v3", "eastus", spot=False) is None
+
+
+def test_every_shipped_row_has_a_known_size_a_date_and_a_source():
+    table = load_price_table(None)
+    assert table.rows
+    for key, price in table.rows.items():
+        assert find_machine(key.vm_size) is not None
+        assert date(2024, 1, 1) < price.as_of <= date(2026, 11, 21)
+        assert price.source
+        assert 0 < price.usd_per_hour < 200
+
+
+def test_spot_and_dedicated_are_two_prices_and_capitals_do_not_count():
+    table = load_price_table(None)
+    spot = table.find("STANDARD_NC24ADS_A100_V4", "SouthEastAsia", spot=True)
+    dedicated = table.find("Standard_NC24ads_A100_v4", "southeastasia", spot=False)
+    assert spot is not None
+    assert dedicated is not None
+    assert spot.usd_per_hour < dedicated.usd_per_hour
+
+
+def test_a_refreshed_row_stands_over_the_shipped_one_and_leaves_the_others(tmp_path: Path):
+    key = PriceKey("standard_nc24ads_a100_v4", "eastus", spot=False)
+    newer = {key: Price(9.5, date(2026, 11, 20), "a test, with a comma")}
+    HomePaths(tmp_path).prices.write_text(render_prices(newer), encoding="utf-8")
+    table = load_price_table(tmp_path)
+    assert table.find("Standard_NC24ads_A100_v4", "eastus", spot=False) == newer[key]
+    assert len(table.rows) == len(load_price_table(None).rows)
+
+
+def test_rows_survive_being_written_and_read(tmp_path: Path):
+    rows = dict(load_price_table(None).rows)
+    assert parse_prices(render_prices(rows), tmp_path) == rows
+
+
+def test_the_larger_of_two_prices_for_the_same_wins(tmp_path: Path):
+    text = HEADER + "a,b,spot,1.5,2026-01-01,x\nA,B,spot,1.2,2026-02-01,y\n"
+    assert parse_prices(text, tmp_path)[PriceKey("a", "b", spot=True)].usd_per_hour == 1.5
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "a,b,spot,0,2026-01-01,x",
+        "a,b,spot,-1,2026-01-01,x",
+        "a,b,spot,nan,2026-01-01,x",
+        "a,b,spot,inf,2026-01-01,x",
+        "a,b,cheap,1,2026-01-01,x",
+        "a,b,spot,1,yesterday,x",
+        "a,b",
+    ],
+)
+def test_a_damaged_line_is_one_error_with_its_number(tmp_path: Path, line: str):
+    HomePaths(tmp_path).prices.write_text(HEADER + line + "\n", encoding="utf-8")
+    with pytest.raises(RunnerError) as caught:
+        load_price_table(tmp_path)
+    assert caught.value.code == "R-PRICES-READ"
+    assert "line 2" in caught.value.why
+
+
+def test_a_file_that_is_no_price_table_is_one_error(tmp_path: Path):
+    HomePaths(tmp_path).prices.write_text("hello\n", encoding="utf-8")
+    with pytest.raises(RunnerError, match=r"prices\.csv"):
+        load_price_table(tmp_path)

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.core.planning.run_document import run_document
+from runner.core.progress import ignore_progress
+from runner.core.recipe.code_archive import pack_code
+from runner.core.recipe.file import load_recipe
+from runner.core.recipe.inputs import InputSpec, override_inputs
+from runner.flows.submit.inputs import local_paths, prepare_inputs
+from runner.protocol.errors import RunnerError
+from tests.unit.core.recipe_maker import outputs, plan, recipe
+
+HASH = "0" * 64
+
+
+def written(tmp_path: Path, text: str) -> Path:
+    folder = tmp_path / "cats"
+    folder.mkdir(exist_ok=True)
+    (folder / "train.py").write_text("print(1)\n")
+    (folder / "train.yaml").write_text(f"command: python train.py\ninputs:\n{text}")
+    return folder
+
+
+def loaded(tmp_path: Path, text: str) -> dict[str, InputSpec]:
+    found = load_recipe(str(written(tmp_path, text)), cwd=tmp_path)
+    return {spec.name: spec for spec in found.inputs}
+
+
+def test_every_kind_in_both_forms(tmp_path: Path) -> None:
+    text = """
+  a: ./local
+  b: {path: ./local}
+  c: https://example.org/x.bin
+  d: {url: "https://example.org/x.bin", sha256: "%s"}
+  e: blob:images/cats/
+  f: {blob: images/cats}
+  g: share:sets/cats
+  h: dataset:mnist
+  i: run:@last/model.keras
+  j: {run: cats-20261121-143005-k3f9, path: model.keras}
+  word-list: {run: "@last"}
+"""
+    found = loaded(tmp_path, text % HASH)
+    assert {name: (spec.kind, spec.source) for name, spec in found.items()} == {
+        "a": ("path", "./local"), "b": ("path", "./local"),
+        "c": ("url", "https://example.org/x.bin"), "d": ("url", "https://example.org/x.bin"),
+        "e": ("blob", "images/cats"), "f": ("blob", "images/cats"), "g": ("share", "sets/cats"),
+        "h": ("dataset", "mnist"), "i": ("run", "@last"), "j": ("run", "cats-20261121-143005-k3f9"),
+        "word-list": ("run", "@last"),
+    }  # fmt: skip
+    assert (found["d"].sha256, found["i"].part) == (HASH, "model.keras")
+    assert found["word-list"].variable == "RUNNER_INPUT_WORD_LIST"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("  a: {blob: x/y, path: z}\n", r"inputs\.a: an input has one source, got blob and path"),
+        ("  a: {}\n", r"inputs\.a: an input has one source, got none"),
+        ("  a: 3\n", r"inputs\.a: expected `key: value` lines, got 3"),
+        ("  a: {blob: x, tape: y}\n", r"inputs\.a\.tape: unknown key"),
+        ("  a: http://example.org/x\n", r"inputs\.a: only https:// is fetched"),
+        ("  a: https://me:pw@example.org/x\n", "the URL holds a user or password"),
+        ("  a: https://example.org/x?sv=1&sig=abc\n", "the URL holds a signature"),
+        ("  a: {url: 'https://example.org/x', sha256: abc}\n", "sha256 is 64 hexadecimal digits"),
+        ("  a: {path: x, sha256: abc}\n", "sha256 goes with url only"),
+        ("  a: blob:X_y/z\n", "'X_y' is not the name of a container"),
+        ("  a: blob:images/../x\n", "is not a path inside the container"),
+        ("  a: share:../x\n", "is not a path inside the share"),
+        ("  a: ''\n", "path is empty"),
+        ("  a-b: ./x\n  a_b: ./y\n", "would both be RUNNER_INPUT_A_B"),
+        ("  A: ./x\n  a: ./y\n", "would both be RUNNER_INPUT_A"),
+        ("  'a b': ./x\n", r"inputs\.a b"),
+    ],
+)
+def test_wrong_input_is_refused_with_its_line(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(RunnerError, match=said) as caught:
+        loaded(tmp_path, text)
+    assert caught.value.code == "R-RECIPE-FIELD"
+    assert "train.yaml:" in caught.value.what
+
+
+def test_command_line_replaces_and_adds(tmp_path: Path) -> None:
+    given = (InputSpec("a", "path", "x"), InputSpec("b", "path", "y"))
+    found = override_inputs(given, ["b=https://example.org/z", "c=./w"], tmp_path)
+    assert [(spec.name, spec.kind) for spec in found] == [
+        ("a", "path"),
+        ("b", "url"),
+        ("c", "path"),
+    ]
+    assert found[2].base == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        ("a", "R-INPUT-FORM"), ("=x", "R-INPUT-FORM"), ("a b=x", "R-INPUT-FORM"),
+        ("a=http://example.org/", "R-INPUT-FORM"), ("A-B=x", "R-INPUT-CLASH"),
+    ],
+)  # fmt: skip
+def test_wrong_option_is_refused(tmp_path: Path, text: str, code: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        override_inputs((InputSpec("a_b", "path", "x"),), [text], tmp_path)
+    assert caught.value.code == code
+
+
+def test_local_input_is_named_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words/a.txt").write_text("one")
+    spec = InputSpec("words", "path", "words", base=tmp_path)
+
+    def prefix() -> str:
+        (named,) = prepare_inputs([spec], outputs(), tmp_path, ignore_progress)
+        assert named.document["files"][0]["name"] == "a.txt"
+        assert named.document["single"] is None
+        return named.document["prefix"]
+
+    before = prefix()
+    assert prefix() == before
+    (tmp_path / "words/a.txt").write_text("two")
+    assert prefix() != before
+
+
+def test_single_local_file(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("one")
+    spec = InputSpec("a", "path", str(tmp_path / "a.txt"))
+    (named,) = prepare_inputs([spec], outputs(), tmp_path, ignore_progress)
+    assert named.document["single"] == "a.txt"
+
+
+def test_local_input_that_is_not_there_is_named(tmp_path: Path) -> None:
+    spec = InputSpec("words", "path", "words", base=tmp_path)
+    with pytest.raises(RunnerError, match="input words: there is no"):
+        prepare_inputs([spec], outputs(), tmp_path, ignore_progress)
+
+
+def test_share_of_a_stack_without_one_is_refused(tmp_path: Path) -> None:
+    spec = InputSpec("words", "share", "sets/words")
+    with pytest.raises(RunnerError, match="this stack has no file share"):
+        prepare_inputs([spec], outputs(), tmp_path, ignore_progress)
+    stack = replace(outputs(), file_share="files")
+    (named,) = prepare_inputs([spec], stack, tmp_path, ignore_progress)
+    assert named.document == {"kind": "share", "path": "sets/words"}
+
+
+def test_input_below_the_recipe_is_not_code_as_well(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("print(1)")
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words/a.txt").write_text("one")
+    specs = [InputSpec("words", "path", "words", base=tmp_path), InputSpec("u", "url", "https://x")]
+    apart = local_paths(specs, tmp_path)
+    assert pack_code(recipe(folder=tmp_path), apart).files == 1
+    assert local_paths([InputSpec("all", "path", ".", base=tmp_path)], tmp_path) == ()
+
+
+def test_run_json_holds_the_inputs() -> None:
+    found = plan()
+    named = {"a": {"kind": "url", "url": "https://example.org/x", "sha256": None}}
+    changed = replace(found, inputs=replace(found.inputs, named=named))
+    assert run_document(changed, "j")["inputs"] == named

@@ -1,0 +1,104 @@
+"""`--set name=value`."""
+
+from __future__ import annotations
+
+import pytest
+
+from runner.core.recipe.overrides import parse_value, resolve_params
+from runner.protocol.errors import RunnerError
+from tests.unit.core.recipe_maker import param
+
+PARAMS = (
+    param("epochs", "int", 5, min=1, max=100),
+    param("lr", "float", 0.001, min=0.0),
+    param("optimizer", "str", "adam", choices=("adam", "sgd")),
+    param("augment", "bool", False),
+    param("subset", "int", None),
+)
+
+
+def refusal(*overrides: str) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        resolve_params(PARAMS, overrides)
+    return caught.value
+
+
+def test_defaults_stand_and_a_parameter_without_one_is_left_out() -> None:
+    assert resolve_params(PARAMS, []) == {
+        "epochs": 5,
+        "lr": 0.001,
+        "optimizer": "adam",
+        "augment": False,
+    }
+
+
+def test_values_take_the_declared_type_and_the_last_one_wins() -> None:
+    values = resolve_params(
+        PARAMS, ["epochs=2", "epochs=3", "lr=1", "augment=Yes", "subset=8000", "optimizer=sgd"]
+    )
+    assert values == {
+        "epochs": 3,
+        "lr": 1.0,
+        "optimizer": "sgd",
+        "augment": True,
+        "subset": 8000,
+    }
+    assert isinstance(values["lr"], float)
+
+
+def test_value_may_hold_an_equals_sign_and_be_empty() -> None:
+    text = param("text", "str", "x")
+    assert resolve_params((text,), ["text=a=b"]) == {"text": "a=b"}
+    assert resolve_params((text,), ["text="]) == {"text": ""}
+
+
+def test_unknown_parameter_names_the_near_and_the_declared_ones() -> None:
+    error = refusal("epoch=3")
+    assert error.code == "R-SET-UNKNOWN"
+    assert "epochs" in error.fix
+    assert "optimizer" in error.why
+
+
+def test_unknown_parameter_of_a_recipe_without_any_points_to_script_arguments() -> None:
+    with pytest.raises(RunnerError) as caught:
+        resolve_params((), ["lr=1"])
+    assert "--" in caught.value.fix
+
+
+@pytest.mark.parametrize("text", ["epochs", "=3", " =3", ""])
+def test_text_without_a_name_or_equals_sign_is_refused(text: str) -> None:
+    assert refusal(text).code == "R-SET-FORM"
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("epochs=many", "whole number"),
+        ("epochs=2.5", "whole number"),
+        ("epochs=0", "at least 1"),
+        ("epochs=101", "at most 100"),
+        ("lr=nan", "finite"),
+        ("lr=inf", "finite"),
+        ("lr=fast", "a number"),
+        ("lr=-0.5", "at least 0"),
+        ("optimizer=lion", "adam, sgd"),
+        ("augment=maybe", "true or false"),
+    ],
+)
+def test_value_of_the_wrong_type_range_or_choice_says_what_is_allowed(text: str, why: str) -> None:
+    error = refusal(text)
+    assert error.code == "R-SET-VALUE"
+    assert why in error.why
+    assert text.partition("=")[0] in error.what
+
+
+@pytest.mark.parametrize("word", ["true", "on", "1", "YES"])
+def test_words_for_true(word: str) -> None:
+    assert parse_value(param("flag", "bool", False), word) is True
+
+
+def test_value_that_is_refused_is_not_the_example_of_a_good_one() -> None:
+    rate = param("rate", "float", float("nan"))
+    with pytest.raises(RunnerError) as caught:
+        parse_value(rate, "nan")
+    assert "nan" not in caught.value.fix

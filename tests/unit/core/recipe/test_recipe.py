@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.core.recipe.recipe import BUILTIN_FOLDER, Recipe, list_recipes, load_recipe
+from runner.protocol.errors import RunnerError
+from tests.unit.core.recipe_maker import load_text
+from tools.recipe_schema import SCHEMA_FILE, submit_schema, train_schema
+
+Load = Callable[[str], Recipe]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    return partial(load_text, tmp_path / "demo")
+
+
+def test_keys_become_typed_fields(load: Load) -> None:
+    recipe = load(
+        "name: digits\n"
+        "command: python train.py --fast\n"
+        'python: "3.11"\n'
+        "params:\n"
+        "  epochs: {type: int, default: 5, min: 1, max: 9, help: passes}\n"
+        "outputs: [model.keras, 'plots/*.png']\n"
+        "metrics: {primary: acc, goal: min, patterns: {acc: 'acc=([0-9.]+)'}}\n"
+        "env: {A: b}\n"
+        "timeout: 1h30m\n"
+        "retries: 2\n"
+    )
+    assert recipe.name == "digits"
+    assert recipe.source == "folder"
+    assert recipe.command == ("python", "train.py", "--fast")
+    assert recipe.timeout_s == 5400
+    assert recipe.outputs == ("model.keras", "plots/*.png")
+    assert (recipe.primary_metric, recipe.goal) == ("acc", "min")
+    assert recipe.metric_patterns == {"acc": "acc=([0-9.]+)"}
+    (epochs,) = recipe.params
+    assert (epochs.name, epochs.type, epochs.default, epochs.min, epochs.max) == (
+        "epochs", "int", 5, 1.0, 9.0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("text", "type_", "value"),
+    [
+        ("1e-3", "float", 0.001),
+        ("5", "int", 5),
+        ("0.5", "float", 0.5),
+        ("true", "bool", True),
+        ("adam", "str", "adam"),
+        ("yes", "str", "yes"),  # YAML 1.2: not a boolean
+    ],
+)
+def test_short_parameter_takes_its_type_from_the_default(
+    load: Load, text: str, type_: str, value: object
+) -> None:
+    (param,) = load(f"params:\n  x: {text}\n").params
+    assert (param.type, param.default) == (type_, value)
+    assert type(param.default) is type(value)
+
+
+def test_whole_number_default_of_a_float_is_a_float(load: Load) -> None:
+    (param,) = load("params:\n  x: {type: float, default: 1, choices: [1, 2]}\n").params
+    assert isinstance(param.default, float)
+    assert param.choices == (1.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "field", "said"),
+    [
+        ("parms: {}\n", 1, "parms", "'params'"),
+        ("name: a\nparams:\n  lr:\n    default: 1\n    maxx: 3\n", 5, "params.lr.maxx", "'max'"),
+        ("metrics:\n  gaol: min\n", 2, "metrics.gaol", "'goal'"),
+        ("params:\n  e: {type: integer, default: 3}\n", 2, "params.e.type", "'float'"),
+        ("params:\n  e: {help: no type}\n", 2, "params.e.type", "missing"),
+        ("params:\n  e: {type: int, default: 2.5}\n", 2, "params.e", "not of type int"),
+        ("params:\n  e: {type: int, default: 3, max: 2}\n", 2, "params.e", "above max 2"),
+        ("params:\n  e: {type: int, min: 3, max: 2}\n", 2, "params.e", "min 3 is above max 2"),
+        ("params:\n  e: {type: str, default: c, choices: [a, b]}\n", 2, "params.e", "choices"),
+        ("params:\n  e: .inf\n", 2, "params.e", "finite"),
+        ("python: 3.10\n", 1, "python", "quote"),
+        ("retries: '3'\n", 1, "retries", "whole number"),
+        ("env: {RUNNER_RUN_ID: x}\n", 1, "env.RUNNER_RUN_ID", "RUNNER_RUN_ID is set by runner"),
+        ("env:\n  az_batch_x: x\n", 2, "env.az_batch_x", "az_batch_x is set by Batch"),
+        ("env: {A: 3}\n", 1, "env.A", "text"),
+        ("command: python a.py | tee x\n", 1, "command", "shell"),
+        ("command: []\n", 1, "command", "it is empty"),
+        ("timeout: soon\n", 1, "timeout", "90m"),
+        ("timeout: 0\n", 1, "timeout", "less than 1s"),
+        ("name: has space\n", 1, "name", "is not a name"),
+        ("metrics:\n  patterns:\n    a: '(('\n", 3, "metrics.patterns.a", "regular expression"),
+        ("metrics:\n  patterns:\n    a: 'x'\n", 3, "metrics.patterns.a", "0 groups"),
+        ("outputs: [ok, /etc/passwd]\n", 1, "outputs.1", "leaves the folder"),
+        ("outputs: ['../x']\n", 1, "outputs.0", "leaves the folder"),
+        ("requirements: ../r.txt\n", 1, "requirements", "leaves the folder"),
+        ("\n\nrequirements: r.txt\n", 3, "requirements", "no file"),
+        ("dataset: ../mnist\n", 1, "dataset", "small letters"),
+    ],
+)
+def test_wrong_key_names_file_line_field_and_what_fits(
+    load: Load, tmp_path: Path, text: str, line: int, field: str, said: str
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load(text)
+    error = caught.value
+    assert error.code == "R-RECIPE-FIELD"
+    assert error.what.startswith(f"{tmp_path / 'demo' / 'train.yaml'}:{line}: {field}: ")
+    assert said in str(error)
+    assert error.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ("a: [\n", "train.yaml:2"),
+        ("name: a\nname: b\n", "train.yaml:2"),
+        ("- a\n", "train.yaml"),
+        ("a: !!python/object:os.system x\n", "train.yaml:1"),
+    ],
+)
+def test_text_that_is_not_a_yaml_mapping_is_refused(load: Load, text: str, where: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load(text)
+    assert caught.value.code in {"R-RECIPE-SYNTAX", "R-RECIPE-FIELD"}
+    assert where in caught.value.what
+
+
+def test_pattern_may_name_its_groups(load: Load) -> None:
+    pattern = "epoch (?P<step>[0-9]+) acc (?P<value>[0-9.]+)"
+    loaded = load(f"metrics:\n  patterns:\n    acc: '{pattern}'\n")
+    assert loaded.metric_patterns == {"acc": pattern}
+
+
+def test_script_that_the_folder_lacks_is_refused_before_a_node_looks_for_it(
+    load: Load, tmp_path: Path
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load("name: demo\ncommand: python trian.py\n")
+    assert caught.value.what.endswith(
+        f"train.yaml:2: command: no file 'trian.py' in {tmp_path / 'demo'}"
+    )
+    assert caught.value.fix == "did you mean 'train.py'?"
+    for other in ("python /opt/x.py", "python -m x", "torchrun x.py", "python3 train.py"):
+        load(f"command: {other}\n")
+
+
+def test_several_mistakes_are_counted_and_the_first_is_shown(load: Load) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load("retries: x\nzz: 1\nyy: 2\n")
+    assert ":1: retries" in caught.value.what
+    assert "2 more in this file" in caught.value.why
+
+
+def test_requirements_link_out_of_the_folder_is_refused(load: Load, tmp_path: Path) -> None:
+    load("")
+    (tmp_path / "outside.txt").write_text("keras\n")
+    (tmp_path / "demo" / "r.txt").symlink_to(tmp_path / "outside.txt")
+    with pytest.raises(RunnerError, match="leaves the recipe folder"):
+        load("requirements: r.txt\n")
+
+
+@pytest.mark.parametrize(
+    ("files", "command"),
+    [
+        (["train.py", "main.py", "x.py"], ("python", "train.py")),
+        (["main.py", "x.py"], ("python", "main.py")),
+        (["only.py"], ("python", "only.py")),
+    ],
+)
+def test_folder_without_a_recipe_file_runs_its_script(
+    tmp_path: Path, files: list[str], command: tuple[str, ...]
+) -> None:
+    for name in [*files, "requirements.txt"]:
+        (tmp_path / name).touch()
+    recipe = load_recipe(str(tmp_path), cwd=tmp_path)
+    assert recipe.command == command
+    assert recipe.requirements == "requirements.txt"
+    assert recipe.files is None
+
+
+@pytest.mark.parametrize("files", [[], ["a.py", "b.py"]])
+def test_folder_with_no_obvious_script_is_refused(tmp_path: Path, files: list[str]) -> None:
+    for name in files:
+        (tmp_path / name).touch()
+    with pytest.raises(RunnerError) as caught:
+        load_recipe(".", cwd=tmp_path)
+    assert caught.value.code == "R-RECIPE-COMMAND"
+
+
+def test_single_script_takes_only_itself_along(tmp_path: Path) -> None:
+    (tmp_path / "my script.py").touch()
+    (tmp_path / "big.bin").touch()
+    recipe = load_recipe("my script.py", cwd=tmp_path)
+    assert (recipe.name, recipe.source) == ("my-script", "script")
+    assert recipe.files == ("my script.py",)
+    assert recipe.command == ("python", "my script.py")
+
+
+def test_unknown_recipe_names_the_near_ones_and_all(tmp_path: Path) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load_recipe("mnits", cwd=tmp_path)
+    assert caught.value.code == "R-RECIPE-UNKNOWN"
+    assert "'mnist'" in caught.value.fix
+    assert "mnist" in caught.value.why
+
+
+@pytest.mark.parametrize("ref", ["", "../nowhere", "a\0b", "~nobody-here/x", "x.py"])
+def test_reference_that_leads_nowhere_is_an_error(tmp_path: Path, ref: str) -> None:
+    with pytest.raises(RunnerError):
+        load_recipe(ref, cwd=tmp_path)
+
+
+def test_built_in_name_cannot_walk_out_of_the_recipes(tmp_path: Path) -> None:
+    with pytest.raises(RunnerError):
+        load_recipe("mnist/../../cli", cwd=tmp_path)
+
+
+def test_file_that_is_no_script_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.sh").touch()
+    with pytest.raises(RunnerError, match="not a Python script"):
+        load_recipe("train.sh", cwd=tmp_path)
+
+
+def test_every_built_in_recipe_loads_and_the_template_is_not_listed() -> None:
+    names = [recipe.name for recipe in list_recipes()]
+    assert "mnist" in names
+    assert "template" not in names
+    assert all((BUILTIN_FOLDER / name).is_dir() for name in names)
+
+
+@pytest.mark.feature(26)
+def test_generated_schema_is_current() -> None:
+    assert SCHEMA_FILE.read_text(encoding="utf-8") == train_schema(), (
+        "run: python -m tools.recipe_schema"
+    )
+
+
+@pytest.mark.parametrize("text", [train_schema(), submit_schema()], ids=["train", "submit"])
+def test_schema_marks_a_name_that_the_loader_refuses(text: str) -> None:
+    maps: list[dict[str, Any]] = []
+
+    def collect(node: dict[str, Any]) -> dict[str, Any]:
+        if "patternProperties" in node:
+            maps.append(node)
+        return node
+
+    json.loads(text, object_hook=collect)
+    assert len(maps) >= 4
+    assert all(each["additionalProperties"] is False for each in maps)
+
+
+def test_schema_knows_the_short_forms() -> None:
+    schema = json.loads(train_schema())
+    assert schema["additionalProperties"] is False
+    params = json.dumps(schema["properties"]["params"])
+    assert "#/$defs/ParamFile" in params
+    assert '"integer"' in params
+    assert '"array"' in json.dumps(schema["properties"]["command"])
+    assert '"string"' in json.dumps(schema["properties"]["command"])

@@ -1,0 +1,116 @@
+"""Keys and flags about where and when a run goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from runner.core.recipe.overrides import RecipeFlags, with_flags
+from runner.core.recipe.recipe import Recipe, Resources
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import MAX_ID, job_id_for
+from tests.unit.core.recipe_maker import load_text, recipe
+
+Load = Callable[[str], Recipe]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    return partial(load_text, tmp_path / "demo")
+
+
+@pytest.mark.feature(28)
+def test_resources_priority_and_after_are_read(load: Load) -> None:
+    loaded = load(
+        "resources: {gpus: 2, memory: 28GiB, vm_sizes: [Standard_NC4as_T4_v3], nodes: 1,\n"
+        "  capacity: spot-then-dedicated}\n"
+        "priority: -1000\n"
+        "after: ['@last', mnist-20261121-143005-k3f9]\n"
+    )
+    assert loaded.resources == Resources(
+        gpus=2,
+        memory_bytes=28 * 1024**3,
+        vm_sizes=("Standard_NC4as_T4_v3",),
+        nodes=1,
+        capacity="spot-then-dedicated",
+    )
+    assert (loaded.priority, loaded.after) == (-1000, ("@last", "mnist-20261121-143005-k3f9"))
+
+
+@pytest.mark.parametrize(
+    ("text", "where", "said"),
+    [
+        ("resources: {gpu: 1}", "1: resources.gpu: unknown key", "did you mean 'gpus'"),
+        ("\nresources:\n  gpus: many", "3: resources.gpus: expected a whole number", ""),
+        ("resources: {gpus: -1}", "1: resources.gpus", ""),
+        ("resources: {memory: lots}", "1: resources.memory: 'lots' is not a size", "28GiB"),
+        ("resources: {memory: 0}", "1: resources.memory", ""),
+        ("resources: {nodes: 101}", "1: resources.nodes", ""),
+        ("resources: {nodes: 0}", "1: resources.nodes", ""),
+        ("resources: {capacity: cheap}", "1: resources.capacity: got 'cheap'", ""),
+        ("resources: {vm_sizes: []}", "1: resources.vm_sizes", ""),
+        ("resources: 4", "1: resources: expected `key: value` lines", ""),
+        ("priority: 1001", "1: priority", ""),
+        ("priority: high", "1: priority: expected a whole number", ""),
+        ("after: mnist-1", "1: after: expected a list", ""),
+        ("after: ['../x']", "1: after.0", ""),
+    ],
+)
+def test_wrong_key_is_told_with_file_line_and_field(
+    load: Load, text: str, where: str, said: str
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load(text)
+    assert f"train.yaml:{where}" in caught.value.what
+    assert said in str(caught.value)
+
+
+def test_flags_override_the_file_and_leave_the_rest() -> None:
+    written = recipe(
+        resources=Resources(gpus=4, vm_sizes=("x",), capacity="spot"),
+        priority=5,
+        after=("a",),
+        timeout_s=60,
+        retries=1,
+    )
+    assert with_flags(written, RecipeFlags()) == written
+    changed = with_flags(
+        written, RecipeFlags(0, "dedicated", -3, ("b", "c"), max_time="1h30m", retries=0)
+    )
+    assert changed.resources == Resources(gpus=0, vm_sizes=("x",), capacity="dedicated")
+    assert (changed.priority, changed.after) == (-3, ("b", "c"))
+    assert (changed.timeout_s, changed.retries) == (5400, 0)
+    assert with_flags(written, RecipeFlags(max_time="90")).timeout_s == 90
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        RecipeFlags(priority=1001),
+        RecipeFlags(priority=-1001),
+        RecipeFlags(gpus=99),
+        RecipeFlags(retries=-1),
+        RecipeFlags(retries=101),
+        RecipeFlags(max_time="soon"),
+        RecipeFlags(max_time="0"),
+        RecipeFlags(max_time="8d"),
+        RecipeFlags(max_time=""),
+        RecipeFlags(max_time="-5"),
+    ],
+)
+def test_flag_out_of_range_is_refused_with_one_that_works(flags: RecipeFlags) -> None:
+    with pytest.raises(RunnerError) as caught:
+        with_flags(recipe(), flags)
+    assert caught.value.code == "R-FLAG-VALUE"
+    assert caught.value.fix.startswith("--")
+
+
+def test_job_id_keeps_pool_and_priority_within_64_characters() -> None:
+    for priority in (0, 1000, -1000):
+        job_id = job_id_for("e" * 200, "p" * 30, priority)
+        assert len(job_id) + len("-99") <= MAX_ID
+        assert "p" * 30 in job_id
+    assert job_id_for("e", "p", 7) != job_id_for("e", "p", -7)

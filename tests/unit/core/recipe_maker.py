@@ -1,0 +1,87 @@
+"""Recipes, pools and settings for tests, with defaults for what a test does not care about."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runner.contract import PoolOutput, StackOutputs
+from runner.core.planning.plan import CodeRef, RunInputs, RunPlan, RunRequest, plan_run
+from runner.core.recipe.recipe import Param, ParamValue, Recipe, load_recipe
+from runner.core.settings import Settings
+
+CREATED = datetime(2026, 11, 21, 14, 30, 5, 123456, tzinfo=UTC)
+RUN_ID = "digits-20261121-143005-k3f9"
+
+_RECIPE = Recipe("digits", "Digits", Path("unused"), "folder", ("python", "train.py"))
+
+
+def recipe(**changes: Any) -> Recipe:
+    return replace(_RECIPE, **changes)
+
+
+def load_text(folder: Path, text: str) -> Recipe:
+    """The recipe in a folder with this train.yaml, and a train.py."""
+    folder.mkdir(exist_ok=True)
+    (folder / "train.yaml").write_text(text, encoding="utf-8")
+    (folder / "train.py").write_text("print('hi')\n", encoding="utf-8")
+    return load_recipe(str(folder), cwd=folder)
+
+
+def param(name: str, kind: Any, default: ParamValue | None, **limits: Any) -> Param:
+    return Param(name, kind, default, **limits)
+
+
+def pool(name: str = "local", **changes: Any) -> PoolOutput:
+    return replace(PoolOutput(name, "STANDARD_D2S_V3", 0, 2, True, 1), **changes)
+
+
+def outputs(*pools: PoolOutput) -> StackOutputs:
+    return StackOutputs(
+        location="local",
+        resource_group="rg",
+        batch_account="batch",
+        batch_endpoint="http://127.0.0.1:1",
+        storage_account="storage",
+        blob_endpoint="http://127.0.0.1:2/storage",
+        file_endpoint=None,
+        container_runs="runs",
+        container_models="models",
+        container_data="data",
+        file_share=None,
+        identity_client_id=None,
+        identity_resource_id=None,
+        pools=pools or (pool(),),
+        image_definition=None,
+    )
+
+
+def settings(wanted_pool: str | None = None) -> Settings:
+    return Settings(
+        target="local",
+        stack="dev",
+        pool=wanted_pool,
+        output_dir=Path("outputs"),
+        home=Path("home"),
+        origins={},
+    )
+
+
+def plan(
+    of: Recipe = _RECIPE,
+    *,
+    request: RunRequest | None = None,
+    inputs: RunInputs | None = None,
+    wanted_pool: str | None = None,
+    stack: StackOutputs | None = None,
+) -> RunPlan:
+    return plan_run(
+        of,
+        settings(wanted_pool),
+        stack or outputs(),
+        RUN_ID,
+        request or RunRequest(created=CREATED, params={}),
+        inputs or RunInputs(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None),
+    )

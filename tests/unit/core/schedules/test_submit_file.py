@@ -1,0 +1,294 @@
+"""The file of `runner submit`: what is read, and what is refused and how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from runner.core.planning.pool_choice import choose_common_pool
+from runner.core.planning.run_document import run_document
+from runner.core.progress import ignore_progress
+from runner.core.recipe.recipe import Resources
+from runner.core.schedules.submit_file import (
+    MAX_TASKS,
+    SubmitFile,
+    edges,
+    load_submit_file,
+    must_succeed,
+)
+from runner.flows.submit.group import GroupRequest, PreparedGroup, load_tasks, prepare_group
+from runner.protocol.errors import RunnerError
+from runner.protocol.paths import is_run_id
+from tests.unit.core.recipe_maker import outputs, pool, settings
+from tools.recipe_schema import SUBMIT_SCHEMA_FILE, submit_schema
+
+GIB = 1024**3
+Write = Callable[[str], Path]
+
+WHOLE = """
+name: cats
+experiment: trials
+priority: 7
+pool: local
+job: {max_parallel: 2}
+defaults:
+  retries: 1
+  timeout: 2h
+  env: {A: default, B: default}
+tasks:
+  prepare:
+    command: python prepare.py
+    params: {rows: 100, shuffle: true}
+    on_failure: satisfy
+  train:
+    recipe: ./model
+    after: [prepare]
+    params: {epochs: 3}
+    args: [--verbose]
+    env: {A: task}
+    timeout: 30m
+  merge:
+    command: [python, merge.py]
+    inputs:
+      model: {run: train, path: model.bin}
+      old: {run: cats-20261121-143005-k3f9}
+    outputs: [all.txt]
+"""
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def to_file(text: str) -> Path:
+        for name in ("prepare.py", "merge.py"):
+            (tmp_path / name).write_text("print('hi')\n")
+        (tmp_path / "model").mkdir(exist_ok=True)
+        (tmp_path / "model" / "train.yaml").write_text("params: {epochs: {default: 5, max: 9}}\n")
+        (tmp_path / "model" / "train.py").write_text("print('hi')\n")
+        path = tmp_path / "cats.yaml"
+        path.write_text(text)
+        return path
+
+    return to_file
+
+
+def prepared(path: Path, *overrides: str, wanted: str | None = None) -> PreparedGroup:
+    file, _ = load_submit_file(path)
+    stack = outputs(pool("first"), pool("local"))
+    where = replace(settings(wanted), home=path.parent / "home", output_dir=path.parent / "out")
+    request = GroupRequest(overrides)
+    return prepare_group(file, path, where, stack, request, ignore_progress, fetch_data=False)
+
+
+def test_tasks_become_runs_of_one_job_behind_one_another(write: Write) -> None:
+    made = prepared(write(WHOLE))
+    runs = made.group.runs
+    assert (made.priority, made.max_parallel, made.group.pool) == (7, 2, "local")
+    assert is_run_id(made.group.group_id)
+    assert runs["train"].startswith("cats-train-")
+    assert list(made.runs) == ["prepare", "train", "merge"]
+    documents = {name: run_document(run.plan, run.plan.job_id) for name, run in made.runs.items()}
+    for name, document in documents.items():
+        assert document["group"] == made.group.group_id
+        assert document["experiment"] == "trials"
+        assert document["priority"] == 7
+        assert document["batch"]["job_id"] == made.group.group_id
+        assert document["batch"]["task_id"] == document["run_id"] == runs[name]
+    train, merge = made.runs["train"].plan, made.runs["merge"].plan
+    assert (train.after, train.depends_on) == ((), (runs["prepare"],)), "its failure satisfies"
+    assert (merge.after, merge.depends_on) == ((runs["train"],), (runs["train"],))
+    assert documents["prepare"]["command"] == [
+        "python", "prepare.py", "--rows", "100", "--shuffle", "true",
+    ]  # fmt: skip
+    assert documents["train"]["params"] == {"epochs": 3}
+    assert documents["train"]["command"][-1] == "--verbose"
+    assert documents["train"]["env"] == {"A": "task", "B": "default"}
+    assert [documents[name]["timeout_s"] for name in documents] == [7200, 1800, 7200]
+    assert {document["retries"] for document in documents.values()} == {1}
+    assert documents["merge"]["outputs"] == ["all.txt"]
+    assert merge.inputs.named["model"]["run"] == runs["train"]
+    assert merge.inputs.named["old"]["run"] == "cats-20261121-143005-k3f9"
+    assert set(made.runs["merge"].pending_runs) == set(runs.values())
+
+
+def test_tasks_of_one_folder_share_one_archive_and_others_have_their_own(write: Write) -> None:
+    path = write(
+        "tasks:\n"
+        "  a: {command: python prepare.py}\n"
+        "  b: {command: python merge.py, args: [x]}\n"
+        "  c: {recipe: ./model}\n"
+        "  d: {recipe: ./model, params: {epochs: 2}}\n"
+        "  e: {recipe: ./model, inputs: {rows: ./model/rows}}\n"
+    )
+    rows = path.parent / "model" / "rows"
+    rows.mkdir()
+    (rows / "1.txt").write_text("1")
+    runs = prepared(path).runs
+    assert runs["a"].code is runs["b"].code, "packed and hashed once"
+    assert runs["c"].code is runs["d"].code
+    assert len({runs[name].code.sha256 for name in "ace"}) == 3, "an input is no code"
+    assert all(run.agent is runs["a"].agent for run in runs.values())
+    assert runs["d"].plan.recipe is not runs["c"].plan.recipe
+
+
+def test_set_reaches_one_parameter_of_one_task(write: Write) -> None:
+    made = prepared(write(WHOLE), "train.epochs=9", "prepare.rows=1")
+    assert made.runs["train"].plan.params == {"epochs": 9}
+    assert made.runs["prepare"].plan.params["rows"] == 1
+    for text, code in (
+        ("epochs=9", "R-SET-FORM"),
+        ("trian.epochs=9", "R-SET-UNKNOWN"),
+        ("train.epoch=9", "R-SET-UNKNOWN"),
+        ("train.epochs=10", "R-SET-VALUE"),
+    ):
+        with pytest.raises(RunnerError) as caught:
+            prepared(write(WHOLE), text)
+        assert caught.value.code == code
+
+
+def test_reading_a_tasks_outputs_needs_its_success_whatever_it_says(write: Write) -> None:
+    text = (
+        "tasks:\n"
+        "  a: {command: x, on_failure: satisfy}\n"
+        "  b: {command: x, inputs: {i: {run: a}}}\n"
+        "  c: {command: x, after: [a, b]}\n"
+    )
+    file, _ = load_submit_file(write(text))
+    assert edges(file) == {"a": (), "b": ("a",), "c": ("a", "b")}
+    assert [must_succeed(name, file) for name in "abc"] == [(), ("a",), ("b",)]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "tasks: missing"),
+        ("tasks: {}", "1: tasks"),
+        ("tasks:\n  a: {command: x}\n  a: {command: y}", ":3: "),
+        ("tasks:\n  A: {command: x}", "tasks.A"),
+        ("tasks:\n  a: {}", "2: tasks.a: a task has a recipe or a command, got neither"),
+        ("tasks:\n  a: {command: x, recipe: y}", "got both"),
+        ("tasks:\n  a: {command: x, aftr: [b]}", "tasks.a.aftr: unknown key"),
+        ("tasks:\n  a: {command: x, after: [a]}", "'a' comes after itself"),
+        ("tasks:\n  a: {command: x, after: [b]}", "there is no task 'b'"),
+        ("tasks:\n  ab: {command: x}\n  b: {command: x, after: [abc]}", "did you mean 'ab'"),
+        ("tasks:\n  a: {command: x}\n  b: {command: x, after: [a, a]}", "named twice"),
+        ("tasks:\n  a: {command: x}\npriority: 2000", "3: priority"),
+        ("tasks:\n  a: {recipe: x, folder: y}", "folder goes with command"),
+        ("tasks:\n  a: {command: 'x | y'}", "is not run by a shell"),
+        (
+            "tasks:\n  a: {command: x, after: [mnist-20261121-143005-k3f9]}",
+            "is a run, and tasks wait for tasks of the same file",
+        ),
+        ("tasks:\n  a: {command: x, after: ['@last']}", "'@last' is a run, and tasks wait"),
+        ("tasks:\n  a: {command: x, on_failure: ignore}", "tasks.a.on_failure: got 'ignore'"),
+        ("tasks:\n  a: {command: x}\njob: {max_parallel: 0}", "job.max_parallel"),
+        ("tasks:\n  a: {command: x}\nschedule: {}", "schedule: a schedule has cron or every"),
+        ("tasks: [a]", "1: tasks: expected"),
+    ],
+)
+def test_what_is_wrong_is_told_with_line_and_field(write: Write, text: str, said: str) -> None:
+    with pytest.raises(RunnerError) as caught:
+        load_submit_file(write(text))
+    assert caught.value.code.startswith("R-SUBMIT")
+    assert said in str(caught.value)
+
+
+def test_cycle_is_printed_also_where_it_goes_through_inputs(write: Write) -> None:
+    text = (
+        "tasks:\n"
+        "  first: {command: x, after: [third]}\n"
+        "  second: {command: x, inputs: {i: {run: first}}}\n"
+        "  third: {command: x, after: [second]}\n"
+    )
+    with pytest.raises(RunnerError) as caught:
+        load_submit_file(write(text))
+    assert caught.value.code == "R-SUBMIT-CYCLE"
+    shown = caught.value.why
+    assert any(
+        path in shown
+        for path in (
+            "first -> third -> second -> first",
+            "third -> second -> first -> third",
+            "second -> first -> third -> second",
+        )
+    )
+
+
+def test_too_many_tasks_are_refused(write: Write) -> None:
+    tasks = "".join(f"  t{number}: {{command: x}}\n" for number in range(MAX_TASKS + 1))
+    with pytest.raises(RunnerError) as caught:
+        load_submit_file(write(f"tasks:\n{tasks}"))
+    assert str(MAX_TASKS) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("task", "code"),
+    [
+        ("recipe: ./gone", "R-RECIPE-UNKNOWN"),
+        ("{command: x, folder: gone}", "R-SUBMIT-FOLDER"),
+        ("{command: x, requirements: gone.txt}", "R-SUBMIT-FOLDER"),
+    ],
+)
+def test_task_whose_code_is_not_there_is_named(write: Write, task: str, code: str) -> None:
+    file, _ = load_submit_file(path := write(f"tasks:\n  lost:\n    {task}\n"))
+    with pytest.raises(RunnerError) as caught:
+        load_tasks(file, path.parent)
+    assert caught.value.code == code
+    assert "lost" in caught.value.what
+
+
+def test_recipe_that_waits_for_runs_has_no_place_in_a_file(write: Write) -> None:
+    path = write("tasks:\n  a: {recipe: ./model}\n")
+    (path.parent / "model" / "train.yaml").write_text("after: ['@last']\n")
+    file, _ = load_submit_file(path)
+    with pytest.raises(RunnerError) as caught:
+        load_tasks(file, path.parent)
+    assert caught.value.code == "R-SUBMIT-AFTER"
+
+
+def test_pool_must_fit_every_task() -> None:
+    cpu = pool("cpu", vm_size="Standard_D4s_v5")
+    gpu = pool("gpu", vm_size="Standard_NC4as_T4_v3", gpus=1)
+    asked = {"prepare": Resources(memory_bytes=16 * GIB), "train": Resources(gpus=1)}
+    assert choose_common_pool(None, outputs(cpu, gpu), asked).id == "gpu"
+    assert choose_common_pool("cpu", outputs(cpu, gpu), asked).id == "cpu"
+    with pytest.raises(RunnerError) as caught:
+        choose_common_pool(None, outputs(cpu), asked)
+    assert "cpu has no GPUs, 1 wanted for train" in caught.value.why
+
+
+def test_long_names_are_cut_and_run_ids_stay_apart(write: Write) -> None:
+    name, tasks = "n" * 40, [f"{'t' * 27}{number:03}" for number in range(100)]
+    text = "".join(f"  {task}: {{command: x}}\n" for task in tasks)
+    made = prepared(write(f"name: {name}\ntasks:\n{text}"))
+    runs = made.group.runs
+    assert len(set(runs.values())) == 100
+    assert all(is_run_id(run_id) and task in run_id for task, run_id in runs.items())
+
+
+def test_schema_file_is_what_make_schema_writes() -> None:
+    assert SUBMIT_SCHEMA_FILE.read_text(encoding="utf-8") == submit_schema()
+    assert SubmitFile.model_json_schema()
+
+
+def test_error_of_one_task_names_it_and_says_what_to_write_in_the_file(write: Write) -> None:
+    path = write("tasks:\n  a: {command: python prepare.py}\n  b: {recipe: ./model}\n")
+    for override, what, fix in (
+        ("a.n=3", "task a: parameter 'n' is not declared", "under `params` of a"),
+        ("b.epoch=3", "task b: parameter 'epoch' is not declared", "did you mean epochs?"),
+        ("b.epochs=10", "task b: ", ""),
+    ):
+        with pytest.raises(RunnerError) as caught:
+            prepared(path, override)
+        assert what in caught.value.what
+        assert fix in caught.value.fix
+
+
+@pytest.mark.parametrize("name", ["", "model", "model/train.yaml", "model/train.py"])
+def test_recipe_is_no_file_of_tasks(write: Write, name: str) -> None:
+    folder = write("").parent
+    with pytest.raises(RunnerError, match="has no tasks to submit") as caught:
+        load_submit_file(folder / name)
+    assert caught.value.fix.startswith("runner train ")

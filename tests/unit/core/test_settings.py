@@ -1,0 +1,85 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from runner.core.settings import Settings, load_settings
+from runner.protocol.errors import RunnerError
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config" / "config.yaml").write_text("{}\n")
+    return {
+        "RUNNER_HOME": str(tmp_path / "home"),
+        "RUNNER_CONFIG": str(tmp_path / "config" / "config.yaml"),
+    }
+
+
+def _load(tmp_path: Path, env: dict[str, str], **flags: object) -> Settings:
+    return load_settings(flags, cwd=tmp_path, env=env)
+
+
+def test_defaults_need_no_file(tmp_path: Path, env: dict[str, str]) -> None:
+    settings = _load(tmp_path, env)
+    assert (settings.target, settings.stack, settings.pool) == ("local", "dev", None)
+    assert settings.output_dir == tmp_path / "outputs"
+    assert settings.home == tmp_path / "home"
+    assert settings.origins["target"] == "built-in"
+
+
+def test_each_source_wins_over_the_one_before_and_is_named(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    user = Path(env["RUNNER_CONFIG"])
+    user.write_text("# mine\ntarget: azure\nstack: user\npool: user\noutput_dir: mine\n")
+    (tmp_path / "runner.yaml").write_text("stack: project\npool: project\n")
+    env["RUNNER_POOL"] = "variable"
+    found = _load(tmp_path, env)
+    assert (found.target, found.stack, found.pool) == ("azure", "project", "variable")
+    assert found.output_dir == user.parent / "mine"
+    assert found.origins["target"] == f"{user}:2"
+    assert found.origins["stack"] == f"{tmp_path / 'runner.yaml'}:1"
+    assert found.origins["pool"] == "RUNNER_POOL"
+    flagged = _load(tmp_path, env, pool="flag", target=None)
+    assert (flagged.pool, flagged.target) == ("flag", "azure")
+    assert flagged.origins["pool"] == "--pool"
+
+
+def test_relative_output_folder_of_a_flag_means_the_working_folder(
+    tmp_path: Path, env: dict[str, str]
+) -> None:
+    assert _load(tmp_path, env, output_dir="here").output_dir == tmp_path / "here"
+
+
+def test_misspelt_key_is_named_with_its_line(tmp_path: Path, env: dict[str, str]) -> None:
+    (tmp_path / "runner.yaml").write_text("stack: dev\ntaget: azure\n")
+    with pytest.raises(RunnerError) as caught:
+        _load(tmp_path, env)
+    assert caught.value.code == "R-CONFIG-FIELD"
+    assert f"{tmp_path / 'runner.yaml'}:2: taget" in caught.value.what
+    assert "'target'" in caught.value.fix
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"), [("RUNNER_TARGET", "aws"), ("RUNNER_STACK", "../x")]
+)
+def test_wrong_value_names_its_origin(
+    tmp_path: Path, env: dict[str, str], variable: str, value: str
+) -> None:
+    with pytest.raises(RunnerError) as caught:
+        _load(tmp_path, {**env, variable: value})
+    assert variable in caught.value.what
+    assert value in caught.value.what
+
+
+def test_config_file_that_was_asked_for_must_exist(tmp_path: Path, env: dict[str, str]) -> None:
+    with pytest.raises(RunnerError, match="cannot read"):
+        _load(tmp_path, {**env, "RUNNER_CONFIG": str(tmp_path / "nowhere.yaml")})
+
+
+def test_unknown_flag_is_a_mistake_of_the_caller(tmp_path: Path, env: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="not a setting"):
+        _load(tmp_path, env, colour="red")

@@ -1,0 +1,89 @@
+"""One rule for the state of a run."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from runner.core.states import RunState, TaskView, count_evicted, decide_status
+from runner.protocol.results import AttemptEnd, RunResult, parse_result
+
+
+def committed(status: str, message: str | None = None) -> RunResult:
+    document = {"format": 1, "status": status, "message": message}
+    return parse_result(json.dumps(document).encode(), "r")
+
+
+def task(phase: Any, **changes: Any) -> TaskView:
+    return TaskView(phase=phase, **changes)
+
+
+@pytest.mark.parametrize("status", ["succeeded", "failed", "cancelled"])
+@pytest.mark.parametrize("phase", ["active", "running", "completed", None])
+def test_committed_result_decides_whatever_the_task_does(status: str, phase: Any) -> None:
+    view = task(phase) if phase else None
+    decided = decide_status(committed(status, "why"), view, 1, "command")
+    assert decided.state.value == status
+    assert decided.reason == "why"
+    assert decided.state.final
+
+
+@pytest.mark.parametrize(
+    ("view", "attempts", "stage", "state"),
+    [
+        (task("active"), 0, None, RunState.QUEUED),
+        (task("preparing"), 0, None, RunState.PREPARING),
+        (task("running"), 0, None, RunState.PREPARING),
+        (task("running"), 1, None, RunState.PREPARING),
+        (task("running"), 1, "environment", RunState.PREPARING),
+        (task("running"), 1, "command", RunState.RUNNING),
+        (task("running"), 1, "export", RunState.RUNNING),
+        (task("active"), 1, "command", RunState.QUEUED),
+        (None, 0, None, RunState.LOST),
+        (task("completed", exit_code=0), 1, "command", RunState.FAILED),
+        (task("completed", exit_code=-9), 1, "command", RunState.FAILED),
+    ],
+)
+def test_without_a_result_the_task_decides(
+    view: TaskView | None, attempts: int, stage: str | None, state: RunState
+) -> None:
+    assert decide_status(None, view, attempts, stage).state is state
+
+
+def test_waiting_after_an_attempt_says_what_happened_to_it() -> None:
+    assert "node went away" in decide_status(None, task("active"), 1, None).reason
+    assert "tried again" in decide_status(None, task("active", retries=1), 1, None).reason
+
+
+def test_end_without_a_result_gives_the_services_reason_and_when() -> None:
+    early = task(
+        "completed", failure_code="BlobDownloadMiscError", failure_message="The blob is missing"
+    )
+    reason = decide_status(None, early, 0, None).reason
+    assert "BlobDownloadMiscError: The blob is missing" in reason
+    assert "before the node agent started" in reason
+    late = decide_status(None, task("completed", exit_code=-9), 1, "command").reason
+    assert "-9" in late
+    assert "before it could write a result" in late
+
+
+@pytest.mark.parametrize(
+    ("began", "failed", "waiting", "evicted"),
+    [
+        (0, [], True, 0),
+        (1, [], False, 0),
+        (1, [], True, 1),
+        (1, [1], True, 0),
+        (3, [1], False, 1),
+        (3, [3], False, 2),
+        (3, [3], True, 2),
+    ],
+)
+def test_attempts_that_ended_and_did_not_fail_were_evicted(
+    began: int, failed: list[int], waiting: bool, evicted: int
+) -> None:
+    ends = [AttemptEnd(n, "", "failed", 1, "command") for n in failed]
+    ends.append(AttemptEnd(2, "", "terminated", None, "command"))
+    assert count_evicted(began, ends, waiting=waiting) == evicted

@@ -1,0 +1,250 @@
+"""Spot evictions under a pushed clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_emulator.domain import scheduled_events
+from batch_emulator.domain.account import DeleteNodeFolder, Kill
+from batch_emulator.domain.eviction_trace import TraceEntry, TraceError, load_trace
+from batch_emulator.domain.faults import Fault
+from batch_emulator.domain.model import (
+    AllocationState,
+    ExecutionKind,
+    Node,
+    NodeState,
+    Pool,
+    TaskState,
+)
+from batch_emulator.domain.transitions import eviction, pools
+from tests.unit.emulator.world import World, states
+
+
+def spot(world: World, count: int = 1, pool_id: str = "pool", **body: Any) -> Pool:
+    return world.pool(pool_id, targetDedicatedNodes=0, targetLowPriorityNodes=count, **body)
+
+
+def evict(world: World, node: Node, **options: float) -> None:
+    eviction.require_evictable(node)
+    eviction.evict(world.account, node, world.clock.now(), why="test", **options)
+    world.settle()
+
+
+def test_notice_is_seen_before_the_node_goes() -> None:
+    world = World()
+    node = world.node(spot(world))
+    task = world.task(world.job(), "a")
+    quiet = scheduled_events.document(node)
+    evict(world, node)
+    [event] = scheduled_events.document(node)["Events"]
+    assert (event["EventType"], event["EventStatus"]) == ("Preempt", "Scheduled")
+    assert event["NotBefore"] == "Thu, 01 Jan 2026 00:00:40 GMT"
+    assert event["Resources"] == [node.id]
+    assert scheduled_events.document(node)["DocumentIncarnation"] > quiet["DocumentIncarnation"]
+    world.push(29)
+    assert (node.state, task.state) == (NodeState.RUNNING, TaskState.RUNNING)
+    world.push(1)
+    assert (task.state, task.requeue_count, task.retry_count) == (TaskState.ACTIVE, 0, 0)
+    assert scheduled_events.document(node)["Events"] == []
+
+
+def test_evicted_node_loses_processes_and_disk_and_comes_back_as_itself() -> None:
+    world = World()
+    pool = spot(world, startTask={"commandLine": "x"})
+    world.finish(world.only(ExecutionKind.START))
+    node = world.node(pool)
+    task = world.task(world.job(), "a")
+    evict(world, node, notice_s=0, away_s=60)
+    assert states(pool) == [NodeState.PREEMPTED]
+    assert any(isinstance(e, Kill) and e.hard for e in world.effects)
+    assert sum(isinstance(e, DeleteNodeFolder) for e in world.effects) == 1
+    world.push(59)
+    assert states(pool) == [NodeState.PREEMPTED]
+    seen = []
+    for _ in range(3):
+        world.push(1 if not seen else 5)
+        seen += states(pool)
+    assert seen == [NodeState.CREATING, NodeState.STARTING, NodeState.WAITING_FOR_START_TASK]
+    world.finish(world.only(ExecutionKind.START))
+    assert world.node(pool) is node
+    assert task.state is TaskState.RUNNING
+    assert pool.allocation is AllocationState.STEADY
+
+
+def test_preparation_runs_again_on_the_new_machine() -> None:
+    world = World()
+    node = world.node(spot(world))
+    task = world.task(world.job(jobPreparationTask={"commandLine": "x"}), "a")
+    world.finish(world.only(ExecutionKind.PREPARATION))
+    evict(world, node, notice_s=0)
+    world.push(5)
+    world.push(5)
+    assert task.state is TaskState.PREPARING
+    assert world.only(ExecutionKind.PREPARATION).node is node
+
+
+def test_tasks_go_on_elsewhere_meanwhile() -> None:
+    world = World()
+    pool = spot(world, 2)
+    task = world.task(world.job(), "a")
+    assert task.execution is not None
+    first = task.execution.node
+    evict(world, first, notice_s=0, away_s=600)
+    assert task.state is TaskState.RUNNING
+    assert task.execution is not None
+    assert task.execution.node is not first
+    assert len(pool.nodes) == 2
+
+
+@pytest.mark.parametrize("notice_s", [0.0, 30.0])
+def test_node_is_evicted_once(notice_s: float) -> None:
+    world = World()
+    node = world.node(spot(world))
+    evict(world, node, notice_s=notice_s, away_s=600)
+    with pytest.raises(Fault) as caught:
+        eviction.require_evictable(node)
+    assert caught.value.code == "OperationInvalidForCurrentState"
+
+
+def test_dedicated_nodes_are_not_evicted() -> None:
+    world = World()
+    node = world.node(world.pool())
+    with pytest.raises(Fault) as caught:
+        eviction.require_evictable(node)
+    assert caught.value.code == "OperationNotValidOnNode"
+    assert eviction.pick(world.account, node.pool, 3) == []
+
+
+def test_node_that_leaves_during_its_notice_is_simply_gone() -> None:
+    world = World()
+    pool = spot(world)
+    evict(world, world.node(pool))
+    pools.resize(world.account, pool, {"targetLowPriorityNodes": 0}, world.clock.now())
+    world.settle()
+    world.push(60)
+    assert not pool.nodes
+
+
+def log(world: World) -> list[dict[str, object]]:
+    return [event.document() for event in world.account.events.after(0)]
+
+
+def hour(seed: int, tasks: int = 3) -> World:
+    """An hour of three spot nodes that are evicted ten times an hour each."""
+    world = World(seed=seed, eviction_rate=10.0, capacity_away_s=120.0)
+    spot(world, 3)
+    job = world.job()
+    for number in range(tasks):
+        world.task(job, f"t{number}")
+    for _ in range(360):
+        world.push(10)
+    return world
+
+
+def test_same_seed_gives_the_same_event_log() -> None:
+    first, second, other = log(hour(1)), log(hour(1)), log(hour(2))
+    assert first == second
+    assert first != other
+
+
+def test_rate_is_about_what_was_asked_for() -> None:
+    evictions = [e for e in log(hour(1)) if e["kind"] == "node.evict"]
+    assert 10 <= len(evictions) <= 40
+    assert {e["why"] for e in evictions} == {"rate"}
+
+
+def test_evictions_of_a_seed_do_not_depend_on_what_runs() -> None:
+    def times(world: World) -> list[object]:
+        return [e["at"] for e in log(world) if e["kind"] == "node.evict"]
+
+    assert times(hour(1, tasks=0)) == times(hour(1, tasks=40))
+
+
+def test_trace_takes_capacity_away_and_gives_it_back() -> None:
+    trace = (
+        TraceEntry(60, "pool", capacity=1, notice_s=0),
+        TraceEntry(300, "pool", capacity=2),
+        TraceEntry(400, "other", evict=5),
+        TraceEntry(500, evict=1, notice_s=0),
+    )
+    world = World(trace=trace)
+    pool = spot(world, 3)
+
+    def count() -> int:
+        return sum(node.state is NodeState.IDLE for node in pool.nodes.values())
+
+    seen: list[int] = []
+    for _ in range(60):
+        world.push(10)
+        seen.append(count())
+    assert seen[3:6] == [3, 1, 1]  # at 50, 60 and 70 s
+    assert seen[28:31] == [1, 1, 2]  # creating, starting, idle
+    assert (seen[35], seen[45], seen[49]) == (2, 2, 1)
+    assert len(pool.nodes) == 3
+
+
+def test_resize_beyond_the_capacity_waits_for_it_until_the_timeout() -> None:
+    world = World(trace=(TraceEntry(0, capacity=1), TraceEntry(400, capacity=5)))
+    pool = spot(world, 3, resizeTimeout="PT5M")
+    assert (len(pool.nodes), pool.allocation) == (1, AllocationState.RESIZING)
+    world.push(300)
+    assert pool.resize_errors[0]["code"] == "AllocationFailed"
+    pools.resize(world.account, pool, {"targetLowPriorityNodes": 3}, world.clock.now())
+    world.settle()
+    assert len(pool.nodes) == 1
+    world.push(100)
+    world.push(5)
+    world.push(5)
+    assert states(pool) == [NodeState.IDLE] * 3
+    assert pool.allocation is AllocationState.STEADY
+
+
+GOOD = (
+    '{"time": 5, "pool": "P", "evict": 2}\n\n{"time": 1, "capacity": 0, "notice": 0}\n',
+    "time,pool,evict,capacity,notice\n5,P,2,,\n1,,,0,0\n",
+)
+
+
+@pytest.mark.parametrize("text", GOOD)
+def test_traces_are_read_from_json_lines_and_csv(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    assert load_trace(path) == (
+        TraceEntry(1.0, "*", None, 0, 0.0),
+        TraceEntry(5.0, "p", 2, None, None),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("", "no entries"),
+        ("{", "not JSON"),
+        ('{"time": 1}', "either"),
+        ('{"time": 1, "evict": 1, "capacity": 1}', "either"),
+        ('{"evict": 1}', "time"),
+        ('{"time": "soon", "evict": 1}', "soon"),
+        ('{"time": -1, "evict": 1}', "-1"),
+        ('{"time": 1e999, "evict": 1}', "number of seconds"),
+        ('{"time": 1, "evict": 1.5}', "whole"),
+        ('{"time": 1, "evict": true}', "whole"),
+        ('{"time": 1, "evict": 1, "nodes": 2}', "unknown nodes"),
+        ('{"time": 1, "evict": 1, "pool": 2}', "an id is expected"),
+        ("when,what\n1,2\n", "unknown what, when"),
+        ("time,evict\n1,2,3\n", "line 2"),
+        ("time,evict\n1,2\nx,2\n", "line 3"),
+    ],
+)
+def test_bad_trace_says_where_and_why(tmp_path: Path, text: str, word: str) -> None:
+    path = tmp_path / "trace"
+    path.write_text(text)
+    with pytest.raises(TraceError, match=word):
+        load_trace(path)
+
+
+def test_absent_trace_says_so(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="cannot be read"):
+        load_trace(tmp_path / "none")

@@ -1,0 +1,281 @@
+"""Operations on nodes that get in each other's way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batch_emulator.domain import scheduled_events
+from batch_emulator.domain.eviction_trace import TraceEntry
+from batch_emulator.domain.faults import Fault
+from batch_emulator.domain.launch import ExecutionOutcome, FailureInfo
+from batch_emulator.domain.model import (
+    AllocationState,
+    ExecutionKind,
+    Node,
+    NodeState,
+    Pool,
+    Task,
+    TaskState,
+)
+from batch_emulator.domain.transitions import eviction, node_operations, nodes, pools
+from batch_emulator.domain.transitions import pools as removal
+from batch_emulator.storage import restart
+from batch_emulator.storage.account_store import AccountStore
+from tests.unit.emulator.world import World, states
+
+DISK_FULL = ExecutionOutcome(
+    exit_code=None, failure=FailureInfo("servererror", "DiskFull", "full"), retryable=False
+)
+
+
+def spot(world: World, count: int = 1, **body: Any) -> Pool:
+    return world.pool(targetDedicatedNodes=0, targetLowPriorityNodes=count, **body)
+
+
+def test_notice_goes_with_the_machine_that_is_given_back() -> None:
+    world = World()
+    node = world.node(spot(world))
+    eviction.evict(world.account, node, world.clock.now(), why="test", notice_s=30)
+    node_operations.deallocate(world.account, node, "requeue", world.clock.now())
+    world.settle()
+    world.push(60)
+    assert node.state is NodeState.DEALLOCATED
+    assert scheduled_events.document(node)["Events"] == []
+    node_operations.start(world.account, node, world.clock.now())
+    world.push(10)
+    world.push(10)
+    assert node.state is NodeState.IDLE
+    assert eviction.evictable(node)
+
+
+def test_started_node_is_a_new_machine_that_can_be_evicted_by_chance() -> None:
+    world = World(eviction_rate=1.0, notice_s=30)
+    node = world.node(spot(world))
+    lives = node.lives
+    node_operations.deallocate(world.account, node, "requeue", world.clock.now())
+    world.settle()
+    world.push(10)
+    assert (node.state, node.evict_at) == (NodeState.DEALLOCATED, None)
+    node_operations.start(world.account, node, world.clock.now())
+    world.settle()
+    assert node.evict_at is not None
+    assert node.lives == lives + 1
+
+
+@pytest.mark.parametrize("operation", [node_operations.reboot, node_operations.reimage])
+def test_node_that_lost_contact_while_it_waited_recovers(operation: Callable[..., None]) -> None:
+    world = World()
+    pool = world.pool()
+    node = world.node(pool)
+    world.task(world.job(), "a")
+    operation(world.account, node, "retaineddata", world.clock.now())
+    world.settle()
+    nodes.fail(world.account, node, [], world.clock.now())
+    world.settle()
+    for _ in range(8):
+        world.push(20)
+    assert node.state in (NodeState.IDLE, NodeState.RUNNING)
+
+
+def test_leaving_node_whose_last_task_fills_the_disk_leaves() -> None:
+    world = World()
+    pool = world.pool()
+    task = world.task(world.job(), "a")
+    body = {"targetDedicatedNodes": 0, "nodeDeallocationOption": "taskcompletion"}
+    pools.resize(world.account, pool, body, world.clock.now())
+    world.settle()
+    assert states(pool) == [NodeState.LEAVING_POOL]
+    world.end(task, DISK_FULL)
+    assert pool.nodes == {}
+    assert pool.allocation is AllocationState.STEADY
+
+
+def test_node_that_waits_to_be_reimaged_is_reimaged_when_its_task_fills_the_disk() -> None:
+    world = World()
+    node = world.node(world.pool())
+    task = world.task(world.job(), "a")
+    node_operations.reimage(world.account, node, "taskcompletion", world.clock.now())
+    world.settle()
+    world.end(task, DISK_FULL)
+    for _ in range(10):
+        world.push(20)
+    assert node.state is NodeState.IDLE
+
+
+@pytest.mark.parametrize("state", [NodeState.DEALLOCATED, NodeState.PREEMPTED])
+def test_machine_that_is_not_there_does_not_fail(state: NodeState) -> None:
+    world = World()
+    node = world.node(spot(world))
+    if state is NodeState.PREEMPTED:
+        eviction.evict(world.account, node, world.clock.now(), why="test", notice_s=0, away_s=3600)
+    else:
+        node_operations.deallocate(world.account, node, "requeue", world.clock.now())
+    world.settle()
+    world.push(10)
+    assert node.state is state
+    nodes.fail(world.account, node, [], world.clock.now())
+    assert node.state is state
+
+
+def test_list_of_more_than_hundred_ids_is_refused_also_when_they_are_the_same() -> None:
+    world = World()
+    pool = world.pool()
+    node = world.node(pool)
+    with pytest.raises(Fault) as caught:
+        removal.remove_nodes(world.account, pool, {"nodeList": [node.id] * 101}, world.clock.now())
+    assert caught.value.code == "InvalidPropertyValue"
+    ids = [node.id.upper(), node.id, node.id.title()]
+    removal.remove_nodes(world.account, pool, {"nodeList": ids}, world.clock.now())
+    world.settle()
+    assert (pool.nodes, pool.dedicated_target) == ({}, 0)
+
+
+def test_capacity_that_another_node_frees_brings_a_preempted_node_back() -> None:
+    world = World()
+    pool = spot(world, 2)
+    pool.spot_capacity = 1
+    first, second = pool.nodes.values()
+    eviction.evict(world.account, second, world.clock.now(), why="test", notice_s=0, away_s=1)
+    world.settle()
+    world.push(5)
+    assert states(pool) == [NodeState.IDLE, NodeState.PREEMPTED]
+    body = {"nodeList": [first.id]}
+    removal.remove_nodes(world.account, pool, body, world.clock.now())
+    world.settle()
+    for _ in range(3):
+        world.push(5)
+    assert states(pool) == [NodeState.IDLE]
+
+
+def test_capacity_is_back_when_the_emulator_starts_without_its_trace(tmp_path: Path) -> None:
+    world = World(trace=(TraceEntry(20, capacity=0, notice_s=0),))
+    pool = spot(world, 1)
+    world.push(100)
+    assert states(pool) == [NodeState.PREEMPTED]
+    store = AccountStore(tmp_path)
+    store.write(world.account.take_journal())
+    store.close()
+    store = AccountStore(tmp_path)
+    again = World()
+    restart.load(again.account, store, world.clock.now())
+    store.close()
+    again.push(100)
+    for _ in range(3):
+        again.push(10)
+    assert states(again.account.pools["pool"]) == [NodeState.IDLE]
+
+
+def test_node_that_is_evicted_at_the_moment_it_would_have_started_comes_back() -> None:
+    world = World(boot_s=10)
+    pool = spot(world, 1, boot=False)
+    [node] = pool.nodes.values()
+    eviction.evict(world.account, node, world.clock.now(), why="test", notice_s=10, away_s=0)
+    for _ in range(4):
+        world.push(5)
+    assert (node.state, node.lives) == (NodeState.IDLE, 2)
+
+
+def test_resize_for_which_there_is_no_capacity_fails_with_the_code_of_the_service() -> None:
+    world = World()
+    pool = spot(world, 1)
+    pool.spot_capacity = 1
+    body = {"targetLowPriorityNodes": 3, "resizeTimeout": "PT5M"}
+    pools.resize(world.account, pool, body, world.clock.now())
+    world.settle()
+    world.push(300)
+    assert pool.allocation is AllocationState.STEADY
+    [error] = pool.resize_errors
+    assert error["code"] == "AllocationFailed"
+    assert error["message"] == "Desired number of low priority nodes could not be allocated"
+
+
+@pytest.mark.parametrize(
+    ("targets", "kinds"),
+    [((2, 0), ["dedicated"]), ((0, 2), ["low priority"]), ((1, 1), ["dedicated", "low priority"])],
+)
+def test_resize_that_takes_too_long_says_of_which_nodes(
+    targets: tuple[int, int], kinds: list[str]
+) -> None:
+    world = World(boot_s=2000)
+    pool = world.pool(
+        boot=False, targetDedicatedNodes=targets[0], targetLowPriorityNodes=targets[1]
+    )
+    world.push(900)
+    reason = "the resize timeout was reached"
+    assert [(error["code"], error["message"]) for error in pool.resize_errors] == [
+        (
+            "AllocationTimedout",
+            f"Desired number of {kind} nodes could not be allocated as {reason}",
+        )
+        for kind in kinds
+    ]
+
+
+def test_evicted_node_that_comes_back_is_not_given_up_with_a_resize() -> None:
+    world = World(boot_s=600)
+    pool = spot(world, 1, boot=False)
+    world.push(300)
+    world.push(300)
+    [node] = pool.nodes.values()
+    pools.resize(
+        world.account,
+        pool,
+        {"targetLowPriorityNodes": 2, "resizeTimeout": "PT5M"},
+        world.clock.now(),
+    )
+    world.settle()
+    world.push(100)
+    eviction.evict(world.account, node, world.clock.now(), why="test", notice_s=0, away_s=0)
+    world.settle()
+    assert node.state is NodeState.CREATING
+    world.push(200)
+    assert pool.allocation is AllocationState.STEADY
+    assert node.key in pool.nodes
+
+
+def test_many_nodes_are_added_in_a_time_that_grows_with_their_number() -> None:
+    world = World()
+    world.pool(targetDedicatedNodes=10_000)
+    assert [n.number for n in world.account.pools["pool"].nodes.values()] == list(range(1, 10_001))
+
+
+def test_start_task_of_an_evicted_node_starts_over() -> None:
+    world = World()
+    pool = spot(world, 1, startTask={"commandLine": "x", "maxTaskRetryCount": 3})
+    node = world.node(pool)
+    before = world.only(ExecutionKind.START)
+    eviction.evict(world.account, node, world.clock.now(), why="test", notice_s=0, away_s=0)
+    world.settle()
+    world.push(5)
+    world.push(5)
+    again = world.only(ExecutionKind.START)
+    assert again is not before
+    world.finish(again)
+    assert node.state is NodeState.IDLE
+    assert node.start_info is not None
+    assert node.start_info["retryCount"] == 0
+
+
+def test_tasks_behind_a_preparation_go_elsewhere_when_its_node_is_evicted() -> None:
+    world = World()
+    spot(world, 2, taskSlotsPerNode=2)
+    job = world.job(jobPreparationTask={"commandLine": "p"})
+    tasks = [world.task(job, f"t{i}") for i in range(3)]
+    victim = _node_of(tasks[0])
+    eviction.evict(world.account, victim, world.clock.now(), why="test", notice_s=0, away_s=600)
+    world.settle()
+    preparation = world.only(ExecutionKind.PREPARATION)
+    assert preparation.node is not victim
+    world.finish(preparation)
+    assert sum(task.state is TaskState.RUNNING for task in tasks) == 2
+    assert {task.requeue_count for task in tasks} == {0}
+
+
+def _node_of(task: Task) -> Node:
+    execution = task.execution
+    assert execution is not None
+    return execution.node

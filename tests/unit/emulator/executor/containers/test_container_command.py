@@ -1,0 +1,110 @@
+"""The command line that creates the container of a task."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from batch_emulator.domain.launch import ContainerMount, ContainerSpec
+from batch_emulator.executor.containers.engine import (
+    Engine,
+    create_arguments,
+    env_file_text,
+    full_name,
+    inherited,
+)
+
+ROOT = Path("/data/nodes/pool/node/tasks")
+
+
+def container(*options: str, **environment: str) -> ContainerSpec:
+    return ContainerSpec(
+        image="busybox",
+        command=("/bin/sh", "-c", "exit 3"),
+        run_options=options,
+        environment=environment,
+        mounts=(ContainerMount(ROOT), ContainerMount(Path("/shares/one"), read_only=True)),
+        working_dir=ROOT / "wd",
+        registries=(),
+        node_root=ROOT,
+        data_dir=Path("/data"),
+    )
+
+
+def test_whole_command_line() -> None:
+    arguments = create_arguments(
+        container("--rm", "--shm-size=1g"), "name", Path("/e"), user="7:8", extra=["--runtime=runc"]
+    )
+    assert arguments == [
+        "create",
+        "--name=name",
+        f"--label=batch-emulator.node={ROOT}",
+        "--label=batch-emulator.data=/data",
+        "--log-driver=none",
+        "--pull=never",
+        "--network=host",
+        "--user=7:8",
+        f"--mount=type=bind,source={ROOT},target={ROOT}",
+        "--mount=type=bind,source=/shares/one,target=/shares/one,readonly",
+        "--env-file=/e",
+        f"--workdir={ROOT}/wd",
+        "--runtime=runc",
+        "--shm-size=1g",
+        "busybox",
+        "/bin/sh",
+        "-c",
+        "exit 3",
+    ]
+
+
+@pytest.mark.parametrize("option", ["--network=bridge", "--net", "--net=none"])
+def test_network_of_the_task_replaces_the_nodes(option: str) -> None:
+    assert "--network=host" not in create_arguments(container(option), "name", Path("/e"))
+
+
+def test_paths_with_commas_stay_one_field() -> None:
+    task = replace(container(), mounts=(ContainerMount(Path('/a,"b'), read_only=True),))
+    [mount] = [a for a in create_arguments(task, "name", Path("/e")) if a.startswith("--mount")]
+    assert mount == '--mount=type=bind,"source=/a,""b","target=/a,""b",readonly'
+
+
+def test_nul_in_what_a_client_gave_is_an_answer() -> None:
+    answer = asyncio.run(Engine("/bin/echo").run("a\0b"))
+    assert answer.code != 0
+    assert "null byte" in answer.why
+
+
+def test_values_are_never_in_the_command_line() -> None:
+    task = container(SECRET="abc", TWO="a\nb")
+    arguments = create_arguments(task, "name", Path("/e"))
+    assert "abc" not in " ".join(arguments)
+    assert env_file_text(task.environment) == "SECRET=abc\n"
+    assert "--env=TWO" in arguments
+    assert inherited(task.environment) == {"TWO": "a\nb"}
+
+
+def test_credentials_lie_where_each_engine_looks() -> None:
+    config = Path("/c")
+    podman, docker = Engine("/usr/bin/podman"), Engine("/usr/bin/docker")
+    assert podman.command("pull", "x", config_dir=config) == [
+        "/usr/bin/podman", "--log-level=error", "pull", "--authfile=/c/config.json", "x",
+    ]  # fmt: skip
+    assert docker.command("pull", "x", config_dir=config) == [
+        "/usr/bin/docker", "--config", "/c", "pull", "x",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("image", "full"),
+    [
+        ("busybox", "docker.io/library/busybox"),
+        ("me/app:1", "docker.io/me/app:1"),
+        ("localhost/bb:1", "localhost/bb:1"),
+        ("reg.example:5000/a", "reg.example:5000/a"),
+    ],
+)
+def test_images_without_a_registry_come_from_docker_hub(image: str, full: str) -> None:
+    assert full_name(image) == full

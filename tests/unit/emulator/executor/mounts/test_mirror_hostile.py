@@ -1,0 +1,206 @@
+"""A mirror against tasks that rename, replace and fill its folder, and against a crash."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_emulator.executor.mounts.mirror import Mirror
+from batch_emulator.executor.transfer.blob_client import BlobRequestError
+from batch_emulator.folders import remove_tree
+from tests.unit.emulator.blob_store import BlobStore, serve
+from tests.unit.emulator.executor.mounts.test_mirror import drive, files
+
+
+@pytest.fixture
+def blobs() -> Iterator[BlobStore]:
+    with serve() as store:
+        store.containers["c"] = {"a": b"1", "deep/er/b": b"2"}
+        yield store
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "node" / "mount"
+    folder.mkdir(parents=True)
+    return folder
+
+
+def test_folder_that_was_renamed_and_made_anew_deletes_no_blobs(
+    blobs: BlobStore, folder: Path
+) -> None:
+    async def first(mirror: Mirror) -> None:
+        await mirror.pull()
+        folder.rename(folder.with_name("aside"))
+        folder.mkdir()
+        with pytest.raises(FileNotFoundError):
+            await mirror.push()
+
+    async def after_a_restart(mirror: Mirror) -> None:
+        with pytest.raises(FileNotFoundError):
+            await mirror.push()
+
+    drive(blobs, folder, first)
+    drive(blobs, folder, after_a_restart)
+    assert sorted(blobs.containers["c"]) == ["a", "deep/er/b"]
+
+
+def test_folder_that_became_a_link_is_neither_read_nor_written(
+    blobs: BlobStore, folder: Path, tmp_path: Path
+) -> None:
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "private").write_text("x")
+
+    async def script(mirror: Mirror) -> None:
+        await mirror.pull()
+        folder.rename(folder.with_name("aside"))
+        folder.symlink_to(elsewhere)
+        blobs.containers["c"]["new"] = b"3"
+        with pytest.raises(FileNotFoundError):
+            await mirror.push()
+        with pytest.raises(FileNotFoundError):
+            await mirror.pull()
+
+    drive(blobs, folder, script)
+    assert sorted(blobs.containers["c"]) == ["a", "deep/er/b", "new"]
+    assert [path.name for path in elsewhere.iterdir()] == ["private"]
+
+
+def test_file_behind_a_link_is_not_deleted_with_its_blob(
+    blobs: BlobStore, folder: Path, tmp_path: Path
+) -> None:
+    async def script(mirror: Mirror) -> None:
+        await mirror.pull()
+        (folder / "deep").rename(tmp_path / "moved")
+        (folder / "deep").symlink_to(tmp_path / "moved")
+        del blobs.containers["c"]["deep/er/b"]
+        await mirror.pull()
+        assert (tmp_path / "moved" / "er" / "b").read_text() == "2"
+
+    drive(blobs, folder, script)
+
+
+def test_crash_in_the_middle_of_a_pull_forgets_no_file(blobs: BlobStore, folder: Path) -> None:
+    async def first(mirror: Mirror) -> None:
+        hold = asyncio.Event()
+        storage = mirror._storage  # pyright: ignore[reportPrivateUsage]
+        download = storage.download
+
+        async def until_the_second(url: str, target: Path) -> str:
+            if "deep" in url:
+                hold.set()
+                await asyncio.Event().wait()
+            return await download(url, target)
+
+        storage.download = until_the_second
+        pulling = asyncio.ensure_future(mirror.pull())
+        await hold.wait()
+        mirror.closed = True  # as after kill -9: it gets to do nothing any more
+        pulling.cancel()
+        await asyncio.gather(pulling, return_exceptions=True)
+
+    async def after_the_restart(mirror: Mirror) -> None:
+        blobs.containers["c"]["a"] = b"newer"
+        await mirror.push()
+        assert blobs.containers["c"]["a"] == b"newer"
+        await mirror.pull()
+        assert files(folder) == {"a": "newer", "deep/er/b": "2"}
+
+    drive(blobs, folder, first)
+    assert files(folder) == {"a": "1"}
+    drive(blobs, folder, after_the_restart)
+
+
+def test_what_a_crash_left_half_written_is_read_as_far_as_it_goes(
+    blobs: BlobStore, folder: Path
+) -> None:
+    async def pull(mirror: Mirror) -> None:
+        await mirror.pull()
+
+    async def again(mirror: Mirror) -> None:
+        blobs.requests.clear()
+        await mirror.push()
+        assert blobs.requests == []
+
+    drive(blobs, folder, pull)
+    with (folder.parent / "known.json").open("a") as file:
+        file.write('{"name": "a", "et')
+    drive(blobs, folder, again)
+
+
+def test_file_that_the_container_refuses_holds_up_no_other(blobs: BlobStore, folder: Path) -> None:
+    async def script(mirror: Mirror) -> None:
+        await mirror.pull()
+        for name in ("b1", "b2", "b3"):
+            (folder / name).write_text(name)
+        blobs.failures["/account/c/b2"] = [400]
+        with pytest.raises(BlobRequestError):
+            await mirror.push()
+        assert sorted(blobs.containers["c"]) == ["a", "b1", "b3", "deep/er/b"]
+
+    drive(blobs, folder, script)
+
+
+def test_names_that_are_no_text_stay_here(blobs: BlobStore, folder: Path) -> None:
+    async def script(mirror: Mirror) -> None:
+        await mirror.pull()
+        Path(os.fsdecode(os.fsencode(folder) + b"/\xff\xfe")).write_text("x")
+        (folder / "z").write_text("z")
+        await mirror.push()
+        assert sorted(blobs.containers["c"]) == ["a", "deep/er/b", "z"]
+
+    drive(blobs, folder, script)
+
+
+def test_blobs_that_cannot_be_files_hold_up_no_others(blobs: BlobStore, folder: Path) -> None:
+    async def script(mirror: Mirror) -> None:
+        blobs.containers["c"]["b" * 300] = b"too long"
+        blobs.containers["c"]["z"] = b"z"
+        await mirror.pull()
+        assert files(folder) == {"a": "1", "deep/er/b": "2", "z": "z"}
+        (folder / "deep" / "er" / "b").unlink()
+        (folder / "deep" / "er").rmdir()
+        (folder / "deep" / "er").write_text("a file now")
+        blobs.containers["c"] |= {"deep/er/c": b"3", "zz": b"zz"}
+        await mirror.pull()
+        assert (folder / "zz").read_text() == "zz"
+
+    drive(blobs, folder, script)
+
+
+def test_folders_deeper_than_python_recurses_are_walked(blobs: BlobStore, folder: Path) -> None:
+    async def script(mirror: Mirror) -> None:
+        await mirror.pull()
+        (folder / "z").write_text("z")
+        deep = folder
+        for _ in range(1500):
+            deep = deep / "d"
+            deep.mkdir()
+        (deep / "f").write_text("f")
+        try:
+            await mirror.push()
+        finally:
+            remove_tree(folder / "d")  # pytest cannot
+        assert blobs.containers["c"]["z"] == b"z"
+
+    drive(blobs, folder, script)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root reads every folder")
+def test_folder_that_may_not_be_read_keeps_its_blobs(blobs: BlobStore, folder: Path) -> None:
+    async def script(mirror: Mirror) -> None:
+        await mirror.pull()
+        (folder / "z").write_text("z")
+        (folder / "deep").chmod(0)
+        try:
+            await mirror.push()
+        finally:
+            (folder / "deep").chmod(0o755)
+        assert sorted(blobs.containers["c"]) == ["a", "deep/er/b", "z"]
+
+    drive(blobs, folder, script)

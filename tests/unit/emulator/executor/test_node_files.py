@@ -1,0 +1,157 @@
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+
+from batch_emulator.executor.node_files import FileFault, delete, list_files, open_range, properties
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    task = tmp_path / "task"
+    (task / "wd" / "out dir").mkdir(parents=True)
+    (task / "stdout.txt").write_text("hello\n")
+    (task / "stderr.txt").write_text("")
+    (task / "wd" / "out dir" / "\u00e9.bin").write_bytes(bytes(range(100)))
+    (task / "wd" / "run.sh").write_text("#!/bin/sh\n")
+    (task / "wd" / "run.sh").chmod(0o755)
+    (tmp_path / "secret").write_text("outside")
+    return task
+
+
+def names(root: Path, **options: object) -> list[str]:
+    return [e.name for e in list_files(root, **options)]  # type: ignore[arg-type]
+
+
+def test_listing_shows_the_top_level_only_unless_recursive(root: Path) -> None:
+    assert names(root, recursive=False) == ["stderr.txt", "stdout.txt", "wd"]
+    assert names(root, recursive=True) == [
+        "stderr.txt",
+        "stdout.txt",
+        "wd",
+        "wd/out dir",
+        "wd/out dir/\u00e9.bin",
+        "wd/run.sh",
+    ]
+
+
+def test_listing_takes_a_prefix_regardless_of_case(root: Path) -> None:
+    assert names(root, recursive=True, prefix="WD/r") == ["wd/run.sh"]
+
+
+def test_listing_of_a_folder_that_is_gone_is_empty(tmp_path: Path) -> None:
+    assert names(tmp_path / "gone", recursive=True) == []
+
+
+def test_properties_describe_a_file(root: Path) -> None:
+    entry = properties(root, "wd/run.sh")
+    assert (entry.size_bytes, entry.is_directory, entry.mode) == (10, False, "0o100755")
+    assert entry.modified.tzinfo is UTC
+    assert (datetime.now(UTC) - entry.modified).total_seconds() < 60
+    assert properties(root, "wd").is_directory
+    assert properties(root, "stdout.txt").content_type == "text/plain"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nothing",
+        "../secret",
+        "wd/../../secret",
+        "/etc/passwd",
+        "",
+        "..",
+        "wd/\0",
+        "link",
+        "up/secret",
+    ],
+)
+def test_what_is_not_below_the_root_does_not_exist(root: Path, name: str) -> None:
+    (root / "link").symlink_to(root.parent / "secret")
+    (root / "up").symlink_to(root.parent)
+    with pytest.raises(FileFault) as refused:
+        properties(root, name)
+    assert (refused.value.status, refused.value.code) == (404, "FileNotFound")
+
+
+def test_links_that_leave_the_root_are_not_listed_and_loops_end(root: Path) -> None:
+    (root / "link").symlink_to(root.parent / "secret")
+    (root / "broken").symlink_to(root / "nowhere")
+    (root / "wd" / "loop").symlink_to(root)
+    listed = names(root, recursive=True)
+    assert "link" not in listed
+    assert "broken" not in listed
+    assert "wd/loop" in listed
+    assert "wd/loop/stdout.txt" not in listed
+
+
+@pytest.mark.parametrize(
+    ("header", "start", "stop"),
+    [
+        (None, 0, 100),
+        ("bytes=0-9", 0, 10),
+        ("bytes=90-", 90, 100),
+        ("bytes=90-5000", 90, 100),
+        ("bytes=99-99", 99, 100),
+    ],
+)
+def test_ranges(root: Path, header: str | None, start: int, stop: int) -> None:
+    found = open_range(root, "wd/out dir/\u00e9.bin", header)
+    assert found.length == stop - start
+    assert b"".join(found.chunks(7)) == bytes(range(start, stop))
+    assert found.entry.size_bytes == 100
+
+
+@pytest.mark.parametrize(
+    ("header", "status"),
+    [
+        ("bytes=100-", 416),
+        ("bytes=9-1", 400),
+        ("bytes=-5", 400),
+        ("0-9", 400),
+        ("bytes=0-1,4-5", 400),
+    ],
+)
+def test_ranges_that_are_refused(root: Path, header: str, status: int) -> None:
+    with pytest.raises(FileFault) as refused:
+        open_range(root, "wd/out dir/\u00e9.bin", header)
+    assert refused.value.status == status
+
+
+def test_a_directory_cannot_be_read(root: Path) -> None:
+    with pytest.raises(FileFault) as refused:
+        open_range(root, "wd", None)
+    assert refused.value.status == 409
+
+
+def test_a_file_that_is_cut_while_it_is_read_ends_early(root: Path) -> None:
+    found = open_range(root, "stdout.txt", None)
+    (root / "stdout.txt").write_text("he")
+    assert b"".join(found.chunks()) == b"he"
+
+
+def test_delete_of_files_and_folders(root: Path) -> None:
+    delete(root, "stdout.txt", recursive=False)
+    assert not (root / "stdout.txt").exists()
+    with pytest.raises(FileFault, match="recursive=true") as refused:
+        delete(root, "wd", recursive=False)
+    assert refused.value.status == 409
+    delete(root, "wd", recursive=True)
+    assert not (root / "wd").exists()
+    with pytest.raises(FileFault):
+        delete(root, "wd", recursive=True)
+
+
+def test_delete_of_a_link_leaves_its_target(root: Path) -> None:
+    (root / "copy").symlink_to(root / "wd")
+    delete(root, "copy", recursive=True)
+    assert (root / "wd" / "run.sh").exists()
+    assert not (root / "copy").is_symlink()
+
+
+@pytest.mark.parametrize("name", ["..", "../secret", ".", "/"])
+def test_delete_stays_below_the_root(root: Path, name: str) -> None:
+    with pytest.raises(FileFault):
+        delete(root, name, recursive=True)
+    assert (root / "stdout.txt").exists()
+    assert (root.parent / "secret").exists()

@@ -1,0 +1,84 @@
+"""Names of older clients, in both directions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from batch_emulator.domain.faults import Fault
+from batch_emulator.http.wire import versions
+
+OLD, FIRST_WITH_SLOTS = {"api-version": "2020-03-01.11.0"}, {"api-version": "2020-09-01.12.0"}
+POOL: dict[str, Any] = {"id": "p", "taskSlotsPerNode": 4, "resourceTags": {"taskSlotsPerNode": "x"}}
+
+
+def test_slots_of_a_pool_are_tasks_per_node_for_old_clients() -> None:
+    old = {"id": "p", "maxTasksPerNode": 4, "resourceTags": {"taskSlotsPerNode": "x"}}
+    assert versions.outgoing(POOL, OLD) == old
+    assert versions.incoming(old, OLD) == POOL
+    assert versions.outgoing({"value": [POOL]}, OLD) == {"value": [old]}
+
+
+def test_pool_within_a_job_is_translated_too() -> None:
+    body = {"poolInfo": {"autoPoolSpecification": {"pool": {"maxTasksPerNode": 2}}}}
+    inner = versions.incoming(body, OLD)["poolInfo"]["autoPoolSpecification"]["pool"]
+    assert inner == {"taskSlotsPerNode": 2}
+
+
+def test_counts_of_old_clients_are_of_tasks_only() -> None:
+    both = {"odata.metadata": "m", "taskCounts": {"active": 1}, "taskSlotCounts": {"active": 4}}
+    assert versions.outgoing(both, OLD) == {"odata.metadata": "m", "active": 1}
+
+
+def test_old_clients_hear_nothing_of_slots_of_tasks_and_nodes() -> None:
+    assert versions.outgoing({"id": "t", "requiredSlots": 1}, OLD) == {"id": "t"}
+    assert versions.outgoing({"id": "n", "runningTaskSlotsCount": 1}, OLD) == {"id": "n"}
+
+
+def test_selection_is_understood_in_the_names_of_then() -> None:
+    query = {**OLD, "$select": "id, maxTasksPerNode"}
+    assert versions.selection(query)["$select"] == "id,taskSlotsPerNode"
+
+
+@pytest.mark.parametrize("version", ["2020-09-01.12.0", "2024-02-01.19.0", "2025-06-01"])
+def test_newer_clients_have_the_names_of_today(version: str) -> None:
+    query = {"api-version": version, "$select": "maxTasksPerNode"}
+    assert versions.outgoing(POOL, query) is POOL
+    assert versions.incoming(POOL, query) is POOL
+    assert versions.selection(query) is query
+
+
+@pytest.mark.parametrize(
+    "version",
+    [
+        "",
+        "1",
+        "2017-09-01.6.0",
+        "2020-13-45",
+        "2021-02-29.1.0",
+        "2025-06-01;",
+        "²020-01-01",
+        "9" * 99,
+    ],
+)
+def test_version_that_cannot_be_is_refused(version: str) -> None:
+    with pytest.raises(Fault) as caught:
+        versions.check({"api-version": version})
+    assert caught.value.code == "UnsupportedRequestVersion"
+
+
+def test_version_must_be_there() -> None:
+    with pytest.raises(Fault) as caught:
+        versions.check({})
+    assert caught.value.code == "MissingRequiredQueryParameter"
+
+
+@pytest.mark.parametrize(
+    ("version", "old"),
+    [("2018-08-01.7.0", True), ("2019-08-01.10.0", True), ("2027-01-01-preview", False)],
+)
+def test_every_other_version_is_accepted(version: str, old: bool) -> None:
+    query = {"api-version": version}
+    versions.check(query)
+    assert versions.is_old(query) is old

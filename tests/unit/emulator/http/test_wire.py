@@ -1,0 +1,225 @@
+"""Bodies, pages, routes and clocks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Coroutine
+from datetime import timedelta
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import pytest
+
+from batch_emulator.domain.clock import ManualClock, SystemClock
+from batch_emulator.domain.faults import FAULTS, Fault
+from batch_emulator.domain.values import etag_text, parse_duration, time_of, time_text
+from batch_emulator.emulator import inherited_environment
+from batch_emulator.http import odata
+from batch_emulator.http import odata as paging
+from batch_emulator.http.routes.table import ROUTES, Matcher
+from batch_emulator.http.wire import bodies
+
+
+def test_numbers_and_flags_as_text_are_coerced_and_the_rest_is_kept() -> None:
+    body = {"targetDedicatedNodes": "3", "enableAutoScale": "False", "new": {"x": "1"}, "n": None}
+    assert bodies.parse(json.dumps(body).encode()) == {
+        "targetDedicatedNodes": 3,
+        "enableAutoScale": False,
+        "new": {"x": "1"},
+    }
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"startTask": 1}',
+        '{"resourceFiles": [1]}',
+        '{"priority": true}',
+        '{"id": 5}',
+        '{"constraints": {"maxWallClockTime": "1 hour"}}',
+        '{"targetDedicatedNodes": 99999999999}',
+        '{"resourceTags": {"a": 1}}',
+        '{"new": 1e999}',
+        '{"new": -Infinity}',
+        '{"resourceTags": %s}' % ('{"a":' * 900 + '"x"' + "}" * 900),
+    ],
+)
+def test_wrong_bodies_are_refused(text: str) -> None:
+    with pytest.raises(Fault) as caught:
+        bodies.parse(text.encode())
+    assert caught.value.status == 400
+
+
+def test_tags_are_the_users_own_texts() -> None:
+    tags = {"taskSlotsPerNode": "x", "priority": "high", "none": None}
+    kept = bodies.parse(json.dumps({"resourceTags": tags}).encode())
+    assert kept == {"resourceTags": {"taskSlotsPerNode": "x", "priority": "high"}}
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("PT15M", timedelta(minutes=15)),
+        ("P1DT2H3M4.5S", timedelta(days=1, hours=2, minutes=3, seconds=4.5)),
+        ("P10675199DT2H48M5.4775807S", None),
+    ],
+)
+def test_durations_are_read(text: str, expected: timedelta | None) -> None:
+    assert parse_duration(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "P", "PT", "15M", "-PT1M", 5, None])
+def test_wrong_durations_are_refused(text: Any) -> None:
+    with pytest.raises(ValueError, match="duration"):
+        parse_duration(text)
+
+
+def test_times_survive_the_wire() -> None:
+    now = SystemClock().now()
+    assert time_of(time_text(now)) == now
+    assert time_text(ManualClock().now()) == "2026-01-01T00:00:00.000000Z"
+
+
+def entities(count: int) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (f"k{n:02}", {"id": f"k{n:02}", "state": "active" if n % 2 else "deleting"})
+        for n in range(count)
+    ]
+
+
+def walk(query: dict[str, str], count: int) -> list[list[dict[str, Any]]]:
+    """All pages of a list, following the links."""
+    pages: list[list[dict[str, Any]]] = []
+    while True:
+        asked = paging.parse(query, odata.POOL_FIELDS)
+        fetch = paging.from_sorted(entities(count))
+        page = asyncio.run(paging.page(asked, fetch, "http://h/pools", "2024-02-01.19.0"))
+        pages.append(page["value"])
+        if "odata.nextLink" not in page:
+            return pages
+        link = urlsplit(page["odata.nextLink"])
+        assert link.path == "/pools"
+        query = dict(parse_qsl(link.query))
+        assert query["api-version"] == "2024-02-01.19.0"
+
+
+def test_pages_cover_everything_once() -> None:
+    pages = walk({"maxresults": "3"}, 7)
+    assert [len(page) for page in pages] == [3, 3, 1]
+    assert [item["id"] for page in pages for item in page] == [f"k{n:02}" for n in range(7)]
+
+
+def test_last_full_page_has_no_link() -> None:
+    assert [len(page) for page in walk({"maxresults": "3"}, 6)] == [3, 3]
+
+
+async def turns_during(work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, int]:
+    """How often somebody else had a turn, and how many entities were found."""
+    task = asyncio.ensure_future(work)
+    turns = 0
+    while not task.done():
+        await asyncio.sleep(0)
+        turns += 1
+    return turns, len(task.result()["value"])
+
+
+def test_filter_over_a_long_list_lets_others_have_a_turn() -> None:
+    asked = paging.parse({"$filter": "id eq 'k04000'"}, odata.POOL_FIELDS)
+    found = [(f"k{n:05}", {"id": f"k{n:05}"}) for n in range(5000)]
+    work = paging.page(asked, paging.from_sorted(found), "http://h/pools", "2024-02-01.19.0")
+    turns, matches = asyncio.run(turns_during(work))
+    assert matches == 1
+    assert turns >= 10
+
+
+def test_links_carry_filter_and_select() -> None:
+    query = {"maxresults": "2", "$filter": "state eq 'active'", "$select": "id"}
+    pages = walk(query, 9)
+    assert [item for page in pages for item in page] == [{"id": f"k0{n}"} for n in (1, 3, 5, 7)]
+
+
+@pytest.mark.parametrize("token", ["?", "bm9wZQ==", "MQ=="])
+def test_foreign_skip_tokens_are_refused(token: str) -> None:
+    with pytest.raises(Fault) as caught:
+        paging.parse({"$skiptoken": token}, None)
+    assert caught.value.code == "InvalidQueryParameterValue"
+
+
+def test_file_paths_are_one_segment_or_many() -> None:
+    matcher = Matcher(ROUTES)
+    for path in ("wd%2Fa%20b.txt", "wd/a%20b.txt"):
+        route, params = matcher.find("GET", f"/jobs/j/tasks/t/files/{path}")
+        assert route.operation == "File_GetFromTask"
+        assert params["filePath"] == "wd/a b.txt"
+
+
+def test_operations_have_names_of_their_own() -> None:
+    assert len({route.operation for route in ROUTES}) == len(ROUTES)
+    assert len({(route.method, route.path) for route in ROUTES}) == len(ROUTES)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "code"),
+    [
+        ("GET", "/nothing", "InvalidUri"),
+        ("GET", "/jobs/a/b/c/d/e/f/g", "InvalidUri"),
+        ("PUT", "/pools", "UnsupportedHttpVerb"),
+        ("GET", "/certificates()", "InvalidUri"),
+    ],
+)
+def test_paths_that_are_none_are_refused(method: str, path: str, code: str) -> None:
+    with pytest.raises(Fault) as caught:
+        Matcher(ROUTES).find(method, path)
+    assert caught.value.code == code
+
+
+def test_certificates_are_recognised_as_not_written() -> None:
+    path = "/certificates(thumbprintAlgorithm=sha1,thumbprint=ab)"
+    assert Matcher(ROUTES).find("DELETE", path)[0].operation == "Certificate_Delete"
+
+
+def test_every_fault_is_an_error_with_a_text() -> None:
+    assert all(400 <= status <= 503 and text.endswith(".") for status, text in FAULTS.values())
+
+
+def test_etags_look_like_the_services() -> None:
+    assert etag_text(0x8DC1234567890AB) == "0x8DC1234567890AB"
+
+
+def test_tasks_inherit_path_language_and_what_is_named() -> None:
+    environment = {"PATH": "p", "LANG": "l", "HOME": "h", "RUNNER_A": "1", "RUNNER_B": "2"}
+    assert inherited_environment(environment, ("RUNNER_A*",)) == {
+        "PATH": "p",
+        "LANG": "l",
+        "RUNNER_A": "1",
+    }
+
+
+def test_pushed_clock_wakes_who_waits() -> None:
+    async def scenario() -> None:
+        clock = ManualClock()
+        wake = asyncio.Event()
+        due = clock.now() + timedelta(seconds=60)
+        waiting = asyncio.create_task(clock.wait(wake, due))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        clock.push(60)
+        await asyncio.wait_for(waiting, 60)
+
+    asyncio.run(scenario())
+
+
+def test_system_clock_waits_for_an_event_or_the_time() -> None:
+    async def scenario() -> None:
+        clock = SystemClock()
+        wake = asyncio.Event()
+        await asyncio.wait_for(clock.wait(wake, clock.now() + timedelta(milliseconds=5)), 60)
+        assert not wake.is_set()
+        wake.set()
+        await asyncio.wait_for(clock.wait(wake, None), 60)
+
+    asyncio.run(scenario())

@@ -1,0 +1,203 @@
+"""The store: what is written comes back, in a process of its own or in the next one."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batch_emulator.domain.account import Account
+from batch_emulator.domain.model import JobState, NodeState, TaskState
+from batch_emulator.domain.transitions import jobs, tasks
+from batch_emulator.emulator import Emulator, EmulatorSettings
+from batch_emulator.storage import restart
+from batch_emulator.storage.account_store import (
+    FORMAT,
+    AccountStore,
+    StoreFormatError,
+    StoreInUseError,
+)
+from batch_emulator.storage.records import (
+    dump,
+    job_record,
+    node_record,
+    pool_record,
+    schedule_record,
+)
+from batch_emulator.storage.tasks import task_record, task_text
+from tests.unit.emulator.world import World, failed
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[AccountStore]:
+    store = AccountStore(tmp_path / "data")
+    yield store
+    store.close()
+
+
+def reopened(store: AccountStore, tmp_path: Path, world: World) -> tuple[AccountStore, Account]:
+    """Another account from the same data dir, as after a restart."""
+    store.close()
+    again = AccountStore(tmp_path / "data")
+    account = Account("unit", world.account.limits)
+    restart.load(account, again, world.clock.now())
+    again.write(account.take_journal())
+    return again, account
+
+
+def test_state_comes_back(tmp_path: Path) -> None:
+    store, world = AccountStore(tmp_path / "data"), World()
+    pool = world.pool(taskSlotsPerNode=2, metadata=[{"name": "a", "value": "b"}])
+    job = world.job(priority=4, constraints={"maxWallClockTime": "PT1H"})
+    good, bad = world.task(job, "good"), world.task(job, "bad", requiredSlots=2)
+    world.end(good)
+    world.end(bad, failed(3))
+    world.task(job, "Running", requiredSlots=2)
+    waiting = world.task(job, "waiting")
+    store.write(world.account.take_journal())
+    again, account = reopened(store, tmp_path, world)
+    same_pool, same_job = account.pools["pool"], account.jobs["job"]
+    assert (same_pool.spec, same_pool.etag) == (pool.spec, pool.etag)
+    assert [node.id for node in same_pool.nodes.values()] == [world.node(pool).id]
+    assert [node.state for node in same_pool.nodes.values()] == [NodeState.IDLE]
+    assert (same_job.priority, same_job.deadline) == (4, job.deadline)
+    assert (same_job.tasks.succeeded, same_job.tasks.failed, same_job.slots.failed) == (1, 1, 2)
+    assert same_job.tasks.active == 2
+    assert list(same_job.live) == ["running", "waiting"]
+    interrupted = same_job.live["running"]
+    assert (interrupted.state, interrupted.requeue_count) == (TaskState.ACTIVE, 0)
+    assert same_job.live["waiting"].created == waiting.created
+    row = again.tasks.find(same_job, "bad")
+    assert row is not None
+    assert row.record["executionInfo"]["exitCode"] == 3
+    again.close()
+
+
+def test_job_on_its_way_arrives_after_a_restart(tmp_path: Path) -> None:
+    store, world = AccountStore(tmp_path / "data"), World()
+    world.pool()
+    job = world.job()
+    world.task(job, "a")
+    jobs.terminate(world.account, job, "stop", world.clock.now())  # and no settling
+    store.write(world.account.take_journal())
+    again, account = reopened(store, tmp_path, world)
+    world.account = account
+    world.settle()
+    assert account.jobs["job"].state is JobState.COMPLETED
+    again.close()
+
+
+def test_deleted_things_stay_deleted(tmp_path: Path) -> None:
+    store, world = AccountStore(tmp_path / "data"), World()
+    world.pool()
+    job, other = world.job(), world.job("other")
+    task = world.task(job, "a")
+    world.task(other, "b")
+    store.write(world.account.take_journal())
+    tasks.delete(world.account, task)
+    jobs.delete(world.account, other, world.clock.now())
+    world.settle()
+    store.write(world.account.take_journal())
+    again, account = reopened(store, tmp_path, world)
+    assert list(account.jobs) == ["job"]
+    assert again.tasks.find(account.jobs["job"], "a") is None
+    assert again.tasks.find(other, "b") is None
+    again.close()
+
+
+def test_tasks_are_read_in_pages_by_key(store: AccountStore) -> None:
+    world = World()
+    world.pool(targetDedicatedNodes=0)
+    job = world.job()
+    for number in range(25):
+        world.task(job, f"T{number:02}", settle=False)
+    store.write(world.account.take_journal())
+    found: list[str] = []
+    after = ""
+    while page := store.tasks.after(job, after, 10):
+        found += [row.id for row in page]
+        after = page[-1].id.lower()
+    assert found == [f"T{number:02}" for number in range(25)]
+    assert store.tasks.existing(job, ["t00", "t99"]) == {"t00"}
+
+
+def test_commits_are_shared_and_awaited(tmp_path: Path) -> None:
+    store, world = AccountStore(tmp_path / "data"), World()
+
+    async def scenario() -> None:
+        world.pool()
+        store.write(world.account.take_journal())
+        await asyncio.gather(*(store.committed() for _ in range(10)))
+        await store.committed()
+
+    asyncio.run(scenario())
+    again, account = reopened(store, tmp_path, world)
+    assert list(account.pools) == list(world.account.pools)
+    again.close()
+
+
+def test_second_store_on_the_folder_is_refused(store: AccountStore, tmp_path: Path) -> None:
+    with pytest.raises(StoreInUseError, match="another emulator"):
+        AccountStore(tmp_path / "data")
+
+
+@pytest.mark.parametrize("version", [0, FORMAT + 1])
+def test_state_of_another_version_is_refused_by_its_number(tmp_path: Path, version: int) -> None:
+    AccountStore(tmp_path / "data").close()
+    change(tmp_path, f"PRAGMA user_version={version}")
+    with pytest.raises(StoreFormatError, match=f"format {version}, this emulator reads {FORMAT}"):
+        AccountStore(tmp_path / "data")
+
+
+def test_record_that_cannot_be_read_is_no_traceback(tmp_path: Path) -> None:
+    AccountStore(tmp_path / "data").close()
+    change(tmp_path, "INSERT INTO pools VALUES ('p', '{}')")
+    with pytest.raises(StoreFormatError, match="cannot be read"):
+        Emulator(EmulatorSettings(tmp_path / "data", "unit", "a2V5"))
+    AccountStore(tmp_path / "data").close()  # and the folder is free again
+
+
+def change(tmp_path: Path, statement: str) -> None:
+    database = sqlite3.connect(tmp_path / "data" / "state.sqlite")
+    database.execute(statement)
+    database.commit()
+    database.close()
+
+
+def test_records_keep_their_form_while_the_format_keeps_its_number() -> None:
+    """Whoever changes a record sees this fail: raise FORMAT, then change the fingerprint."""
+    world = World()
+    pool = world.pool()
+    job = world.job(jobPreparationTask={"commandLine": "x"})
+    task = world.task(job, "task")
+    records = (
+        pool_record(pool),
+        node_record(world.node(pool)),
+        job_record(job),
+        task_record(task),
+        schedule_record(world.schedule()),
+    )
+    names = [sorted(record) for record in records]
+    digest = hashlib.sha256(json.dumps(names).encode()).hexdigest()[:12]
+    assert (FORMAT, digest) == (2, "8e29d04630d2")
+
+
+def test_text_of_a_task_is_its_record_however_it_came_about() -> None:
+    world = World()
+    world.pool()
+    job = world.job(usesTaskDependencies=True)
+    plain = world.task(job, "plain", settle=False)
+    waiting = world.task(job, "waiting", dependsOn={"taskIds": ["plain"]}, settle=False)
+    wishing = world.task(job, "wishing", affinityInfo={"affinityId": "TVM:x"}, settle=False)
+    fresh = [json.loads(task_text(task)) for task in (plain, waiting, wishing)]
+    assert fresh == [json.loads(dump(task_record(task))) for task in (plain, waiting, wishing)]
+    world.settle()
+    assert plain.execution is not None
+    for end in (lambda: None, lambda: world.end(plain)):
+        end()
+        assert json.loads(task_text(plain)) == json.loads(dump(task_record(plain)))

@@ -1,0 +1,392 @@
+"""`runner check` against a stand-in of Azure Resource Manager: every bad input, and none."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.config.naming import Names
+from runner.cli.main import main
+from tests.arm_server import SUBSCRIPTION, ArmServer, resource_id
+
+pytest.importorskip("infra.planning.pool_plan")
+
+T4 = "Standard_NC4as_T4_v3"
+NAMES = Names("dev", SUBSCRIPTION)
+_AZURE = "azure-native:"
+_POOL: Mapping[str, Any] = {"id": "t4", "vm_size": T4, "max_spot": 4}
+_IMAGES = ("microsoft-dsvm/ubuntu-hpc/2204", "microsoft-dsvm/ubuntu-hpc/2404")
+
+
+@dataclass
+class Project:
+    """A folder with a stack's file, and an Azure that it would be deployed to."""
+
+    folder: Path
+    server: ArmServer
+    capsys: pytest.CaptureFixture[str]
+
+    def write(self, *pools: Mapping[str, Any], **keys: Any) -> None:
+        config: dict[str, Any] = {
+            f"{_AZURE}location": "eastus",
+            f"{_AZURE}subscriptionId": SUBSCRIPTION,
+            "runner:pools": [dict(pool) for pool in pools or (_POOL,)],
+            **{f"runner:{name}": value for name, value in keys.items()},
+        }
+        text = json.dumps({"config": config}, indent=1)  # JSON is YAML
+        (self.folder / "Pulumi.dev.yaml").write_text(text, encoding="utf-8")
+
+    def check(self) -> tuple[int, list[dict[str, str]]]:
+        code = main(["check", "-o", "json"])
+        return code, json.loads(self.capsys.readouterr().out)
+
+    def failures(self, exit_code: int) -> list[dict[str, str]]:
+        """What failed; every failure has a code and says what to do."""
+        code, found = self.check()
+        assert code == exit_code, found
+        failed = [each for each in found if each["state"] == "failed"]
+        assert all(each["fix"] and each["code"] for each in failed)
+        return failed
+
+    def only_failure(self, exit_code: int) -> dict[str, str]:
+        (failed,) = self.failures(exit_code)
+        return failed
+
+
+@pytest.fixture
+def project(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Generator[Project]:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RUNNER_CONFIG", str(tmp_path / "none.yaml"))
+    (tmp_path / "none.yaml").touch()
+    for name in ("ARM_SUBSCRIPTION_ID", "ARM_LOCATION", "ARM_ENVIRONMENT"):
+        monkeypatch.delenv(name, raising=False)
+    with ArmServer() as server:
+        for name, value in server.environment().items():
+            monkeypatch.setenv(name, value)
+        server.add_size(T4, "standardNCASv3_T4Family", "eastus")
+        server.state.images = {image: ["22.04.1", "22.04.2"] for image in _IMAGES}
+        made = Project(tmp_path, server, capsys)
+        made.write()
+        yield made
+
+
+def test_a_stack_that_can_be_deployed_passes(project: Project):
+    code, found = project.check()
+    assert code == 0, found
+    assert {each["state"] for each in found} <= {"ok", "skipped"}
+    names = {each["check"] for each in found}
+    assert names >= {"config", "pool t4", "sign-in", "subscription", "providers", "permissions"}
+    assert names >= {"names", "sizes", "images", "quotas"}
+    assert all(method in ("GET", "POST") for method, _, _ in project.server.state.requests)
+
+
+@pytest.mark.feature(2)
+def test_the_table_has_a_row_each_and_the_fixes_below(project: Project):
+    project.server.state.providers["Microsoft.Batch"] = "NotRegistered"
+    assert main(["check"]) == 3
+    shown = project.capsys.readouterr()
+    assert "providers" in shown.out
+    assert "az provider register --namespace Microsoft.Batch" in shown.err
+
+
+def test_a_missing_region_is_named(project: Project):
+    project.write()
+    file = project.folder / "Pulumi.dev.yaml"
+    file.write_text(file.read_text().replace(f'"{_AZURE}location": "eastus",', ""))
+    failed = project.only_failure(3)
+    assert failed["code"] == "R-STACK-CONFIG-MISSING"
+    assert "location" in failed["detail"]
+
+
+def test_a_missing_subscription_is_named(project: Project):
+    file = project.folder / "Pulumi.dev.yaml"
+    text = file.read_text().replace(f'"{_AZURE}subscriptionId": "{SUBSCRIPTION}",', "")
+    file.write_text(text)
+    failed = project.only_failure(3)
+    assert "subscription" in failed["detail"]
+
+
+def test_a_missing_file_is_named(project: Project):
+    (project.folder / "Pulumi.dev.yaml").unlink()
+    failed = project.only_failure(3)
+    assert "Pulumi.dev.yaml" in failed["detail"]
+
+
+@pytest.mark.parametrize(
+    ("vm_size", "code"),
+    [("Standard_NC6s_v3", "R-MACHINE-RETIRED"), ("Standard_NC4as_T5", "R-MACHINE-UNKNOWN")],
+)
+def test_a_size_that_cannot_be_had_is_refused(project: Project, vm_size: str, code: str):
+    project.write({**_POOL, "vm_size": vm_size})
+    assert project.only_failure(3)["code"] == code
+
+
+def test_a_cap_below_one_node_is_refused(project: Project):
+    project.write({**_POOL, "vm_size": "Standard_NC24ads_A100_v4", "spend_cap_usd_per_hour": 0.01})
+    project.server.add_size("Standard_NC24ads_A100_v4", "StandardNCADSA100v4Family", "eastus")
+    assert project.failures(6)[0]["code"] == "R-POOL-CAP"
+
+
+def test_a_formula_with_a_syntax_error_is_refused(project: Project):
+    project.write({**_POOL, "scenario": "formula", "formula": "$TargetDedicatedNodes = (1 + ;"})
+    failed = project.only_failure(3)
+    assert failed["check"] == "pool t4"
+
+
+def test_two_pools_of_one_id_are_refused(project: Project):
+    project.write(_POOL, {**_POOL, "id": "T4"})
+    assert "two pools" in project.only_failure(3)["detail"]
+
+
+def test_an_illegal_storage_name_is_refused(project: Project):
+    project.write(storage={"account_name": "Has-Dashes"})
+    assert "Has-Dashes" in project.only_failure(3)["detail"]
+
+
+def test_a_share_while_keys_are_forbidden_is_refused(project: Project):
+    project.write(storage={"file_share_gib": 100, "shared_keys": False})
+    assert "shared_keys" in project.only_failure(3)["detail"]
+
+
+def test_an_image_version_that_does_not_exist_is_refused(project: Project):
+    project.write({**_POOL, "image": {"source": "marketplace", "version": "9.9.9"}})
+    failed = project.only_failure(3)
+    assert failed["code"] == "R-IMAGE-VERSION"
+    assert "22.04.2" in failed["detail"]
+
+
+def test_a_gallery_without_an_image_is_refused(project: Project):
+    pool = {**_POOL, "image": {"source": "gallery", "version": "latest"}}
+    project.write(pool, image={})
+    failed = project.only_failure(3)
+    assert "runner image build" in failed["fix"]
+
+
+def test_a_gallery_version_that_does_not_exist_is_refused(project: Project):
+    project.write({**_POOL, "image": {"source": "gallery", "version": "1.0.9"}}, image={})
+    gallery = resource_id(NAMES.resource_group, f"Microsoft.Compute/galleries/{NAMES.gallery}")
+    for path in (gallery, f"{gallery}/images/gpu", f"{gallery}/images/gpu/versions/1.0.0"):
+        project.server.state.resources[path] = {"id": path, "name": path.rsplit("/", 1)[-1]}
+    failed = project.only_failure(3)
+    assert (failed["code"], "1.0.0" in failed["detail"]) == ("R-IMAGE-VERSION", True)
+
+
+def test_not_signed_in_is_a_failure_and_the_rest_is_skipped(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("IDENTITY_HEADER", "not the one")
+    code, found = project.check()
+    states = {each["check"]: each["state"] for each in found}
+    assert code == 4
+    assert states["sign-in"] == "failed"
+    assert states["pool t4"] == "ok"
+    assert all(states[name] == "skipped" for name in ("subscription", "quotas", "images"))
+    assert {each["detail"] for each in found if each["state"] == "skipped"} == {"not signed in"}
+
+
+def test_a_subscription_that_cannot_be_seen_is_a_failure(project: Project):
+    project.server.refuse(f"/subscriptions/{SUBSCRIPTION}", 404, "SubscriptionNotFound")
+    failed = project.only_failure(4)
+    assert (failed["check"], failed["code"]) == ("subscription", "R-AZURE-SUBSCRIPTION")
+
+
+def test_a_disabled_subscription_is_a_failure(project: Project):
+    project.server.state.subscription_state = "Disabled"
+    assert "Disabled" in project.only_failure(4)["detail"]
+
+
+def test_a_contributor_may_not_assign_roles(project: Project):
+    project.server.state.permissions = [
+        {"actions": ["*"], "notActions": ["Microsoft.Authorization/*/Write"]}
+    ]
+    failed = project.only_failure(4)
+    assert failed["check"] == "permissions"
+    assert "roleAssignments/write" in failed["detail"]
+
+
+def test_a_refused_request_fails_its_own_check_only(project: Project):
+    project.server.refuse("checknameavailability", 403, "AuthorizationFailed")
+    failed = project.failures(4)
+    assert {each["check"] for each in failed} == {"names"}
+    assert {each["code"] for each in failed} == {"R-AZURE-DENIED"}
+
+
+def test_a_provider_that_is_not_registered_is_a_failure(project: Project):
+    project.server.state.providers["Microsoft.Batch"] = "NotRegistered"
+    failed = project.only_failure(3)
+    assert failed["fix"] == "az provider register --namespace Microsoft.Batch --wait"
+
+
+def test_a_provider_that_is_being_registered_is_a_warning(project: Project):
+    project.server.state.providers["Microsoft.Batch"] = "Registering"
+    code, found = project.check()
+    assert (code, [each["check"] for each in found if each["state"] == "warning"]) == (
+        0,
+        ["providers"],
+    )
+
+
+@pytest.mark.parametrize(("quota", "exit_code"), [(0, 5), (3, 5)])
+@pytest.mark.feature(9)
+def test_a_spot_quota_below_one_node_is_a_failure(project: Project, quota: int, exit_code: int):
+    project.server.add_batch_account(
+        NAMES.resource_group, NAMES.batch_account, "eastus", lowPriorityCoreQuota=quota
+    )
+    failed = project.only_failure(exit_code)
+    assert (failed["check"], failed["code"]) == ("quotas", "R-QUOTA")
+    assert f"{quota} cores" in failed["detail"]
+    assert "16 spot cores" in failed["fix"]
+
+
+def test_a_spot_quota_for_some_of_the_nodes_is_a_warning(project: Project):
+    project.server.add_batch_account(
+        NAMES.resource_group, NAMES.batch_account, "eastus", lowPriorityCoreQuota=8
+    )
+    code, found = project.check()
+    assert code == 0
+    assert [each["detail"] for each in found if each["state"] == "warning"] == [
+        "the spot quota is 8 cores; pool t4 may use 16"
+    ]
+
+
+def test_a_family_without_dedicated_quota_is_a_failure(project: Project):
+    project.write({**_POOL, "max_spot": 0, "max_dedicated": 2})
+    families = [{"name": "standardDSv3Family", "coreQuota": 100}]
+    project.server.add_batch_account(
+        NAMES.resource_group, NAMES.batch_account, "eastus", dedicatedCoreQuotaPerVMFamily=families
+    )
+    failed = project.only_failure(5)
+    assert "StandardNCASv3_T4Family" in failed["detail"]
+
+
+def test_the_familys_quota_is_found_under_any_spelling(project: Project):
+    project.write({**_POOL, "max_spot": 0, "max_dedicated": 2})
+    families = [{"name": "Standard NCASv3_T4 Family", "coreQuota": 8}]
+    project.server.add_batch_account(
+        NAMES.resource_group, NAMES.batch_account, "eastus", dedicatedCoreQuotaPerVMFamily=families
+    )
+    assert project.check()[0] == 0
+
+
+def test_no_room_for_another_account_is_a_failure(project: Project):
+    project.server.state.account_quota = 1
+    project.server.add_batch_account("other", "another", "eastus")
+    assert "1 Batch accounts" in project.only_failure(5)["detail"]
+
+
+def test_a_restricted_size_is_a_failure(project: Project):
+    project.server.state.skus.clear()
+    project.server.state.batch_sizes.clear()
+    project.server.add_size(T4, "f", "eastus", restricted="NotAvailableForSubscription")
+    failed = project.only_failure(5)
+    assert (failed["check"], failed["code"]) == ("sizes", "R-AZURE-CAPACITY")
+
+
+def test_a_size_that_the_region_lacks_is_a_failure(project: Project):
+    project.server.state.batch_sizes.clear()
+    assert project.only_failure(3)["detail"] == f"{T4} is not offered in eastus"
+
+
+@pytest.mark.parametrize(("end", "state"), [("2020-01-01", "failed"), ("2099-01-01", "warning")])
+def test_batchs_own_end_of_a_size_counts(project: Project, end: str, state: str):
+    project.server.state.batch_sizes.clear()
+    project.server.add_size(T4, "f", "eastus", end_of_life=end)
+    _, found = project.check()
+    assert [each["state"] for each in found if each["check"] == "sizes"] == [state]
+
+
+def test_a_size_that_is_never_spot_is_a_failure(project: Project):
+    project.server.state.batch_sizes[0]["capabilities"][0]["value"] = "False"
+    failed = project.only_failure(3)
+    assert failed["code"] == "R-MACHINE-SPOT"
+
+
+def test_a_name_of_somebody_else_is_a_failure(project: Project):
+    project.write(storage={"account_name": "taken"})
+    project.server.state.taken_names.add("taken")
+    assert project.only_failure(3)["code"] == "R-NAME-TAKEN"
+
+
+def test_names_of_the_stack_itself_are_right(project: Project):
+    project.server.state.taken_names |= {NAMES.storage_account, NAMES.batch_account}
+    project.server.add_batch_account(NAMES.resource_group, NAMES.batch_account, "eastus")
+    storage = f"Microsoft.Storage/storageAccounts/{NAMES.storage_account}"
+    project.server.state.resources[resource_id(NAMES.resource_group, storage)] = {"name": "x"}
+    code, found = project.check()
+    assert code == 0, found
+    assert sum("the stack's own" in each["detail"] for each in found) == 2
+
+
+def test_azure_that_cannot_be_reached_is_a_failure(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setenv("ARM_ENDPOINT", "http://127.0.0.1:9")
+    failed = project.only_failure(3)
+    assert failed["code"] == "R-AZURE-UNREACHABLE"
+
+
+def test_a_wrong_pool_does_not_hide_the_next(project: Project):
+    project.write({**_POOL, "id": "a", "vm_size": "no"}, {**_POOL, "id": "b", "vm_size": "no"})
+    assert [each["check"] for each in project.failures(3)] == ["pool a", "pool b"]
+
+
+def _usage(family: str, used: int, limit: int) -> dict[str, Any]:
+    name = {"value": family, "localizedValue": f"{family} vCPUs"}
+    return {"unit": "Count", "currentValue": used, "limit": limit, "name": name}
+
+
+def test_an_image_that_no_quota_lets_anybody_build_is_a_warning(project: Project):
+    project.write(image={})
+    project.server.state.usages = [_usage("Standard NCASv3_T4 Family", 6, 8)]
+    code, found = project.check()
+    (warning,) = [each for each in found if each["state"] == "warning"]
+    assert (code, warning["check"]) == (0, "quotas")
+    assert "has 4 cores, and 2 of its family are free" in warning["detail"]
+    project.server.state.usages = [_usage("Standard NCASv3_T4 Family", 4, 8)]
+    _, found = project.check()
+    assert "warning" not in {each["state"] for each in found}
+    assert any(each["detail"].startswith("image build: 4 of 4 free") for each in found)
+
+
+def test_an_image_that_the_region_has_no_machine_for_is_a_warning(project: Project):
+    project.write(image={"build_vm_size": "Standard_NC24ads_A100_v4"})
+    code, found = project.check()
+    (warning,) = [each for each in found if each["state"] == "warning"]
+    assert (code, warning["check"]) == (0, "sizes")
+    assert "Standard_NC24ads_A100_v4 is not offered" in warning["detail"]
+
+
+def test_more_pools_than_the_account_takes_are_refused(project: Project):
+    project.write(_POOL, {**_POOL, "id": "more"})
+    project.server.add_batch_account(
+        NAMES.resource_group, NAMES.batch_account, "eastus", poolQuota=1
+    )
+    assert "takes 1 pools, and 2" in project.only_failure(5)["detail"]
+
+
+def test_the_check_finds_the_project_from_a_folder_within(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+):
+    (project.folder / "Pulumi.yaml").write_text("name: runner\nruntime: python\n")
+    (project.folder / "deep/er").mkdir(parents=True)
+    monkeypatch.chdir(project.folder / "deep/er")
+    assert project.check()[0] == 0
+
+
+def test_a_total_dedicated_quota_below_one_node_is_a_failure_whatever_the_familys(
+    project: Project,
+):
+    project.write({**_POOL, "max_spot": 0, "max_dedicated": 2})
+    project.server.add_batch_account(
+        NAMES.resource_group, NAMES.batch_account, "eastus", dedicatedCoreQuota=0
+    )
+    failed = project.only_failure(5)
+    assert failed["detail"].startswith("the total dedicated quota of the Batch account is 0 cores")

@@ -1,0 +1,157 @@
+"""`runner preview --offline`: what a first deployment creates, without Azure or the engine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runner.cli.main import main
+from tests.unit.infra.stacks import plain_stack
+
+_ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(autouse=True)
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "project"
+    (folder / "deeper").mkdir(parents=True)
+    for name in ("Pulumi.yaml", "Pulumi.dev.yaml"):
+        shutil.copy(_ROOT / name, folder)
+    monkeypatch.chdir(folder / "deeper")
+    monkeypatch.setenv("RUNNER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("RUNNER_CONFIG", str(tmp_path / "config.yaml"))
+    (tmp_path / "config.yaml").touch()
+    for name in ("ARM_LOCATION", "ARM_SUBSCRIPTION_ID", "RUNNER_STACK"):
+        monkeypatch.delenv(name, raising=False)
+    return folder
+
+
+def test_lists_what_the_program_declares(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    kinds = sorted(row["type"] for row in shown["resources"])
+    assert kinds == sorted(resource.kind for resource in plain_stack().resources)
+    names = {row["type"]: row["name"] for row in shown["resources"]}
+    assert names["batch:Pool"] == "t4"
+    assert names["resources:ResourceGroup"] == "rg-runner-dev"
+    kept = {row["type"] for row in shown["resources"] if row["kept_by_down"]}
+    assert "storage:StorageAccount" in kept
+    assert "batch:Pool" not in kept
+
+
+def test_says_what_each_pool_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    (pool,) = json.loads(capsys.readouterr().out)["pools"]
+    assert pool["idle_usd_per_hour"] == "0"
+    assert pool["nodes"] == "0 to 4 spot"
+
+
+def test_price_that_nobody_knows_is_unknown_and_warned_of(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    file.write_text(file.read_text() + "  azure-native:location: antarcticanorth\n")
+    assert main(["preview", "--offline"]) == 0
+    said = capsys.readouterr()
+    assert "unknown" in said.out
+    assert "no price known for t4" in said.err
+
+
+def test_spot_price_that_nobody_knows_is_below_the_dedicated_one(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    file.write_text(file.read_text() + "  azure-native:location: eastus\n")
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    (pool,) = json.loads(capsys.readouterr().out)["pools"]
+    assert pool["usd_per_hour"] == "below 2.10"  # four T4 at 0.526
+
+
+def test_known_price_is_multiplied_and_dated(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    text = file.read_text().replace("Standard_NC4as_T4_v3", "Standard_NC24ads_A100_v4")
+    text = text.replace("max_spot: 4", "max_spot: 0\n      max_dedicated: 2")
+    file.write_text(text + "  azure-native:location: eastus\n")
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    (pool,) = json.loads(capsys.readouterr().out)["pools"]
+    assert pool["usd_per_hour"] == "up to 7.35"
+    assert pool["prices_of"].startswith("2026-")
+
+
+def test_spend_cap_counts_with_the_prices_that_were_refreshed(
+    project: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The shipped table has no such region: only the refreshed one can decide this pool."""
+    file = project / "Pulumi.dev.yaml"
+    text = file.read_text().replace("max_spot: 4", "max_spot: 4\n      spend_cap_usd_per_hour: 1")
+    file.write_text(text + "  azure-native:location: antarcticanorth\n")
+    assert main(["preview", "--offline"]) == 6
+    assert "runner skus --refresh" in capsys.readouterr().err
+    (tmp_path / "home").mkdir(exist_ok=True)
+    (tmp_path / "home/prices.csv").write_text(
+        "vm_size,location,kind,usd_per_hour,as_of,source\n"
+        "Standard_NC4as_T4_v3,antarcticanorth,spot,0.4,2026-11-20,test\n"
+    )
+    assert main(["preview", "--offline", "-o", "json"]) == 0
+    (pool,) = json.loads(capsys.readouterr().out)["pools"]
+    assert pool["nodes"] == "0 to 2 spot"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "code", "says"),
+    [
+        ("Standard_NC4as_T4_v3", "Standard_NC6", "R-MACHINE-RETIRED", "Standard_NC6"),
+        ("Standard_NC4as_T4_v3", "Standard_NC4as_T4", "R-MACHINE-UNKNOWN", "Standard_NC4as_T4_v3"),
+        ("max_spot: 4", "max_spot: 0", "R-STACK-CONFIG-FIELD", "Pulumi.dev.yaml:"),
+    ],
+)
+def test_impossible_pool_is_one_error_before_anything_is_declared(
+    project: Path,
+    capsys: pytest.CaptureFixture[str],
+    before: str,
+    after: str,
+    code: str,
+    says: str,
+) -> None:
+    file = project / "Pulumi.dev.yaml"
+    file.write_text(file.read_text().replace(before, after))
+    assert main(["preview", "--offline", "-o", "json"]) != 0
+    error = json.loads(capsys.readouterr().out)["error"]
+    assert error["code"] == code
+    assert says in f"{error['what']} {error['why']} {error['fix']}"
+    assert error["fix"]
+
+
+def test_missing_region_of_a_real_preview_names_the_setting(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["preview"]) == 3
+    assert "pulumi config set azure-native:location" in capsys.readouterr().err
+
+
+def test_folder_without_the_project_is_said_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["preview", "--offline"]) == 3
+    assert "R-PROJECT-MISSING" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("verb", [["ps", "--help"], ["train", "--help"], ["up", "--help"]])
+def test_pulumi_is_loaded_by_up_preview_and_down_only(verb: list[str]) -> None:
+    script = (
+        "import sys; from runner.cli.main import main; code = main(sys.argv[1:]); "
+        "loaded = [m for m in sys.modules if m.partition('.')[0] in ('pulumi', 'infra')]; "
+        "sys.exit(f'loaded {loaded[:3]}' if loaded else code)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *verb], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

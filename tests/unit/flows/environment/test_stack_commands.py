@@ -1,0 +1,150 @@
+"""What commands say of a stack without asking Azure or the engine."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra.engine.unfinished import has_stack
+from runner.cli.main import main
+from runner.core.settings import load_settings
+from runner.flows.environment.plan import plan_environment, refuse_changed
+from runner.protocol.errors import RunnerError
+from tests.unit.infra.cloud import SUBSCRIPTION
+from tests.unit.infra.stacks import NOW, plain_stack
+
+_ROOT = Path(__file__).parents[4]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a stack, nobody signed in to Pulumi, no CLI on PATH; answers RUNNER_HOME."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    for name in ("Pulumi.yaml", "Pulumi.dev.yaml"):
+        shutil.copy(_ROOT / name, folder)
+    monkeypatch.chdir(folder)
+    for name, value in {"HOME": "person", "RUNNER_HOME": "home", "PATH": "bin"}.items():
+        monkeypatch.setenv(name, str(tmp_path / value))
+    monkeypatch.setenv("RUNNER_CONFIG", str(tmp_path / "config.yaml"))
+    (tmp_path / "config.yaml").touch()
+    for name in ("PULUMI_BACKEND_URL", "RUNNER_STACK", "RUNNER_TARGET"):
+        monkeypatch.delenv(name, raising=False)
+    return tmp_path / "home"
+
+
+def keep_outputs(home: Path, **changes: Any) -> None:
+    (home / "stacks").mkdir(parents=True)
+    (home / "stacks/dev.json").write_text(json.dumps({**plain_stack().exports, **changes}))
+
+
+def test_down_of_a_stack_never_deployed_says_so_without_the_engine(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["down"]) == 0
+    assert "stack 'dev' is not deployed" in capsys.readouterr().err
+    assert main(["down", "-o", "json"]) == 0
+    assert json.loads(capsys.readouterr().out) == []
+
+
+@pytest.mark.parametrize("state", ["runner/dev.json", "runner/dev.json.gz", "dev.json"])
+def test_a_state_in_the_folder_is_found_wherever_pulumi_keeps_it(home: Path, state: str) -> None:
+    folder = home / "pulumi"
+    assert has_stack(folder.as_uri(), "dev") is False
+    file = folder / ".pulumi/stacks" / state
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert has_stack(folder.as_uri(), "dev") is True
+    assert has_stack(folder.as_uri(), "prod") is False
+
+
+@pytest.mark.parametrize("backend", [None, "https://api.pulumi.com", "azblob://state"])
+def test_what_is_not_in_a_folder_is_not_known(backend: str | None) -> None:
+    assert has_stack(backend, "dev") is None
+
+
+def test_down_asks_the_engine_where_there_is_a_state(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = home / "pulumi/.pulumi/stacks/runner/dev.json"
+    file.parent.mkdir(parents=True)
+    file.touch()
+    assert main(["down"]) == 3
+    assert "R-PULUMI-MISSING" in capsys.readouterr().err
+
+
+def test_image_registry_prints_the_host_alone(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep_outputs(home, registry_server="ours.azurecr.io")
+    assert main(["image", "registry"]) == 0
+    assert capsys.readouterr().out == "ours.azurecr.io\n"
+    assert main(["image", "registry", "-o", "json"]) == 0
+    shown = json.loads(capsys.readouterr().out)
+    assert shown == {"stack": "dev", "registry": "ours.azurecr.io"}
+
+
+def test_a_stack_without_registry_is_an_error_with_its_fix(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    keep_outputs(home)
+    assert main(["image", "registry"]) == 3
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert "R-REGISTRY-NONE" in said.err
+    assert "set runner:registry: true in Pulumi.dev.yaml" in said.err
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"), [([], True), (["--target", "local"], False), (["-o", "json"], False)]
+)
+def test_pools_of_this_machine_in_a_stacks_folder_hint_at_the_stacks(
+    words: Sequence[str],
+    hint: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def no_pools(_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr("runner.flows.environment.pools.pool_list", no_pools)
+    assert main(["pool", "ls", *words]) == 0
+    assert ("runner pool ls --target azure" in capsys.readouterr().err) is hint
+
+
+def test_elsewhere_there_is_no_hint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_pools(_: object) -> list[object]:
+        return []
+
+    monkeypatch.setattr("runner.flows.environment.pools.pool_list", no_pools)
+    monkeypatch.chdir(tmp_path)
+    assert main(["pool", "ls"]) == 0
+    assert "--target azure" not in capsys.readouterr().err
+
+
+def test_a_stack_that_changed_after_it_was_shown_is_not_deployed(home: Path) -> None:
+    file = Path("Pulumi.dev.yaml")
+    where = {"ARM_LOCATION": "eastus", "ARM_SUBSCRIPTION_ID": SUBSCRIPTION}
+    script = Path("setup.sh")
+    script.write_text("#!/bin/sh\n")
+    file.write_text(file.read_text().replace("max_spot: 4", "start_script: setup.sh"))
+    settings = load_settings({"target": "azure"}, cwd=Path.cwd(), env={"RUNNER_HOME": str(home)})
+    shown = plan_environment(settings, cwd=Path.cwd(), env=where, now=NOW)
+
+    # What Pulumi itself writes into the file is no change.
+    file.write_text(file.read_text() + "encryptionsalt: v1:abc\n")
+    refuse_changed(shown, settings, env=where, now=NOW)
+    script.write_text("#!/bin/sh\nrm -rf /\n")
+    with pytest.raises(RunnerError, match="changed since its preview"):
+        refuse_changed(shown, settings, env=where, now=NOW)
+    script.write_text("#!/bin/sh\n")
+    file.write_text(file.read_text().replace("id: t4", "id: t5"))
+    with pytest.raises(RunnerError, match="changed since its preview"):
+        refuse_changed(shown, settings, env=where, now=NOW)

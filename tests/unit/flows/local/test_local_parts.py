@@ -1,0 +1,394 @@
+"""The parts of the local services that need neither the emulator nor Azurite."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+import threading
+from collections.abc import Generator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from runner.core.home import HomePaths
+from runner.core.progress import Progress, ignore_progress
+from runner.core.settings import load_settings
+from runner.flows.file_lock import file_lock
+from runner.flows.local import azurite, lifecycle, services
+from runner.flows.local import azurite as node_runtime
+from runner.flows.local.pools import pool_spec
+from runner.flows.local.services import (
+    ServiceLaunch,
+    choose_port,
+    find_orphan,
+    find_process,
+    port_is_free,
+    port_owner,
+    spawn,
+    stop_process,
+)
+from runner.flows.local.start import wanted_state
+from runner.flows.local.state import LocalState, ProcessRecord, ensure_keys, load_state, save_state
+from runner.protocol.errors import RunnerError
+
+_SERVER = """
+import socket, sys, time
+server = socket.socket(); server.bind(("127.0.0.1", 0)); server.listen()
+print(server.getsockname()[1], flush=True)
+time.sleep(600)
+"""
+
+
+@pytest.fixture
+def paths(tmp_path: Path) -> HomePaths:
+    return HomePaths(tmp_path / "home")
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Generator[tuple[ServiceLaunch, ProcessRecord, int]]:
+    """A process with a marker, and the port it listens on."""
+    launch = ServiceLaunch(
+        name="batch",
+        arguments=[sys.executable, "-c", _SERVER, str(tmp_path / "data")],
+        environment=dict(os.environ),
+        log=tmp_path / "logs" / "batch.log",
+        marker=str(tmp_path / "data"),
+    )
+    record = spawn(launch)
+    text = ""
+    while not text.endswith("\n"):
+        assert psutil.pid_exists(record.pid)
+        text = launch.log.read_text()
+    yield launch, record, int(text)
+    if psutil.pid_exists(record.pid):
+        psutil.Process(record.pid).kill()
+        psutil.Process(record.pid).wait()
+
+
+def test_started_process_is_in_a_session_of_its_own_and_found_again(
+    server: tuple[ServiceLaunch, ProcessRecord, int],
+) -> None:
+    launch, record, _ = server
+    assert os.getsid(record.pid) == record.pid
+    found = find_process(record, launch.marker)
+    assert found is not None
+    assert found.pid == record.pid
+
+
+def test_recycled_pid_is_not_taken_for_ours(
+    server: tuple[ServiceLaunch, ProcessRecord, int],
+) -> None:
+    _, record, _ = server
+    assert find_process(ProcessRecord(record.pid, record.created - 100), "no such marker") is None
+    assert find_process(None, "marker") is None
+
+
+def test_process_is_found_by_its_marker_when_the_clock_was_set(
+    server: tuple[ServiceLaunch, ProcessRecord, int],
+) -> None:
+    launch, record, _ = server
+    assert find_process(ProcessRecord(record.pid, record.created - 3600), launch.marker) is not None
+
+
+def test_stopped_process_is_gone_also_as_a_zombie(
+    server: tuple[ServiceLaunch, ProcessRecord, int],
+) -> None:
+    launch, record, port = server
+    found = find_process(record, launch.marker)
+    assert found is not None
+    stop_process([found])
+    assert find_process(record, launch.marker) is None
+    assert port_is_free(port)
+
+
+def test_process_that_ignores_sigterm_is_killed(tmp_path: Path) -> None:
+    stubborn = (
+        "import signal, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "print('ready', flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    log = tmp_path / "log"
+    record = spawn(
+        ServiceLaunch("batch", [sys.executable, "-c", stubborn], dict(os.environ), log, "x")
+    )
+    process = psutil.Process(record.pid)
+    while "ready" not in log.read_text():
+        assert process.status() != psutil.STATUS_ZOMBIE
+    stop_process([process], grace_s=0.2)
+    assert find_process(record, "x") is None
+
+
+def test_owner_of_a_port_is_named_and_an_orphan_of_ours_adopted(
+    server: tuple[ServiceLaunch, ProcessRecord, int],
+) -> None:
+    launch, record, port = server
+    assert not port_is_free(port)
+    assert str(record.pid) in port_owner(port)
+    adopted = find_orphan(port, launch.marker)
+    assert adopted is not None
+    assert adopted.pid == record.pid
+    assert find_orphan(port, "another home") is None
+
+
+def test_chosen_ports_are_free_and_outside_the_ephemeral_range() -> None:
+    first = choose_port()
+    second = choose_port((first,))
+    assert first != second
+    assert {port // 10000 for port in (first, second)} == {2}
+
+
+def test_keys_are_random_private_and_kept(paths: HomePaths, tmp_path: Path) -> None:
+    keys = ensure_keys(paths)
+    assert ensure_keys(paths) == keys
+    assert keys != ensure_keys(HomePaths(tmp_path / "other"))
+    assert keys["batch"] != keys["storage"]
+    assert stat.S_IMODE(paths.keys.stat().st_mode) == 0o600
+
+
+def test_state_survives_and_damage_is_named(paths: HomePaths) -> None:
+    assert load_state(paths) is None
+    state = LocalState(1, 2, 3, 4, ProcessRecord(5, 6.5), None)
+    save_state(paths, state)
+    assert load_state(paths) == state
+    for text in ("{", "[]", '{"batch": null, "blob": null}'):
+        paths.local_state.write_text(text)
+        with pytest.raises(RunnerError) as caught:
+            load_state(paths)
+        assert caught.value.code == "R-LOCAL-STATE"
+
+
+def test_what_was_chosen_before_is_kept_and_what_is_asked_for_wins() -> None:
+    before = LocalState(25001, 25002, nodes=3, slots=2, files_port=choose_port((25001, 25002)))
+    assert wanted_state(before, None, None, None, None) == before
+    changed = wanted_state(before, 0, 4, 25003, None)
+    assert (changed.nodes, changed.slots) == (0, 4)
+    assert (changed.batch_port, changed.blob_port) == (25003, 25002)
+
+
+def test_a_state_from_before_there_were_files_gets_a_port_for_them() -> None:
+    before = LocalState(25001, 25002, nodes=3, slots=2)
+    wanted = wanted_state(before, None, None, None, None)
+    assert wanted.files_port not in (0, 25001, 25002)
+    assert wanted.file_endpoint == f"http://127.0.0.1:{wanted.files_port}/runnerlocal"
+
+
+def test_first_sizes_are_one_node_with_half_the_cores() -> None:
+    first = wanted_state(None, None, None, None, None)
+    assert first.nodes == 1
+    assert first.slots == max(1, (os.cpu_count() or 1) // 2)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "slots", "port", "blob_port"),
+    [
+        (-1, None, None, None),
+        (None, 0, None, None),
+        (None, None, 70000, None),
+        (None, None, 25001, 25001),
+    ],
+)
+def test_sizes_and_ports_out_of_range_are_refused(
+    nodes: int | None, slots: int | None, port: int | None, blob_port: int | None
+) -> None:
+    with pytest.raises(RunnerError):
+        wanted_state(None, nodes, slots, port, blob_port)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", '{"batch": 5, "storage": "x"}'])
+def test_damaged_keys_are_no_bug_of_ours(paths: HomePaths, text: str) -> None:
+    paths.local.mkdir(parents=True)
+    paths.keys.write_text(text)
+    with pytest.raises(RunnerError) as caught:
+        ensure_keys(paths)
+    assert caught.value.code == "R-LOCAL-KEYS"
+
+
+def test_keys_are_not_on_command_lines(paths: HomePaths, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NODE_OPTIONS", "--inspect")
+    program = azurite.AzuriteProgram(Path("/node"), Path("/main.js"))
+    for launch in (
+        services.batch_launch(paths, (1, 3, 2), {"batch": "secret", "storage": "secret"}),
+        services.blob_launch(paths, 2, "secret", program),
+    ):
+        assert not [word for word in launch.arguments if "secret" in word]
+        assert launch.marker in launch.arguments
+        assert [name for name, value in launch.environment.items() if "secret" in value]
+    blob = services.blob_launch(paths, 2, "secret", program)
+    assert "--disableTelemetry" in blob.arguments
+    assert "NODE_OPTIONS" not in blob.environment
+
+
+def test_tasks_reach_local_services_past_a_proxy(
+    paths: HomePaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "intranet,127.0.0.1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    keys = {"batch": "k", "storage": "l"}
+    environment = services.batch_launch(paths, (1, 3, 2), keys).environment
+    assert environment["no_proxy"] == environment["NO_PROXY"] == "intranet,127.0.0.1,localhost"
+
+
+def test_start_task_links_a_cache_that_outlives_the_node(paths: HomePaths, tmp_path: Path) -> None:
+    spec = pool_spec(paths, LocalState(1, 2, nodes=1, slots=1), "key")
+    import shlex
+
+    shared = tmp_path / "shared"
+    command = shlex.split(spec.start_command)
+    environment = {**dict(spec.start_env), "AZ_BATCH_NODE_SHARED_DIR": str(shared)}
+    for path in (os.environ["PATH"], "/usr/bin:/bin"):
+        for _ in range(2):  # a reboot runs it again
+            subprocess.run(command, env={**environment, "PATH": path}, check=True)
+    assert (shared / "runner" / "cache").resolve() == paths.cache.resolve()
+    assert os.access(shared / "runner" / "bin" / "uv", os.X_OK)
+
+
+def test_lock_is_held_by_one_and_freed_for_the_next(tmp_path: Path) -> None:
+    order: list[str] = []
+    held, waited = threading.Event(), threading.Event()
+
+    def second() -> None:
+        held.wait(60)
+        with file_lock(tmp_path / "lock", what="x", timeout_s=60, on_wait=waited.set):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with file_lock(tmp_path / "lock", what="x", timeout_s=1):
+        held.set()
+        assert waited.wait(60)
+        order.append("first")
+    thread.join(60)
+    assert order == ["first", "second"]
+
+
+def test_lock_that_is_never_freed_is_an_error(tmp_path: Path) -> None:
+    with (
+        file_lock(tmp_path / "lock", what="x", timeout_s=1),
+        pytest.raises(RunnerError, match="another runner has been busy"),
+        file_lock(tmp_path / "lock", what="busy", timeout_s=0.1),
+    ):
+        pass
+
+
+def _npm(folder: Path, body: str) -> node_runtime.NodejsRuntime:
+    """A stand-in for npm, the third party that shall fail."""
+    npm = folder / "npm"
+    npm.write_text(f"#!/bin/sh\n{body}\n")
+    npm.chmod(0o755)
+    return node_runtime.NodejsRuntime(Path(sys.executable), (str(npm),))
+
+
+_INSTALLS = """
+mkdir -p node_modules/azurite/dist/src/blob
+touch node_modules/azurite/dist/src/blob/main.js
+echo once >> "$COUNT"
+"""
+
+
+@pytest.fixture
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[node_runtime.NodejsRuntime]:
+    """The runtime that the installation of Azurite finds; a test puts in its own."""
+    box = [_npm(tmp_path, _INSTALLS)]
+    monkeypatch.setenv("COUNT", str(tmp_path / "count"))
+    monkeypatch.setattr(azurite, "ensure_node", lambda *_: box[0])
+    return box
+
+
+def test_azurite_is_installed_once_by_two_at_once(
+    paths: HomePaths, tmp_path: Path, runtime: list[node_runtime.NodejsRuntime]
+) -> None:
+    assert runtime
+    threads = [
+        threading.Thread(target=azurite.ensure_azurite, args=(paths, ignore_progress))
+        for _ in range(2)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    program = azurite.ensure_azurite(paths, ignore_progress)
+    assert program.script.is_file()
+    assert (tmp_path / "count").read_text() == "once\n"
+
+
+def test_failed_installation_leaves_nothing_and_says_why(
+    paths: HomePaths, tmp_path: Path, runtime: list[node_runtime.NodejsRuntime]
+) -> None:
+    good = runtime[0]
+    runtime[0] = _npm(
+        tmp_path,
+        "mkdir node_modules\n"
+        "echo 'npm error code ENOTFOUND\nnpm error syscall connect\nnpm error no net' >&2\n"
+        "exit 1",
+    )
+    steps: list[Progress] = []
+    with pytest.raises(RunnerError) as caught:
+        azurite.ensure_azurite(paths, steps.append)
+    assert caught.value.why == "no net"
+    assert steps[-1].state == "failed"
+    assert [path.name for path in paths.azurite("x").parent.iterdir()] == [".lock"]
+    runtime[0] = _npm(tmp_path, _INSTALLS)
+    assert good
+    assert azurite.ensure_azurite(paths, ignore_progress).script.is_file()
+
+
+def test_lock_file_of_azurite_pins_hashes_and_holds_no_address() -> None:
+    folder = Path(azurite.__file__).parent / "azurite_package"
+    text = (folder / "package-lock.json").read_text()
+    assert '"resolved"' not in text
+    assert text.count('"integrity"') > 100
+    assert f'"azurite": "{azurite.VERSION}"' in (folder / "package.json").read_text()
+
+
+def test_old_node_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, answer in (("node", "18.20.0 /usr/bin/node"), ("npm", "")):
+        (tmp_path / name).write_text(f"#!/bin/sh\necho '{answer}'\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(node_runtime, "find_uv", lambda: None)
+    with pytest.raises(RunnerError) as caught:
+        node_runtime.ensure_node(HomePaths(tmp_path / "home"), ignore_progress)
+    assert caught.value.code == "R-LOCAL-NODE"
+    assert "20" in caught.value.fix
+
+
+def test_missing_extra_names_the_pip_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env = {"RUNNER_HOME": str(tmp_path), "RUNNER_CONFIG": str(tmp_path / "c.yaml")}
+    (tmp_path / "c.yaml").touch()
+    settings = load_settings({}, cwd=tmp_path, env=env)
+    monkeypatch.setattr(lifecycle, "_NEEDED", ("psutil", "no_such_package_here"))
+    with pytest.raises(RunnerError) as caught:
+        lifecycle.up(settings, ignore_progress)
+    assert caught.value.fix == "pip install 'azure-batch-runner[local]'"
+    assert "no_such_package_here" in caught.value.why
+
+
+def test_silent_port_does_not_answer() -> None:
+    with socket.socket() as quiet:
+        quiet.bind(("127.0.0.1", 0))
+        quiet.listen()
+        port = quiet.getsockname()[1]
+        state = LocalState(port, port, 1, 1)
+        assert not services.answers("batch", state, timeout_s=0.1)
+        assert not services.answers("blob", state, timeout_s=0.1)
+
+
+def test_service_that_dies_while_starting_shows_the_end_of_its_log(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.write_text("of an earlier start\n")
+    start = services.log_size(log)
+    launch = ServiceLaunch(
+        "batch", [sys.executable, "-c", "raise SystemExit('no disk')"], dict(os.environ), log, "x"
+    )
+    record = spawn(launch)
+    with pytest.raises(RunnerError) as caught:
+        services.wait_ready(launch, record, LocalState(9, 9, 1, 1), start)
+    assert caught.value.why == "no disk"
+    assert str(log) in caught.value.fix

@@ -1,0 +1,241 @@
+"""The index of runs: everything that a row needs in one listing, and never more than a copy."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobContainer
+from runner.core.states import RunState, TaskView
+from runner.flows.local.pools import local_outputs
+from runner.flows.local.state import LocalState
+from runner.flows.runs import history, view
+from runner.flows.runs.history import RunFilter, RunRow, list_runs
+from runner.protocol.index import LIMIT_BYTES, index_blob, index_metadata
+from runner.protocol.results import parse_result, parse_run
+
+COUNT = 60
+NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
+
+
+def run_of(run_id: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "run_id": run_id,
+        "experiment": "digits",
+        "created": NOW.isoformat(),
+        "recipe": {"name": "mnist", "description": "…", "source": "builtin"},
+        "params": {"name": "two  blanks", "é": "\x7f\n"},
+        "metrics": {"patterns": {"loss": "x"}, "primary": "acc", "goal": "max"},
+        "batch": {"pool": "local", "spot": True, "job_id": "job", "task_id": run_id},
+        **changes,
+    }
+
+
+def result_of(run_id: str, **changes: Any) -> dict[str, Any]:
+    return {
+        "format": 1,
+        "run_id": run_id,
+        "status": "succeeded",
+        "attempt": 3,
+        "evicted": 1,
+        "started": NOW.isoformat(),
+        "ended": (NOW + timedelta(minutes=1)).isoformat(),
+        "metrics": {"acc": 0.5, "loss": "NaN"},
+        "outputs": [{"path": "model", "size_bytes": 1, "sha256": "0"}],
+        **changes,
+    }
+
+
+def test_entry_says_all_that_a_row_shows() -> None:
+    entry = index_metadata(run_of("a"), result_of("a", message="m" * 1000))
+    record = parse_run(entry["run"].encode(), "a")
+    full = parse_run(json.dumps(run_of("a")).encode(), "a")
+    for name in ("experiment", "created", "recipe", "pool", "spot", "params", "primary_metric"):
+        assert getattr(record, name) == getattr(full, name)
+    result = parse_result(entry["result"].encode(), "a")
+    assert (result.status, result.attempt, result.evicted) == ("succeeded", 3, 1)
+    assert result.metrics["acc"] == 0.5
+    assert result.message == "m" * 300
+
+
+@given(st.dictionaries(st.text(), st.text() | st.floats() | st.none(), max_size=5))
+def test_entry_is_a_header_that_no_signature_folds(params: dict[str, Any]) -> None:
+    text = index_metadata(run_of("a", params=params), None)["run"]
+    assert text.isascii()
+    assert text.isprintable()
+    assert " " not in text
+    assert repr(json.loads(text)["params"]) == repr(params)
+
+
+def test_what_has_no_room_is_left_out_and_then_asked_of_the_run() -> None:
+    many = {f"metric{n}": 0.123456789 for n in range(500)}
+    assert set(index_metadata(run_of("a"), result_of("a", metrics=many))) == {"run"}
+    assert not index_metadata(run_of("a", params=many), result_of("a"))
+    filled = index_metadata(run_of("a"), result_of("a"))
+    assert sum(map(len, filled.values())) < LIMIT_BYTES
+
+
+@pytest.fixture
+def connection() -> Connection:
+    outputs = local_outputs(LocalState(20001, 20002, 1, 1))
+    return Connection(outputs, {"batch": "a2V5", "storage": "a2V5"})
+
+
+class Store:
+    """A container of runs, counting what is asked of it."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.documents: dict[str, bytes] = {}
+        self.index: dict[str, Mapping[str, str]] = {}
+        self.read: list[str] = []
+        self.tasks: dict[str, TaskView] = {}
+        monkeypatch.setattr(BlobContainer, "read", lambda _, blob: self._read(blob))
+        monkeypatch.setattr(BlobContainer, "list", lambda _, prefix: iter(()))
+        monkeypatch.setattr(BlobContainer, "list_metadata", lambda _, prefix: self.index.items())
+        monkeypatch.setattr(history, "list_run_ids", lambda _: self._ids())
+        monkeypatch.setattr(view, "get_task", lambda _, job, task: self.tasks.get(task))
+        monkeypatch.setattr(view, "list_tasks", lambda _, job: self.tasks)
+        monkeypatch.setattr(view, "is_disabled", lambda _, job: False)
+
+    def add(self, number: int, *, indexed: bool, over: bool, **changes: Any) -> str:
+        run_id = f"mnist-20261120-12{number:04d}-abcd"
+        run, result = run_of(run_id, **changes), result_of(run_id)
+        self.documents[f"{run_id}/run.json"] = json.dumps(run).encode()
+        if over:
+            self.documents[f"{run_id}/result.json"] = json.dumps(result).encode()
+        if indexed:
+            self.index[index_blob(run_id)] = index_metadata(run, result if over else None)
+        return run_id
+
+    def _read(self, blob: str) -> bytes | None:
+        self.read.append(blob)
+        return self.documents.get(blob)
+
+    def _ids(self) -> list[str]:
+        return sorted({name.split("/")[0] for name in self.documents}, reverse=True)
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Store:
+    return Store(monkeypatch)
+
+
+def rows_of(connection: Connection, home: Path, **only: Any) -> list[RunRow]:
+    return list(list_runs(connection, home, limit=None, only=RunFilter(**only)).rows)
+
+
+def test_many_runs_are_listed_without_reading_one(
+    connection: Connection, tmp_path: Path, store: Store
+) -> None:
+    for number in range(COUNT):
+        store.add(number, indexed=True, over=True)
+    rows = rows_of(connection, tmp_path)
+    assert len(rows) == COUNT
+    assert {row.status.state for row in rows if row.status} == {RunState.SUCCEEDED}
+    assert {(row.attempts, row.evicted) for row in rows} == {(3, 1)}
+    assert not store.read
+
+
+def test_list_is_the_same_with_and_without_an_index(
+    connection: Connection, tmp_path: Path, store: Store
+) -> None:
+    for number in range(COUNT):
+        store.add(number, indexed=True, over=True)
+    indexed = rows_of(connection, tmp_path / "a")
+    store.index.clear()
+    plain = rows_of(connection, tmp_path / "b")
+    assert len(store.read) == 2 * COUNT
+
+    def shown(row: RunRow) -> list[Any]:
+        assert row.record
+        assert row.result
+        return [row.status, row.attempts, row.evicted, row.record.params, row.result.ended]
+
+    assert list(map(repr, map(shown, indexed))) == list(map(repr, map(shown, plain)))
+
+
+def test_entry_of_a_newer_or_broken_kind_is_not_believed(
+    connection: Connection, tmp_path: Path, store: Store
+) -> None:
+    for number in range(COUNT):
+        store.add(number, indexed=True, over=True)
+    newer = store.add(70, indexed=True, over=True, format=99)
+    torn = store.add(71, indexed=True, over=True)
+    store.index[index_blob(torn)] = {"run": "{torn"}
+    other = store.add(72, indexed=True, over=True)
+    store.index[index_blob(other)] = index_metadata(run_of("another"), None)
+    rows = {row.run_id: row for row in rows_of(connection, tmp_path)}
+    assert "newer" in rows[newer].problem
+    assert rows[torn].result
+    assert rows[other].result
+
+
+def test_entry_of_a_deleted_run_shows_no_run(
+    connection: Connection, tmp_path: Path, store: Store
+) -> None:
+    for number in range(COUNT):
+        store.add(number, indexed=True, over=True)
+    gone = store.add(70, indexed=True, over=True)
+    del store.documents[f"{gone}/run.json"], store.documents[f"{gone}/result.json"]
+    assert gone not in {row.run_id for row in rows_of(connection, tmp_path)}
+
+
+def test_runs_that_wait_are_known_from_their_job_alone(
+    connection: Connection, tmp_path: Path, store: Store
+) -> None:
+    ids = [store.add(number, indexed=True, over=False) for number in range(COUNT)]
+    store.tasks = {run_id: TaskView("active") for run_id in ids[1:]}
+    rows = {row.run_id: row for row in rows_of(connection, tmp_path)}
+    states = {run_id: row.status.state for run_id, row in rows.items() if row.status}
+    assert states.pop(ids[0]) is RunState.LOST
+    assert set(states.values()) == {RunState.QUEUED}
+    assert store.read == [f"{ids[0]}/result.json"], "only a task that is gone may have ended"
+
+
+def test_result_that_the_index_missed_is_found_when_the_task_is_gone(
+    connection: Connection, tmp_path: Path, store: Store
+) -> None:
+    for number in range(COUNT):
+        store.add(number, indexed=True, over=False)
+    store.documents["mnist-20261120-120003-abcd/result.json"] = json.dumps(
+        result_of("mnist-20261120-120003-abcd")
+    ).encode()
+    rows = {row.run_id: row.status for row in rows_of(connection, tmp_path)}
+    status = rows["mnist-20261120-120003-abcd"]
+    assert status
+    assert status.state is RunState.SUCCEEDED
+
+
+def test_filters_are_by_experiment_state_and_time(
+    connection: Connection, tmp_path: Path, store: Store
+) -> None:
+    for number in range(COUNT):
+        store.add(number, indexed=True, over=number % 2 == 0)
+    letters = store.add(80, indexed=True, over=True, experiment="letters")
+    assert [row.run_id for row in rows_of(connection, tmp_path, experiment="letters")] == [letters]
+    lost = rows_of(connection, tmp_path, states=frozenset({RunState.LOST}))
+    assert len(lost) == COUNT / 2
+    since = datetime(2026, 11, 20, 12, 0, 50, tzinfo=UTC)
+    assert len(rows_of(connection, tmp_path, since=since)) == 11, "and one whose id is no time"
+    found = list_runs(
+        connection, tmp_path, limit=3, only=RunFilter(states=frozenset({RunState.LOST}))
+    )
+    assert len(found.rows) == 3
+
+
+def test_experiment_is_found_as_it_was_typed() -> None:
+    body = json.dumps(run_of("mnist-20261121-143005-k3f9", experiment="my-cats")).encode()
+    record = parse_run(body, "mnist-20261121-143005-k3f9")
+    row = RunRow(record.run_id, record, None, None)
+    assert RunFilter("My Cats").accepts(row)
+    assert RunFilter("my-cats").accepts(row)
+    assert not RunFilter("my").accepts(row)

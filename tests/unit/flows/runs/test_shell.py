@@ -1,0 +1,181 @@
+"""What is run on a node, and how ssh is called; a program in the place of ssh says what it got."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+
+from runner.azure.batch.node_users import Address, TaskPlace
+from runner.flows.runs import shell
+from runner.flows.runs.shell import make_key, prune_keys, shell_command
+from runner.node.script.workspace import write_shell_file
+from runner.protocol.errors import RunnerError
+
+HOSTILE = {
+    "QUOTES": 'it\'s "so" `date` $(date) $HOME',
+    "LINES": "a\nb\n",
+    "EMPTY": "",
+    "LATIN": b"\xff".decode("utf-8", "surrogateescape"),
+    "not a name": "x",
+    "BASH_FUNC_x%%": "() { :; }",
+}
+
+
+@pytest.fixture
+def work_dir(tmp_path: Path) -> Path:
+    """A task's folder as an attempt leaves it."""
+    folder = tmp_path / "a job's" / "wd"
+    for name in ("code", "logs"):
+        (folder / name).mkdir(parents=True)
+    write_shell_file(folder / "logs", {**HOSTILE, "TOKEN": "hush"}, {"TOKEN"})
+    return folder
+
+
+def place(work_dir: Path, container: str | None = None) -> shell.RunLocation:
+    task = TaskPlace("pool", "tvm-1", container)
+    return shell.RunLocation("mnist-1", task, str(work_dir), datetime.now(UTC) + timedelta(hours=1))
+
+
+def test_shell_gets_every_value_as_it_was_and_no_secret(work_dir: Path) -> None:
+    show = "import json, os; print(json.dumps([os.getcwd(), dict(os.environ)]))"
+    argv = shell_command(str(work_dir), [sys.executable, "-c", show], None)
+    done = subprocess.run(argv, env={}, capture_output=True, text=True, check=True)
+    cwd, environment = json.loads(done.stdout)
+    assert cwd == str(work_dir / "code")
+    for name in ("QUOTES", "LINES", "EMPTY", "LATIN"):
+        assert environment[name] == HOSTILE[name]
+    assert "TOKEN" not in environment
+    text = (work_dir / "logs" / "environment.sh").read_text(errors="surrogateescape")
+    assert "hush" not in text
+    assert "# TOKEN is a secret" in text
+    assert (work_dir / "logs" / "environment.sh").stat().st_mode & 0o777 == 0o600
+
+
+def test_run_goes_on_where_the_file_for_shells_cannot_be_written(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    write_shell_file(tmp_path / "gone", {"A": "1"})
+    assert "no environment for a shell" in caplog.text
+
+
+def test_before_the_command_begins_the_shell_is_in_the_task_folder(tmp_path: Path) -> None:
+    done = subprocess.run(
+        shell_command(str(tmp_path), ["pwd"], None), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == str(tmp_path)
+
+
+def test_folder_that_is_gone_is_an_error_and_runs_nothing(tmp_path: Path) -> None:
+    _, *argv = shell_command(str(tmp_path / "gone"), ["echo", "ran"], None)
+    done = subprocess.run(
+        ["/bin/sh", *argv], env={"PATH": ""}, capture_output=True, text=True, check=False
+    )
+    # no sudo, no stat: as on a node that was emptied
+    assert done.stdout == ""
+    assert done.returncode != 0
+
+
+@pytest.fixture
+def fake_ssh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Writes its arguments down and gives the last one to a shell, as a server would."""
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    said = tmp_path / "said.json"
+    program = programs / "ssh"
+    program.write_text(
+        f"#!{sys.executable}\nimport json, os, sys\n"
+        f"json.dump(sys.argv[1:], open({str(said)!r}, 'w'))\n"
+        "os.execvpe('sh', ['sh', '-c', sys.argv[-1]], {'PATH': os.environ['PATH']})\n"
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}{os.pathsep}{os.environ['PATH']}")
+    return said
+
+
+def test_ssh_signs_in_with_the_new_key_only_and_quotes_what_it_runs(
+    work_dir: Path, tmp_path: Path, fake_ssh: Path
+) -> None:
+    key = make_key(tmp_path / "home", datetime.now(UTC) + timedelta(hours=1))
+    target = work_dir / "code" / "got"
+    program = f"import sys; open({str(target)!r}, 'w').write('|'.join(sys.argv[1:]))"
+    command = [sys.executable, "-c", program, "a b", "$(x)", "it's", "*"]
+    address = Address("node.example", 50003)
+    login = shell._login(key, address, place(work_dir), command, terminal=False)
+    assert shell.run_login(login) == 0
+    assert target.read_text() == "a b|$(x)|it's|*"
+    words = json.loads(fake_ssh.read_text())
+    assert words[words.index("-i") + 1] == str(key.private)
+    assert words[words.index("-p") + 1] == "50003"
+    assert f"{key.user}@node.example" in words
+    for option in ("IdentitiesOnly=yes", f"UserKnownHostsFile={key.known_hosts}"):
+        assert option in words
+    assert shell.ssh_failed(login, 255)
+
+
+ENGINE = '#!/bin/sh\n[ "$1" = inspect ] && exit 0\necho "$1 $2 $3"; shift 3; exec "$@"\n'
+NO_ENGINE = "#!/bin/sh\nexit 1\n"
+
+
+@pytest.mark.parametrize(
+    ("docker", "podman", "code", "said"),
+    [
+        (ENGINE, NO_ENGINE, 0, f"exec -i c0ffee\n{HOSTILE['QUOTES']}\n"),
+        (NO_ENGINE, ENGINE, 0, f"exec -i c0ffee\n{HOSTILE['QUOTES']}\n"),
+        (NO_ENGINE, NO_ENGINE, 69, ""),
+    ],
+)
+def test_container_of_a_task_is_entered_with_its_id(
+    work_dir: Path, tmp_path: Path, docker: str, podman: str, code: int, said: str
+) -> None:
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for name, text in (("docker", docker), ("podman", podman), ("sudo", NO_ENGINE)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    argv = shell_command(str(work_dir), ["sh", "-c", 'echo "$QUOTES"'], "c0ffee")
+    done = subprocess.run(
+        argv,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": f"{programs}{os.pathsep}{os.environ['PATH']}"},
+    )
+    assert (done.returncode, done.stdout) == (code, said)
+    assert code == 0 or "c0ffee" in done.stderr
+
+
+def test_keys_are_for_the_owner_only_and_go_when_they_expire(tmp_path: Path) -> None:
+    now = datetime.now(UTC)
+    first, second = (make_key(tmp_path, now + timedelta(hours=hours)) for hours in (1, 3))
+    assert first.user != second.user
+    for folder in (first.folder.parent, first.folder):
+        assert folder.stat().st_mode & 0o777 == 0o700
+    assert first.private.stat().st_mode & 0o777 == 0o600
+    assert first.public.startswith("ssh-rsa ")
+    prune_keys(tmp_path, now + timedelta(hours=2))
+    assert (first.folder.exists(), second.folder.exists()) == (False, True)
+
+
+def test_home_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    (tmp_path / "ssh").write_text("a file")
+    with pytest.raises(RunnerError) as caught:
+        make_key(tmp_path, datetime.now(UTC))
+    assert caught.value.code == "R-HOME-WRITE"
+
+
+@pytest.mark.parametrize(
+    ("host", "here"), [("127.0.0.1", True), ("::1", True), ("20.1.2.3", False), ("a.b", False)]
+)
+def test_only_a_loopback_address_is_this_machine(host: str, here: bool, work_dir: Path) -> None:
+    address = Address(host, 22)
+    key = make_key(work_dir, datetime.now(UTC))
+    login = shell._login(key, address, place(work_dir), ["true"], terminal=False)
+    assert login.over_ssh is not here
+    assert (login.argv[0] == "ssh") is not here

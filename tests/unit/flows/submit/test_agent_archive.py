@@ -1,0 +1,75 @@
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+import time
+import zipfile
+from pathlib import Path
+
+import runner.node
+from runner.flows.submit.agent_archive import build_agent
+
+ROOT = Path(runner.node.__file__).parents[1]
+SOURCES = sorted([*(ROOT / "node").rglob("*.py"), *(ROOT / "protocol").rglob("*.py")])
+HOOKS = sorted((ROOT / "hooks").rglob("*.py"))
+
+
+def test_equal_sources_give_equal_bytes_later_and_elsewhere(tmp_path: Path) -> None:
+    first = build_agent()
+    for source in SOURCES:
+        os.utime(source, (time.time(), source.stat().st_mtime))
+    out = tmp_path / "agent.pyz"
+    subprocess.run(
+        [sys.executable, "-m", "runner.flows.submit.agent_archive", str(out)], check=True
+    )
+    assert out.read_bytes() == first
+
+
+def test_archive_holds_every_module_and_only_them(tmp_path: Path) -> None:
+    path = tmp_path / "agent.pyz"
+    path.write_bytes(build_agent())
+    expected = {f"runner/{s.relative_to(ROOT).as_posix()}" for s in SOURCES + HOOKS}
+    expected -= {"runner/node/__main__.py"}
+    with zipfile.ZipFile(path) as packed:
+        assert set(packed.namelist()) == expected | {"__main__.py", "runner/__init__.py"}
+
+
+def test_agent_and_hooks_are_written_for_python_3_10() -> None:
+    sources = SOURCES + HOOKS
+    parsed = [ast.parse(source.read_text(), feature_version=(3, 10)) for source in sources]
+    assert len(parsed) == len(SOURCES) + len(HOOKS) > 9
+
+
+def test_agent_and_hooks_import_nothing_that_python_3_10_lacks() -> None:
+    newer = {"datetime.UTC", "enum.StrEnum", "enum.verify", "contextlib.chdir", "http.HTTPMethod"}
+    newer |= {f"typing.{name}" for name in ("Self", "Never", "assert_never", "override")}
+    newer |= {"tomllib", "hashlib.file_digest", "itertools.batched", "asyncio.TaskGroup"}
+    found: set[str] = set()
+    for source in SOURCES + HOOKS:
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                found |= {f"{node.module}.{alias.name}" for alias in node.names}
+            elif isinstance(node, ast.Import):
+                found |= {alias.name for alias in node.names}
+            elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+                found.add(f"{node.value.id}.{node.attr}")
+    assert "datetime.timezone" in found
+    assert not found & newer
+
+
+def test_agent_starts_alone_and_says_what_is_missing(tmp_path: Path) -> None:
+    path = tmp_path / "runner-agent.pyz"
+    path.write_bytes(build_agent())
+    done = subprocess.run(
+        [sys.executable, "-I", str(path)],
+        env={"PATH": os.environ["PATH"]},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "RUNNER_STORAGE is not set" in done.stdout
+    assert done.stderr == ""

@@ -1,0 +1,182 @@
+"""No key of `Pulumi.<stack>.yaml` is decoration: whoever changes it changes what is declared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+from pydantic import BaseModel
+
+from infra.config.stack import StackConfig
+from tests.unit.infra.stacks import T4, config_of, deploy
+
+_DATA = {"kind": "blob", "container": "data", "path": "data"}
+_SCRIPT = Path(__file__).parents[4] / "infra" / "planning" / "node_setup.sh"  # any script will do
+_NFS = {"kind": "nfs", "source": "10.0.0.4:/export", "path": "nfs"}
+_SHARE = {"kind": "files", "path": "shared"}
+_OPERATOR = {"id": "22222222-3333-4444-5555-666666666666"}
+_HOURS = {"days": ["mon"], "start": "08:00", "end": "18:00"}
+_OFFICE = {"scenario": "office_hours", "office_hours": _HOURS}
+_OWN = {"scenario": "formula", "formula": "$TargetLowPriorityNodes = 0;"}
+_A100 = {"vm_size": "Standard_NC24ads_A100_v4", "max_spot": 0, "max_dedicated": 4}
+
+# Key: what a stack says, and what it says with only this key changed.
+_STACKS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "StackConfig.stack": ({"stack": "dev"}, {"stack": "prod"}),
+    "StackConfig.subscription_id": (
+        {},
+        {"subscription_id": "99999999-3333-4444-5555-666666666666"},
+    ),
+    "StackConfig.location": ({}, {"location": "eastus"}),
+    "StackConfig.tags": ({}, {"tags": {"team": "vision"}}),
+    "StackConfig.operators": ({}, {"operators": [_OPERATOR]}),
+    "StackConfig.storage": ({}, {"storage": {"file_share_gib": 100}}),
+    "StackConfig.network": ({}, {"network": {}}),
+    "StackConfig.image": ({}, {"image": {}}),
+    "StackConfig.registry": ({}, {"registry": True}),
+    "StackConfig.nodes_add_tasks": ({}, {"nodes_add_tasks": True}),
+    "StackConfig.budget": ({}, {"budget": {"usd_per_month": 7}}),
+    "StackConfig.observability": ({}, {"observability": None}),
+    "StackConfig.pools": ({}, {"pools": [T4, {**T4, "id": "more"}]}),
+    "StorageConfig.account_name": ({}, {"storage": {"account_name": "ours"}}),
+    "StorageConfig.file_share_gib": (
+        {"storage": {"file_share_gib": 100}},
+        {"storage": {"file_share_gib": 200}},
+    ),
+    "StorageConfig.keep_runs_days": ({}, {"storage": {"keep_runs_days": 90}}),
+    "StorageConfig.cool_models_days": ({}, {"storage": {"cool_models_days": 7}}),
+    "NetworkConfig.address_space": ({"network": {}}, {"network": {"address_space": "10.0.0.0/8"}}),
+    "NetworkConfig.pool_subnet": ({"network": {}}, {"network": {"pool_subnet": "10.20.0.0/24"}}),
+    "ImageConfig.build_vm_size": (
+        {"image": {}},
+        {"image": {"build_vm_size": "Standard_NC8as_T4_v3"}},
+    ),
+    "ImageConfig.replicate_to": ({"image": {}}, {"image": {"replicate_to": ["eastus"]}}),
+    "BudgetConfig.usd_per_month": ({}, {"budget": {"usd_per_month": 250}}),
+    "BudgetConfig.emails": ({}, {"budget": {"emails": ["ops@example.com"]}}),
+    "BudgetConfig.thresholds_percent": ({}, {"budget": {"thresholds_percent": [10]}}),
+    "ObservabilityConfig.retention_days": ({}, {"observability": {"retention_days": 90}}),
+    "ObservabilityConfig.emails": ({}, {"observability": {"emails": ["ops@example.com"]}}),
+    "OperatorConfig.id": (
+        {"operators": [_OPERATOR]},
+        {"operators": [{"id": "33333333-3333-4444-5555-666666666666"}]},
+    ),
+    "OperatorConfig.kind": (
+        {"operators": [_OPERATOR]},
+        {"operators": [{**_OPERATOR, "kind": "service_principal"}]},
+    ),
+}
+# The same of pools. Two pools that say the same are declared alike, but for their names.
+_POOLS: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "PoolConfig.vm_size": ({}, {"vm_size": "Standard_NC8as_T4_v3"}),
+    "PoolConfig.max_spot": ({}, {"max_spot": 5}),
+    "PoolConfig.max_dedicated": ({"scenario": "fixed"}, {"scenario": "fixed", "max_dedicated": 1}),
+    "PoolConfig.slots": ({}, {"slots": 2}),
+    "PoolConfig.scenario": ({}, {"scenario": "fixed"}),
+    "PoolConfig.formula": (_OWN, {**_OWN, "formula": "$TargetLowPriorityNodes = 1;"}),
+    "PoolConfig.evaluation_minutes": ({}, {"evaluation_minutes": 15}),
+    "PoolConfig.office_hours": (_OFFICE, {**_OFFICE, "office_hours": {**_HOURS, "nodes": 2}}),
+    "PoolConfig.spend_cap_usd_per_hour": (_A100, {**_A100, "spend_cap_usd_per_hour": 8}),
+    "PoolConfig.image": ({}, {"image": {"sku": "2404"}}),
+    "PoolConfig.mounts": ({}, {"mounts": [_DATA]}),
+    "PoolConfig.preload": ({"preload": []}, {"preload": ["mnist"]}),
+    "PoolConfig.start_script": ({}, {"start_script": str(_SCRIPT)}),
+    "PoolConfig.container_images": (
+        {"containers": True},
+        {"containers": True, "container_images": ["docker.io/library/busybox:1.37"]},
+    ),
+    "PoolConfig.containers": ({}, {"containers": True}),
+    "PoolConfig.inter_node_communication": ({}, {"inter_node_communication": True}),
+    "PoolConfig.pack_tasks": ({}, {"pack_tasks": False}),
+    "PoolConfig.ssh_from": ({"ssh_from": ["192.0.2.0/24"]}, {"ssh_from": ["192.0.2.7/32"]}),
+    "PoolConfig.tags": ({}, {"tags": {"tier": "low"}}),
+    **{
+        f"OfficeHours.{key}": (_OFFICE, {**_OFFICE, "office_hours": {**_HOURS, key: value}})
+        for key, value in {
+            "days": ["tue"],
+            "start": "09:00",
+            "end": "19:00",
+            "utc_offset_hours": 3,
+            "nodes": 2,
+        }.items()
+    },
+    **{
+        f"ImageChoice.{key}": ({}, {"image": {key: value}})
+        for key, value in {"source": "gallery", "sku": "2404", "version": "1.2.3"}.items()
+    },
+    "BlobMount.kind": ({"mounts": [_DATA]}, {"mounts": [{"kind": "files", "path": "data"}]}),
+    "BlobMount.container": ({"mounts": [_DATA]}, {"mounts": [{**_DATA, "container": "runs"}]}),
+    "BlobMount.path": ({"mounts": [_DATA]}, {"mounts": [{**_DATA, "path": "there"}]}),
+    "BlobMount.read_only": ({"mounts": [_DATA]}, {"mounts": [{**_DATA, "read_only": False}]}),
+    "FilesMount.kind": ({"mounts": [_SHARE]}, {"mounts": [{**_DATA, "path": "shared"}]}),
+    "FilesMount.path": ({"mounts": [_SHARE]}, {"mounts": [{**_SHARE, "path": "there"}]}),
+    "NfsMount.kind": ({"mounts": [_NFS]}, {"mounts": [{"kind": "files", "path": "nfs"}]}),
+    "NfsMount.source": ({"mounts": [_NFS]}, {"mounts": [{**_NFS, "source": "10.0.0.5:/export"}]}),
+    "NfsMount.path": ({"mounts": [_NFS]}, {"mounts": [{**_NFS, "path": "there"}]}),
+    "NfsMount.options": ({"mounts": [_NFS]}, {"mounts": [{**_NFS, "options": "-o vers=4.2"}]}),
+}
+
+
+def keys(model: type[BaseModel]) -> Iterator[str]:
+    """`Model.field` of the model and of everything it holds."""
+    for name, field in model.model_fields.items():
+        yield f"{model.__name__}.{name}"
+        for inner in models(field.annotation):
+            yield from keys(inner)
+
+
+def models(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from models(part)
+
+
+def test_every_key_has_a_row_here() -> None:
+    # A pool's id is its name; `shared_keys` refuses stacks and declares nothing.
+    others = {"PoolConfig.id", "StorageConfig.shared_keys"}
+    assert {*_STACKS, *_POOLS, *others} == set(keys(StackConfig))
+
+
+@pytest.mark.slow
+def test_each_key_of_a_stack_changes_what_is_declared() -> None:
+    plain = declared()
+    assert declared() == plain
+    idle = [
+        key
+        for key, (before, after) in _STACKS.items()
+        if (declared(**before) if before else plain) == declared(**after)
+    ]
+    assert not idle
+
+
+def test_each_key_of_a_pool_changes_what_the_service_is_told() -> None:
+    made = pools()
+    assert made["plain-1"] == made["plain-2"], "without a changed key nothing differs"
+    assert not [key for key in _POOLS if made[f"before-{name(key)}"] == made[f"after-{name(key)}"]]
+
+
+def declared(stack: str = "dev", **values: Any) -> dict[str, Any]:
+    found = deploy(config_of(stack, **values))
+    return {resource.name: resource.inputs for resource in found.resources}
+
+
+def name(key: str) -> str:
+    return key.replace(".", "-")
+
+
+def pools() -> Mapping[str, dict[str, Any]]:
+    """All pools of the table, in one stack: the inputs of each without its name."""
+    wanted = [{**T4, "id": "plain-1"}, {**T4, "id": "plain-2"}]
+    for key, (before, after) in _POOLS.items():
+        wanted.append({**T4, **before, "id": f"before-{name(key)}"})
+        wanted.append({**T4, **after, "id": f"after-{name(key)}"})
+    parts = {"location": "eastus", "image": {}, "storage": {"file_share_gib": 100}}
+    found = deploy(config_of("keys", **parts, pools=wanted)).of("batch:Pool")
+    assert len(found) == len(wanted)
+    return {
+        pool.inputs["poolName"]: {k: v for k, v in pool.inputs.items() if k != "poolName"}
+        for pool in found
+    }

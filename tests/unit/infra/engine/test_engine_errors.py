@@ -1,0 +1,103 @@
+"""What the engine refuses before it runs anything, as people read it; `pulumi` is a script here."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+
+import pytest
+from pulumi.automation import CommandResult
+from pulumi.automation.errors import CommandError
+
+from infra.engine import automation, unfinished
+from runner.protocol.errors import RunnerError
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="the stand-in is a shell script")
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("PULUMI_BACKEND_URL", "PULUMI_CONFIG_PASSPHRASE", "PULUMI_CONFIG_PASSPHRASE_FILE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    return tmp_path
+
+
+def engine_that_says(folder: Path, text: str) -> automation.Environment:
+    """An environment whose every command but `version` ends with `text` on stderr."""
+    cli = folder / "cli/bin/pulumi"
+    cli.parent.mkdir(parents=True)
+    cli.write_text(
+        '#!/bin/sh\n[ "$1" != version ] || { echo v3.250.0; exit; }\n'
+        f"echo {shlex.quote(text)} >&2\nexit 1\n"
+    )
+    cli.chmod(0o755)
+    (folder / "project").mkdir()
+    (folder / "project/Pulumi.yaml").write_text("name: runner\nruntime: python\n")
+    found = automation.auto.PulumiCommand(root=str(folder / "cli"))
+    return automation.Environment(folder / "project", "dev", found)
+
+
+def refused(folder: Path, text: str) -> RunnerError:
+    with pytest.raises(RunnerError) as caught:
+        automation.preview(engine_that_says(folder, text), lambda _: None)
+    return caught.value
+
+
+def test_a_single_line_of_the_engine_is_the_reason(home: Path) -> None:
+    err = refused(home, "error: the state is somewhere else")
+    assert err.code == "R-PULUMI-FAILED"
+    assert err.why == "the state is somewhere else"
+
+
+def test_a_line_that_is_not_called_an_error_is_the_reason_too(home: Path) -> None:
+    assert refused(home, "no space left on device").why == "no space left on device"
+
+
+def test_a_state_that_is_half_written_is_read_again() -> None:
+    half = "error: failed to load checkpoint: EOF"
+    said = iter([half, half, "error: no stack named dev"])
+
+    def read() -> None:
+        raise CommandError(CommandResult(stdout="", stderr=next(said), code=255))
+
+    with pytest.raises(CommandError, match="no stack named dev"):
+        unfinished.read_whole(read)
+    assert list(said) == []
+
+
+def test_a_state_that_stays_half_written_has_the_one_before_beside_it(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(unfinished, "_PAUSES_S", (0, 0))
+    err = refused(home, "error: failed to load checkpoint: unexpected EOF")
+    assert err.code == "R-PULUMI-STATE"
+    assert ".json.bak" in (err.fix or "")
+
+
+def test_another_passphrase_is_told_with_what_to_do(home: Path) -> None:
+    err = refused(
+        home, "error: could not create secrets manager for new stack: incorrect passphrase"
+    )
+    assert err.code == "R-PULUMI-PASSPHRASE"
+    assert "encryptionsalt" in (err.why or "")
+    assert "PULUMI_CONFIG_PASSPHRASE" in (err.fix or "")
+
+
+def test_a_passphrase_of_the_environment_is_the_one_that_counts(home: Path) -> None:
+    own = automation.state_settings(home, {})
+    assert Path(own["PULUMI_CONFIG_PASSPHRASE_FILE"]).is_file()
+    given = automation.state_settings(home, {"PULUMI_CONFIG_PASSPHRASE": "mine"})
+    assert given == {"PULUMI_BACKEND_URL": own["PULUMI_BACKEND_URL"]}
+
+
+def test_what_holds_data_is_not_made_anew_and_the_error_names_it(home: Path) -> None:
+    urn = "urn:pulumi:dev::runner::runner:infra:DataStore$azure-native:storage"
+    said = f'error: unable to replace resource "{urn}:StorageAccount::storage" as part of replacing'
+    err = refused(
+        home, f'{said} "{urn}:BlobContainer::runs" as it is currently marked for protection'
+    )
+    assert err.code == "R-PULUMI-PROTECTED"
+    assert "replaces storage, runs" in err.why
+    assert "--stack" in err.fix

@@ -1,0 +1,65 @@
+"""Ctrl-C while something works that is told of it by the terminal."""
+
+from __future__ import annotations
+
+import _thread
+import signal
+import threading
+from collections.abc import Generator
+
+import pytest
+
+from infra.engine.automation import wait_out
+
+
+@pytest.fixture(autouse=True)
+def ctrl_c_is_heard() -> Generator[None]:
+    """A suite that a shell runs in the background begins with SIGINT ignored."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+def test_work_that_ends_well_after_ctrl_c_has_its_result() -> None:
+    told = threading.Event()
+
+    def work() -> str:
+        _thread.interrupt_main()
+        assert told.wait(60)
+        return "made"
+
+    assert wait_out(work, told.set) == "made"
+
+
+def test_work_that_stops_for_ctrl_c_is_an_interrupt_and_no_failure() -> None:
+    told = threading.Event()
+
+    def work() -> None:
+        _thread.interrupt_main()
+        assert told.wait(60)
+        raise RuntimeError("update canceled")
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_out(work, told.set)
+
+
+def test_a_second_ctrl_c_is_not_waited_for() -> None:
+    told, end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        _thread.interrupt_main()
+        assert told.wait(60)
+        _thread.interrupt_main()
+        end.wait(60)
+
+    with pytest.raises(KeyboardInterrupt):
+        wait_out(work, told.set)
+    end.set()
+
+
+def test_a_failure_without_ctrl_c_stays_what_it_is() -> None:
+    def work() -> None:
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError, match="no"):
+        wait_out(work, lambda: None)

@@ -1,0 +1,174 @@
+"""The agent and the registry of models: a good run stays good."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from runner.node.agent.model_registration import register_model
+from runner.node.script.redaction import Redactor
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import Transport
+from runner.node.storage.identity import ManagedIdentityCredential, SasCredential
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.models import (
+    ModelError,
+    ModelRequest,
+    check_alias,
+    check_name,
+    draft_version,
+    model_document_bytes,
+    parse_aliases,
+    parse_request,
+    parse_version,
+    parse_version_summary,
+    select_outputs,
+)
+from runner.protocol.paths import RunBlobs
+from tests.unit.node.agent_task import RUN, Task
+from tests.unit.node.fake_blob import CONTAINER, FakeBlobs
+from tests.unit.node.races import output
+
+SCRIPT = """
+import os, pathlib
+(pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"]) / "model").write_text("model")
+"""
+
+
+def test_run_whose_agent_has_no_access_to_models_succeeds_and_says_so(task: Task) -> None:
+    task.submit(SCRIPT, model={"name": "cats", "aliases": [], "path": None})
+    assert task.run() == 0
+    assert task.json("result.json")["status"] == "succeeded"
+    record = task.json("models/cats.json")
+    assert record["version"] is None
+    assert "no access" in record["problem"]
+    assert record["fix"] == f"runner models register {RUN}"
+    last = task.lines("attempts/1/events.jsonl")[-1]
+    assert (last["stage"], last["state"], last["message"]) == ("model", "failed", record["problem"])
+    assert task.run() == 0, "and again, as Batch may start it"
+
+
+@pytest.mark.parametrize("wrong", [{"name": "No Name"}, {"nothing": 1}, "cats", [1], 7])
+def test_run_that_asks_for_nonsense_succeeds(task: Task, wrong: object) -> None:
+    task.submit(SCRIPT, model=wrong)
+    assert task.run() == 0
+    assert task.json("result.json")["status"] == "succeeded"
+
+
+def test_run_that_failed_is_no_model(task: Task) -> None:
+    task.submit("raise SystemExit(3)", model={"name": "cats"})
+    assert task.run() == 3
+    assert not task.has("models/cats.json")
+
+
+def test_run_that_reproduces_another_registers_nothing(task: Task) -> None:
+    task.submit(SCRIPT, model={"name": "cats", "aliases": ["production"], "register": False})
+    assert task.run() == 0
+    assert task.json("result.json")["status"] == "succeeded"
+    assert not task.has("models/cats.json")
+
+
+def test_copies_bring_the_right_to_read_their_source(
+    service: FakeBlobs, retry_budget: RetryBudget
+) -> None:
+    signed = Transport(service.url, SasCredential("sv=1&sig=s"), retry_budget).copy_source(
+        "r/ä b?#"
+    )
+    assert signed == {"x-ms-copy-source": f"{service.url}/r/%C3%A4%20b%3F%23?sv=1&sig=s"}
+    host = service.url.removesuffix(CONTAINER)
+    identity = ManagedIdentityCredential("client", f"{host}/metadata/token")
+    named = Transport(service.url, identity, retry_budget).copy_source("r/x")
+    assert named["x-ms-copy-source"] == f"{service.url}/r/x"
+    assert named["x-ms-copy-source-authorization"].startswith("Bearer token-")
+
+
+@pytest.mark.parametrize("name", ["", "A", "-a", "a/b", "a.b", "a" * 64, "ä", "a@3", "a\n"])
+def test_wrong_name_is_refused(name: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        check_name(name)
+    assert caught.value.fix
+
+
+@pytest.mark.parametrize("alias", ["", "latest", "best", "3", "A", "a" * 64, "a\n"])
+def test_wrong_alias_is_refused(alias: str) -> None:
+    with pytest.raises(ModelError):
+        check_alias(alias)
+
+
+def test_request_without_name_is_refused_and_none_is_none() -> None:
+    assert parse_request(None) is None
+    for wrong in ({"aliases": []}, "cats", [1], {"name": "cats", "aliases": ["best"]}):
+        with pytest.raises(ModelError):
+            parse_request(wrong)
+
+
+def test_outputs_are_chosen_by_path_glob_or_folder() -> None:
+    outputs = [output(path, b"x") for path in ("model.bin", "sub/a", "sub/b", "subs")]
+
+    def chosen(path: str | None) -> list[str]:
+        return [file["path"] for file in select_outputs(outputs, path)]
+
+    assert chosen(None) == ["model.bin", "sub/a", "sub/b", "subs"]
+    assert chosen("model*") == ["model.bin"]
+    assert chosen("sub") == chosen("sub/") == ["sub/a", "sub/b"]
+    assert chosen("sub/b") == ["sub/b"]
+    assert chosen("[") == []
+    with pytest.raises(ModelError) as caught:
+        draft_version(ModelRequest("cats", (), "x*"), {"run_id": "r"}, {"outputs": outputs})
+    assert "model.bin" in caught.value.why
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"files": [{"path": "a", "size_bytes": 1, "sha256": "short", "blob": "b"}]},
+        {"files": [{"path": 3, "size_bytes": 1, "sha256": "0" * 64, "blob": "b"}]},
+        {"files": None},
+        {"version": "1"},
+        {"run_id": None},
+        {"format": 2},
+        {"format": None},
+        {"format": math.inf},
+        {"created": "yesterday"},
+        {"created": 7},
+        {"metrics": [1]},
+        {"primary_metric": ["loss"]},
+    ],
+)
+def test_damaged_or_newer_version_is_refused(change: dict[str, object]) -> None:
+    good = {"format": 1, "name": "cats", "version": 1, "run_id": "r", "files": []}
+    assert parse_version(model_document_bytes(good), "b")["version"] == 1
+    with pytest.raises(ModelError):
+        parse_version(model_document_bytes({**good, **change}), "b")
+
+
+def test_secret_in_a_problem_of_the_registration_is_hidden(
+    service: FakeBlobs, retry_budget: RetryBudget
+) -> None:
+    redactor = Redactor()
+    redactor.add("hunter2-hunter2")
+    runs = ContainerClient(Transport(service.url, SasCredential("s"), retry_budget))
+    run = {"run_id": RUN, "model": {"name": "hunter2-hunter2"}}
+    service.put(f"{RUN}/run.json", json.dumps(run).encode())
+    result = {"status": "succeeded", "attempt": 1, "outputs": [{"path": "hunter2-hunter2"}]}
+    service.put(f"{RUN}/result.json", json.dumps(result).encode())
+    register_model(runs, None, RunBlobs(RUN), redactor)
+    events = service.text(f"{RUN}/attempts/1/events.jsonl")
+    assert "registering the model ***" in events
+    assert "hunter2" not in events
+
+
+@pytest.mark.parametrize("entry", [[1], 3, {"version": "2"}, {"version": 1, "applied": math.inf}])
+def test_damaged_alias_is_told_by_the_name_of_its_document(entry: object) -> None:
+    body = model_document_bytes({"format": 1, "aliases": {"prod": entry}})
+    with pytest.raises(ModelError, match=r"cats/aliases\.json cannot be read"):
+        parse_aliases(body, "cats/aliases.json")
+
+
+@pytest.mark.parametrize("change", [{"created": 7}, {"metrics": [1]}, {"file_count": None}])
+def test_summary_that_is_no_summary_gives_way_to_the_document(change: dict[str, object]) -> None:
+    good = {"format": 1, "run_id": "r", "size_bytes": 5, "file_count": 1, "metrics": {"loss": 1}}
+    assert parse_version_summary(json.dumps(good)) == good
+    assert parse_version_summary(json.dumps({**good, **change})) is None

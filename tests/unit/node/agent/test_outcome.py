@@ -1,0 +1,29 @@
+"""What an attempt says of its last lines."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from runner.node.agent import outcome
+from runner.node.script.shipper import LineQueue
+from runner.node.script.streams import EventLog
+
+
+@pytest.mark.parametrize(("bound_s", "named"), [(600.0, []), (-1.0, ["logs"])])
+def test_a_log_that_took_long_to_send_has_its_time_named(
+    monkeypatch: pytest.MonkeyPatch, bound_s: float, named: list[str]
+) -> None:
+    monkeypatch.setattr(outcome, "LONG_FLUSH_S", bound_s)
+    sent: list[str] = []
+    streams: Any = SimpleNamespace(
+        finish_script=lambda timeout_s: sent.append("script"),
+        finish_events=lambda timeout_s: sent.append("events"),
+    )
+    events = EventLog(LineQueue())
+    agent: Any = SimpleNamespace()
+    outcome.AttemptOutcome(agent, 1, "", streams, events)._flush()
+    assert sent == ["script", "events"]
+    assert list(events.stages_s) == named

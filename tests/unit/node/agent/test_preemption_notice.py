@@ -1,0 +1,213 @@
+"""The eviction notice: found among all events of the metadata service, and acted on."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.node.agent import termination as notice_module
+from runner.node.agent.settings import NodeSettings
+from runner.node.agent.termination import EvictionNotice, EvictionWatch, watch_evictions
+from tests.unit.node.agent_task import Task
+from tests.unit.node.checkpoints.test_checkpoints import COUNTER, QUICK, content, manifests
+from tests.unit.node.fake_imds import FakeImds, serve_fake_imds
+
+Until = Callable[[Callable[[], object]], None]
+NODE = "tvm-1"
+
+
+@pytest.fixture
+def imds() -> Iterator[FakeImds]:
+    with serve_fake_imds() as service:
+        yield service
+
+
+@pytest.fixture
+def watch(imds: FakeImds, monkeypatch: pytest.MonkeyPatch) -> EvictionWatch:
+    monkeypatch.setattr(notice_module, "POLL_S", 0.02)
+    made = EvictionWatch(imds.url, NODE)
+    made.start()
+    return made
+
+
+def assert_in_30_s(notice: EvictionNotice, began: float) -> None:
+    """From `began` on, which may be long ago; dates are whole seconds."""
+    left_s = notice.left_s
+    assert 28 - (time.monotonic() - began) < left_s <= 31
+
+
+def test_notice_for_this_node_is_seen_once(
+    watch: EvictionWatch, imds: FakeImds, until: Until
+) -> None:
+    seen: list[EvictionNotice] = []
+    watch.on_notice = seen.append
+    until(lambda: len(imds.asked) > 2)
+    assert watch.notice is None
+    began = time.monotonic()
+    imds.preempt(30, "tvm-9", NODE)
+    until(lambda: seen)
+    asked = len(imds.asked)
+    until(lambda: len(imds.asked) > asked + 3)
+    [notice] = seen
+    assert_in_30_s(notice, began)
+    assert imds.posted == 0, "nothing is acknowledged"
+
+
+def test_notice_for_another_machine_of_the_scale_set_is_none_of_ours(
+    watch: EvictionWatch, imds: FakeImds, until: Until
+) -> None:
+    imds.name = "pool_3"
+    imds.preempt(30, "pool_4")
+    until(lambda: len(imds.asked) > 5)
+    assert watch.notice is None
+    imds.preempt(30, "POOL_3", event_id="E-2")
+    until(lambda: watch.notice)
+
+
+def test_notice_that_is_withdrawn_is_gone_and_a_forgotten_one_stays_away(
+    watch: EvictionWatch, imds: FakeImds, until: Until
+) -> None:
+    imds.preempt(30, NODE)
+    until(lambda: watch.notice)
+    imds.events = []
+    until(lambda: watch.notice is None)
+    imds.preempt(30, NODE)
+    until(lambda: watch.notice)
+    watch.forget()
+    asked = len(imds.asked)
+    until(lambda: len(imds.asked) > asked + 3)
+    assert watch.notice is None
+    imds.preempt(30, NODE, event_id="E-2")
+    until(lambda: watch.notice)
+
+
+@pytest.mark.parametrize("skew_s", [-3600.0, 0.0, 3600.0])
+def test_time_left_is_told_by_the_clock_of_the_service(
+    watch: EvictionWatch, imds: FakeImds, until: Until, skew_s: float
+) -> None:
+    imds.skew_s = skew_s
+    began = time.monotonic()
+    imds.preempt(30, NODE)
+    until(lambda: watch.notice)
+    assert watch.notice is not None
+    assert_in_30_s(watch.notice, began)
+
+
+def test_event_that_has_begun_leaves_no_time(
+    watch: EvictionWatch, imds: FakeImds, until: Until
+) -> None:
+    imds.preempt(None, NODE)
+    until(lambda: watch.notice)
+    assert watch.notice is not None
+    assert watch.notice.left_s <= 0
+
+
+def test_service_in_trouble_is_asked_again(
+    watch: EvictionWatch, imds: FakeImds, until: Until
+) -> None:
+    imds.status = 500
+    until(lambda: len(imds.asked) > 1)
+    assert watch.notice is None
+    imds.status = 200
+    imds.preempt(30, NODE)
+    until(lambda: watch.notice)
+
+
+def test_dedicated_node_watches_nothing() -> None:
+    node = NodeSettings("r", Path(), Path(), NODE, "pool", dedicated=True, host="h")
+    assert watch_evictions({}, node) is None
+    spot = dataclasses.replace(node, dedicated=False)
+    assert watch_evictions({"BATCH_EMULATOR_IMDS": "http://127.0.0.1:9"}, spot) is not None
+
+
+SAVES_ON_SIGTERM = """
+import os, signal, sys, time
+path = os.path.join(os.environ["RUNNER_CHECKPOINT_DIR"], "counter")
+number = int(open(path).read()) if os.path.exists(path) else 0
+print("from", number, flush=True)
+def save(*_):
+    open(path, "w").write(str(number))
+    print("saved", number, flush=True)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, save)
+while number < 100_000 and not os.path.exists("../../go"):
+    number += 1
+    time.sleep(0.02)
+"""
+
+
+def test_evicted_script_is_stopped_in_time_and_what_it_saves_is_committed(
+    task: Task, imds: FakeImds, until: Until
+) -> None:
+    task.settings["BATCH_EMULATOR_IMDS"] = imds.url
+    task.submit(SAVES_ON_SIGTERM, checkpoints={**QUICK, "interval_s": 60})
+    process = task.start()
+    until(lambda: "from 0" in task.text("logs/stdout.txt"))
+    imds.preempt(8, NODE)
+    until((task.folder / "task-0/wd/checkpoints/counter").exists)
+    imds.preempt(60, NODE)  # what follows may take its time
+    until(lambda: task.has("attempts/1/end.json"))
+    [manifest] = manifests(task)
+    saved = content(task, manifest, "counter").decode()
+    # The end of an attempt waits a second for logs, which go on to be sent until the node goes.
+    until(lambda: task.text("logs/stdout.txt").endswith(f"saved {saved}\n"))
+    end = task.json("attempts/1/end.json")
+    assert (end["why"], end["checkpoint"]["last"]) == ("terminated", 1)
+    said = [e["message"] for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "notice"]
+    assert len(said) == 1
+    assert "about to be evicted" in said[0]
+    assert process.poll() is None, "a task that ends by itself is not run again elsewhere"
+    task.kill(process)
+    imds.events = []
+    second = task.start()
+    until(lambda: f"from {saved}\n" in task.text("logs/stdout.txt"))
+    second.send_signal(signal.SIGTERM)
+    assert second.wait(120) == 143
+
+
+def test_run_goes_on_where_it_is_when_the_eviction_is_called_off(
+    task: Task, imds: FakeImds, until: Until
+) -> None:
+    task.settings["BATCH_EMULATOR_IMDS"] = imds.url
+    task.submit(SAVES_ON_SIGTERM, checkpoints=QUICK)
+    process = task.start()
+    until(lambda: "from 0" in task.text("logs/stdout.txt"))
+    imds.preempt(8, NODE)
+    until((task.folder / "task-0/wd/checkpoints/counter").exists)
+    imds.preempt(60, NODE)  # what follows may take its time
+    until(lambda: task.has("attempts/1/end.json"))
+    imds.events = []
+    until(lambda: task.has("attempts/2/resume.json"))
+    (task.folder / "task-0" / "go").touch()
+    assert process.wait(120) == 0
+    assert task.json("result.json")["attempt"] == 2
+
+
+def test_notice_commits_at_once_while_the_script_goes_on(
+    task: Task, imds: FakeImds, until: Until
+) -> None:
+    task.settings["BATCH_EMULATOR_IMDS"] = imds.url
+    task.submit(COUNTER, command=["python", "train.py", "10000"], checkpoints={"interval_s": 3600})
+    process = task.start()
+    until(lambda: "from 0" in task.text("logs/stdout.txt"))
+    imds.preempt(300, NODE)
+    until(lambda: manifests(task))  # the next one is due in an hour
+    assert not task.has("attempts/1/end.json")
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120) == 143
+
+
+def test_script_without_checkpoints_is_left_alone(task: Task, imds: FakeImds, until: Until) -> None:
+    task.settings["BATCH_EMULATOR_IMDS"] = imds.url
+    task.submit(SAVES_ON_SIGTERM, checkpoints=None)
+    imds.preempt(1, NODE)
+    process = task.start()
+    until(lambda: "from 0" in task.text("logs/stdout.txt"))
+    time.sleep(1.5)
+    (task.folder / "task-0" / "go").touch()
+    assert process.wait(120) == 0

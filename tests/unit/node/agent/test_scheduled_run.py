@@ -1,0 +1,97 @@
+"""A task that a job schedule started makes its own run."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from runner.node.agent.scheduled_run import with_run_id
+from runner.node.agent.settings import SettingsError
+from runner.node.storage.blobs import ContainerClient
+from runner.protocol.paths import is_run_id
+from runner.protocol.schedules import firing_blob
+from tests.unit.node.fake_blob import FakeBlobs
+
+PLACE = "nightly/abcd2345"
+TEMPLATE: dict[str, Any] = {
+    "format": 1,
+    "schedule": "nightly",
+    "run_id": "planned",
+    "created": "then",
+    "experiment": "digits",
+    "batch": {"pool": "local", "job_id": "", "task_id": "planned"},
+    "command": ["python", "train.py"],
+}
+
+
+def environment(job: str = "nightly:job-1", place: str = PLACE) -> dict[str, str]:
+    return {"RUNNER_SCHEDULE": place, "AZ_BATCH_JOB_ID": job, "AZ_BATCH_TASK_ID": "run"}
+
+
+def put_template(service: FakeBlobs) -> None:
+    service.put(f"schedules/{PLACE}/run.json", json.dumps(TEMPLATE).encode())
+
+
+def test_each_job_is_a_run_of_its_own_with_the_templates_contents(
+    service: FakeBlobs, container: ContainerClient
+) -> None:
+    put_template(service)
+    ids = [with_run_id(environment(f"nightly:job-{n}"), container)["RUNNER_RUN_ID"] for n in (1, 2)]
+    assert len(set(ids)) == 2
+    for number, run_id in enumerate(ids, 1):
+        assert is_run_id(run_id)
+        assert run_id.startswith("nightly-")
+        run = json.loads(service.data(f"{run_id}/run.json"))
+        job_id = f"nightly:job-{number}"
+        assert run["batch"] == {"pool": "local", "job_id": job_id, "task_id": "run"}
+        assert (run["run_id"], run["command"]) == (run_id, TEMPLATE["command"])
+        assert run["created"] != "then"
+
+
+def test_later_attempts_of_the_task_go_on_with_the_same_run(
+    service: FakeBlobs, container: ContainerClient
+) -> None:
+    put_template(service)
+    first = with_run_id(environment(), container)
+    run = service.data(f"{first['RUNNER_RUN_ID']}/run.json")
+    assert with_run_id(environment(), container) == first
+    assert service.data(f"{first['RUNNER_RUN_ID']}/run.json") == run
+
+
+def test_attempts_that_race_make_one_run(service: FakeBlobs, container: ContainerClient) -> None:
+    put_template(service)
+    with ThreadPoolExecutor(8) as threads:
+        found = list(threads.map(lambda _: with_run_id(environment(), container), range(40)))
+    assert len({one["RUNNER_RUN_ID"] for one in found}) == 1
+    runs = [
+        name for name in service.blobs if name.endswith("/run.json") and "schedules" not in name
+    ]
+    assert len(runs) == 1
+
+
+def test_attempt_that_died_before_it_wrote_the_run_is_made_up_for(
+    service: FakeBlobs, container: ContainerClient
+) -> None:
+    put_template(service)
+    body = {"run_id": "nightly-20261121-030000-abcd", "created": "2026-11-21T03:00:00+00:00"}
+    service.put(firing_blob(PLACE, "nightly:job-1"), json.dumps(body).encode())
+    found = with_run_id(environment(), container)["RUNNER_RUN_ID"]
+    assert found == body["run_id"]
+    assert json.loads(service.data(f"{found}/run.json"))["created"] == body["created"]
+
+
+def test_schedule_that_is_gone_and_places_that_are_none_are_named(
+    container: ContainerClient,
+) -> None:
+    with pytest.raises(SettingsError, match="the schedule was removed"):
+        with_run_id(environment(), container)
+    for place in ("nightly", "../x/y", "a/b/c", "a/../b"):
+        with pytest.raises(SettingsError, match="RUNNER_SCHEDULE"):
+            with_run_id(environment(place=place), container)
+
+
+def test_task_of_a_client_is_left_as_it_is(container: ContainerClient) -> None:
+    assert with_run_id({"RUNNER_RUN_ID": "a-1"}, container) == {"RUNNER_RUN_ID": "a-1"}

@@ -1,0 +1,271 @@
+"""The thread that commits: what goes wrong is said, and costs checkpoints only."""
+
+from __future__ import annotations
+
+import errno
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+
+from runner.flows.runs.attempts import checkpoint_problem
+from runner.node.checkpoints import committer as checkpointing_module
+from runner.node.checkpoints import snapshot as folder_listing_module
+from runner.node.checkpoints import snapshot as snapshot_module
+from runner.node.checkpoints.committer import CheckpointCommitter, commit_pause_s
+from runner.node.checkpoints.snapshot import Snapshots
+from runner.node.checkpoints.store import CheckpointStore
+from runner.node.script.shipper import LineQueue
+from runner.node.script.streams import EventLog
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import Transport
+from runner.node.storage.identity import SasCredential
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.paths import RunBlobs
+from runner.protocol.run_spec import CheckpointRule
+from tests.unit.node.fake_blob import FakeBlobs
+
+if TYPE_CHECKING:
+    from runner.azure.storage.blobs import BlobContainer
+
+Until = Callable[[Callable[[], object]], None]
+
+
+class Script:
+    """A script that writes, and the thread that commits it."""
+
+    def __init__(self, folder: Path, service: FakeBlobs) -> None:
+        self.folder = folder / "checkpoints"
+        self.folder.mkdir()
+        self.runs = True
+        self.lines = LineQueue()
+        self.container = ContainerClient(
+            Transport(service.url, SasCredential("s"), RetryBudget(0.0), 60.0)
+        )
+        self.thread = self.another()
+
+    def another(self) -> CheckpointCommitter:
+        return CheckpointCommitter(
+            Snapshots(self.folder, self.folder.with_name("snapshots")),
+            CheckpointStore(self.container, RunBlobs("r-1"), 1, 3),
+            CheckpointRule(interval_s=0.05, keep=3, max_bytes=1000),
+            EventLog(self.lines),
+            step=lambda: 7,
+            script_runs=lambda: self.runs,
+        )
+
+    def write(self, text: str, name: str = "model") -> None:
+        """All at once: nobody sees the half of it."""
+        new = self.folder.with_name("new")
+        new.write_text(text)
+        new.replace(self.folder / name)
+
+    def said(self, state: str = "failed") -> list[str]:
+        events: list[dict[str, Any]] = [json.loads(line) for line in self.lines.peek().splitlines()]
+        return [event["message"] for event in events if event["state"] == state]
+
+
+@pytest.fixture
+def script(tmp_path: Path, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    monkeypatch.setattr(snapshot_module, "LATELY_NS", 0)
+    monkeypatch.setattr(checkpointing_module, "SETTLE_S", 60.0)  # nobody writes all the time
+    made = Script(tmp_path, service)
+    yield made
+    made.thread.finish(final=False)
+
+
+def test_change_is_committed_with_its_step(script: Script, until: Until) -> None:
+    script.thread.start()
+    script.write("a")
+    until(lambda: script.thread.committed)
+    assert script.thread.last is not None
+    assert (script.thread.last.step, script.said()) == (7, [])
+    assert script.said("progress")[0].startswith("checkpoint 1 of attempt 1 (step 7), 1 bytes")
+
+
+def test_what_a_script_wrote_before_the_thread_began_is_news(
+    script: Script, until: Until, service: FakeBlobs
+) -> None:
+    script.write("a")
+    late = script.another()
+    late.start()
+    until(lambda: late.committed)
+    late.finish(final=False)
+    assert "r-1/checkpoints/1/manifest.json" in service.blobs
+
+
+def test_storage_that_is_away_is_said_once_and_waited_for(
+    script: Script, service: FakeBlobs, until: Until
+) -> None:
+    service.away.set()
+    script.write("a")
+    script.thread.start()
+    until(lambda: len(service.requests) > 10)
+    assert len(script.said()) == 1
+    assert "could not be committed" in str(script.thread.problem)
+    service.away.clear()
+    until(lambda: script.thread.committed)
+    assert script.thread.problem is None
+
+
+def test_next_commit_comes_an_interval_after_the_last_began_or_when_it_took_as_long_again() -> None:
+    assert commit_pause_s(60, 1, failed=False) == 59
+    assert commit_pause_s(60, 50, failed=False) == 50
+    assert commit_pause_s(60, 600, failed=False) == 600
+    assert commit_pause_s(60, 600, failed=True) == 60  # storage was away and may be back
+
+
+def test_full_disk_is_said_once_and_waited_for(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[object] = []
+
+    def full(*args: object) -> None:
+        tries.append(args)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Snapshots, "_link", full)
+        script.write("a")
+        script.thread.start()
+        until(lambda: len(tries) > 3)
+    assert script.said() == ["no checkpoint could be taken: the node's disk is full"]
+    until(lambda: script.thread.committed)
+
+
+def test_what_is_there_while_the_disk_is_full_is_not_committed(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script.write("a")
+    script.thread.start()
+    until(lambda: script.thread.committed)
+    full = ["the node's disk is full (9 of 9 MiB used)"]
+    monkeypatch.setattr(checkpointing_module, "full_disk_text", lambda _: full and full[0])
+    script.write("half of it")
+    until(script.said)
+    assert script.said() == [f"no checkpoint is taken, a file may be there in half: {full[0]}"]
+    assert script.thread.committed == 1
+    full.clear()
+    until(lambda: script.thread.committed == 2)
+    script.thread.finish(final=False)
+
+
+def test_file_that_cannot_be_read_is_named(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(snapshot_module, "hash_file", refuse)
+    script.write("a")
+    script.thread.start()
+    until(script.said)
+    assert script.said() == ["no checkpoint could be taken: [Errno 13] Permission denied: 'model'"]
+
+
+def test_folder_that_is_too_large_shrinks_and_grows_again(script: Script, until: Until) -> None:
+    script.write("x" * 2000)
+    script.thread.start()
+    until(script.said)
+    script.write("x")
+    until(lambda: script.thread.committed)
+    script.write("x" * 2000)
+    until(lambda: len(script.said()) == 2)
+    assert script.thread.committed == 1
+    assert "max_size" in str(script.thread.problem)
+
+
+def test_folder_that_the_script_deletes_leaves_the_checkpoints(
+    script: Script, service: FakeBlobs, until: Until
+) -> None:
+    script.write("a")
+    script.thread.start()
+    until(lambda: script.thread.committed)
+    shutil.rmtree(script.folder)
+    script.thread.finish(final=True, timeout_s=120)
+    assert (script.thread.committed, script.said()) == (1, [])
+    assert "r-1/checkpoints/1/manifest.json" in service.blobs
+
+
+def test_file_in_the_place_of_the_folder_is_trouble_that_is_said(
+    script: Script, until: Until
+) -> None:
+    script.write("a")
+    script.thread.start()
+    until(lambda: script.thread.committed)
+    shutil.rmtree(script.folder)
+    script.folder.write_text("no folder")
+    until(script.said)
+    assert "Not a directory" in script.said()[0]
+
+
+def test_script_that_has_just_died_is_not_trusted(script: Script, service: FakeBlobs) -> None:
+    script.runs = False
+    script.write("a")
+    script.thread.start()
+    script.thread.request()
+    script.thread.finish(final=False)
+    script.thread.join(60)
+    assert [name for name in service.blobs if name.endswith("manifest.json")] == []
+
+
+def test_later_attempt_ends_the_commits_of_this_one(
+    script: Script, service: FakeBlobs, until: Until
+) -> None:
+    service.put("r-1/attempts/2/start.json", b"{}")
+    script.write("a")
+    script.thread.start()
+    until(script.said)
+    assert script.said() == ["a later attempt has begun: this one commits no more checkpoints"]
+    assert [name for name in service.blobs if "/checkpoints/" in name] == []
+
+
+def test_many_files_are_said_once_with_their_number_and_committed(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointing_module, "MANY_FILES", 3)
+    monkeypatch.setattr(checkpointing_module, "PROGRESS_EVERY_S", 0.0)
+    for number in range(4):
+        (script.folder / str(number)).write_text(f"{number}")
+    script.thread.start()
+    until(lambda: script.thread.committed == 1)
+    script.write("more", "5")
+    until(lambda: script.thread.committed == 2)
+    script.thread.finish(final=True)
+    assert len(script.said()) == 1
+    assert script.said()[0].startswith("the checkpoint folder holds 4 files, each a request: ")
+    assert "5 files" in str(script.thread.summary()["problem"])
+    sent = [text for text in script.said("progress") if "sending" in text]
+    assert "sending a checkpoint: 4 of 4 requests" in sent
+    assert checkpoint_problem_of(script) == script.thread.problem
+
+
+def test_far_too_many_files_are_told_and_not_read(
+    script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_listing_module, "MAX_FILES", 3)
+    for number in range(4):
+        (script.folder / str(number)).write_text(f"{number}")
+    script.thread.start()
+    until(script.said)
+    assert "nothing is committed" in script.said()[0]
+    assert checkpoint_problem_of(script) == script.said()[0]
+    (script.folder / "0").unlink()
+    until(lambda: script.thread.committed == 1)
+    script.thread.finish(final=True)
+    assert script.thread.problem is None
+    assert checkpoint_problem_of(script) is None
+
+
+def checkpoint_problem_of(script: Script) -> str | None:
+    """As `runner show` finds it while the run runs."""
+
+    class Events:
+        def read(self, name: str) -> bytes:
+            assert name == "r-1/attempts/1/events.jsonl"
+            return script.lines.peek()
+
+    return checkpoint_problem(cast("BlobContainer", Events()), "r-1", 1)

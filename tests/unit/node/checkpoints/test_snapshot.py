@@ -1,0 +1,209 @@
+"""Snapshots: a state the folder really was in, without stopping who writes to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from runner.node.checkpoints import snapshot as snapshot_module
+from runner.node.checkpoints.snapshot import (
+    Snapshot,
+    Snapshots,
+    UnsettledError,
+    files_open_for_writing,
+    list_folder,
+    recently_written,
+)
+
+linux = pytest.mark.skipif(not sys.platform.startswith("linux"), reason="looks into /proc")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "checkpoints"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def snapshots(folder: Path, tmp_path: Path) -> Snapshots:
+    return Snapshots(folder, tmp_path / "snapshots")
+
+
+def settle(path: Path) -> None:
+    """As if it had been written a minute ago."""
+    then = time.time_ns() - 60 * 10**9
+    os.utime(path, ns=(then, then))
+
+
+def texts(snapshot: Snapshot) -> dict[str, str]:
+    return {file.path: file.held.read_text() for file in snapshot.files}
+
+
+def test_files_that_are_replaced_and_deleted_later_stay_as_they_were(
+    folder: Path, snapshots: Snapshots
+) -> None:
+    for name in ("a", "b"):
+        (folder / name).write_text(name)
+    taken = snapshots.take(list_folder(folder), strict=False)
+    (folder / "new").write_text("other")
+    (folder / "new").replace(folder / "a")
+    (folder / "b").unlink()
+    assert texts(taken) == {"a": "a", "b": "b"}
+
+
+def test_folder_that_changes_while_it_is_read_is_unsettled(
+    folder: Path, snapshots: Snapshots
+) -> None:
+    (folder / "a").write_text("a")
+    listing = list_folder(folder)
+    (folder / "b").write_text("b")
+    with pytest.raises(UnsettledError):
+        snapshots.take(listing, strict=False)
+    listing = list_folder(folder)
+    (folder / "a").unlink()
+    with pytest.raises(UnsettledError):
+        snapshots.take(listing, strict=False)
+
+
+@linux
+def test_file_that_is_open_for_writing_is_waited_for(folder: Path) -> None:
+    import subprocess
+
+    (folder / "a").write_text("a")
+    settle(folder / "a")
+    script = "import sys, time; f = open(sys.argv[1], 'ab'); print('x', flush=True); time.sleep(60)"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(folder / "a")], stdout=subprocess.PIPE
+    ) as writer:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+        assert files_open_for_writing(folder) == {"a"}
+        writer.kill()
+        writer.wait()
+        assert files_open_for_writing(folder) == frozenset()
+
+
+def test_file_written_in_place_is_taken_when_it_was_left_alone_for_a_second(
+    folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert snapshot_module.LATELY_NS == 10**9
+    monkeypatch.setattr(snapshot_module, "LATELY_NS", 3600 * 10**9)  # a slow machine's second
+    (folder / "a").write_text("a")
+    with pytest.raises(UnsettledError):
+        snapshots.take(list_folder(folder))
+    monkeypatch.setattr(snapshot_module, "LATELY_NS", 0)
+    assert texts(snapshots.take(list_folder(folder))) == {"a": "a"}
+
+
+def test_what_a_script_wrote_last_may_be_torn_however_late_its_end_is_noticed(
+    folder: Path,
+) -> None:
+    file, second = folder / "a", 10**9
+    file.write_text("a")
+    written = file.stat().st_mtime_ns
+    for alive_ns, torn in ((0, {"a"}), (second // 2, {"a"}), (2 * second, set[str]())):
+        assert recently_written(folder, list_folder(folder), written + alive_ns) == torn
+
+
+def test_renamed_file_is_taken_at_once(folder: Path, snapshots: Snapshots) -> None:
+    (folder / "a.new").write_text("a")
+    time.sleep(0.02)  # more than a tick of the file system's clock
+    (folder / "a.new").replace(folder / "a")
+    assert texts(snapshots.take(list_folder(folder))) == {"a": "a"}
+
+
+def test_unchanged_file_is_not_read_again(
+    folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "a").write_text("a")
+    settle(folder / "a")
+    first = snapshots.take(list_folder(folder))
+    monkeypatch.setattr(snapshot_module, "hash_file", None)
+    assert snapshots.take(list_folder(folder)).content == first.content
+
+
+def test_half_a_set_is_never_taken_while_it_is_being_replaced(
+    folder: Path, snapshots: Snapshots
+) -> None:
+    """Each version is one folder, renamed into place; a snapshot never mixes two."""
+    done = threading.Event()
+
+    def write() -> None:
+        version = 0
+        while not done.is_set():
+            version += 1
+            (folder / "new").mkdir()
+            for number in range(5):
+                (folder / "new" / str(number)).write_text(str(version))
+            if (folder / "now").exists():
+                (folder / "now").rename(folder / "old")
+            (folder / "new").rename(folder / "now")
+            for path in (folder / "old").glob("*"):
+                path.unlink()
+            if (folder / "old").exists():
+                (folder / "old").rmdir()
+            time.sleep(0.02)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    taken = 0
+    try:
+        until = time.monotonic() + 120
+        while time.monotonic() < until and taken < 10:
+            try:
+                found = texts(snapshots.take(list_folder(folder), strict=False))
+            except UnsettledError:
+                continue
+            whole = {text for path, text in found.items() if path.startswith("now/")}
+            count = sum(path.startswith("now/") for path in found)
+            assert (len(whole), count) in ((1, 5), (0, 0))
+            taken += count == 5
+    finally:
+        done.set()
+        writer.join()
+    assert taken > 0
+
+
+def test_copy_takes_the_place_of_a_link_that_cannot_be_made(
+    folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(18, "Invalid cross-device link")
+
+    monkeypatch.setattr(os, "link", refuse)
+    (folder / "a").write_text("a")
+    taken = snapshots.take(list_folder(folder), strict=False)
+    (folder / "a").write_text("b")
+    assert texts(taken) == {"a": "a"}
+
+
+def test_folder_that_is_gone_is_empty(tmp_path: Path) -> None:
+    listing = list_folder(tmp_path / "gone")
+    assert (listing.files, listing.folders) == ({}, ())
+
+
+def test_name_that_is_no_utf8_is_a_name(folder: Path, snapshots: Snapshots) -> None:
+    name = os.fsdecode(b"w\xff")
+    (folder / name).write_text("x")
+    assert texts(snapshots.take(list_folder(folder), strict=False)) == {name: "x"}
+
+
+def test_file_written_again_within_the_clocks_tick_is_read_again(
+    folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(snapshot_module, "SETTLED_NS", 1 << 60)
+    file = folder / "model"
+    file.write_text("one")
+    before = file.stat()
+    first = snapshots.take(list_folder(folder), strict=False)
+    file.write_text("two")
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    second = snapshots.take(list_folder(folder), strict=False)
+    assert first.listing == second.listing
+    assert first.files[0].sha256 != second.files[0].sha256

@@ -1,0 +1,141 @@
+"""What scripts on other nodes leave behind: their outputs are kept, and nothing vanishes unsaid."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from runner.node.checkpoints import snapshot as folder_listing_module
+from runner.node.distributed.rank_outputs import CheckpointWatch, describe_unsaved, rank_folder
+from runner.node.script.outputs import OutputFile
+from tests.unit.node.node_group_task import GangTask, lines_of
+
+WRITES = """
+import os, pathlib, sys
+rank = os.environ["RUNNER_NODE_RANK"]
+out = pathlib.Path(os.environ["RUNNER_OUTPUT_DIR"])
+out.joinpath("shard").write_text(f"of rank {rank}")
+"""
+Until = Callable[[Callable[[], object]], None]
+
+
+def notices(node_group: GangTask) -> list[str]:
+    lines = node_group.lines("attempts/1/events.jsonl")
+    return [line["message"] for line in lines if line["stage"] == "notice"]
+
+
+def test_outputs_of_every_rank_are_kept_and_none_takes_the_place_of_another(
+    node_group: GangTask,
+) -> None:
+    script = (
+        WRITES
+        + """
+if rank == "0":
+    (out / "rank-1").mkdir()
+    (out / "rank-1" / "shard").write_text("what rank 0 calls so")
+"""
+    )
+    node_group.submit(script, resources={"nodes": 3})
+    assert node_group.run_gang(3) == 0, node_group.output
+    paths = [one["path"] for one in node_group.json("result.json")["outputs"]]
+    assert paths == ["rank-1/shard", "rank-1_/shard", "rank-2/shard", "shard"]
+    texts = [node_group.text(f"output/{path}") for path in paths]
+    assert texts == ["what rank 0 calls so", "of rank 1", "of rank 2", "of rank 0"]
+    assert not notices(node_group)
+
+
+def test_output_of_another_rank_that_cannot_be_read_fails_the_run(node_group: GangTask) -> None:
+    script = WRITES + "if rank == '1': out.joinpath('\\udcff').write_text('x')\n"
+    node_group.submit(script, resources={"nodes": 2})
+    assert node_group.run_gang(2) != 0
+    result = node_group.json("result.json")
+    assert (result["code"], result["rank"]) == ("OutputUnreadable", 1)
+    assert result["message"].startswith("rank 1 on node tvm-1: cannot export")
+
+
+def test_checkpoint_files_of_another_rank_are_told_of_while_the_script_runs(
+    node_group: GangTask, until: Until
+) -> None:
+    script = (
+        WRITES
+        + """
+import time
+folder = pathlib.Path(os.environ["RUNNER_CHECKPOINT_DIR"])
+(out / "new").write_text("x" * 2000)
+(out / "new").rename(folder / f"shard-{rank}")
+while not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
+    time.sleep(0.02)
+"""
+    )
+    node_group.submit(script, resources={"nodes": 2}, checkpoints={"interval_s": 3600})
+    primary = node_group.start_gang(2)
+    until(lambda: notices(node_group))
+    text = (
+        "rank 1 on node tvm-1: 1 file (2 kB) in $RUNNER_CHECKPOINT_DIR of this node are in no "
+        "checkpoint: only those of rank 0 are"
+    )
+    assert notices(node_group)[0] == text
+    (node_group.shared / "go").touch()
+    assert primary.wait(120) == 0
+    assert [e for e in lines_of(node_group, 1) if e["stage"] == "notice"]
+
+
+def test_what_a_stopped_rank_leaves_behind_is_said_in_its_log(
+    node_group: GangTask, until: Until
+) -> None:
+    script = (
+        WRITES
+        + """
+import time
+while rank == "0" and not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
+    time.sleep(0.02)
+sys.exit(3 if rank == "0" else 0)
+"""
+    )
+    node_group.submit(script, resources={"nodes": 2})
+    primary = node_group.start_gang(2)
+    until(lambda: ("command", "end") in [(e["stage"], e["state"]) for e in lines_of(node_group, 1)])
+    (node_group.shared / "go").touch()
+    assert primary.wait(120) == 3
+    [text] = [e["message"] for e in lines_of(node_group, 1) if e["stage"] == "notice"]
+    assert text.startswith("1 file (9 bytes) in $RUNNER_OUTPUT_DIR are not kept: the run has not")
+
+
+def test_folder_as_it_was_restored_is_nothing_to_tell(tmp_path: Path) -> None:
+    (tmp_path / "restored").write_text("x")
+    told: list[str] = []
+    with CheckpointWatch(tmp_path, told.append):
+        pass
+    assert not told
+    with CheckpointWatch(tmp_path, told.append):
+        (tmp_path / "new").write_text("x")
+    [text] = told
+    assert text.startswith("1 file (1 bytes) in $RUNNER_CHECKPOINT_DIR of this node are in no")
+
+
+def test_folder_of_a_rank_is_free(tmp_path: Path) -> None:
+    own = [
+        OutputFile("rank-1", 1, ""),
+        OutputFile("rank-1_/x", 1, ""),
+        OutputFile("rank-22", 1, ""),
+    ]
+    assert [rank_folder(rank, own) for rank in (1, 2)] == ["rank-1__/", "rank-2/"]
+    assert describe_unsaved(tmp_path, "X", "no reason") == ""
+
+
+def test_more_files_than_can_be_listed_are_told_of_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_listing_module, "MAX_FILES", 2)
+    told: list[str] = []
+    with CheckpointWatch(tmp_path, told.append):
+        for name in "abc":
+            (tmp_path / name).touch()
+    assert len(told) == 1
+    assert told[0].startswith("more than ")
+    assert describe_unsaved(tmp_path, "RUNNER_OUTPUT_DIR", "why").startswith("more than ")
+    with CheckpointWatch(tmp_path, told.append):  # restored, by an older agent
+        (tmp_path / "d").touch()
+    assert len(told) == 1

@@ -1,0 +1,143 @@
+"""The Python of a run in a container where there is no uv: made with the image's venv and pip."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[4]
+BASE = Path(sys.base_prefix) / "bin" / f"python3.{sys.version_info.minor}"
+# Runs in the image's interpreter, as the agent does.
+ENSURE = """
+import json, sys
+from pathlib import Path
+from runner.node.failures import StageFailedError
+from runner.node.environment.image_env import ImageEnvironment
+shared, code, file = sys.argv[1:]
+said = []
+made = ImageEnvironment(Path(shared), "image:1", lambda *a: said.append(a[0]), lambda: None)
+try:
+    print(json.dumps([str(made.ensure(Path(code), file or None, "c" * 64)), said]))
+except StageFailedError as err:
+    print(json.dumps([err.code, err.message]))
+"""
+
+
+def has(python: Path, *modules: str) -> bool:
+    words = [str(python), "-c", f"import {', '.join(modules)}"]
+    return subprocess.run(words, capture_output=True, check=False).returncode == 0
+
+
+pytestmark = pytest.mark.skipif(
+    not BASE.exists() or not has(BASE, "pip", "venv"), reason="the Python below has no pip"
+)
+
+
+def put_wheel(folder: Path) -> None:
+    """A package with a module and a command, as a wheel."""
+    folder.mkdir()
+    info = "demo-1.0.dist-info"
+    files = {
+        "demo.py": "def main():\n    print('it is', __name__)\n",
+        f"{info}/METADATA": "Metadata-Version: 2.1\nName: demo\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        f"{info}/entry_points.txt": "[console_scripts]\ndemo-command = demo:main\n",
+    }
+    with zipfile.ZipFile(folder / "demo-1.0-py3-none-any.whl", "w") as wheel:
+        for name, text in files.items():
+            wheel.writestr(name, text)
+        record = "".join(f"{name},,\n" for name in (*files, f"{info}/RECORD"))
+        wheel.writestr(f"{info}/RECORD", record)
+
+
+def image_with_packages(folder: Path) -> Path:
+    """The interpreter of an image whose Python is a virtual environment with a package."""
+    options = ["--without-pip", "--system-site-packages"]
+    subprocess.run([BASE, "-m", "venv", *options, folder], check=True, timeout=120)
+    [packages] = folder.glob("lib/python*/site-packages")
+    (packages / "of_the_image.py").write_text("")
+    return folder / "bin" / "python"
+
+
+def put_uv(folder: Path) -> None:
+    uv = shutil.which("uv", path=f"{Path(sys.executable).parent}:{os.environ['PATH']}")
+    if uv is None:
+        pytest.skip("uv is not installed")
+    folder.mkdir(parents=True)
+    (folder / "uv").symlink_to(uv)
+
+
+def ensure(tmp_path: Path, python: Path, file: str = "") -> list[object]:
+    (tmp_path / "no-uv").mkdir(exist_ok=True)
+    words = [str(python), "-c", ENSURE, str(tmp_path / "shared"), str(tmp_path / "task/code"), file]
+    environment = {"PATH": str(tmp_path / "no-uv"), "PYTHONPATH": str(ROOT), "HOME": str(tmp_path)}
+    done = subprocess.run(
+        words, env=environment, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "task" / "code"
+    folder.mkdir(parents=True)
+    put_wheel(folder / "wheels")
+    (folder / "requirements.txt").write_text("--no-index\n--find-links wheels\ndemo==1.0\n")
+    return folder
+
+
+@pytest.mark.parametrize("tool", ["pip", "uv"])
+def test_packages_are_installed_on_top_of_the_image_and_their_commands_run(
+    tmp_path: Path, code: Path, tool: str
+) -> None:
+    if tool == "uv":
+        put_uv(tmp_path / "shared/runner/bin")
+    python = image_with_packages(tmp_path / "image")
+    made, said = ensure(tmp_path, python, "requirements.txt")
+    assert isinstance(said, list)
+    assert "installing" in said
+    environment = Path(str(made))
+    assert environment.parent == tmp_path / "shared/runner/envs"
+    assert has(environment / "bin/python", "demo", "of_the_image")
+    told = subprocess.run([environment / "bin/demo-command"], capture_output=True, check=True)
+    assert told.stdout == b"it is demo\n"
+    assert not has(python, "demo"), "the image stays as it is"
+    assert ensure(tmp_path, python, "requirements.txt") == [made, ["environment is cached"]]
+    assert [path.name for path in environment.parent.iterdir()] == [environment.name]
+
+
+def test_what_pip_says_of_a_package_it_cannot_find_is_told(tmp_path: Path, code: Path) -> None:
+    (code / "requirements.txt").write_text("--no-index\nno-such-package-anywhere\n")
+    told, message = ensure(tmp_path, BASE, "requirements.txt")
+    assert told == "EnvironmentFailed"
+    assert "no-such-package-anywhere" in str(message)
+    assert not list((tmp_path / "shared/runner/envs").iterdir())
+
+
+def test_image_without_venv_says_so_in_its_own_words(tmp_path: Path, code: Path) -> None:
+    python = image_with_packages(tmp_path / "image")
+    [packages] = (tmp_path / "image").glob("lib/python*/site-packages")
+    (packages / "sitecustomize.py").write_text(
+        "import sys\nif 'venv' in sys.orig_argv: print('install python3-venv first'); sys.exit(1)\n"
+    )
+    told, message = ensure(tmp_path, python, "requirements.txt")
+    assert told == "EnvironmentFailed"
+    assert "install python3-venv first" in str(message)
+
+
+def test_python_of_an_image_keeps_its_packages_without_requirements(
+    tmp_path: Path, code: Path
+) -> None:
+    python = image_with_packages(tmp_path / "image")
+    for image, module in ((python, "of_the_image"), (BASE, "pip")):
+        made, said = ensure(tmp_path, image)
+        assert said == ["the image's Python"]
+        assert has(Path(str(made)) / "bin/python", module)

@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from runner.node.environment import uv as uv_process
+from runner.node.environment.virtual_env import (
+    KEPT_ENVIRONMENTS,
+    EnvironmentBuilder,
+    EnvironmentStore,
+    Requirements,
+)
+from runner.node.failures import StageFailedError, TerminatedError
+from runner.node.inputs.data_cache import node_lock
+from tests.processes import alive
+from tests.unit.node.fake_uv import install_fake_uv
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    folder = tmp_path / "shared"
+    install_fake_uv(folder)
+    return folder
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "requirements.txt").write_text("keras==3.0\n")
+    return folder
+
+
+@pytest.fixture
+def reports() -> list[tuple[Any, ...]]:
+    return []
+
+
+@pytest.fixture
+def builder(shared: Path, reports: list[tuple[Any, ...]]) -> EnvironmentBuilder:
+    return EnvironmentBuilder(shared, lambda *words: reports.append(words), lambda: None)
+
+
+def calls(shared: Path) -> list[str]:
+    log = shared / "runner/bin/uv.log"
+    return log.read_text().splitlines() if log.exists() else []
+
+
+def test_environment_is_built_once(
+    builder: EnvironmentBuilder, shared: Path, code: Path, reports: list[tuple[Any, ...]]
+) -> None:
+    first = builder.ensure(code, "requirements.txt", None, "c0de")
+    assert first.parent == shared / "runner/envs"
+    assert (first / "installed.txt").read_text() == "keras==3.0\n"
+    assert [call.split()[0] for call in calls(shared)] == ["venv", "pip"]
+    assert "--compile-bytecode" in calls(shared)[1]
+    assert ("downloaded keras", 1, 2, "packages") in reports
+    assert builder.ensure(code, "requirements.txt", None, "0ther") == first
+    assert len(calls(shared)) == 2
+
+
+def test_versions_of_a_run_are_pinned_where_the_environment_has_others(
+    builder: EnvironmentBuilder, shared: Path, code: Path
+) -> None:
+    plain = builder.ensure(code, "requirements.txt", None, "c0de")
+    installed = plain / "lib" / "python3.12" / "site-packages" / "numpy-2.1.dist-info"
+    installed.mkdir(parents=True)
+    same = builder.ensure(code, "requirements.txt", None, "c0de", constraints=("numpy==2.1",))
+    assert same == plain, "nothing to build: it has these versions"
+    assert len(calls(shared)) == 2
+    older = builder.ensure(code, "requirements.txt", None, "c0de", constraints=("numpy==2.0",))
+    assert older != plain
+    assert (older / "constraints.txt").read_text() == "numpy==2.0"
+    assert "-c" in calls(shared)[-1].split()
+    again = builder.ensure(code, "requirements.txt", None, "c0de", constraints=("numpy==2.0",))
+    assert (again, len(calls(shared))) == (older, 4)
+
+
+def test_other_requirements_are_another_environment(
+    builder: EnvironmentBuilder, code: Path
+) -> None:
+    first = builder.ensure(code, "requirements.txt", None, "c0de")
+    (code / "requirements.txt").write_text("keras==3.1\n")
+    assert builder.ensure(code, "requirements.txt", None, "c0de") != first
+    assert builder.ensure(code, None, None, "c0de") != first
+
+
+def test_included_files_count_too(builder: EnvironmentBuilder, code: Path) -> None:
+    (code / "requirements.txt").write_text("-r base.txt\n--constraint=pins.txt\n")
+    (code / "base.txt").write_text("keras\n")
+    (code / "pins.txt").write_text("keras==3.0\n")
+    first = builder.ensure(code, "requirements.txt", None, "c0de")
+    (code / "pins.txt").write_text("keras==3.1\n")
+    assert builder.ensure(code, "requirements.txt", None, "c0de") != first
+
+
+def test_environment_with_the_code_installed_depends_on_the_code(
+    builder: EnvironmentBuilder, code: Path
+) -> None:
+    (code / "requirements.txt").write_text("./lib\n")
+    first = builder.ensure(code, "requirements.txt", None, "c0de")
+    assert builder.ensure(code, "requirements.txt", None, "0ther") != first
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("-e .\n", "editable"),
+        ("--editable=./lib\n", "editable"),
+        ("-r ../outside.txt\n", "outside the code"),
+        ("-r gone.txt\n", "cannot read the requirements file gone.txt"),
+    ],
+)
+def test_requirements_that_cannot_work_are_refused(code: Path, text: str, problem: str) -> None:
+    (code / "requirements.txt").write_text(text)
+    with pytest.raises(StageFailedError, match=problem):
+        Requirements(code / "requirements.txt", code)
+
+
+def test_failure_shows_what_uv_said_and_leaves_nothing(
+    builder: EnvironmentBuilder, shared: Path, code: Path
+) -> None:
+    (shared / "runner/bin/uv.fail").write_text("  x No solution found\n  keras is nowhere\n")
+    with pytest.raises(StageFailedError, match="keras is nowhere") as caught:
+        builder.ensure(code, "requirements.txt", None, "c0de")
+    assert (caught.value.step, caught.value.code) == ("environment", "EnvironmentFailed")
+    assert "`uv pip install` exited with code 2" in caught.value.message
+    assert list((shared / "runner/envs").iterdir()) == []
+
+
+def test_full_disk_is_told_as_such(builder: EnvironmentBuilder, shared: Path, code: Path) -> None:
+    (shared / "runner/bin/uv.fail").write_text("failed: No space left on device (os error 28)")
+    with pytest.raises(StageFailedError) as caught:
+        builder.ensure(code, "requirements.txt", None, "c0de")
+    assert caught.value.code == "DiskFull"
+
+
+def test_node_without_uv_says_where_it_looked(
+    builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shared / "runner/bin/uv").unlink()
+    monkeypatch.setenv("PATH", str(shared))
+    with pytest.raises(StageFailedError, match=r"runner/bin/uv nor on PATH"):
+        builder.ensure(code, None, None, "c0de")
+
+
+def test_rest_of_a_killed_build_is_cleared(
+    builder: EnvironmentBuilder, shared: Path, code: Path
+) -> None:
+    ready = builder.ensure(code, "requirements.txt", None, "c0de")
+    building = ready.with_suffix(".building")
+    ready.rename(building)
+    (building / "half").touch()
+    assert builder.ensure(code, "requirements.txt", None, "c0de") == ready
+    assert not (ready / "half").exists()
+    assert not building.exists()
+
+
+def test_termination_stops_a_build(shared: Path, code: Path) -> None:
+    (shared / "runner/bin/uv.slow").touch()
+
+    def check() -> None:
+        if calls(shared):
+            raise TerminatedError
+
+    started = time.monotonic()
+    with pytest.raises(TerminatedError):
+        EnvironmentBuilder(shared, lambda *_: None, check).ensure(code, None, None, "c0de")
+    assert time.monotonic() - started < 30
+
+
+def test_two_tasks_of_a_node_build_once(shared: Path, code: Path) -> None:
+    def build() -> None:
+        builder = EnvironmentBuilder(shared, lambda *_: None, lambda: None)
+        builder.ensure(code, "requirements.txt", None, "c0de")
+
+    threads = [threading.Thread(target=build) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [call.split()[0] for call in calls(shared)] == ["venv", "pip"]
+
+
+def test_waiting_for_another_builder_can_be_stopped(tmp_path: Path) -> None:
+    def check() -> None:
+        raise TerminatedError
+
+    path = tmp_path / "locks/x"
+    with node_lock(path, check), pytest.raises(TerminatedError), node_lock(path, check):
+        pass
+    with node_lock(path, check):
+        assert path.exists()
+
+
+def test_next_node_takes_the_environment_from_the_lasting_cache(tmp_path: Path, code: Path) -> None:
+    (tmp_path / "lasting").mkdir()
+    built: list[Path] = []
+    for name in ("node-1", "node-2"):
+        shared = tmp_path / name
+        install_fake_uv(shared)
+        (shared / "runner/cache").symlink_to(tmp_path / "lasting")
+        builder = EnvironmentBuilder(shared, lambda *_: None, lambda: None)
+        built.append(builder.ensure(code, "requirements.txt", None, "c0de"))
+        if name == "node-1":
+            assert len(calls(shared)) == 2
+            shutil.rmtree(shared)  # the node is lost
+    assert not (tmp_path / "node-2/runner/bin/uv.log").exists()
+    assert (built[1] / "installed.txt").read_text() == "keras==3.0\n"
+    assert (built[1] / "bin/python").is_symlink()
+
+
+def test_store_keeps_the_environments_used_last(tmp_path: Path) -> None:
+    (tmp_path / "lasting").mkdir()
+    (tmp_path / "cache").symlink_to(tmp_path / "lasting")
+    store = EnvironmentStore(tmp_path / "cache")
+    for number in range(KEPT_ENVIRONMENTS + 2):
+        source = tmp_path / f"e{number}"
+        source.mkdir()
+        (source / "f").touch()
+        (source / "bin").mkdir()
+        (source / "bin/python").symlink_to(sys.executable)
+        os.utime(source, (number, number))
+        store.keep(source.name, source)
+    assert not store.take("e0", tmp_path / "t0")
+    assert store.take(f"e{KEPT_ENVIRONMENTS + 1}", tmp_path / "t1")
+    assert (tmp_path / "t1/f").exists()
+    assert len(list((tmp_path / "lasting/envs").iterdir())) == KEPT_ENVIRONMENTS
+
+
+def real_uv() -> str | None:
+    beside = shutil.which("uv", path=str(Path(sys.executable).parent))
+    return beside or shutil.which("uv")
+
+
+@pytest.mark.skipif(real_uv() is None, reason="uv is not installed")
+def test_real_uv_makes_an_environment_that_runs_after_the_rename(
+    tmp_path: Path, code: Path, until: Callable[[Callable[[], object]], None]
+) -> None:
+    uv = tmp_path / "shared/runner/bin/uv"
+    uv.parent.mkdir(parents=True)
+    uv.symlink_to(str(real_uv()))
+    builder = EnvironmentBuilder(tmp_path / "shared", lambda *_: None, lambda: None)
+    environment = builder.ensure(code, None, None, "c0de")
+    prefix = subprocess.run(
+        [environment / "bin/python", "-c", "import sys; print(sys.prefix)"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert prefix.stdout.strip() == str(environment)
+
+
+@pytest.mark.skipif(real_uv() is None, reason="uv is not installed")
+def test_recipe_without_a_python_gets_a_newer_one_on_an_old_node(
+    builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def find(_: object, uv: Path, request: str) -> Path:
+        asked.append(request)
+        return Path(sys.executable)
+
+    monkeypatch.setattr(EnvironmentBuilder, "_find_python", find)
+    usual = builder.ensure(code, "requirements.txt", None, "c0de")
+    assert asked == []
+    monkeypatch.setattr(
+        "runner.node.environment.virtual_env.OLDEST_PYTHON", (sys.version_info[0] + 1, 0)
+    )
+    assert builder.ensure(code, "requirements.txt", None, "c0de") != usual
+    assert builder.ensure(code, "requirements.txt", "3.11", "c0de") != usual
+    assert asked == ["3.12", "3.11"]
+
+
+def test_python_version_is_found_by_uv(tmp_path: Path, code: Path) -> None:
+    uv = tmp_path / "shared/runner/bin/uv"
+    uv.parent.mkdir(parents=True)
+    uv.symlink_to(str(real_uv()))
+    builder = EnvironmentBuilder(tmp_path / "shared", lambda *_: None, lambda: None)
+    wanted = f"{sys.version_info.major}.{sys.version_info.minor}"
+    environment = builder.ensure(code, None, wanted, "c0de")
+    found = subprocess.run(
+        [environment / "bin/python", "-V"], capture_output=True, text=True, check=True
+    )
+    assert f"Python {wanted}." in found.stdout
+
+
+def test_question_that_uv_never_answers_fails_with_what_to_do(
+    builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shared / "runner/bin/uv.slow").touch()
+    monkeypatch.setattr(uv_process, "ANSWER_S", 0.2)
+    hangs = r"`uv python find` gave no answer in 0\.2 s: .*leave `python` out"
+    with pytest.raises(StageFailedError, match=hangs):
+        builder.ensure(code, None, "3.12", "c0de")
+
+
+def break_interpreter(environment: Path) -> None:
+    python = environment / "bin/python"
+    python.unlink()
+    python.symlink_to(environment / "gone")
+
+
+def test_environment_whose_interpreter_is_gone_is_built_again(
+    builder: EnvironmentBuilder, shared: Path, code: Path
+) -> None:
+    ready = builder.ensure(code, "requirements.txt", None, "c0de")
+    break_interpreter(ready)
+    assert builder.ensure(code, "requirements.txt", None, "c0de") == ready
+    assert (ready / "bin/python").exists()
+    assert [path.name for path in (shared / "runner/envs").iterdir()] == [ready.name]
+
+
+def test_lasting_cache_gives_no_environment_without_interpreter(tmp_path: Path, code: Path) -> None:
+    (tmp_path / "lasting").mkdir()
+    for name in ("node-1", "node-2"):
+        shared = tmp_path / name
+        install_fake_uv(shared)
+        (shared / "runner/cache").symlink_to(tmp_path / "lasting")
+        builder = EnvironmentBuilder(shared, lambda *_: None, lambda: None)
+        environment = builder.ensure(code, "requirements.txt", None, "c0de")
+        assert (environment / "bin/python").exists()
+        kept = tmp_path / "lasting/envs" / environment.name
+        assert (kept / "bin/python").exists()
+        break_interpreter(kept)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses prctl")
+def test_killed_agent_leaves_no_uv_writing(
+    tmp_path: Path, code: Path, until: Callable[[Callable[[], object]], None]
+) -> None:
+    shared = tmp_path / "shared"
+    uv = install_fake_uv(shared)
+    uv.write_text(uv.read_text().replace("out.write(", "out.write(f'{os.getpid()} ' + "))
+    (shared / "runner/bin/uv.slow").touch()
+    text = (
+        "from pathlib import Path\n"
+        "from runner.node.environment.virtual_env import EnvironmentBuilder\n"
+        f"shared, code = Path({str(shared)!r}), Path({str(code)!r})\n"
+        "EnvironmentBuilder(shared, lambda *_: None, lambda: None).ensure(code, None, None, '')\n"
+    )
+    agent = subprocess.Popen([sys.executable, "-c", text])
+    until(lambda: calls(shared))
+    agent.kill()
+    agent.wait()
+    uv_pid = int(calls(shared)[0].split()[0])
+    until(lambda: not alive(uv_pid))
+    assert not alive(uv_pid)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "-rbase.txt\n",
+        "-r base.txt  # what all need\n",
+        "-r\tbase.txt\r\n",
+        "--requirement = base.txt\n",
+        "\ufeff-r base.txt\n",
+        '-r "base.txt"\n',
+        "keras \\\n  --hash=sha256:00 \\\n  --hash=sha256:11\n-cbase.txt\n",
+        "-r \\\n  base.txt\n",
+    ],
+)
+def test_include_is_followed_however_it_is_written(code: Path, text: str) -> None:
+    (code / "requirements.txt").write_text(text, encoding="utf-8")
+    (code / "base.txt").write_text("café-utils\n", encoding="utf-8")
+    requirements = Requirements(code / "requirements.txt", code)
+    assert list(requirements.texts) == ["requirements.txt", "base.txt"]
+    assert not requirements.local
+
+
+@pytest.mark.parametrize(
+    ("line", "local"),
+    [
+        ("./lib[all]", True),
+        ("lib/", True),
+        ("wheels/a-1.0-py3-none-any.whl", True),
+        ("a-1.0-py3-none-any.whl ; python_version > '3'", True),
+        ("a @ file:lib", True),
+        ("a @ ./lib", True),
+        ("--find-links=wheels", True),
+        ("-f wheels", True),
+        ("keras[jax]>=3  # with a/slash", False),
+        ("a @ git+https://example.org/a.git@v1", False),
+        ("https://example.org/a-1.0-py3-none-any.whl", False),
+        ("-r https://example.org/base.txt", False),
+        ("--find-links https://example.org/wheels/", False),
+        ("--index-url=https://example.org/simple/", False),
+        ("# ./lib", False),
+    ],
+)
+def test_what_comes_out_of_the_code_is_recognized(code: Path, line: str, local: bool) -> None:
+    (code / "requirements.txt").write_text(line + "\n")
+    assert Requirements(code / "requirements.txt", code).local is local
+
+
+def test_requirements_in_utf16_are_explained(code: Path) -> None:
+    (code / "requirements.txt").write_text("keras\n", encoding="utf-16")
+    with pytest.raises(StageFailedError, match="save it as UTF-8"):
+        Requirements(code / "requirements.txt", code)

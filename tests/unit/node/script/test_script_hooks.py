@@ -1,0 +1,69 @@
+"""What a script on a node can import of ours, and what it keeps of its own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from runner.node.script.workspace import python_path
+from runner.protocol.checkpoints import CheckpointBlobs
+from tests.unit.node.agent_task import RUN, Task
+
+_SCRIPT = """
+import importlib.util, os, pkgutil
+import runner, runner.hooks
+from runner.hooks import load_state, save_state
+names = sorted(module.name for module in pkgutil.iter_modules(runner.__path__))
+print(names, os.environ["PYTHONPATH"].split(os.pathsep)[0])
+save_state({"epoch": 3})
+print(load_state(), os.listdir(os.environ["RUNNER_CHECKPOINT_DIR"]))
+"""
+
+
+def test_a_script_imports_the_hooks_and_nothing_else_of_ours(task: Task) -> None:
+    task.submit(_SCRIPT, env={"PYTHONPATH": "/mine"})
+    assert task.run() == 0, task.text("logs/stderr.txt")
+    first, second = task.text("logs/stdout.txt").splitlines()
+    assert first == "['hooks'] /mine"
+    assert second == "{'epoch': 3} ['state-00000001']"
+
+
+def test_a_script_that_brings_its_own_runner_keeps_it(task: Task) -> None:
+    script = (
+        "import pathlib, subprocess, sys\n"
+        "pathlib.Path('runner.py').write_text('mine = 1')\n"
+        "done = subprocess.run([sys.executable, '-c', 'import runner; print(runner.mine)'])\n"
+        "sys.exit(done.returncode)\n"
+    )
+    task.submit(script)
+    assert task.run() == 0, task.text("logs/stderr.txt")
+    assert task.text("logs/stdout.txt") == "1\n"
+
+
+def test_a_runner_that_the_requirements_install_is_not_hidden(tmp_path: Path) -> None:
+    installed = tmp_path / "env" / "lib" / "python3.11" / "site-packages" / "runner"
+    ours = str(tmp_path / "hooks")
+    assert python_path(None, tmp_path, tmp_path / "env") == ours
+    assert python_path("/a:/b", tmp_path, tmp_path / "env") == os.pathsep.join(("/a:/b", ours))
+    installed.mkdir(parents=True)
+    (installed / "__init__.py").touch()
+    assert python_path("/a", tmp_path, tmp_path / "env") == "/a"
+    assert python_path(None, tmp_path, tmp_path / "env") is None
+
+
+def test_states_that_are_saved_all_the_time_are_committed_all_the_same(
+    task: Task, until: Callable[[Callable[[], object]], None]
+) -> None:
+    script = (
+        "import os, time\nfrom runner.hooks import save_state\n"
+        "while not os.path.exists('../../go'):\n"
+        "    save_state({'filler': bytes(99_000)}); time.sleep(0.004)\n"
+    )
+    rule = {"interval_s": 0.3, "keep": 3, "max_bytes": 1 << 30}
+    task.submit(script, checkpoints=rule)
+    process = task.start()
+    blobs = CheckpointBlobs(RUN)
+    until(lambda: any((blobs.number_of(name) or 0) >= 3 for name in list(task.service.blobs)))
+    (task.folder / "task-0" / "go").touch()
+    assert process.wait(120) == 0, task.text("logs/stderr.txt")

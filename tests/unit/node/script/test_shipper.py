@@ -1,0 +1,270 @@
+from __future__ import annotations
+
+import json
+import threading
+import tracemalloc
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.node.script import shipper as lines_module
+from runner.node.script import shipper as sync_module
+from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_all
+from runner.node.storage.blobs import MAX_APPEND_BYTES, AppendBlob, ContainerClient
+from runner.node.storage.http import StorageRequestError
+from runner.node.storage.limits import RetryBudget
+from tests.unit.node.fake_blob import FakeBlobs
+
+NAME = "r/logs/stdout.txt"
+Until = Callable[[Callable[[], object]], None]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "stdout.txt"
+
+
+@pytest.fixture
+def shipper(log: Path, container: ContainerClient) -> Iterator[Shipper]:
+    started = Shipper(FileSource(log), AppendBlob(container, NAME))
+    started.start()
+    yield started
+    started._ending.set()
+    started.join(60)  # what it has to say is no other test's
+
+
+def append(path: Path, data: bytes) -> None:
+    with path.open("ab") as out:
+        out.write(data)
+
+
+def test_line_that_fits_into_no_block_holds_up_none() -> None:
+    queue = LineQueue()
+    for line in (b"a", b"x" * MAX_APPEND_BYTES, b"b"):
+        queue.put(line)
+    assert queue.peek() == b"a\nb\n"
+
+
+def test_blob_exists_before_the_script_prints(
+    shipper: Shipper, service: FakeBlobs, until: Until
+) -> None:
+    until(lambda: NAME in service.blobs)
+    shipper.finish()
+    assert service.data(NAME) == b""
+
+
+def test_line_is_in_blob_while_the_script_runs(
+    shipper: Shipper,
+    service: FakeBlobs,
+    log: Path,
+    until: Until,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    until(lambda: NAME in service.blobs)
+    waits: list[float] = []
+    wait = shipper._ending.wait
+    monkeypatch.setattr(shipper._ending, "wait", lambda s: waits.append(s) or wait(s))
+    for number in range(5):
+        line = b"line %d\n" % number
+        append(log, line)
+        until(lambda line=line: line in service.data(NAME))
+    shipper.finish()
+    assert len(waits) >= 4
+    # At most two of them are between a line and its request.
+    assert 2 * max(waits) < 0.3
+
+
+def test_refusal_that_passes_costs_nothing(
+    shipper: Shipper, service: FakeBlobs, log: Path, until: Until
+) -> None:
+    until(lambda: NAME in service.blobs)
+    service.faults.extend([403, 401, 403])
+    append(log, b"a line\n")
+    until(lambda: service.data(NAME))
+    shipper.finish()
+    assert (service.data(NAME), len(service.faults)) == (b"a line\n", 0)
+
+
+def test_refusal_that_lasts_is_waited_for_while_the_script_runs(
+    shipper: Shipper,
+    service: FakeBlobs,
+    log: Path,
+    until: Until,
+    retry_budget: RetryBudget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sync_module, "AFTER_OUTAGE_S", 0.01)
+    monkeypatch.setattr(retry_budget, "_normal_s", 0.03)
+    until(lambda: NAME in service.blobs)
+    service.faults.extend([403] * 40)  # several series of tries give up
+    append(log, b"a line\n")
+    until(lambda: service.data(NAME))
+    shipper.finish()
+    assert service.data(NAME) == b"a line\n"
+
+
+def test_refusal_for_good_ends_the_shipping(
+    log: Path, container: ContainerClient, service: FakeBlobs
+) -> None:
+    service.refuse_for_good()
+    append(log, b"a line\n")
+    shipper = Shipper(FileSource(log), AppendBlob(container, NAME))
+    shipper.start()
+    shipper.join(30)
+    assert not shipper.is_alive()
+    with pytest.raises(StorageRequestError, match="403 AuthenticationFailed"):
+        shipper.finish()
+
+
+def test_finish_ships_the_rest_without_waiting_for_the_interval(
+    shipper: Shipper, service: FakeBlobs, log: Path, monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
+    monkeypatch.setattr(sync_module, "append_interval_s", lambda _: 60.0)
+    append(log, b"first\n")
+    until(lambda: service.blobs.get(NAME) and service.data(NAME))
+    append(log, b"second, no newline")
+    shipper.finish(timeout_s=30)
+    assert service.text(NAME) == "first\nsecond, no newline"
+
+
+def test_outage_delays_lines_and_loses_none(
+    shipper: Shipper,
+    service: FakeBlobs,
+    log: Path,
+    until: Until,
+    retry_budget: RetryBudget,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sync_module, "AFTER_OUTAGE_S", 0.01)
+    monkeypatch.setattr(retry_budget, "_normal_s", 0.03)
+    append(log, b"before\n")
+    until(lambda: service.blobs.get(NAME) and service.data(NAME))
+    service.away.set()
+    append(log, b"during\n")
+    seen = len(service.requests)
+    until(lambda: len(service.requests) > seen + 6)  # several series of tries gave up
+    service.away.clear()
+    append(log, b"after\n")
+    until(lambda: b"after" in service.data(NAME))
+    shipper.finish()
+    assert service.text(NAME) == "before\nduring\nafter\n"
+
+
+def test_refused_stream_ends_quietly_and_is_told_at_the_end(
+    shipper: Shipper, service: FakeBlobs, log: Path, until: Until
+) -> None:
+    until(lambda: NAME in service.blobs)
+    service.faults.append(400)
+    append(log, b"x\n")
+    until(lambda: not shipper.is_alive())
+    with pytest.raises(StorageRequestError, match="400"):
+        shipper.finish()
+
+
+def test_every_shipper_is_finished_though_one_failed(
+    container: ContainerClient, service: FakeBlobs, tmp_path: Path
+) -> None:
+    service.faults.append(400)
+    first = Shipper(FileSource(tmp_path / "a"), AppendBlob(container, "r/a"))
+    first.start()
+    first.join()
+    append(tmp_path / "b", b"text")
+    second = Shipper(FileSource(tmp_path / "b"), AppendBlob(container, "r/b"))
+    second.start()
+    with pytest.raises(StorageRequestError):
+        finish_all([first, second])
+    assert service.data("r/b") == b"text"
+
+
+def test_large_log_takes_little_memory(container: ContainerClient, log: Path) -> None:
+    with log.open("wb") as out:
+        out.truncate(64 * 1024 * 1024)  # sparse: 64 MiB of zeros
+    sent: list[int] = []
+
+    class Sink(AppendBlob):
+        def append(self, data: bytes) -> None:
+            sent.append(len(data))
+
+    tracemalloc.start()
+    try:
+        shipper = Shipper(FileSource(log), Sink(container, NAME))
+        shipper.start()
+        shipper.finish()
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert sum(sent) == 64 * 1024 * 1024
+    assert max(sent) == MAX_APPEND_BYTES
+    assert peak < 4 * MAX_APPEND_BYTES
+
+
+def test_full_blob_keeps_blocks_for_the_final_flush(
+    container: ContainerClient, service: FakeBlobs, log: Path, until: Until
+) -> None:
+    blob = AppendBlob(container, NAME)
+    blob.open()
+    polls: list[bool] = []
+    shipper = Shipper(FileSource(log), blob, polls.append)
+    blob.open = lambda: setattr(blob, "blocks", 49_900)  # as a year of printing leaves it
+    append(log, b"late\n")
+    shipper.start()
+    until(lambda: len(polls) > 2)
+    said = "\n[runner: a log takes no more blocks: the rest follows when the script ends]\n"
+    assert service.text(NAME) == said
+    shipper.finish()
+    assert service.text(NAME) == said + "late\n"
+
+
+def test_rest_that_finds_no_room_is_counted_in_the_log(
+    container: ContainerClient, service: FakeBlobs, log: Path, until: Until
+) -> None:
+    blob = AppendBlob(container, NAME)
+    blob.open()
+    shipper = Shipper(FileSource(log), blob)
+    blob.open = lambda: setattr(blob, "blocks", 49_997)
+    with log.open("wb") as out:
+        out.truncate(10 * 1024 * 1024)
+    shipper.start()
+    until(lambda: service.data(NAME))
+    shipper.finish()
+    data = service.data(NAME)
+    assert data.count(b"\0") == MAX_APPEND_BYTES
+    assert data.endswith(b"[runner: 6291456 bytes of log are left out]\n")
+
+
+def test_block_of_lines_never_splits_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lines_module, "MAX_APPEND_BYTES", 10)
+    queue = LineQueue()
+    for line in (b"aaaa", b"bbbb", b"cccc"):
+        queue.put(line)
+    assert queue.peek() == b"aaaa\nbbbb\n"
+    assert queue.peek() == b"aaaa\nbbbb\n"
+    queue.advance()
+    assert queue.peek() == b"cccc\n"
+
+
+def test_producer_waits_while_too_much_is_pending(
+    monkeypatch: pytest.MonkeyPatch, until: Until
+) -> None:
+    monkeypatch.setattr(lines_module, "MAX_PENDING_BYTES", 10)
+    queue = LineQueue()
+    queue.put(b"x" * 20)
+    producer = threading.Thread(target=queue.put, args=(b"late",), kwargs={"wait": True})
+    producer.start()
+    assert producer.is_alive()
+    assert queue.peek() == b"x" * 20 + b"\n"
+    queue.advance()
+    until(lambda: not producer.is_alive())
+    assert queue.peek() == b"late\n"
+
+
+def test_queue_lines_are_json_lines_in_blob(container: ContainerClient, service: FakeBlobs) -> None:
+    queue = LineQueue()
+    shipper = Shipper(queue, AppendBlob(container, "r/events.jsonl"))
+    shipper.start()
+    for number in range(100):
+        queue.put(json.dumps({"n": number}).encode())
+    shipper.finish()
+    found = [json.loads(line)["n"] for line in service.text("r/events.jsonl").splitlines()]
+    assert found == list(range(100))

@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import hashlib
+import io
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from runner.node.failures import StageFailedError
+from runner.node.script.workspace import unpack_code
+
+
+def member(name: str, data: bytes = b"", **attributes: object) -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    for key, value in attributes.items():
+        setattr(info, key, value)
+    return info, data
+
+
+def archive(tmp_path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> tuple[Path, str]:
+    path = tmp_path / "code.tar.gz"
+    with tarfile.open(path, "w:gz") as tar:
+        for info, data in members:
+            tar.addfile(info, io.BytesIO(data))
+    return path, hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_files_folders_and_inner_links_are_unpacked(tmp_path: Path) -> None:
+    path, sha256 = archive(
+        tmp_path,
+        member(".", type=tarfile.DIRTYPE),
+        member("pkg", type=tarfile.DIRTYPE),
+        member("pkg/train.py", b"print(1)", mode=0o644),
+        member("run.sh", b"#!/bin/sh", mode=0o4755),
+        member("pkg/link.py", type=tarfile.SYMTYPE, linkname="../pkg/train.py"),
+        member("hard.py", type=tarfile.LNKTYPE, linkname="pkg/train.py"),
+    )
+    target = tmp_path / "code"
+    unpack_code(path, target, sha256)
+    assert (target / "pkg/link.py").read_text() == "print(1)"
+    assert (target / "hard.py").read_text() == "print(1)"
+    assert (target / "run.sh").stat().st_mode & 0o7777 == 0o755
+
+
+def test_second_unpacking_replaces_the_first(tmp_path: Path) -> None:
+    target = tmp_path / "code"
+    target.mkdir()
+    (target / "old.py").touch()
+    path, sha256 = archive(tmp_path, member("new.py"))
+    unpack_code(path, target, sha256)
+    assert [p.name for p in target.iterdir()] == ["new.py"]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        member("/etc/cron.d/x", b"x"),
+        member("../x", b"x"),
+        member("a/../../x", b"x"),
+        member("l", type=tarfile.SYMTYPE, linkname="/etc/passwd"),
+        member("l", type=tarfile.SYMTYPE, linkname="../secret"),
+        member("d/l", type=tarfile.SYMTYPE, linkname="../../secret"),
+        member("l", type=tarfile.LNKTYPE, linkname="../secret"),
+        member("pipe", type=tarfile.FIFOTYPE),
+        member("dev", type=tarfile.CHRTYPE),
+    ],
+    ids=lambda m: f"{m[0].name}->{m[0].linkname or m[0].type.decode()}",
+)
+def test_archive_that_reaches_outside_writes_nothing(
+    tmp_path: Path, bad: tuple[tarfile.TarInfo, bytes]
+) -> None:
+    path, sha256 = archive(tmp_path, member("good.py", b"x"), bad)
+    with pytest.raises(StageFailedError) as caught:
+        unpack_code(path, tmp_path / "code", sha256)
+    assert (caught.value.step, caught.value.code) == ("code", "CodeInvalid")
+    assert list((tmp_path / "code").iterdir()) == []
+
+
+def test_nothing_is_written_through_a_chain_of_links(tmp_path: Path) -> None:
+    """`a -> b/..` with `b -> deep/er`: each link alone looks harmless."""
+    path, sha256 = archive(
+        tmp_path,
+        member("one/two", type=tarfile.DIRTYPE),
+        member("here", type=tarfile.SYMTYPE, linkname="."),
+        member("one/two/up", type=tarfile.SYMTYPE, linkname="../../here/one/.."),
+        member("c", type=tarfile.SYMTYPE, linkname="one/two/up/.."),
+        member("c/escaped.py", b"x"),
+    )
+    with pytest.raises(StageFailedError):
+        unpack_code(path, tmp_path / "code", sha256)
+    assert not (tmp_path / "escaped.py").exists()
+
+
+def test_changed_archive_is_refused(tmp_path: Path) -> None:
+    path, _ = archive(tmp_path, member("train.py"))
+    with pytest.raises(StageFailedError, match="not what was submitted"):
+        unpack_code(path, tmp_path / "code", "0" * 64)
+
+
+def test_cut_archive_is_refused(tmp_path: Path) -> None:
+    path, _ = archive(tmp_path, member("train.py", b"x" * 5000))
+    path.write_bytes(path.read_bytes()[:40])
+    with pytest.raises(StageFailedError, match="not a whole"):
+        unpack_code(path, tmp_path / "code", hashlib.sha256(path.read_bytes()).hexdigest())
+
+
+def test_missing_archive_names_the_resource_file(tmp_path: Path) -> None:
+    with pytest.raises(StageFailedError, match="resource file"):
+        unpack_code(tmp_path / "code.tar.gz", tmp_path / "code", "")

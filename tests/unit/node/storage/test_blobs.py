@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from runner.node.storage import blobs as blobs_module
+from runner.node.storage.blobs import ContainerClient, content_type
+from runner.node.storage.http import StorageUnreachableError, Transport
+from runner.node.storage.identity import ManagedIdentityCredential
+from runner.node.storage.limits import RetryBudget
+from tests.unit.node.fake_blob import FakeBlobs
+
+
+def test_missing_blob_reads_as_none(container: ContainerClient) -> None:
+    assert container.get("r/run.json") is None
+    assert container.head("r/run.json") is None
+
+
+def test_names_and_sas_arrive_as_sent(container: ContainerClient, service: FakeBlobs) -> None:
+    container.put("r/output/a b#ü?.txt", b"x")
+    assert service.data("r/output/a b#ü?.txt") == b"x"
+    _, path, headers = service.requests[-1]
+    assert path.endswith("?sv=1&sig=s%2Bx")
+    assert headers["x-ms-version"]
+
+
+def test_requests_of_one_thread_share_a_connection(
+    container: ContainerClient, service: FakeBlobs
+) -> None:
+    for number in range(5):
+        container.put(f"r/{number}", b"x")
+    assert service.connections == 1
+
+
+@pytest.mark.parametrize("fault", [503, 500, 429, 408, "drop", "lose"])
+def test_passing_trouble_is_tried_again(
+    container: ContainerClient, service: FakeBlobs, fault: int | str
+) -> None:
+    service.faults.extend([fault, fault])
+    container.put("r/a", b"content")
+    assert service.data("r/a") == b"content"
+
+
+def test_patience_ends(
+    service: FakeBlobs, container: ContainerClient, retry_budget: RetryBudget
+) -> None:
+    service.away.set()
+    retry_budget.hurry(0.05)
+    with pytest.raises(StorageUnreachableError, match="GET r/a"):
+        container.get("r/a")
+
+
+def test_only_one_creates_a_blob(container: ContainerClient, service: FakeBlobs) -> None:
+    assert container.create("r/result.json", b"mine")
+    assert not container.create("r/result.json", b"theirs")
+    assert service.data("r/result.json") == b"mine"
+
+
+def test_create_whose_answer_was_lost_is_still_ours(
+    container: ContainerClient, service: FakeBlobs
+) -> None:
+    service.faults.append("lose")
+    assert container.create("r/result.json", b"mine")
+
+
+def test_create_that_lost_the_race_during_a_retry_is_not_ours(
+    container: ContainerClient, service: FakeBlobs
+) -> None:
+    service.put("r/result.json", b"theirs")
+    service.faults.append("drop")
+    assert not container.create("r/result.json", b"mine")
+
+
+def test_listing_follows_markers(container: ContainerClient, service: FakeBlobs) -> None:
+    service.page_size = 2
+    names = [f"r/attempts/{n}/start.json" for n in range(1, 6)]
+    for name in [*names, "other/x"]:
+        service.put(name, b"")
+    assert container.list_names("r/attempts/") == names
+
+
+def test_large_file_is_staged_in_blocks(
+    container: ContainerClient, service: FakeBlobs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blobs_module, "STAGED_BLOCK_BYTES", 400)
+    data = bytes(range(256)) * 5
+    (tmp_path / "m").write_bytes(data)
+    service.faults.extend([503, "drop"])
+    sent = container.put_file("r/output/m", tmp_path / "m")
+    assert sent == (len(data), hashlib.sha256(data).hexdigest())
+    assert service.data("r/output/m") == data
+    assert len(service.staged) == 4
+
+
+def test_file_upload_starts_over_after_a_cut(
+    container: ContainerClient, service: FakeBlobs, tmp_path: Path
+) -> None:
+    (tmp_path / "m").write_bytes(b"model" * 100)
+    service.faults.append("drop")
+    container.put_file("r/output/m.json", tmp_path / "m")
+    assert service.data("r/output/m.json") == b"model" * 100
+    assert service.blobs["r/output/m.json"].content_type == "application/json"
+
+
+def test_unknown_suffix_is_binary() -> None:
+    assert content_type("output/model.keras") == "application/octet-stream"
+    assert content_type("logs/stdout.txt").startswith("text/plain")
+
+
+def test_managed_identity_token_is_fetched_once_and_sent(
+    service: FakeBlobs, retry_budget: RetryBudget
+) -> None:
+    url = service.url.replace("/account/runs", "/metadata/identity/oauth2/token")
+    credential = ManagedIdentityCredential("client-1", url)
+    container = ContainerClient(Transport(service.url, credential, retry_budget))
+    container.put("r/a", b"x")
+    container.put("r/b", b"x")
+    method, path, headers = service.requests[0]
+    assert (method, headers["Metadata"]) == ("GET", "true")
+    assert "client_id=client-1" in path
+    assert "resource=https%3A%2F%2Fstorage.azure.com%2F" in path
+    authorizations = [headers["Authorization"] for _, _, headers in service.requests[1:]]
+    assert authorizations == ["Bearer token-1", "Bearer token-1"]
+
+
+def test_metadata_service_that_is_not_up_yet_is_tried_again(
+    service: FakeBlobs, retry_budget: RetryBudget
+) -> None:
+    url = service.url.replace("/account/runs", "/metadata/identity/oauth2/token")
+    service.faults.append("drop")
+    container = ContainerClient(
+        Transport(service.url, ManagedIdentityCredential(None, url), retry_budget)
+    )
+    container.put("r/a", b"x")
+    assert service.data("r/a") == b"x"
+
+
+def test_url_that_is_no_container_is_refused() -> None:
+    with pytest.raises(ValueError, match="not a container URL"):
+        Transport("ftp://h/runs", ManagedIdentityCredential(None), RetryBudget())

@@ -1,0 +1,128 @@
+"""Servers that take what is sent and never answer, or only drop by drop: every wait has an end."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from runner.node.failures import StageFailedError
+from runner.node.inputs.data_cache import DataCache
+from runner.node.storage import limits
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import StorageUnreachableError, Transport
+from runner.node.storage.identity import SasCredential
+from runner.node.storage.limits import RetryBudget
+from runner.protocol.run_spec import DataFile
+
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
+
+
+class Server:
+    """Answers every connection with `first`, then a byte at a time; `reads` says if it listens."""
+
+    def __init__(self, first: bytes = b"", *, drips: bool = False, reads: bool = True) -> None:
+        self._first, self._drips, self._reads = first, drips, reads
+        self._ended = threading.Event()
+        self._socket = socket.create_server(("127.0.0.1", 0))
+        self.connections = 0
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}/account/runs"
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        while not self._ended.is_set():
+            try:
+                peer, _ = self._socket.accept()
+            except OSError:
+                return
+            self.connections += 1
+            threading.Thread(target=self._serve, args=(peer,), daemon=True).start()
+
+    def _serve(self, peer: socket.socket) -> None:
+        with peer:
+            try:
+                if self._reads:
+                    peer.recv(1 << 20)
+                peer.sendall(self._first)
+                while not self._ended.wait(0.02):
+                    if self._drips:
+                        peer.sendall(b"x")
+            except OSError:
+                pass
+
+    def close(self) -> None:
+        self._ended.set()
+        self._socket.close()
+
+
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
+    monkeypatch.setattr(limits, "ANSWER_S", 0.2)
+    monkeypatch.setattr(limits, "DEADLINE_POLL_S", 0.05)
+    monkeypatch.setattr(limits, "SLOWEST_BYTES_S", 1 << 30)
+    made: list[Server] = []
+
+    def make(first: bytes = b"", *, drips: bool = False, reads: bool = True) -> Server:
+        made.append(Server(first, drips=drips, reads=reads))
+        return made[-1]
+
+    yield make
+    for server in made:
+        server.close()
+
+
+class Twice(RetryBudget):
+    """Patience for two tries, however slow the machine is."""
+
+    def delays(self) -> Iterator[int]:
+        yield from range(2)
+
+
+def transport(server: Server, timeout_s: float = 60.0) -> Transport:
+    return Transport(server.url, SasCredential("s"), Twice(), timeout_s)
+
+
+@pytest.mark.parametrize("reads", [True, False])
+@pytest.mark.parametrize("size", [10, 30_000_000])
+def test_upload_that_is_taken_and_never_answered_ends(
+    serve: Callable[..., Server],
+    until: Callable[[Callable[[], object]], None],
+    reads: bool,
+    size: int,
+) -> None:
+    server = serve(reads=reads)
+    started = time.monotonic()
+    with pytest.raises(StorageUnreachableError, match="PUT r/a"):
+        ContainerClient(transport(server)).put("r/a", bytes(size))
+    until(lambda: server.connections == 2)  # it was tried again
+    assert time.monotonic() - started < 45
+
+
+@pytest.mark.parametrize(
+    "first", [b"", b"HTTP/1.1 200 OK\r\n", HEAD, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"]
+)
+def test_answer_that_drips_ends(serve: Callable[..., Server], first: bytes) -> None:
+    server = serve(first, drips=True)
+    with pytest.raises(StorageUnreachableError, match="GET r/a"):
+        ContainerClient(transport(server)).get("r/a")
+    assert server.connections >= 2
+
+
+def test_silent_socket_has_a_time_limit_of_its_own(
+    serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "ANSWER_S", 600.0)
+    with pytest.raises(StorageUnreachableError):
+        ContainerClient(transport(serve(), timeout_s=0.1)).get("r/a")
+
+
+def test_download_that_drips_ends(serve: Callable[..., Server], tmp_path: Path) -> None:
+    retry_budget = RetryBudget(0.5)
+    source = Transport(serve(HEAD, drips=True).url, SasCredential("s"), retry_budget, 60.0)
+    cache = DataCache(source, tmp_path, retry_budget, lambda *_: None, lambda: None)
+    with pytest.raises(StageFailedError, match="could not be downloaded"):
+        cache.ensure("set", [DataFile("a", 1_000_000, None)])

@@ -1,0 +1,62 @@
+"""Last and best of what a script measured."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from runner.protocol.metrics import (
+    default_goal,
+    format_metric,
+    parse_metric_line,
+    summarize_metrics,
+)
+
+
+def lines(name: str, *values: object) -> list[str]:
+    return [
+        f'{{"time": "t", "attempt": 1, "step": {step}, "name": "{name}", "value": {value}}}'
+        for step, value in enumerate(values)
+    ]
+
+
+def summary_of(*texts: str, goals: dict[str, object] | None = None):
+    points = [point for text in texts if (point := parse_metric_line(text))]
+    return {s.name: s for s in summarize_metrics(points, goals or {})}  # type: ignore[arg-type]
+
+
+def test_last_and_best_are_kept_apart() -> None:
+    accuracy = summary_of(*lines("accuracy", 0.5, 0.9, 0.8))["accuracy"]
+    assert (accuracy.last, accuracy.best, accuracy.best_step, accuracy.count) == (0.8, 0.9, 1, 3)
+
+
+def test_losses_are_minimised_by_name_and_a_given_goal_wins() -> None:
+    assert summary_of(*lines("val_loss", 0.5, 0.1, 0.3))["val_loss"].best == 0.1
+    assert summary_of(*lines("score", 3, 1, 2), goals={"score": "min"})["score"].best == 1
+
+
+def test_nan_is_never_the_best_and_only_nan_has_none() -> None:
+    assert summary_of(*lines("accuracy", 0.5, '"NaN"'))["accuracy"].best == 0.5
+    only = summary_of(*lines("accuracy", '"NaN"', '"Infinity"'))["accuracy"]
+    assert only.best is None
+    assert math.isinf(only.last)
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"name": "x"}', '{"name": "x", "value": "high"}', "3"])
+def test_lines_that_are_no_metric_are_passed_over(text: str) -> None:
+    assert parse_metric_line(text) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "goal"), [("loss", "min"), ("val_loss", "min"), ("glossiness", "max"), ("auc", "max")]
+)
+def test_goal_by_name_looks_at_whole_words(name: str, goal: str) -> None:
+    assert default_goal(name) == goal
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0.99123, "0.9912"), (1e-7, "1e-07"), (123456.0, "1.235e+05"), (0.0, "0")]
+)
+def test_values_are_written_with_four_digits(value: float, text: str) -> None:
+    assert format_metric(value) == text
