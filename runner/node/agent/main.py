@@ -90,7 +90,7 @@ def main() -> int:
     log_to_stdout(redactor)
     environment = process_environment()
     retry_budget = RetryBudget()
-    termination = Termination(on_first=lambda: retry_budget.hurry(LAST_WORDS_S))
+    termination = Termination(on_first=lambda: retry_budget.shorten(LAST_WORDS_S))
     termination.install()
     try:
         access = load_access(environment, retry_budget, redactor)

@@ -19,9 +19,9 @@ from runner.node.agent.outcome import commit_unstarted
 from runner.node.agent.scheduled_run import firing_place
 from runner.node.agent.settings import SettingsError, load_access, process_environment
 from runner.node.script.redaction import Redactor, log_to_stdout
+from runner.node.storage.auth import Credential, ManagedIdentityCredential, TaskTokenCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
-from runner.node.storage.identity import Credential, ManagedIdentityCredential, TaskTokenCredential
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.index import index_blob, index_metadata
@@ -77,7 +77,7 @@ class JobTasks:
             self._add_chunk(pending[start : start + CHUNK])
 
     def _add_chunk(self, chunk: Sequence[dict[str, Any]]) -> None:
-        for _ in self._retry_budget.delays():
+        for _ in self._retry_budget.tries():
             again = set(self._send(chunk))
             chunk = [body for body in chunk if body["id"] in again]
             if not chunk:

@@ -19,10 +19,10 @@ from urllib.parse import urlsplit
 from runner.node.failures import StageFailedError
 from runner.node.inputs.stage import InputAccess
 from runner.node.script.redaction import Redactor
+from runner.node.storage.auth import Credential, ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.http import TRANSIENT_STATUS, Transport
-from runner.node.storage.identity import Credential, ManagedIdentityCredential, SasCredential
-from runner.node.storage.limits import RedirectPolicy, RetryBudget, read_all
+from runner.node.storage.http import TRANSIENT_STATUS, RedirectPolicy, Transport
+from runner.node.storage.limits import RetryBudget, read_all
 from runner.protocol.encoding import parse_json
 from runner.protocol.task import (
     SECRET_VARIABLES,
@@ -78,7 +78,7 @@ class RunSecrets:
     def _read(self, name: str, url: str, retry_budget: RetryBudget) -> str:
         identity = ManagedIdentityCredential(self._client_id, resource=_resource(name, url))
         last: Exception | None = None
-        for _ in retry_budget.delays():
+        for _ in retry_budget.tries():
             try:
                 return _get(f"{url.rstrip('/')}?api-version={API_VERSION}", identity.headers())
             except urllib.error.HTTPError as err:

@@ -202,7 +202,7 @@ def _run_attempt(
     Raises TerminatedError.
     """
     retry_budget = RetryBudget()
-    termination = Termination(on_first=lambda: retry_budget.hurry(LAST_WORDS_S))
+    termination = Termination(on_first=lambda: retry_budget.shorten(LAST_WORDS_S))
     termination.install()
     token = environment.get(NODES_TOKEN_VARIABLE, "")
     context = WorkerContext(

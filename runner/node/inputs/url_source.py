@@ -10,8 +10,8 @@ import urllib.error
 import urllib.request
 from urllib.parse import urlsplit
 
-from runner.node.storage.http import TRANSIENT_STATUS, StorageRequestError
-from runner.node.storage.limits import RedirectPolicy, RetryBudget
+from runner.node.storage.http import TRANSIENT_STATUS, RedirectPolicy, StorageRequestError
+from runner.node.storage.limits import RetryBudget
 
 TIMEOUT_S = 30.0
 UNREACHABLE_AFTER_S = 60.0
@@ -44,7 +44,7 @@ class UrlSource:
     def version(self) -> str | None:
         """What the server calls this version of the file; None where it does not say."""
         last: Exception | None = None
-        for _ in self._retry_budget.delays():
+        for _ in self._retry_budget.tries():
             try:
                 with self.open("", 0) as response:
                     headers = response.headers

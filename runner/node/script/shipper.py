@@ -294,7 +294,7 @@ class Shipper(threading.Thread):
 
     def _wait_after(self, err: StorageRequestError) -> None:
         """Until the next try; raises what no try will change."""
-        if not err.may_pass:
+        if not err.is_retryable:
             raise err
         logger.warning("%s", err)
         self._ending.wait(AFTER_OUTAGE_S)

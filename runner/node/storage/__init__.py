@@ -1,1 +1,1 @@
-"""Azure Storage over plain HTTP: retries, credentials and blobs. Start in `blobs`."""
+"""Azure Storage over plain HTTP: credentials, retries and blobs. Start in `blobs`."""

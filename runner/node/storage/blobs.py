@@ -1,7 +1,6 @@
-"""The operations of Azure Blob Storage that the agent needs (REST docs: Put Blob, Append Block,
-...).
+"""The operations of Azure Blob Storage that the agent needs (REST docs: Put Blob, Append Block).
 
-`AppendBlob` has one writer: what is retried is never written twice.
+`AppendBlob` assumes a single writer, so a retried append is never written twice.
 """
 
 from __future__ import annotations
@@ -18,8 +17,21 @@ from xml.etree import ElementTree
 
 from runner.node.storage.http import StorageRequestError, StorageResponse, Transport
 
-# A larger file travels as staged blocks: a lost connection then costs one block, not the file.
+# A larger file is uploaded as staged blocks: a lost connection costs one block, not the file.
 STAGED_BLOCK_BYTES = 16 * 1024 * 1024
+# Largest block of the API version in use, and the most blocks an append blob takes
+# (storage REST docs, "Append Block").
+MAX_APPEND_BYTES = 4 * 1024 * 1024
+MAX_BLOCKS = 50_000
+RESERVED_BLOCKS = 100  # for the final flush
+
+# Append intervals and the numbers of blocks up to which they apply; see `append_interval_s`.
+QUICK_S = 0.1
+QUICK_BLOCKS = 2_000
+STEADY_S = 0.3
+STEADY_BLOCKS = 25_000
+BLOCKS_PER_DOUBLING = 1_800
+
 CONTENT_TYPES = {
     ".txt": "text/plain; charset=utf-8",
     ".json": "application/json",
@@ -29,30 +41,30 @@ CONTENT_TYPES = {
 
 @dataclass(frozen=True)
 class BlobProperties:
-    """What a HEAD says. `blocks` is the number of committed blocks of an append blob."""
+    """The size of a blob, and the number of committed blocks of an append blob."""
 
     size_bytes: int
     blocks: int
 
 
 class ContainerClient:
-    """One container, by blob names; every call raises StorageError with the service's code."""
+    """The blobs of one container, by name. Every method may raise StorageRequestError."""
 
     def __init__(self, transport: Transport) -> None:
         self.transport = transport
 
     def get(self, name: str) -> bytes | None:
-        """The whole blob, or None where there is none."""
+        """Return the whole blob, or None if it does not exist."""
         answer = self.transport.send("GET", name)
         return None if answer.status == 404 else _expect(answer, "GET", name).body
 
     def get_range(self, name: str, first_byte: int, size: int) -> bytes:
-        """`size` bytes from `first_byte`."""
+        """Return `size` bytes from `first_byte`."""
         headers = {"x-ms-range": f"bytes={first_byte}-{first_byte + size - 1}"}
         return _expect(self.transport.send("GET", name, headers=headers), "GET", name).body
 
     def head(self, name: str) -> BlobProperties | None:
-        """Size and block count, or None where there is no such blob."""
+        """Return size and block count, or None if the blob does not exist."""
         answer = self.transport.send("HEAD", name)
         if answer.status == 404:
             return None
@@ -63,30 +75,30 @@ class ContainerClient:
         )
 
     def put(self, name: str, body: bytes) -> None:
-        """Write a block blob, over what was there."""
+        """Write a block blob, replacing an existing one."""
         answer = self.transport.send("PUT", name, headers=_block_blob(name), body=body)
         _expect(answer, "PUT", name)
 
     def create(self, name: str, body: bytes) -> bool:
-        """Write a block blob that must not exist yet; False when somebody else wrote it first."""
+        """Write a block blob that must not exist. Return False if another writer was first."""
         headers = {**_block_blob(name), "If-None-Match": "*"}
         answer = self.transport.send("PUT", name, headers=headers, body=body)
         if answer.status not in (409, 412):
             _expect(answer, "PUT", name)
             return True
-        # A try whose answer was lost may have been ours: then what lies there is what we sent.
+        # If the answer to an earlier try was lost, the existing blob may be ours.
         return answer.tries > 1 and self.get(name) == body
 
     def put_metadata(self, name: str, metadata: Mapping[str, str]) -> None:
-        """Write an empty block blob that is all metadata, over what was there."""
+        """Write an empty block blob with metadata, replacing an existing one."""
         named = {f"x-ms-meta-{key}": value for key, value in metadata.items()}
         headers = {**_block_blob(name), **named}
         _expect(self.transport.send("PUT", name, headers=headers), "PUT", name)
 
     def put_file(self, name: str, path: Path) -> tuple[int, str]:
-        """Upload a file; returns size and SHA-256 of what was sent, whoever writes to the file.
+        """Upload a file. Return size and SHA-256 of the bytes sent, even if the file changes.
 
-        Above 16 MiB it travels as staged blocks.
+        A file above 16 MiB is uploaded as staged blocks.
         """
         with path.open("rb") as source:
             first = source.read(STAGED_BLOCK_BYTES)
@@ -107,12 +119,12 @@ class ContainerClient:
         return size, digest.hexdigest()
 
     def put_block(self, name: str, number: int, block: bytes) -> None:
-        """Stage one block, counted from 0, of a blob that `put_block_list` then makes."""
+        """Stage block `number`, counted from 0, for `put_block_list`."""
         query = {"comp": "block", "blockid": _block_id(number)}
         _expect(self.transport.send("PUT", name, query=query, body=block), "PUT", name)
 
     def put_block_list(self, name: str, blocks: int) -> None:
-        """Make a blob of so many staged blocks, over what was there."""
+        """Commit the first `blocks` staged blocks as the blob, replacing an existing one."""
         latest = "".join(f"<Latest>{_block_id(number)}</Latest>" for number in range(blocks))
         body = f'<?xml version="1.0" encoding="utf-8"?><BlockList>{latest}</BlockList>'.encode()
         headers = {"x-ms-blob-content-type": content_type(name)}
@@ -122,13 +134,13 @@ class ContainerClient:
         _expect(answer, "PUT", name)
 
     def delete(self, name: str) -> None:
-        """Delete a blob; nothing happens where there is none. A refusal is not waited for."""
-        answer = self.transport.send("DELETE", name, insist=False)
+        """Delete a blob if it exists. Auth errors are not retried."""
+        answer = self.transport.send("DELETE", name, retry_auth_errors=False)
         if answer.status != 404:
             _expect(answer, "DELETE", name)
 
     def create_append(self, name: str) -> bool:
-        """Create an empty append blob; False when it is there already."""
+        """Create an empty append blob. Return False if it exists."""
         headers = {
             "x-ms-blob-type": "AppendBlob",
             "x-ms-blob-content-type": content_type(name),
@@ -141,7 +153,7 @@ class ContainerClient:
         return True
 
     def append(self, name: str, data: bytes, position: int) -> bool:
-        """Append one block; False when the blob is not there or not `position` bytes long."""
+        """Append one block. Return False if the blob is missing or not `position` bytes long."""
         headers = {"x-ms-blob-condition-appendpos": str(position)}
         answer = self.transport.send(
             "PUT", name, query={"comp": "appendblock"}, headers=headers, body=data
@@ -152,11 +164,11 @@ class ContainerClient:
         return True
 
     def list_names(self, prefix: str) -> list[str]:
-        """The names of all blobs that start with `prefix`."""
+        """Return the names of all blobs that start with `prefix`."""
         return list(self.list_sizes(prefix))
 
     def list_sizes(self, prefix: str) -> dict[str, int]:
-        """The sizes in bytes of all blobs that start with `prefix`, by name."""
+        """Return the sizes in bytes of all blobs that start with `prefix`, by name."""
         sizes: dict[str, int] = {}
         query = {"restype": "container", "comp": "list", "prefix": prefix}
         while True:
@@ -172,7 +184,7 @@ class ContainerClient:
 
 
 def content_type(name: str) -> str:
-    """What a browser should take the blob for."""
+    """Return the content type by the suffix of the name."""
     known = CONTENT_TYPES.get(Path(name).suffix)
     return known or mimetypes.guess_type(quote(name))[0] or "application/octet-stream"
 
@@ -190,30 +202,16 @@ def _expect(answer: StorageResponse, verb: str, name: str) -> StorageResponse:
     if answer.status >= 300:
         what = f"{verb} {name}"
         raise StorageRequestError(
-            answer.status, answer.code, what, answer.why, may_pass=answer.may_pass
+            answer.status, answer.code, what, answer.why, is_retryable=answer.is_retryable
         )
     return answer
 
 
-# Largest block of the API version in use, and the most blocks an append blob takes
-# (storage REST docs, "Append Block").
-MAX_APPEND_BYTES = 4 * 1024 * 1024
-MAX_BLOCKS = 50_000
-# The last blocks are kept for the final flush.
-RESERVED_BLOCKS = 100
-
-QUICK_S = 0.1
-QUICK_BLOCKS = 2_000
-STEADY_S = 0.3
-STEADY_BLOCKS = 25_000
-BLOCKS_PER_DOUBLING = 1_800
-
-
 def append_interval_s(blocks: int) -> float:
-    """How long to wait between two appends when `blocks` blocks are used already.
+    """Return the seconds between two appends to a blob of `blocks` blocks.
 
-    Quick at first; after two hours of constant output the interval doubles every 1,800 blocks, so
-    that a task of 120 days that never stops printing stays below 50,000 blocks.
+    After two hours of constant output the interval doubles every 1,800 blocks, so that a task that
+    prints for 120 days stays below 50,000 blocks.
     """
     if blocks < QUICK_BLOCKS:
         return QUICK_S
@@ -223,7 +221,7 @@ def append_interval_s(blocks: int) -> float:
 
 
 class BlobShrankError(Exception):
-    """Storage lost bytes that it had acknowledged: they are to be sent again."""
+    """Storage lost bytes that it had acknowledged: they must be sent again."""
 
     def __init__(self, name: str, lost_bytes: int) -> None:
         super().__init__(f"storage lost the last {lost_bytes} bytes of {name}")
@@ -231,7 +229,7 @@ class BlobShrankError(Exception):
 
 
 class AppendBlob:
-    """Appends bytes behind what is there. Not for concurrent use by several threads."""
+    """Appends to one blob. Not safe for concurrent use by several threads."""
 
     def __init__(self, container: ContainerClient, name: str) -> None:
         self._container = container
@@ -240,41 +238,41 @@ class AppendBlob:
         self.blocks = 0
 
     def open(self) -> None:
-        """Create the blob, or continue behind what an earlier attempt wrote."""
+        """Create the blob, or continue at its end if it exists."""
         if not self._container.create_append(self.name):
             self._refresh()
 
     @property
     def is_full(self) -> bool:
-        """Whether only the blocks of the final flush are left."""
+        """True if only the blocks of the final flush are left."""
         return self.blocks >= MAX_BLOCKS - RESERVED_BLOCKS
 
     @property
     def is_at_end(self) -> bool:
-        """Whether one block is left."""
+        """True if at most one block is left."""
         return self.blocks >= MAX_BLOCKS - 1
 
     def append(self, data: bytes) -> None:
-        """Append at most 4 MiB, exactly once. Raises StorageError, BlobShrankError."""
+        """Append at most 4 MiB, exactly once. Raise StorageRequestError or BlobShrankError."""
         if len(data) > MAX_APPEND_BYTES:
             raise ValueError(f"{len(data)} bytes do not fit into one block")
         while not self._container.append(self.name, data, self.position):
             before = self.position
             self.check()
-            if self._already_there(before, data):
+            if self._was_written(before, data):
                 return
         self.position += len(data)
         self.blocks += 1
 
     def check(self) -> None:
-        """Raise BlobShrankError when less is there than was written."""
+        """Raise BlobShrankError if the blob is shorter than what was written."""
         before = self.position
         self._refresh()
         if self.position < before:
             raise BlobShrankError(self.name, before - self.position)
 
-    def _already_there(self, before: int, data: bytes) -> bool:
-        """Whether a try whose answer was lost did write the data at `before`."""
+    def _was_written(self, before: int, data: bytes) -> bool:
+        """Return True if a try whose answer was lost wrote the data at `before`."""
         if self.position < before + len(data):
             return False
         return self._container.get_range(self.name, before, len(data)) == data

@@ -1,7 +1,4 @@
-"""HTTP to one container: a kept connection per thread, retries, and auth errors that may pass.
-
-Codes: storage REST docs, "Common REST API error codes" and "Blob service error codes".
-"""
+"""HTTP requests to one container: persistent connections (one per thread) and retries."""
 
 from __future__ import annotations
 
@@ -10,110 +7,15 @@ import logging
 import threading
 import time
 import urllib.parse
-from collections.abc import Iterator, Mapping
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
-from email.utils import parsedate_to_datetime
-from http import HTTPStatus
-from urllib.parse import parse_qs
+from typing import IO
 from xml.etree import ElementTree
 
-from runner.node.storage.identity import Credential, ManagedIdentityCredential, SasCredential
+from runner.node.storage.auth import AUTH_STATUSES, AuthErrors, Credential
 from runner.node.storage.limits import RetryBudget, deadline, read_all, time_for
 from runner.protocol.encoding import parse_json
-
-AUTH_STATUSES = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
-# Nothing that passes: what was asked is not what this access is for.
-_FINAL = frozenset(
-    {
-        "AccountIsDisabled",
-        "AuthorizationProtocolMismatch",
-        "AuthorizationResourceTypeMismatch",
-        "AuthorizationServiceMismatch",
-        "AuthorizationSourceIPMismatch",
-        "InsufficientAccountPermissions",
-        "KeyBasedAuthenticationNotPermitted",
-        "PublicAccessNotPermitted",
-    }
-)
-_NO_PERMISSION = "AuthorizationPermissionMismatch"
-_WRONG_SIGNATURE = b"Signature did not match"
-# Access that never worked is more likely wrong than late. A role takes up to ten minutes (RBAC
-# docs, "Troubleshoot"), some of which a pool's boot takes; a signature works at once, [S] but for
-# clocks that differ and for a network rule that is being changed.
-NEW_ROLE_S = 300.0
-NEW_SAS_S = 60.0
-
-_ROLE = (
-    "the node's identity lacks a role on the storage account, such as Storage Blob Data "
-    "Contributor, or was given it less than ten minutes ago"
-)
-_NETWORK = "a network rule of the storage account keeps the node out, or the access was withdrawn"
-
-
-class AuthErrors:
-    """What became of one credential so far. Safe to use from several threads."""
-
-    def __init__(self, credential: Credential) -> None:
-        self._credential = credential
-        self._worked = False
-        self._is_wrong = False  # said once: the answer to a HEAD has no room for it
-        self._since: float | None = None
-
-    def works(self) -> None:
-        """Storage let a request in: what it refuses from now on may pass."""
-        self._worked, self._is_wrong = True, False
-
-    def may_pass(self, code: str, body: bytes, headers: Mapping[str, str]) -> bool:
-        """Whether to try again, as long as patience lasts, what was refused so."""
-        if code in _FINAL or self._is_over(headers):
-            return False
-        has_role = isinstance(self._credential, ManagedIdentityCredential)
-        self._is_wrong = self._is_wrong or _WRONG_SIGNATURE in body
-        not_meant = code == _NO_PERMISSION and not has_role and not self._is_delegated
-        if not_meant or self._is_wrong:
-            return False
-        if isinstance(self._credential, ManagedIdentityCredential):
-            self._credential.refused()
-        now = time.monotonic()
-        self._since = self._since or now
-        return self._worked or now - self._since < (NEW_ROLE_S if has_role else NEW_SAS_S)
-
-    def why(self, code: str, body: bytes, headers: Mapping[str, str]) -> str:
-        """What a refusal that lasts most likely means."""
-        if (end := self._is_over(headers)) is not None:
-            return f"the run's access to storage ended at {end:%Y-%m-%d %H:%M} UTC"
-        if self._is_wrong or _WRONG_SIGNATURE in body:
-            return "the signature is wrong: the account's key was changed since"
-        if code == _NO_PERMISSION and isinstance(self._credential, SasCredential):
-            return "the run's access to storage is not for that"
-        if code in _FINAL:
-            return "the storage account does not allow this kind of access"
-        return _ROLE if code == _NO_PERMISSION else _NETWORK
-
-    @property
-    def _is_delegated(self) -> bool:
-        """Whether a person's rights stand behind the signature, which may change."""
-        return "skoid" in parse_qs(self._credential.query())
-
-    def _is_over(self, headers: Mapping[str, str]) -> datetime | None:
-        """When the signature ended, by the clock of who refused it."""
-        try:
-            end = _aware(datetime.fromisoformat(_ending(self._credential).replace("Z", "+00:00")))
-            now = _aware(parsedate_to_datetime(headers["date"]))
-        except (KeyError, ValueError, TypeError):
-            return None
-        return end if now >= end else None
-
-
-def _aware(time: datetime) -> datetime:
-    utc = timezone.utc  # noqa: UP017 - the agent runs on 3.10
-    return time if time.tzinfo else time.replace(tzinfo=utc)
-
-
-def _ending(credential: Credential) -> str:
-    return parse_qs(credential.query())["se"][0]
-
 
 logger = logging.getLogger(__name__)
 
@@ -121,44 +23,45 @@ logger = logging.getLogger(__name__)
 STORAGE_VERSION = "2021-12-02"
 TIMEOUT_S = 30.0
 PIECE_BYTES = 1024 * 1024
-# A server closes a connection that was quiet for some seconds (Node's default is five). Using it
-# then costs a failed try, so an idle one is dropped before.
+# A server closes a connection that was idle for some seconds (Node's default is five). Using it
+# after that costs a failed try, so an idle connection is closed first.
 IDLE_S = 4.0
-# Worth another try: timeouts, throttling, server trouble (REST docs, "Status and error codes").
+# Timeouts, throttling and server errors (REST docs, "Status and error codes").
 TRANSIENT_STATUS = frozenset({408, 429, 500, 502, 503, 504})
 
-# Short trouble is nobody's business.
-TRIES_BEFORE_NOTICE = 4
+# Shorter interruptions are not logged.
+TRIES_BEFORE_WARNING = 4
 
 
 class StorageRequestError(Exception):
-    """Storage refused; `status` is the HTTP status and `code` the service's error code.
+    """Storage refused a request.
 
-    `why` is what it most likely means, `may_pass` whether it may be otherwise later.
+    `status` is the HTTP status, `code` the service's error code, `is_retryable` whether the same
+    request may succeed later. The text ends with `why`, the most likely cause.
     """
 
     def __init__(
-        self, status: int, code: str, what: str, why: str = "", *, may_pass: bool = False
+        self, status: int, code: str, what: str, why: str = "", *, is_retryable: bool = False
     ) -> None:
         text = f"{what}: {status} {code}".rstrip()
         super().__init__(f"{text} ({why})" if why else text)
         self.status = status
         self.code = code
-        self.may_pass = may_pass
+        self.is_retryable = is_retryable
 
 
 class StorageUnreachableError(StorageRequestError):
-    """Storage did not answer properly for as long as we were patient."""
+    """Storage sent no proper answer within the retry budget."""
 
     def __init__(self, status: int, code: str, what: str) -> None:
-        super().__init__(status, code, what, may_pass=True)
+        super().__init__(status, code, what, is_retryable=True)
 
 
 @dataclass(frozen=True)
 class StorageResponse:
-    """A response read to its end. `tries` says how often the request was sent.
+    """A response read to its end; `tries` is how often the request was sent.
 
-    Of a refusal, `why` is what it most likely means, `may_pass` whether it may be tried again.
+    For an auth error, `why` is the likely cause and `is_retryable` whether it may be temporary.
     """
 
     status: int
@@ -166,16 +69,16 @@ class StorageResponse:
     body: bytes
     tries: int
     why: str = ""
-    may_pass: bool = False
+    is_retryable: bool = False
 
     @property
     def code(self) -> str:
-        """The service's error code, or an empty string."""
+        """The service's error code; empty if there is none."""
         return self.headers.get("x-ms-error-code") or _code_in_body(self.body)
 
 
 def _code_in_body(body: bytes) -> str:
-    """Storage writes XML, Batch JSON."""
+    """Parse the code of an error body: XML of storage, JSON of Batch."""
     try:
         if body.startswith(b"{"):
             return str(parse_json(body).get("code") or "")
@@ -201,7 +104,7 @@ class Transport:
         self._host, self._port = parts.hostname, parts.port
         self._path = parts.path.rstrip("/")
         self._credential = credential
-        self._access = AuthErrors(credential)
+        self._auth_errors = AuthErrors(credential)
         self._retry_budget = retry_budget
         self._timeout_s = timeout_s
         self._local = threading.local()
@@ -214,24 +117,36 @@ class Transport:
         query: Mapping[str, str] | None = None,
         headers: Mapping[str, str] | None = None,
         body: bytes = b"",
-        insist: bool = True,
+        retry_auth_errors: bool = True,
     ) -> StorageResponse:
-        """Send until the answer is not a passing failure; without `insist` a refusal is none.
+        """Send the request until the answer is not a temporary failure.
 
-        Raises StorageUnreachableError when patience ends; a refusal that lasts is returned.
+        Args:
+            method: the HTTP method.
+            name: the blob's name; empty for the container.
+            query: the query without the credential.
+            headers: the headers without those of the credential.
+            body: the whole body.
+            retry_auth_errors: retry 401 and 403 that may be temporary.
+
+        Returns:
+            The response, also an auth error that persists.
+
+        Raises:
+            StorageUnreachableError: no proper answer within the retry budget.
         """
         what = f"{method} {name or 'container'}"
         last: Exception | str = ""
         refused: StorageResponse | None = None
         tries = 0
-        for _ in self._retry_budget.delays():
+        for _ in self._retry_budget.tries():
             tries += 1
-            if tries == TRIES_BEFORE_NOTICE:
-                logger.warning("%s: no proper answer yet (%s), trying on", what, last)
+            if tries == TRIES_BEFORE_WARNING:
+                logger.warning("%s: no proper answer yet (%s), retrying", what, last)
             try:
                 response = self._start(method, name, query or {}, headers or {}, body)
-                if _is_cut(method, response):
-                    raise ConnectionError("an answer that was cut in its headers")
+                if _is_truncated(method, response):
+                    raise ConnectionError("an answer with truncated headers")
                 answer = StorageResponse(
                     response.status, _lowered(response), read_all(response), tries
                 )
@@ -240,11 +155,11 @@ class Transport:
                 self.close()
                 continue
             if answer.status in AUTH_STATUSES:
-                refused = self._explained(answer)
-                if not insist or not refused.may_pass:
+                refused = self._with_cause(answer)
+                if not retry_auth_errors or not refused.is_retryable:
                     return refused
             elif answer.status not in TRANSIENT_STATUS:
-                self._access.works()
+                self._auth_errors.record_success()
                 return answer
             else:
                 refused = None
@@ -258,37 +173,39 @@ class Transport:
     def open(
         self, name: str, first_byte: int = 0, etag: str | None = None
     ) -> http.client.HTTPResponse:
-        """Start reading a blob at `first_byte`, one try only; the caller reads and resumes.
+        """Start to read a blob at `first_byte`, with one try; the caller reads and resumes.
 
         With `etag`, a blob that has changed is refused with status 412.
 
-        Raises StorageError for a refusal, OSError and HTTPException for passing trouble.
+        Raises:
+            StorageRequestError: storage refused the request.
+            OSError, HTTPException: a temporary failure.
         """
         headers = {"x-ms-range": f"bytes={first_byte}-"} if first_byte else {}
         if etag:
             headers["If-Match"] = etag
         response = self._start("GET", name, {}, headers)
         if response.status in (200, 206):
-            self._access.works()
+            self._auth_errors.record_success()
             return response
         answer = StorageResponse(response.status, _lowered(response), read_all(response), 1)
         if answer.status in TRANSIENT_STATUS:
             raise ConnectionError(f"GET {name}: {answer.status}")
         if answer.status in AUTH_STATUSES:
-            answer = self._explained(answer)
-            if answer.may_pass:
+            answer = self._with_cause(answer)
+            if answer.is_retryable:
                 raise ConnectionError(f"GET {name}: {answer.status} {answer.code} ({answer.why})")
         raise StorageRequestError(answer.status, answer.code, f"GET {name}", answer.why)
 
-    def _explained(self, answer: StorageResponse) -> StorageResponse:
-        refusal = (answer.code, answer.body, answer.headers)
-        may_pass = self._access.may_pass(*refusal)
-        return replace(answer, why=self._access.why(*refusal), may_pass=may_pass)
+    def _with_cause(self, answer: StorageResponse) -> StorageResponse:
+        error = (answer.code, answer.body, answer.headers)
+        is_retryable = self._auth_errors.is_retryable(*error)
+        return replace(answer, why=self._auth_errors.explain(*error), is_retryable=is_retryable)
 
     def copy_source(self, name: str) -> dict[str, str]:
-        """Headers that name a blob as the source of a copy inside of the service.
+        """Return the headers that name a blob as the source of a copy within the service.
 
-        A token travels in a header of its own (REST docs, "Put Block From URL").
+        A token has a header of its own (REST docs, "Put Block From URL").
         """
         host = self._host if self._port is None else f"{self._host}:{self._port}"
         scheme = "https" if self._secure else "http"
@@ -297,7 +214,7 @@ class Transport:
         return {**source, "x-ms-copy-source-authorization": token} if token else source
 
     def close(self) -> None:
-        """Drop this thread's connection."""
+        """Close this thread's connection."""
         connection: http.client.HTTPConnection | None = getattr(self._local, "connection", None)
         if connection is not None:
             connection.close()
@@ -342,16 +259,37 @@ class Transport:
 
 
 def _chunks(body: bytes) -> Iterator[memoryview]:
-    """The time limit of a socket is for all that is sent at once."""
+    """Split the body: a socket's timeout applies to everything sent in one call."""
     view = memoryview(body)
     return (view[start : start + PIECE_BYTES] for start in range(0, len(body), PIECE_BYTES))
 
 
-def _is_cut(method: str, response: http.client.HTTPResponse) -> bool:
-    """Headers that end early look whole; the service always says where a blob ends."""
+def _is_truncated(method: str, response: http.client.HTTPResponse) -> bool:
+    """Return True if the headers ended early: the service always sends the length of a blob."""
     is_blob = method == "GET" and response.status == http.client.OK
     return is_blob and response.length is None and not response.chunked
 
 
 def _lowered(response: http.client.HTTPResponse) -> dict[str, str]:
     return {key.lower(): value for key, value in response.getheaders()}
+
+
+class RedirectPolicy(urllib.request.HTTPRedirectHandler):
+    """Follows a redirect only if `may_follow` allows its address; else returns the redirect."""
+
+    def __init__(self, may_follow: Callable[[str], bool]) -> None:
+        self._may_follow = may_follow
+
+    def redirect_request(
+        self,
+        req: urllib.request.Request,
+        fp: IO[bytes],
+        code: int,
+        msg: str,
+        headers: http.client.HTTPMessage,
+        newurl: str,
+    ) -> urllib.request.Request | None:
+        """Return the request to the new address, or None if it is not allowed."""
+        if not self._may_follow(newurl):
+            return None
+        return super().redirect_request(req, fp, code, msg, headers, newurl)

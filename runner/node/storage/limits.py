@@ -1,7 +1,7 @@
-"""Limits of network work: deadlines, the retry budget, parallel transfers, and redirects.
+"""Limits of network work: deadlines of single answers, the retry budget, parallel transfers.
 
-The timeout of a socket starts again with each byte, so a peer that sends one now and then
-would block its reader for ever. A thread closes connections that are past their deadline.
+The timeout of a socket restarts with each byte, so a peer that sends one byte now and then would
+block its reader for ever. A thread closes connections that are past their deadline.
 """
 
 from __future__ import annotations
@@ -11,44 +11,52 @@ import http.client
 import socket
 import threading
 import time
-import urllib.request
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import IO, TypeVar
+from typing import TypeVar
 
 from runner.node.failures import is_disk_full
 
 DEADLINE_POLL_S = 0.5
-# Slower than this is no connection to work with.
-SLOWEST_BYTES_S = 64 * 1024
+# A slower connection counts as broken.
+MIN_BYTES_PER_S = 64 * 1024
 ANSWER_S = 60.0
-UNKNOWN_BYTES = 16 * 1024 * 1024  # of an answer that does not tell its size
+UNKNOWN_BYTES = 16 * 1024 * 1024  # assumed size of an answer without Content-Length
+
+FIRST_DELAY_S = 0.1
+LONGEST_DELAY_S = 10.0
+# How late a sleeping thread notices that the budget was shortened.
+SLEEP_SLICE_S = 0.2
+
+TRANSFER_POLL_S = 0.2
 
 _FindSocket = Callable[[], "socket.socket | None"]
+Item = TypeVar("Item")
+Done = TypeVar("Done")
 
 
 class _DeadlineWatch:
-    """Cuts what is overdue; one for the process."""
+    """Shuts down overdue sockets; one thread for the process."""
 
     def __init__(self) -> None:
-        self._waits: dict[int, tuple[float, _FindSocket]] = {}
-        self._number = 0
+        self._deadlines: dict[int, tuple[float, _FindSocket]] = {}
+        self._last_id = 0
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def begin(self, within_s: float, find: _FindSocket) -> int:
+    def add(self, within_s: float, find_socket: _FindSocket) -> int:
         with self._lock:
-            self._number += 1
-            self._waits[self._number] = (time.monotonic() + within_s, find)
+            self._last_id += 1
+            self._deadlines[self._last_id] = (time.monotonic() + within_s, find_socket)
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="deadlines", daemon=True)
                 self._thread.start()
-            return self._number
+            return self._last_id
 
-    def end(self, number: int) -> bool:
-        """Whether it was in time."""
+    def remove(self, deadline_id: int) -> bool:
+        """Return True if the deadline has not passed."""
         with self._lock:
-            until, _ = self._waits.pop(number)
+            until, _ = self._deadlines.pop(deadline_id)
         return time.monotonic() <= until
 
     def _run(self) -> None:
@@ -56,49 +64,54 @@ class _DeadlineWatch:
             time.sleep(DEADLINE_POLL_S)
             now = time.monotonic()
             with self._lock:
-                overdue = [find for until, find in self._waits.values() if now > until]
-            for find in overdue:
-                _cut(find())
+                overdue = [find for until, find in self._deadlines.values() if now > until]
+            for find_socket in overdue:
+                _shut_down(find_socket())
 
 
 _WATCH = _DeadlineWatch()
 
 
-def _cut(found: socket.socket | None) -> None:
-    """Whoever waits on it is woken by an end of the stream."""
+def _shut_down(found: socket.socket | None) -> None:
+    """Wake the reader with an end of the stream."""
     if found is not None:
         with suppress(OSError):
-            socket.socket.shutdown(found, socket.SHUT_RDWR)  # not the polite end of TLS
+            socket.socket.shutdown(found, socket.SHUT_RDWR)  # without the closing handshake of TLS
 
 
 @contextmanager
-def deadline(within_s: float, find: _FindSocket) -> Generator[None, None, None]:
-    """What is done inside ends about when the time is up. Raises OSError, HTTPException then.
+def deadline(within_s: float, find_socket: _FindSocket) -> Generator[None, None, None]:
+    """Interrupt the block when the time is up.
 
-    `find` gives the socket of the moment, as a connection may be made inside.
+    Args:
+        within_s: the time limit, kept to about half a second.
+        find_socket: returns the present socket, as a connection may be opened inside the block.
+
+    Raises:
+        OSError, HTTPException: the time was up.
     """
-    number, in_time = _WATCH.begin(within_s, find), True
+    deadline_id, in_time = _WATCH.add(within_s, find_socket), True
     try:
         yield
     finally:
-        in_time = _WATCH.end(number)
-    if not in_time:  # what was cut may look like a whole answer
+        in_time = _WATCH.remove(deadline_id)
+    if not in_time:  # a truncated answer may look complete
         raise TimeoutError(f"not done after {within_s:.0f} s")
 
 
 def time_for(size: int) -> float:
-    """Seconds that an answer and so many bytes may take."""
-    return ANSWER_S + size / SLOWEST_BYTES_S
+    """Return the seconds that an answer and `size` bytes may take."""
+    return ANSWER_S + size / MIN_BYTES_PER_S
 
 
 def read_some(response: http.client.HTTPResponse, size: int) -> bytes:
-    """As `response.read(size)`. Raises OSError, HTTPException where it takes too long."""
+    """Return `response.read(size)`. Raise OSError or HTTPException if it takes too long."""
     with deadline(time_for(size), lambda: _socket_of(response)):
         return response.read(size)
 
 
 def read_all(response: http.client.HTTPResponse) -> bytes:
-    """As `response.read()`. Raises OSError, HTTPException where it takes too long."""
+    """Return `response.read()`. Raise OSError or HTTPException if it takes too long."""
     with deadline(time_for(response.length or UNKNOWN_BYTES), lambda: _socket_of(response)):
         return response.read()
 
@@ -109,50 +122,44 @@ def _socket_of(response: http.client.HTTPResponse) -> socket.socket | None:
     return found if isinstance(found, socket.socket) else None
 
 
-FIRST_DELAY_S = 0.1
-LONGEST_DELAY_S = 10.0
-# How late a sleeper notices that there is a hurry.
-SLEEP_SLICE_S = 0.2
-
-
 class RetryBudget:
-    """Minutes while all is well, seconds once the node is going away.
+    """The time for retries of one request: minutes normally, seconds once the node goes away.
 
-    Shared by every thread of the agent: `hurry` shortens the calls that are waiting right now too.
+    Shared by all threads of the agent: `shorten` affects requests that are being retried, too.
     """
 
     def __init__(self, normal_s: float = 600.0) -> None:
         self._normal_s = normal_s
-        self._hurried_until: float | None = None
+        self._until: float | None = None  # once shortened
 
-    def hurry(self, seconds: float) -> None:
-        """Nothing that is tried now, or later, takes longer than until `seconds` from now.
+    def shorten(self, seconds: float) -> None:
+        """End all present and later retries `seconds` from now.
 
         Only stores a number, so that a signal handler may call it.
         """
-        self._hurried_until = time.monotonic() + seconds
+        self._until = time.monotonic() + seconds
 
     @property
     def left_s(self) -> float | None:
-        """How much of the hurry is left; None without one."""
-        until = self._hurried_until
+        """The seconds left of a shortened budget; None before it is shortened."""
+        until = self._until
         return None if until is None else max(until - time.monotonic(), 0.0)
 
-    def delays(self) -> Iterator[int]:
-        """Yield once per try, sleeping in between, until the time is up; at least one try."""
+    def tries(self) -> Iterator[int]:
+        """Yield the number of each try from 0, with exponential backoff; at least one try."""
         started = time.monotonic()
-        delay = FIRST_DELAY_S
-        attempt = 0
+        delay_s = FIRST_DELAY_S
+        number = 0
         while True:
-            yield attempt
-            attempt += 1
-            if not self._sleep(delay, started):
+            yield number
+            number += 1
+            if not self._sleep(delay_s, started):
                 return
-            delay = min(delay * 2, LONGEST_DELAY_S)
+            delay_s = min(delay_s * 2, LONGEST_DELAY_S)
 
-    def _sleep(self, delay: float, started: float) -> bool:
-        """Sleep `delay` at most; False when there is no time for another try."""
-        until = time.monotonic() + delay
+    def _sleep(self, delay_s: float, started: float) -> bool:
+        """Sleep at most `delay_s`. Return False if no time is left for another try."""
+        until = time.monotonic() + delay_s
         while True:
             now = time.monotonic()
             if now >= self._end(started):
@@ -163,34 +170,7 @@ class RetryBudget:
 
     def _end(self, started: float) -> float:
         end = started + self._normal_s
-        return end if self._hurried_until is None else min(end, self._hurried_until)
-
-
-class RedirectPolicy(urllib.request.HTTPRedirectHandler):
-    """Asks `may_follow` about each address; after a no the redirect itself is the answer."""
-
-    def __init__(self, may_follow: Callable[[str], bool]) -> None:
-        self._may_follow = may_follow
-
-    def redirect_request(
-        self,
-        req: urllib.request.Request,
-        fp: IO[bytes],
-        code: int,
-        msg: str,
-        headers: http.client.HTTPMessage,
-        newurl: str,
-    ) -> urllib.request.Request | None:
-        """As the library does, where it may."""
-        if not self._may_follow(newurl):
-            return None
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-POLL_S = 0.2
-
-Item = TypeVar("Item")
-Done = TypeVar("Done")
+        return end if self._until is None else min(end, self._until)
 
 
 def run_watched(
@@ -201,17 +181,23 @@ def run_watched(
     threads: int,
     name: str,
 ) -> None:
-    """Do the work in threads; `look` is given what is done, several times a second, and may raise.
+    """Call `work` for every item in threads.
 
-    Nobody waits for what runs when something raises: it may be reading from a silent connection.
+    Does not wait for running threads when something raises: one may be reading from a silent
+    connection.
+
+    Args:
+        check_progress: is called several times a second with the new results, and may raise.
+        threads: the number of threads.
+        name: the prefix of the threads' names.
     """
     pool = concurrent.futures.ThreadPoolExecutor(threads, thread_name_prefix=name)
     try:
         waiting = {pool.submit(work, item) for item in items}
         while waiting:
-            # Not for each one that completes: each wait looks at all of them.
+            # Not FIRST_COMPLETED: each wait costs time for every item.
             finished, waiting = concurrent.futures.wait(
-                waiting, POLL_S, concurrent.futures.FIRST_EXCEPTION
+                waiting, TRANSFER_POLL_S, concurrent.futures.FIRST_EXCEPTION
             )
             check_progress([future.result() for future in finished])
     finally:
@@ -221,12 +207,15 @@ def run_watched(
 def retry_transfer(
     retry_budget: RetryBudget, read: Callable[[], None], drop: Callable[[], None]
 ) -> str | None:
-    """Call `read` until it returns; after a cut connection `drop` it and go on where it was.
+    """Call `read` until it returns; after a broken connection call `drop`, then `read` again.
 
-    None, or the last trouble when patience ended. Refusals of storage and a full disk pass through.
+    `read` resumes where it stopped. Errors of storage and a full disk are raised at once.
+
+    Returns:
+        None, or the text of the last error when the retry budget is used up.
     """
     last: Exception | None = None
-    for _ in retry_budget.delays():
+    for _ in retry_budget.tries():
         try:
             read()
         except (OSError, http.client.HTTPException) as err:

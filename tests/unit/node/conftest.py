@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from runner.node.storage import limits as patience_module
+from runner.node.storage import limits
+from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
-from runner.node.storage.identity import SasCredential
 from runner.node.storage.limits import RetryBudget
 from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
@@ -33,8 +33,8 @@ def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
 @pytest.fixture
 def retry_budget(monkeypatch: pytest.MonkeyPatch) -> RetryBudget:
     """As patient as the agent's, with shorter waits in between."""
-    monkeypatch.setattr(patience_module, "FIRST_DELAY_S", 0.005)
-    monkeypatch.setattr(patience_module, "LONGEST_DELAY_S", 0.05)
+    monkeypatch.setattr(limits, "FIRST_DELAY_S", 0.005)
+    monkeypatch.setattr(limits, "LONGEST_DELAY_S", 0.05)
     return RetryBudget(20.0)
 
 

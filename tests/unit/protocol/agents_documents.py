@@ -23,9 +23,9 @@ from runner.node.script.outputs import OutputFile
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
+from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
-from runner.node.storage.identity import SasCredential
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
 from runner.protocol.model_registry import ModelRegistry

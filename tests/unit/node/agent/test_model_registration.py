@@ -9,9 +9,9 @@ import pytest
 
 from runner.node.agent.model_registration import register_model
 from runner.node.script.redaction import Redactor
+from runner.node.storage.auth import ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
-from runner.node.storage.identity import ManagedIdentityCredential, SasCredential
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.models import (
     ModelError,

@@ -14,13 +14,13 @@ import pytest
 
 from runner.node.agent.scheduled_group import BATCH_RESOURCE, JobTasks, TasksRefusedError, fire
 from runner.node.agent.settings import SettingsError
-from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.http import StorageRequestError, Transport
-from runner.node.storage.identity import (
+from runner.node.storage.auth import (
     ManagedIdentityCredential,
     SasCredential,
     TaskTokenCredential,
 )
+from runner.node.storage.blobs import ContainerClient
+from runner.node.storage.http import StorageRequestError, Transport
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.groups import parse_group
 from runner.protocol.paths import is_run_id

@@ -20,9 +20,9 @@ from runner.node.checkpoints.snapshot import Snapshots
 from runner.node.checkpoints.store import CheckpointStore
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
+from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
-from runner.node.storage.identity import SasCredential
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.paths import RunBlobs
 from runner.protocol.run_spec import CheckpointRule

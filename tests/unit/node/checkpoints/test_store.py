@@ -25,9 +25,9 @@ from runner.node.checkpoints.store import CheckpointStore
 from runner.node.failures import StageFailedError
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
+from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
-from runner.node.storage.identity import SasCredential
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.paths import RunBlobs

@@ -34,7 +34,7 @@ def test_retried_append_is_written_once(
     assert (blob.position, blob.blocks) == (14, 3)
 
 
-def test_next_attempt_continues_behind_the_last(
+def test_next_attempt_appends_to_existing_blob(
     blob: AppendBlob, container: ContainerClient, service: FakeBlobs
 ) -> None:
     blob.append(b"first attempt\n")
@@ -45,14 +45,14 @@ def test_next_attempt_continues_behind_the_last(
     assert second.blocks == 2
 
 
-def test_append_goes_behind_what_another_writer_added(blob: AppendBlob, service: FakeBlobs) -> None:
+def test_append_continues_after_another_writer(blob: AppendBlob, service: FakeBlobs) -> None:
     service.blobs["r/logs/stdout.txt"].data += b"a lost node's line\n"
     blob.append(b"ours\n")
     assert service.text("r/logs/stdout.txt") == "a lost node's line\nours\n"
 
 
 @pytest.mark.parametrize("left", [b"one\n", b"", None])
-def test_bytes_that_storage_lost_are_told(
+def test_lost_bytes_raise_an_error(
     blob: AppendBlob, service: FakeBlobs, left: bytes | None
 ) -> None:
     blob.append(b"one\n")
@@ -64,11 +64,11 @@ def test_bytes_that_storage_lost_are_told(
     with pytest.raises(BlobShrankError) as caught:
         blob.append(b"three\n")
     assert caught.value.lost_bytes == 8 - len(left or b"")
-    blob.append(b"three\n")  # behind what is there now
+    blob.append(b"three\n")  # after the present end
     assert service.data("r/logs/stdout.txt") == (left or b"") + b"three\n"
 
 
-def test_lost_container_is_an_error(
+def test_missing_container_is_an_error(
     blob: AppendBlob, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     service.gone = True
@@ -76,12 +76,12 @@ def test_lost_container_is_an_error(
         blob.append(b"text\n")
 
 
-def test_more_than_a_block_is_refused(blob: AppendBlob) -> None:
+def test_append_above_block_size_is_rejected(blob: AppendBlob) -> None:
     with pytest.raises(ValueError, match="one block"):
         blob.append(b"x" * (MAX_APPEND_BYTES + 1))
 
 
-def test_output_without_end_stays_below_the_block_limit_for_months() -> None:
+def test_constant_output_stays_below_block_limit_for_months() -> None:
     elapsed_s, blocks = 0.0, 0
     while elapsed_s < 120 * 86400:
         elapsed_s += append_interval_s(blocks)
@@ -89,6 +89,6 @@ def test_output_without_end_stays_below_the_block_limit_for_months() -> None:
     assert blocks < MAX_BLOCKS - RESERVED_BLOCKS
 
 
-def test_first_hours_of_output_are_shown_within_a_third_of_a_second() -> None:
+def test_first_hours_of_output_are_appended_within_300_ms() -> None:
     assert sum(append_interval_s(blocks) for blocks in range(25_000)) > 2 * 3600 * 0.9
     assert max(append_interval_s(blocks) for blocks in range(25_000)) <= 0.3

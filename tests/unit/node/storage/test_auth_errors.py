@@ -1,4 +1,4 @@
-"""Storage that refuses: what is waited for, and what is told at once."""
+"""Auth errors of storage: which are retried, and which are reported at once."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from pathlib import Path
 import pytest
 
 from runner.node.inputs.data_cache import DataCache
-from runner.node.storage import http
-from runner.node.storage import identity as identity_module
+from runner.node.storage import auth
+from runner.node.storage.auth import AuthErrors, ManagedIdentityCredential, SasCredential
 from runner.node.storage.blobs import ContainerClient
-from runner.node.storage.http import AuthErrors, StorageRequestError, Transport
-from runner.node.storage.identity import ManagedIdentityCredential, SasCredential
+from runner.node.storage.http import StorageRequestError, Transport
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.run_spec import DataFile
 from tests.unit.node.fake_blob import FakeBlobs
@@ -35,7 +34,7 @@ def identity(service: FakeBlobs) -> ManagedIdentityCredential:
 
 @pytest.mark.parametrize("status", [401, 403])
 @pytest.mark.parametrize("first", [True, False])
-def test_refusal_that_passes_is_tried_again(
+def test_temporary_auth_error_is_retried(
     container: ContainerClient, service: FakeBlobs, status: int, first: bool
 ) -> None:
     if not first:
@@ -49,54 +48,56 @@ def test_refusal_that_passes_is_tried_again(
 @pytest.mark.parametrize(
     "code", ["AuthorizationPermissionMismatch", "KeyBasedAuthenticationNotPermitted"]
 )
-def test_what_a_signature_is_not_for_is_told_at_once(
+def test_missing_sas_permission_is_not_retried(
     container: ContainerClient, service: FakeBlobs, code: str
 ) -> None:
     service.fault_code = code
     service.faults.append(403)
     with pytest.raises(StorageRequestError, match=f"PUT r/a: 403 {code} \\(") as caught:
         container.put("r/a", b"x")
-    assert (caught.value.status, caught.value.may_pass) == (403, False)
+    assert (caught.value.status, caught.value.is_retryable) == (403, False)
     assert len(service.requests) == 1
 
 
-def test_signature_that_ended_is_told_with_its_end() -> None:
+def test_expired_sas_error_names_its_expiry() -> None:
     access = AuthErrors(sas(NOW - HOUR, NOW - timedelta(minutes=1)))
-    access.works()
-    assert not access.may_pass("AuthenticationFailed", b"", HEADERS)
-    assert access.why("AuthenticationFailed", b"", HEADERS) == (
+    access.record_success()
+    assert not access.is_retryable("AuthenticationFailed", b"", HEADERS)
+    assert access.explain("AuthenticationFailed", b"", HEADERS) == (
         "the run's access to storage ended at 2026-03-01 11:59 UTC"
     )
 
 
-def test_signature_that_has_not_begun_by_the_services_clock_is_waited_for() -> None:
+def test_sas_not_yet_valid_by_service_clock_is_retried() -> None:
     access = AuthErrors(sas(NOW + timedelta(minutes=5), NOW + HOUR))
-    assert access.may_pass("AuthenticationFailed", b"", HEADERS)
+    assert access.is_retryable("AuthenticationFailed", b"", HEADERS)
 
 
-def test_rights_of_the_person_behind_a_signature_may_come_back() -> None:
+def test_missing_permission_of_user_delegation_sas_is_retried() -> None:
     access = AuthErrors(sas(NOW - HOUR, NOW + HOUR, "&skoid=1"))
-    assert access.may_pass("AuthorizationPermissionMismatch", b"", HEADERS)
+    assert access.is_retryable("AuthorizationPermissionMismatch", b"", HEADERS)
 
 
-def test_access_that_never_worked_is_waited_for_less_long(
+def test_access_that_never_worked_is_retried_for_less_time(
     service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     new, used = AuthErrors(identity(service)), AuthErrors(identity(service))
-    used.works()
+    used.record_success()
     for access in (new, used):
-        assert access.may_pass("AuthorizationPermissionMismatch", b"", HEADERS)
-    later = time.monotonic() + http.NEW_ROLE_S
-    monkeypatch.setattr(http.time, "monotonic", lambda: later)
-    assert not new.may_pass("AuthorizationPermissionMismatch", b"", HEADERS)
-    assert used.may_pass("AuthorizationPermissionMismatch", b"", HEADERS)
-    assert "Storage Blob Data Contributor" in new.why("AuthorizationPermissionMismatch", b"", {})
+        assert access.is_retryable("AuthorizationPermissionMismatch", b"", HEADERS)
+    later = time.monotonic() + auth.NEW_ROLE_S
+    monkeypatch.setattr(auth.time, "monotonic", lambda: later)
+    assert not new.is_retryable("AuthorizationPermissionMismatch", b"", HEADERS)
+    assert used.is_retryable("AuthorizationPermissionMismatch", b"", HEADERS)
+    assert "Storage Blob Data Contributor" in new.explain(
+        "AuthorizationPermissionMismatch", b"", {}
+    )
 
 
 def test_refused_token_is_renewed(
     service: FakeBlobs, retry_budget: RetryBudget, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(identity_module, "RENEW_AFTER_REFUSAL_S", 0.0)
+    monkeypatch.setattr(auth, "RENEW_AFTER_REFUSAL_S", 0.0)
     container = ContainerClient(Transport(service.url, identity(service), retry_budget))
     container.put("r/a", b"x")
     service.fault_code = "InvalidAuthenticationInfo"
@@ -109,20 +110,20 @@ def test_refused_token_is_renewed(
     assert tokens[0] == tokens[1] != tokens[2]
 
 
-def test_refusal_that_lasts_is_an_error_that_says_why(
+def test_persistent_auth_error_explains_its_cause(
     service: FakeBlobs, retry_budget: RetryBudget
 ) -> None:
     container = ContainerClient(Transport(service.url, identity(service), retry_budget))
     container.put("r/a", b"x")
-    retry_budget.hurry(0.2)
+    retry_budget.shorten(0.2)
     service.fault_code = "AuthorizationPermissionMismatch"
     service.faults.extend([403] * 1000)
     with pytest.raises(StorageRequestError, match="lacks a role on the storage account") as caught:
         container.put("r/b", b"x")
-    assert (caught.value.status, caught.value.may_pass) == (403, True)
+    assert (caught.value.status, caught.value.is_retryable) == (403, True)
 
 
-def test_download_goes_on_after_a_refusal_that_passes(
+def test_download_resumes_after_temporary_auth_error(
     container: ContainerClient, service: FakeBlobs, retry_budget: RetryBudget, tmp_path: Path
 ) -> None:
     service.put("set/a", b"content")
@@ -133,7 +134,7 @@ def test_download_goes_on_after_a_refusal_that_passes(
     assert (folder / "a").read_bytes() == b"content"
 
 
-def test_refused_delete_is_not_waited_for(container: ContainerClient, service: FakeBlobs) -> None:
+def test_refused_delete_is_not_retried(container: ContainerClient, service: FakeBlobs) -> None:
     service.fault_code = "AuthorizationFailure"
     service.faults.append(403)
     with pytest.raises(StorageRequestError, match="DELETE r/a: 403"):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from runner.node.storage import blobs as blobs_module
+from runner.node.storage.auth import ManagedIdentityCredential
 from runner.node.storage.blobs import ContainerClient, content_type
 from runner.node.storage.http import StorageUnreachableError, Transport
-from runner.node.storage.identity import ManagedIdentityCredential
 from runner.node.storage.limits import RetryBudget
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -18,7 +18,7 @@ def test_missing_blob_reads_as_none(container: ContainerClient) -> None:
     assert container.head("r/run.json") is None
 
 
-def test_names_and_sas_arrive_as_sent(container: ContainerClient, service: FakeBlobs) -> None:
+def test_names_and_sas_are_quoted_correctly(container: ContainerClient, service: FakeBlobs) -> None:
     container.put("r/output/a b#ü?.txt", b"x")
     assert service.data("r/output/a b#ü?.txt") == b"x"
     _, path, headers = service.requests[-1]
@@ -35,7 +35,7 @@ def test_requests_of_one_thread_share_a_connection(
 
 
 @pytest.mark.parametrize("fault", [503, 500, 429, 408, "drop", "lose"])
-def test_passing_trouble_is_tried_again(
+def test_temporary_failure_is_retried(
     container: ContainerClient, service: FakeBlobs, fault: int | str
 ) -> None:
     service.faults.extend([fault, fault])
@@ -43,29 +43,29 @@ def test_passing_trouble_is_tried_again(
     assert service.data("r/a") == b"content"
 
 
-def test_patience_ends(
+def test_retry_budget_ends(
     service: FakeBlobs, container: ContainerClient, retry_budget: RetryBudget
 ) -> None:
     service.away.set()
-    retry_budget.hurry(0.05)
+    retry_budget.shorten(0.05)
     with pytest.raises(StorageUnreachableError, match="GET r/a"):
         container.get("r/a")
 
 
-def test_only_one_creates_a_blob(container: ContainerClient, service: FakeBlobs) -> None:
+def test_only_one_writer_creates_a_blob(container: ContainerClient, service: FakeBlobs) -> None:
     assert container.create("r/result.json", b"mine")
     assert not container.create("r/result.json", b"theirs")
     assert service.data("r/result.json") == b"mine"
 
 
-def test_create_whose_answer_was_lost_is_still_ours(
+def test_create_with_lost_answer_counts_as_ours(
     container: ContainerClient, service: FakeBlobs
 ) -> None:
     service.faults.append("lose")
     assert container.create("r/result.json", b"mine")
 
 
-def test_create_that_lost_the_race_during_a_retry_is_not_ours(
+def test_create_by_another_writer_during_retry_is_not_ours(
     container: ContainerClient, service: FakeBlobs
 ) -> None:
     service.put("r/result.json", b"theirs")
@@ -94,7 +94,7 @@ def test_large_file_is_staged_in_blocks(
     assert len(service.staged) == 4
 
 
-def test_file_upload_starts_over_after_a_cut(
+def test_file_upload_restarts_after_lost_connection(
     container: ContainerClient, service: FakeBlobs, tmp_path: Path
 ) -> None:
     (tmp_path / "m").write_bytes(b"model" * 100)
@@ -109,7 +109,7 @@ def test_unknown_suffix_is_binary() -> None:
     assert content_type("logs/stdout.txt").startswith("text/plain")
 
 
-def test_managed_identity_token_is_fetched_once_and_sent(
+def test_identity_token_is_fetched_once_and_sent(
     service: FakeBlobs, retry_budget: RetryBudget
 ) -> None:
     url = service.url.replace("/account/runs", "/metadata/identity/oauth2/token")
@@ -125,7 +125,7 @@ def test_managed_identity_token_is_fetched_once_and_sent(
     assert authorizations == ["Bearer token-1", "Bearer token-1"]
 
 
-def test_metadata_service_that_is_not_up_yet_is_tried_again(
+def test_unavailable_metadata_service_is_retried(
     service: FakeBlobs, retry_budget: RetryBudget
 ) -> None:
     url = service.url.replace("/account/runs", "/metadata/identity/oauth2/token")
@@ -137,6 +137,6 @@ def test_metadata_service_that_is_not_up_yet_is_tried_again(
     assert service.data("r/a") == b"x"
 
 
-def test_url_that_is_no_container_is_refused() -> None:
+def test_invalid_container_url_is_rejected() -> None:
     with pytest.raises(ValueError, match="not a container URL"):
         Transport("ftp://h/runs", ManagedIdentityCredential(None), RetryBudget())

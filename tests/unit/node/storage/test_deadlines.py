@@ -1,4 +1,4 @@
-"""Servers that take what is sent and never answer, or only drop by drop: every wait has an end."""
+"""Servers that never answer, or only byte by byte: every wait has a time limit."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ import pytest
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import DataCache
 from runner.node.storage import limits
+from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageUnreachableError, Transport
-from runner.node.storage.identity import SasCredential
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.run_spec import DataFile
 
@@ -23,7 +23,7 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n"
 
 
 class Server:
-    """Answers every connection with `first`, then a byte at a time; `reads` says if it listens."""
+    """Answers connections with `first`, then a byte at a time; reads requests only if `reads`."""
 
     def __init__(self, first: bytes = b"", *, drips: bool = False, reads: bool = True) -> None:
         self._first, self._drips, self._reads = first, drips, reads
@@ -76,9 +76,9 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
 
 
 class Twice(RetryBudget):
-    """Patience for two tries, however slow the machine is."""
+    """Two tries, however slow the machine is."""
 
-    def delays(self) -> Iterator[int]:
+    def tries(self) -> Iterator[int]:
         yield from range(2)
 
 
@@ -88,7 +88,7 @@ def transport(server: Server, timeout_s: float = 60.0) -> Transport:
 
 @pytest.mark.parametrize("reads", [True, False])
 @pytest.mark.parametrize("size", [10, 30_000_000])
-def test_upload_that_is_taken_and_never_answered_ends(
+def test_upload_without_answer_times_out(
     serve: Callable[..., Server],
     until: Callable[[Callable[[], object]], None],
     reads: bool,
@@ -98,21 +98,21 @@ def test_upload_that_is_taken_and_never_answered_ends(
     started = time.monotonic()
     with pytest.raises(StorageUnreachableError, match="PUT r/a"):
         ContainerClient(transport(server)).put("r/a", bytes(size))
-    until(lambda: server.connections == 2)  # it was tried again
+    until(lambda: server.connections == 2)  # it was retried
     assert time.monotonic() - started < 45
 
 
 @pytest.mark.parametrize(
     "first", [b"", b"HTTP/1.1 200 OK\r\n", HEAD, b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\n"]
 )
-def test_answer_that_drips_ends(serve: Callable[..., Server], first: bytes) -> None:
+def test_slow_answer_times_out(serve: Callable[..., Server], first: bytes) -> None:
     server = serve(first, drips=True)
     with pytest.raises(StorageUnreachableError, match="GET r/a"):
         ContainerClient(transport(server)).get("r/a")
     assert server.connections >= 2
 
 
-def test_silent_socket_has_a_time_limit_of_its_own(
+def test_silent_socket_times_out(
     serve: Callable[..., Server], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "ANSWER_S", 600.0)
@@ -120,7 +120,7 @@ def test_silent_socket_has_a_time_limit_of_its_own(
         ContainerClient(transport(serve(), timeout_s=0.1)).get("r/a")
 
 
-def test_download_that_drips_ends(serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_slow_download_times_out(serve: Callable[..., Server], tmp_path: Path) -> None:
     retry_budget = RetryBudget(0.5)
     source = Transport(serve(HEAD, drips=True).url, SasCredential("s"), retry_budget, 60.0)
     cache = DataCache(source, tmp_path, retry_budget, lambda *_: None, lambda: None)

@@ -1,0 +1,225 @@
+"""Access to Azure Storage: the credentials of the agent, and which auth errors may be retried.
+
+Codes: storage REST docs, "Common REST API error codes" and "Blob service error codes".
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import urllib.parse
+import urllib.request
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from email.utils import parsedate_to_datetime
+from http import HTTPStatus
+
+from runner.node.storage.limits import read_all
+from runner.protocol.encoding import parse_json
+
+# Azure VM docs, "How to use managed identities on a VM to acquire an access token".
+IMDS_TOKEN_URL = "http://169.254.169.254/metadata/identity/oauth2/token"  # noqa: S105 - an address
+IMDS_API_VERSION = "2018-02-01"
+STORAGE_RESOURCE = "https://storage.azure.com/"
+REFRESH_BEFORE_EXPIRY_S = 300.0
+# A token that storage refused is renewed, but not more often than this.
+RENEW_AFTER_REFUSAL_S = 30.0
+
+
+class TokenUnavailableError(OSError):
+    """The instance metadata service returned no token; the request may be retried."""
+
+
+class SasCredential:
+    """A shared access signature, added to every query string."""
+
+    def __init__(self, sas: str) -> None:
+        self._query = sas.lstrip("?")
+
+    def __repr__(self) -> str:
+        return "SasCredential(***)"
+
+    def query(self) -> str:
+        """Return the signature, without the question mark."""
+        return self._query
+
+    def headers(self) -> dict[str, str]:
+        """Return no headers: a SAS belongs to the query string."""
+        return {}
+
+
+class TaskTokenCredential:
+    """The token that Batch gives a task for its own job, in a header."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def __repr__(self) -> str:
+        return "TaskTokenCredential(***)"
+
+    def query(self) -> str:
+        """Return an empty query: the token belongs to a header."""
+        return ""
+
+    def headers(self) -> dict[str, str]:
+        """Return the Authorization header."""
+        return {"Authorization": f"Bearer {self._token}"}
+
+
+class ManagedIdentityCredential:
+    """A bearer token of the node's managed identity, renewed five minutes before it expires.
+
+    `RUNNER_IMDS_TOKEN_URL` overrides the address of the metadata service. Safe to use from several
+    threads.
+    """
+
+    def __init__(
+        self,
+        client_id: str | None,
+        token_url: str | None = None,
+        resource: str = STORAGE_RESOURCE,
+    ) -> None:
+        self._client_id = client_id
+        self._resource = resource
+        self._url = token_url or os.environ.get("RUNNER_IMDS_TOKEN_URL", IMDS_TOKEN_URL)
+        self._token = ""
+        self._renew_at = 0.0
+        self._renewed_at = 0.0
+        self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"ManagedIdentityCredential(client_id={self._client_id!r})"
+
+    def query(self) -> str:
+        """Return an empty query: the token belongs to a header."""
+        return ""
+
+    def headers(self) -> dict[str, str]:
+        """Return the Authorization header. Raise TokenUnavailableError."""
+        with self._lock:
+            if time.monotonic() >= self._renew_at:
+                self._renew()
+            return {"Authorization": f"Bearer {self._token}"}
+
+    def renew_soon(self) -> None:
+        """Renew a refused token early: a new one includes a new role or a new signing key."""
+        with self._lock:
+            soon = max(self._renewed_at + RENEW_AFTER_REFUSAL_S, time.monotonic())
+            self._renew_at = min(self._renew_at, soon)
+
+    def _renew(self) -> None:
+        query = {"api-version": IMDS_API_VERSION, "resource": self._resource}
+        if self._client_id:
+            query["client_id"] = self._client_id
+        request = urllib.request.Request(  # noqa: S310 - the metadata service only speaks http
+            f"{self._url}?{urllib.parse.urlencode(query)}", headers={"Metadata": "true"}
+        )
+        # The metadata service must never be reached through a proxy.
+        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+        try:
+            with opener.open(request, timeout=10) as response:
+                answer = parse_json(read_all(response))
+            token, lifetime_s = str(answer["access_token"]), float(answer["expires_in"])
+        except (OSError, ValueError, KeyError, TypeError) as err:
+            raise TokenUnavailableError(f"no token from the metadata service: {err}") from err
+        self._token = token
+        self._renewed_at = time.monotonic()
+        self._renew_at = time.monotonic() + max(lifetime_s - REFRESH_BEFORE_EXPIRY_S, 30.0)
+
+
+Credential = SasCredential | TaskTokenCredential | ManagedIdentityCredential
+
+AUTH_STATUSES = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+# A retry cannot help: this kind of access does not allow the request.
+_FINAL = frozenset(
+    {
+        "AccountIsDisabled",
+        "AuthorizationProtocolMismatch",
+        "AuthorizationResourceTypeMismatch",
+        "AuthorizationServiceMismatch",
+        "AuthorizationSourceIPMismatch",
+        "InsufficientAccountPermissions",
+        "KeyBasedAuthenticationNotPermitted",
+        "PublicAccessNotPermitted",
+    }
+)
+_NO_PERMISSION = "AuthorizationPermissionMismatch"
+_WRONG_SIGNATURE = b"Signature did not match"
+# Access that never worked is more likely wrong than late. A role takes up to ten minutes (RBAC
+# docs, "Troubleshoot"), some of which a pool's boot takes; a signature works at once, [S] except
+# for clocks that differ and for a network rule that is being changed.
+NEW_ROLE_S = 300.0
+NEW_SAS_S = 60.0
+
+_ROLE = (
+    "the node's identity lacks a role on the storage account, such as Storage Blob Data "
+    "Contributor, or was given it less than ten minutes ago"
+)
+_NETWORK = "a network rule of the storage account keeps the node out, or the access was withdrawn"
+
+
+class AuthErrors:
+    """The history of one credential: which auth errors to retry, and how to explain the others.
+
+    Safe to use from several threads.
+    """
+
+    def __init__(self, credential: Credential) -> None:
+        self._credential = credential
+        self._succeeded = False
+        # Remembered, as the response to a HEAD has no body that repeats it.
+        self._signature_is_wrong = False
+        self._first_error_at: float | None = None
+
+    def record_success(self) -> None:
+        """Storage accepted the credential: later auth errors may be temporary."""
+        self._succeeded, self._signature_is_wrong = True, False
+
+    def is_retryable(self, code: str, body: bytes, headers: Mapping[str, str]) -> bool:
+        """Return True if this 401 or 403 may be temporary and the request should be retried."""
+        if code in _FINAL or self._expiry(headers):
+            return False
+        has_role = isinstance(self._credential, ManagedIdentityCredential)
+        self._signature_is_wrong = self._signature_is_wrong or _WRONG_SIGNATURE in body
+        not_granted = code == _NO_PERMISSION and not has_role and not self._is_delegated
+        if not_granted or self._signature_is_wrong:
+            return False
+        if isinstance(self._credential, ManagedIdentityCredential):
+            self._credential.renew_soon()
+        now = time.monotonic()
+        self._first_error_at = self._first_error_at or now
+        limit_s = NEW_ROLE_S if has_role else NEW_SAS_S
+        return self._succeeded or now - self._first_error_at < limit_s
+
+    def explain(self, code: str, body: bytes, headers: Mapping[str, str]) -> str:
+        """Return the most likely cause of an auth error that persists."""
+        if (end := self._expiry(headers)) is not None:
+            return f"the run's access to storage ended at {end:%Y-%m-%d %H:%M} UTC"
+        if self._signature_is_wrong or _WRONG_SIGNATURE in body:
+            return "the signature is wrong: the account's key was changed since"
+        if code == _NO_PERMISSION and isinstance(self._credential, SasCredential):
+            return "the run's access to storage does not include this operation"
+        if code in _FINAL:
+            return "the storage account does not allow this kind of access"
+        return _ROLE if code == _NO_PERMISSION else _NETWORK
+
+    @property
+    def _is_delegated(self) -> bool:
+        """Whether the signature depends on the rights of a person, which may change."""
+        return "skoid" in urllib.parse.parse_qs(self._credential.query())
+
+    def _expiry(self, headers: Mapping[str, str]) -> datetime | None:
+        """Return when the signature expired, by the clock of the service; None if it is valid."""
+        try:
+            text = urllib.parse.parse_qs(self._credential.query())["se"][0]
+            end = _to_aware(datetime.fromisoformat(text.replace("Z", "+00:00")))
+            now = _to_aware(parsedate_to_datetime(headers["date"]))
+        except (KeyError, ValueError, TypeError):
+            return None
+        return end if now >= end else None
+
+
+def _to_aware(time: datetime) -> datetime:
+    utc = timezone.utc  # noqa: UP017 - the agent runs on 3.10
+    return time if time.tzinfo else time.replace(tzinfo=utc)
