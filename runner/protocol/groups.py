@@ -10,7 +10,7 @@ from typing import Any
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.results import FORMAT
+from runner.protocol.run_spec import FORMAT
 
 GROUPS_FOLDER = "groups/"
 SUBMITTING_FOLDER = "submitting/"  # notes of submissions whose tasks are not all there yet
@@ -26,7 +26,8 @@ class RunGroup:
     job_id: str
     pool: str
     runs: Mapping[str, str]
-    after: Mapping[str, tuple[str, ...]]
+    after: Mapping[str, Sequence[str]]
+    schedule: str | None = None  # that started it
 
     def to_json(self) -> dict[str, Any]:
         """The document."""
@@ -37,6 +38,7 @@ class RunGroup:
             "created": self.created.isoformat(),
             "job_id": self.job_id,
             "pool": self.pool,
+            **({"schedule": self.schedule} if self.schedule else {}),
             "tasks": {
                 name: {"run_id": run_id, "after": list(self.after[name])}
                 for name, run_id in self.runs.items()

@@ -14,7 +14,7 @@ from runner.protocol.errors import RunnerError
 MAX_ID = 64  # Batch ids: 1-64 of [A-Za-z0-9_-], case-insensitive
 SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no 0/o, 1/l
 _LOOKED_AT = 1000  # ids, for one that was meant
-_STAMP_LENGTH = len("-20261121-143005-k3f9")
+STAMP_LENGTH = len("-20261121-143005-k3f9")  # what follows the name in a run ID
 _NAME_END = re.compile(r"-\d{8}-")
 _NAMES_ALIKE = 0.75
 _RUN_ID = re.compile(
@@ -30,7 +30,7 @@ def slug(text: str) -> str:
 
 def make_run_id(name: str, created: datetime, suffix: str) -> str:
     """`<name>-YYYYMMDD-HHMMSS-xxxx`, at most 64 characters; `suffix` is four of SUFFIX_ALPHABET."""
-    short = slug(name)[: MAX_ID - _STAMP_LENGTH].rstrip("-_")
+    short = slug(name)[: MAX_ID - STAMP_LENGTH].rstrip("-_")
     return f"{short}-{created:%Y%m%d-%H%M%S}-{suffix}"
 
 
@@ -105,120 +105,98 @@ def code_blob(sha256: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RunPaths:
-    """Blob names of one run. The format is described in docs/run-format.md."""
+    """Blob names of one run, as docs/run-format.md describes them. Prefixes end with a slash.
+
+    The nodes of a run have ranks from 0. With a `rank` above 0 the logs, the metrics and the
+    attempts are those of that node; everything else belongs to the run. Attempts count from 1.
+    """
 
     run_id: str
+    rank: int = 0
 
     @property
     def root(self) -> str:
-        """Prefix of everything of the run, with the closing slash."""
+        """Prefix of the whole run."""
         return f"{self.run_id}/"
 
     @property
     def run(self) -> str:
-        """The resolved description, written before the task exists."""
+        """The run specification, written before the task exists."""
         return f"{self.run_id}/run.json"
 
     @property
     def result(self) -> str:
-        """The outcome, written last and once."""
+        """The outcome, written once, after everything else."""
         return f"{self.run_id}/result.json"
 
     @property
+    def _node(self) -> str:
+        return f"{self.run_id}/nodes/{self.rank}/" if self.rank else self.root
+
+    def log(self, stream: str) -> str:
+        """Append blob: the script's `stdout` or `stderr`."""
+        folder = self._node if self.rank else f"{self.root}logs/"
+        return f"{folder}{stream}.txt"
+
+    @property
     def stdout(self) -> str:
-        """Append blob: what the script wrote to standard output."""
-        return f"{self.run_id}/logs/stdout.txt"
+        """Append blob: the script's standard output."""
+        return self.log("stdout")
 
     @property
     def stderr(self) -> str:
-        """Append blob: what the script wrote to standard error."""
-        return f"{self.run_id}/logs/stderr.txt"
-
-    def log(self, stream: str, node: int = 0) -> str:
-        """Append blob: `stdout` or `stderr` of the script on one node, counted from 0."""
-        if node:
-            return f"{self.run_id}/nodes/{node}/{stream}.txt"
-        return self.stdout if stream == "stdout" else self.stderr
-
-    def attempts_on(self, node: int) -> str:
-        """Prefix of the attempts on one node, with the closing slash."""
-        return f"{self.run_id}/nodes/{node}/attempts/" if node else self.attempts
+        """Append blob: the script's standard error."""
+        return self.log("stderr")
 
     @property
     def metrics(self) -> str:
         """Append blob: one JSON object a line."""
-        return f"{self.run_id}/metrics.jsonl"
+        return f"{self._node}metrics.jsonl"
 
     def output(self, attempt: int) -> str:
-        """Prefix of what one attempt (counted from 1) exports, with the closing slash."""
-        return f"{self.root}output/" if attempt == 1 else f"{self.attempt(attempt)}output/"
+        """Prefix of the files that one attempt exports.
+
+        Two attempts run at once if a node only seemed to be lost: they share no output.
+        """
+        return f"{self.root}output/" if attempt == 1 else f"{self.root}attempts/{attempt}/output/"
 
     @property
     def checkpoints(self) -> str:
-        """Prefix of the checkpoints, with the closing slash."""
-        return f"{self.run_id}/checkpoints/"
+        """Prefix of the checkpoints."""
+        return f"{self.root}checkpoints/"
 
     @property
     def attempts(self) -> str:
-        """Prefix of the attempts, with the closing slash."""
-        return f"{self.run_id}/attempts/"
+        """Prefix of the attempts."""
+        return f"{self._node}attempts/"
 
     def attempt(self, number: int) -> str:
-        """Prefix of one attempt (counted from 1), with the closing slash."""
-        return f"{self.run_id}/attempts/{number}/"
+        """Prefix of one attempt."""
+        return f"{self.attempts}{number}/"
 
     def attempt_start(self, number: int) -> str:
-        """Who runs the attempt: written once, which also claims its number."""
+        """The node of the attempt. Creating this blob claims the number."""
         return f"{self.attempt(number)}start.json"
 
+    def attempt_end(self, number: int) -> str:
+        """Why the attempt ended."""
+        return f"{self.attempt(number)}end.json"
+
     def attempt_environment(self, number: int) -> str:
-        """What the attempt ran with: interpreter, packages, machine."""
+        """Interpreter, packages and machine of the attempt."""
         return f"{self.attempt(number)}environment.json"
+
+    def attempt_resume(self, number: int) -> str:
+        """The checkpoint that the attempt started from."""
+        return f"{self.attempt(number)}resume.json"
+
+    def attempt_outputs(self, number: int) -> str:
+        """The files that one node of several exported."""
+        return f"{self.attempt(number)}outputs.json"
 
     def attempt_events(self, number: int) -> str:
         """Append blob: stages of the attempt, one JSON object a line."""
         return f"{self.attempt(number)}events.jsonl"
-
-
-class RunBlobs:
-    """Blob names of one run (docs/run-format.md); the agent cannot import the client's."""
-
-    def __init__(self, run_id: str) -> None:
-        self.run_id = run_id
-        self.run = f"{run_id}/run.json"
-        self.result = f"{run_id}/result.json"
-        self.stdout = f"{run_id}/logs/stdout.txt"
-        self.stderr = f"{run_id}/logs/stderr.txt"
-        self.metrics = f"{run_id}/metrics.jsonl"
-        self.root = f"{run_id}/"
-        self.attempts = f"{run_id}/attempts/"
-
-    def attempt(self, number: int, file: str) -> str:
-        """One file of one attempt."""
-        return f"{self.attempts}{number}/{file}"
-
-    def output(self, number: int) -> str:
-        """Prefix of what one attempt exports.
-
-        Two attempts may run at once when a node only seemed to be lost: they share no output.
-        """
-        return f"{self.root}output/" if number == 1 else self.attempt(number, "output/")
-
-
-class NodeBlobs(RunBlobs):
-    """Blob names of one node of a run (docs/run-format.md)."""
-
-    def __init__(self, run_id: str, rank: int) -> None:
-        super().__init__(run_id)
-        self.rank = rank
-        self._own = f"{run_id}/nodes/{rank}/"
-        self.stdout = f"{self._own}stdout.txt"
-        self.stderr = f"{self._own}stderr.txt"
-        self.metrics = f"{self._own}metrics.jsonl"
-
-    def attempt(self, number: int, file: str) -> str:
-        """One file of one attempt on this node."""
-        return f"{self._own}attempts/{number}/{file}"
 
 
 def run_id_suffix(text: str) -> str:
@@ -226,9 +204,6 @@ def run_id_suffix(text: str) -> str:
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     suffix = ""
     for _ in range(4):
-        number, digit = divmod(number, len(ALPHABET))
-        suffix += ALPHABET[digit]
+        number, digit = divmod(number, len(SUFFIX_ALPHABET))
+        suffix += SUFFIX_ALPHABET[digit]
     return suffix
-
-
-ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # of run ids: docs/run-format.md

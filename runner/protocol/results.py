@@ -13,8 +13,8 @@ from typing import Any, Literal, cast
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.run_spec import FORMAT
 
-FORMAT = 1  # of run.json and result.json
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
 
 

@@ -16,14 +16,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from runner.protocol.paths import run_id_suffix
-from runner.protocol.run_spec import FORMAT
-from runner.protocol.task import (
-    NODES_TOKEN_VARIABLE,
-)
+from runner.protocol.groups import RunGroup
+from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, run_id_suffix
+from runner.protocol.task import NODES_TOKEN_VARIABLE
 
-MAX_ID = 64
-STAMP = len("-20261121-143005-k3f9")
 Json = dict[str, Any]
 
 
@@ -38,42 +34,34 @@ class GroupAccess:
         return "GroupAccess(***)"
 
 
-def scheduled_group_blob(group_id: str) -> str:
-    """Which runs a group has, and which comes after which."""
-    return f"groups/{group_id}.json"
-
-
 def make_firing(template: Json, key: str, job_id: str, now: datetime) -> Json:
     """The ids of one firing; `key` tells it from all others."""
     stamp, name = f"{now:%Y%m%d-%H%M%S}", str(template["schedule"])
 
     def run_id(task: str) -> str:
-        short = name[: MAX_ID - STAMP - len(task) - 1].rstrip("-_")
+        short = name[: MAX_ID - STAMP_LENGTH - len(task) - 1].rstrip("-_")
         return f"{short}-{task}-{stamp}-{run_id_suffix(f'{key} {task}')}"
 
     return {
-        "group_id": f"{name[: MAX_ID - STAMP].rstrip('-_')}-{stamp}-{run_id_suffix(key)}",
+        "group_id": make_run_id(name, now, run_id_suffix(key)),
         "created": now.isoformat(),
         "job_id": job_id,
         "runs": {task: run_id(task) for task in template["tasks"]},
     }
 
 
-def group_document(template: Json, firing: Json) -> Json:
-    """`groups/<id>.json`, as `runner submit` writes it."""
-    return {
-        "format": FORMAT,
-        "group_id": firing["group_id"],
-        "name": template["name"],
-        "created": firing["created"],
-        "job_id": firing["job_id"],
-        "pool": template["pool"],
-        "schedule": template["schedule"],
-        "tasks": {
-            name: {"run_id": firing["runs"][name], "after": task["after"]}
-            for name, task in template["tasks"].items()
-        },
-    }
+def fired_group(template: Json, firing: Json) -> RunGroup:
+    """Return the group of runs that a firing makes."""
+    return RunGroup(
+        group_id=firing["group_id"],
+        name=template["name"],
+        created=datetime.fromisoformat(firing["created"]),
+        job_id=firing["job_id"],
+        pool=template["pool"],
+        schedule=template["schedule"],
+        runs=firing["runs"],
+        after={name: task["after"] for name, task in template["tasks"].items()},
+    )
 
 
 def fired_run_documents(template: Json, firing: Json) -> Iterator[Json]:

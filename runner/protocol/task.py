@@ -1,33 +1,21 @@
-"""The task of a run: names of the environment variables, files and arguments that start the
-agent.
-"""
+"""Names of the files, variables and arguments that start the agent in a Batch task."""
 
 from __future__ import annotations
 
+AGENT_FILE = "runner-agent.pyz"
+CODE_ARCHIVE = "code.tar.gz"
 SHELL_FILE = "environment.sh"  # in the attempt's folder `logs`, which is never exported
-
-
-SCHEDULE_VARIABLE = "RUNNER_SCHEDULE"
-
-
 JOIN_ARGUMENT = "join"  # the agent's argument in a coordination command
 
-
-NODES_TOKEN_VARIABLE = "RUNNER_NODES_TOKEN"  # noqa: S105 - a secret's name: only who has it may take part
-
-
-# Set for a task that starts a group; others are runs.
+# Set for a task of a job schedule, and for one that starts a group of runs.
+SCHEDULE_VARIABLE = "RUNNER_SCHEDULE"
 SCHEDULE_TASKS_VARIABLE = "RUNNER_SCHEDULE_TASKS"
 
-
-SECRETS_VARIABLE = "RUNNER_SECRETS"  # a secret: never given to the script, never printed
-
-
-STORAGE_VARIABLE = "RUNNER_STORAGE"  # a secret: never given to the script, never printed
-
-
-GROUP_SECRETS_VARIABLE = "RUNNER_GROUP_SECRETS"  # of the tasks that a job manager adds: the same
-
+# Secrets: the script never gets them, and nothing prints them.
+STORAGE_VARIABLE = "RUNNER_STORAGE"
+SECRETS_VARIABLE = "RUNNER_SECRETS"
+GROUP_SECRETS_VARIABLE = "RUNNER_GROUP_SECRETS"  # of the tasks that a job manager adds
+NODES_TOKEN_VARIABLE = "RUNNER_NODES_TOKEN"  # noqa: S105 - authenticates the nodes of a run
 
 SECRET_VARIABLES = (
     STORAGE_VARIABLE,
@@ -35,6 +23,3 @@ SECRET_VARIABLES = (
     GROUP_SECRETS_VARIABLE,
     NODES_TOKEN_VARIABLE,
 )
-
-
-CODE_ARCHIVE = "code.tar.gz"

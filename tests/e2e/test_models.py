@@ -48,7 +48,7 @@ from runner.node.storage.limits import RetryBudget
 from runner.protocol import model_registry
 from runner.protocol.errors import RunnerError
 from runner.protocol.models import ModelBlobs, ModelRequest, draft_version, model_document_bytes
-from runner.protocol.paths import RunBlobs, RunPaths, make_run_id
+from runner.protocol.paths import RunPaths, make_run_id
 from runner.protocol.results import RunRecord, parse_run
 
 Make = Callable[..., RunRecord]
@@ -431,7 +431,7 @@ def test_agents_and_people_who_register_one_run_at_once_make_one_version(
     record = make(files, model=asked, acc=1.0)
 
     def agent() -> None:
-        settle_agent(*agents_view(connection), RunBlobs(record.run_id), Redactor())
+        settle_agent(*agents_view(connection), RunPaths(record.run_id), Redactor())
 
     def person() -> None:
         settle_model(connection, record)
@@ -455,7 +455,7 @@ def test_agent_copies_large_files_in_blocks(
     monkeypatch.setattr(model_registry, "COPY_BLOCK_BYTES", 100_000)
     data = bytes(range(256)) * 1000
     record = make({"ä b%20#?.bin": data}, model={"name": name})
-    settle_agent(*agents_view(connection), RunBlobs(record.run_id), Redactor())
+    settle_agent(*agents_view(connection), RunPaths(record.run_id), Redactor())
     [file] = find_version(connection, name).files
     assert (file["path"], file["size_bytes"]) == ("ä b%20#?.bin", len(data))
     assert ModelContainer(connection).digest(file["blob"]) == (len(data), file["sha256"])
@@ -498,7 +498,7 @@ def test_run_that_could_not_be_registered_says_why_and_is_completed(
     assert "did not come to it" in str(describe_models(connection, record)[0])
     blob = RunPaths(record.run_id).output(1) + "m"
     runs.delete(blob)
-    settle_agent(*agents_view(connection), RunBlobs(record.run_id), Redactor())
+    settle_agent(*agents_view(connection), RunPaths(record.run_id), Redactor())
     [found] = describe_models(connection, record)
     assert (found.version, "changed or deleted" in found.problem) == (None, True)
     settled = settle_model(connection, record)

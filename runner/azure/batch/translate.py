@@ -15,7 +15,7 @@ from azure.batch import models
 
 from runner.core.states import AGENT_PYTHON, NO_PYTHON, OLD_PYTHON, TaskPhase, TaskView
 from runner.protocol.paths import code_blob
-from runner.protocol.task import JOIN_ARGUMENT, NODES_TOKEN_VARIABLE
+from runner.protocol.task import AGENT_FILE, CODE_ARCHIVE, JOIN_ARGUMENT, NODES_TOKEN_VARIABLE
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -58,8 +58,6 @@ def to_multi_instance(
     )
 
 
-AGENT_FILE = "runner-agent.pyz"
-CODE_FILE = "code.tar.gz"
 COMMAND_LINE = f"python3 {AGENT_FILE}"
 # In a container, the arguments of /bin/sh: an image's own entry point may do anything.
 CONTAINER_COMMAND_LINE = (
@@ -155,7 +153,7 @@ def agent_files(
     inputs = plan.inputs
     return [
         connection.resource_file(code_blob(inputs.agent_sha256), AGENT_FILE, lifetime),
-        connection.resource_file(code_blob(inputs.code.sha256), CODE_FILE, lifetime),
+        connection.resource_file(code_blob(inputs.code.sha256), CODE_ARCHIVE, lifetime),
     ]
 
 

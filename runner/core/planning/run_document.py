@@ -8,7 +8,7 @@ from typing import Any
 from runner.core.planning.plan import DataRef, RunPlan
 from runner.core.recipe.recipe import Recipe, image_digest
 from runner.protocol.paths import code_blob
-from runner.protocol.results import FORMAT
+from runner.protocol.run_spec import FORMAT
 
 # What a repetition decides anew; everything else of run.json is kept as it is, known or not.
 _DECIDED = ("run_id", "created", "agent", "command", "params", "batch", "origin", "group")

@@ -17,7 +17,8 @@ from runner.flows.runs.documents import (
     runs_container,
 )
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import FORMAT, AttemptStart, RunRecord, RunResult
+from runner.protocol.results import AttemptStart, RunRecord, RunResult
+from runner.protocol.run_spec import FORMAT
 
 
 @dataclass(frozen=True, slots=True)

@@ -129,7 +129,7 @@ def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
 
 def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple[AttemptStart, ...]:
     """All attempts that started, in order; those of another `node` than the primary have it too."""
-    prefix = RunPaths(run_id).attempts_on(node)
+    prefix = RunPaths(run_id, node).attempts
     names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/start.json")]
     contents = in_parallel(container.read, names)
     starts = [parse_attempt_start(content) for content in contents if content is not None]

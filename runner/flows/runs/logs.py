@@ -102,7 +102,7 @@ def read_log(
     """
     check_node(record, node)
     container = runs_container(connection)
-    blob = RunPaths(record.run_id).log(stream, node)
+    blob = RunPaths(record.run_id, node).log(stream)
     size = container.size(blob)
     if size is None:
         yield "" if node else _task_log(connection, record, stream)
@@ -119,7 +119,7 @@ def last_lines(
 ) -> list[str]:
     """The last lines of a log stream, at most."""
     container = runs_container(connection)
-    blob = RunPaths(run_id).log(stream, node)
+    blob = RunPaths(run_id, node).log(stream)
     text = TextCursor(container, blob, tail_offset(container, blob, lines)).read()
     return text.splitlines()[-lines:]
 

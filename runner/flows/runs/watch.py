@@ -222,7 +222,7 @@ class _RunWatcher:
         logs: list[_LogTail] = []
         skipped: list[LogSkipped] = []
         for stream in self._options.streams:
-            blob = self._paths.log(stream, self._options.node)
+            blob = RunPaths(self._paths.run_id, self._options.node).log(stream)
             offset = 0
             if self._options.tail is not None:
                 offset = tail_offset(self._container, blob, self._options.tail)

@@ -38,7 +38,7 @@ from runner.flows.submit.prepare import Memo, PreparedRun, TrainOptions, prepare
 from runner.flows.submit.submit_run import upload_runs, with_inputs
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug
-from runner.protocol.results import FORMAT
+from runner.protocol.run_spec import FORMAT
 from runner.protocol.schedules import group_template_blob, template_blob
 
 # Nodes of Azure sign in with their identity. The local services give them a signature, which ends.

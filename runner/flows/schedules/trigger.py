@@ -28,9 +28,9 @@ from runner.protocol.paths import SUFFIX_ALPHABET, RunPaths, make_run_id
 from runner.protocol.results import RunRecord, parse_run
 from runner.protocol.schedules import (
     GroupAccess,
+    fired_group,
     fired_run_documents,
     fired_task_bodies,
-    group_document,
     group_template_blob,
     inputs_of,
     make_firing,
@@ -119,7 +119,7 @@ def _trigger_group(
             group_storage(connection, _containers(tasks), _LIFETIME),
             {name: one.reveal() for name, one in values.items() if one},
         )
-        document = group_document(template, firing)
+        document = fired_group(template, firing).to_json()
         place_group(
             connection,
             job_id,

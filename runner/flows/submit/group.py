@@ -40,9 +40,8 @@ from runner.flows.submit.prepare import Memo, PreparedRun, TrainOptions, prepare
 from runner.flows.submit.submit_run import upload_runs, with_inputs
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup, group_blob
-from runner.protocol.paths import MAX_ID, SUFFIX_ALPHABET, RunPaths, make_run_id, slug
+from runner.protocol.paths import MAX_ID, STAMP_LENGTH, SUFFIX_ALPHABET, RunPaths, make_run_id, slug
 
-_STAMP = len("-20261121-143005-k3f9")
 _TYPES: Mapping[type, ParamType] = {bool: "bool", int: "int", float: "float", str: "str"}
 
 
@@ -187,7 +186,7 @@ def _run_ids(name: str, tasks: Sequence[str], created: datetime) -> dict[str, st
     """`<name>-<task>-…`: a long name is cut, a task's never, and no two runs share an id."""
     found: dict[str, str] = {}
     for task in tasks:
-        short = name[: MAX_ID - _STAMP - len(task) - 1].rstrip("-_")
+        short = name[: MAX_ID - STAMP_LENGTH - len(task) - 1].rstrip("-_")
         while (run_id := make_run_id(f"{short}-{task}", created, _suffix())) in found.values():
             pass
         found[task] = run_id

@@ -21,7 +21,7 @@ from runner.flows.runs.groups import cancel_group
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import SUBMITTING_FOLDER, group_blob, parse_group
-from runner.protocol.results import FORMAT
+from runner.protocol.run_spec import FORMAT
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
-from runner.node.agent.records import OUTPUT_LIST
 from runner.node.agent.settings import NodeSettings
 from runner.node.agent.termination import Termination
 from runner.node.checkpoints.restore import RestoredCheckpoint
@@ -52,7 +51,7 @@ from runner.node.script.workspace import (
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
-from runner.protocol.paths import NodeBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import CODE_ARCHIVE
 
@@ -300,7 +299,7 @@ class Attempt:
             folders = {rank: rank_folder(rank, outputs) for rank in others.workers}
             ranks = others.gather(lambda rank: {"prefix": prefix + folders[rank]}, report)
             for rank in ranks:
-                name = NodeBlobs(self._spec.run_id, rank).attempt(self.number, OUTPUT_LIST)
+                name = RunPaths(self._spec.run_id, rank).attempt_outputs(self.number)
                 outputs += read_list(runs, name, folders[rank])
             return sorted(outputs, key=lambda output: output.path)
 

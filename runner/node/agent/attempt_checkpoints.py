@@ -23,7 +23,7 @@ from runner.node.script.command import TERMINATION_GRACE_S, ScriptResult
 from runner.node.script.streams import EventLog
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 # Of the seconds after SIGTERM: for end.json and the last lines of the log.
@@ -40,7 +40,7 @@ class AttemptCheckpoints:
     def __init__(  # noqa: PLR0913 - everything an attempt has
         self,
         runs: ContainerClient,
-        blobs: RunBlobs,
+        blobs: RunPaths,
         spec: RunSpec,
         number: int,
         *,

@@ -16,7 +16,7 @@ from runner.node.inputs.stage import InputAccess
 from runner.node.script.redaction import Redactor
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 
 TERMINATED_EXIT_CODE = 143
 FAILED_EXIT_CODE = 1
@@ -29,7 +29,7 @@ class AgentContext:
     node: NodeSettings
     runs: ContainerClient
     inputs: InputAccess
-    blobs: RunBlobs
+    blobs: RunPaths
     retry_budget: RetryBudget
     termination: Termination
     secrets: RunSecrets

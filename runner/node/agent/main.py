@@ -55,7 +55,7 @@ from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import now_text
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec, RunSpecError, parse_run_spec
 from runner.protocol.task import JOIN_ARGUMENT, NODES_TOKEN_VARIABLE, SCHEDULE_TASKS_VARIABLE
 
@@ -97,7 +97,7 @@ def main() -> int:
         environment = with_run_id(environment, access.runs)
         node = load_node_settings(environment)
         agent = AgentContext(
-            node, access.runs, access, RunBlobs(node.run_id), retry_budget, termination,
+            node, access.runs, access, RunPaths(node.run_id), retry_budget, termination,
             load_task_secrets(environment, redactor), redactor, watch_evictions(environment, node),
             load_hosts(environment), environment.get(NODES_TOKEN_VARIABLE, ""),
             load_heartbeat_config(environment),

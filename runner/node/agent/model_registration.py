@@ -41,7 +41,7 @@ from runner.protocol.models import (
     parse_request,
     wants_registration,
 )
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 
 
 class AgentModelStore:
@@ -181,7 +181,7 @@ NO_ACCESS = ModelError(
 
 
 def register_model(
-    runs: ContainerClient, models: ContainerClient | None, blobs: RunBlobs, redactor: Redactor
+    runs: ContainerClient, models: ContainerClient | None, blobs: RunPaths, redactor: Redactor
 ) -> None:
     """Register what run.json asks for, if the run succeeded and it was not done yet."""
     try:
@@ -208,13 +208,13 @@ def _is_done(runs: ContainerClient, run: ModelDocument) -> bool:
 def _register(
     runs: ContainerClient,
     models: ContainerClient | None,
-    blobs: RunBlobs,
+    blobs: RunPaths,
     run: ModelDocument,
     result: ModelDocument,
     redactor: Redactor,
 ) -> None:
     run_id, name = str(run["run_id"]), str(run["model"].get("name"))
-    events = AppendBlob(runs, blobs.attempt(int(result["attempt"]), "events.jsonl"))
+    events = AppendBlob(runs, blobs.attempt_events(int(result["attempt"])))
     try:
         with _stage(events, f"registering the model {name}", redactor) as report:
             registered = _version(runs, models, blobs, run, result, report)
@@ -243,7 +243,7 @@ def _register(
 def _version(
     runs: ContainerClient,
     models: ContainerClient | None,
-    blobs: RunBlobs,
+    blobs: RunPaths,
     run: ModelDocument,
     result: ModelDocument,
     report: Report,

@@ -28,7 +28,7 @@ from runner.node.script.streams import EventLog, Streams
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text, parse_json
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import FORMAT
 
 BLOCKED_CODE = "Blocked"
@@ -68,7 +68,7 @@ def commit_unstarted(
         "metrics": {},
         "outputs": [],
     }
-    return commit_document(runs, RunBlobs(run_id), result)
+    return commit_document(runs, RunPaths(run_id), result)
 
 
 _UNREADABLE = "unreadable"
@@ -88,7 +88,7 @@ def _after(run_body: bytes) -> list[str]:
 
 
 def _status(runs: ContainerClient, run_id: str) -> str:
-    body = runs.get(RunBlobs(run_id).result)
+    body = runs.get(RunPaths(run_id).result)
     if body is None:
         return ""
     try:

@@ -15,7 +15,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.index import index_blob, index_metadata
-from runner.protocol.paths import NodeBlobs, RunBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import FORMAT
 
 
@@ -33,7 +33,7 @@ def start_document(node: NodeSettings, number: int, log_offsets: dict[str, int])
     }
 
 
-def find_log_offsets(runs: ContainerClient, blobs: RunBlobs) -> dict[str, int]:
+def find_log_offsets(runs: ContainerClient, blobs: RunPaths) -> dict[str, int]:
     """Where the logs end that earlier attempts wrote."""
     offsets: dict[str, int] = {}
     for stream, blob in (("stdout", blobs.stdout), ("stderr", blobs.stderr)):
@@ -43,18 +43,18 @@ def find_log_offsets(runs: ContainerClient, blobs: RunBlobs) -> dict[str, int]:
 
 
 def claim_attempt(
-    runs: ContainerClient, blobs: RunBlobs, node: NodeSettings, log_offsets: dict[str, int]
+    runs: ContainerClient, blobs: RunPaths, node: NodeSettings, log_offsets: dict[str, int]
 ) -> int:
     """Take the next free attempt number, counted from 1."""
     number = 1
     while True:
         start = start_document(node, number, log_offsets)
-        if runs.create(blobs.attempt(number, "start.json"), json.dumps(start).encode()):
+        if runs.create(blobs.attempt_start(number), json.dumps(start).encode()):
             return number
         number = max([number, *_taken_numbers(runs, blobs)]) + 1
 
 
-def failures_before(runs: ContainerClient, blobs: RunBlobs, attempt: int) -> int:
+def failures_before(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int:
     """How many earlier attempts ended as failed; lost and terminated ones do not count."""
     return sum(
         1 for number in range(1, attempt) if _read_end(runs, blobs, number).get("why") == "failed"
@@ -63,7 +63,7 @@ def failures_before(runs: ContainerClient, blobs: RunBlobs, attempt: int) -> int
 
 def write_end(
     runs: ContainerClient,
-    blobs: RunBlobs,
+    blobs: RunPaths,
     number: int,
     why: str,
     exit_code: int | None,
@@ -79,19 +79,19 @@ def write_end(
         "step": step,
         **more,
     }
-    runs.put(blobs.attempt(number, "end.json"), json.dumps(end).encode())
+    runs.put(blobs.attempt_end(number), json.dumps(end).encode())
 
 
-def _read_end(runs: ContainerClient, blobs: RunBlobs, number: int) -> dict[str, Any]:
+def _read_end(runs: ContainerClient, blobs: RunPaths, number: int) -> dict[str, Any]:
     """What end.json says; nothing where it cannot be read, as of an attempt that was lost."""
     try:
-        end: Any = parse_json(runs.get(blobs.attempt(number, "end.json")) or b"{}")
+        end: Any = parse_json(runs.get(blobs.attempt_end(number)) or b"{}")
     except ValueError:
         return {}
     return cast("dict[str, Any]", end) if isinstance(end, dict) else {}
 
 
-def _taken_numbers(runs: ContainerClient, blobs: RunBlobs) -> list[int]:
+def _taken_numbers(runs: ContainerClient, blobs: RunPaths) -> list[int]:
     rests = (name[len(blobs.attempts) :] for name in runs.list_names(blobs.attempts))
     return [int(rest.split("/")[0]) for rest in rests if rest.split("/")[0].isdigit()]
 
@@ -99,7 +99,7 @@ def _taken_numbers(runs: ContainerClient, blobs: RunBlobs) -> list[int]:
 logger = logging.getLogger(__name__)
 
 
-def recorded_exit_code(runs: ContainerClient, blobs: RunBlobs) -> int | None:
+def recorded_exit_code(runs: ContainerClient, blobs: RunPaths) -> int | None:
     """The exit code of a run that is over, 1 where nobody can read how; None while it is not."""
     body = runs.get(blobs.result)
     if body is None:
@@ -116,7 +116,7 @@ def recorded_exit_code(runs: ContainerClient, blobs: RunBlobs) -> int | None:
 
 def commit_result(  # noqa: PLR0913 - one argument per thing the format names
     runs: ContainerClient,
-    blobs: RunBlobs,
+    blobs: RunPaths,
     *,
     run_id: str,
     attempt: int,
@@ -151,7 +151,7 @@ def commit_result(  # noqa: PLR0913 - one argument per thing the format names
     return commit_document(runs, blobs, result)
 
 
-def commit_document(runs: ContainerClient, blobs: RunBlobs, result: Mapping[str, Any]) -> bool:
+def commit_document(runs: ContainerClient, blobs: RunPaths, result: Mapping[str, Any]) -> bool:
     """Write a whole result.json; False when the outcome was decided already."""
     first = runs.create(blobs.result, json.dumps(result, indent=2).encode())
     if first:
@@ -159,7 +159,7 @@ def commit_document(runs: ContainerClient, blobs: RunBlobs, result: Mapping[str,
     return first
 
 
-def _count_evicted(runs: ContainerClient, blobs: RunBlobs, attempt: int) -> int | None:
+def _count_evicted(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int | None:
     """How many earlier attempts were lost or terminated, not failed; None if storage is away."""
     try:
         return attempt - 1 - failures_before(runs, blobs, attempt)
@@ -168,7 +168,7 @@ def _count_evicted(runs: ContainerClient, blobs: RunBlobs, attempt: int) -> int 
         return None
 
 
-def _write_index(runs: ContainerClient, blobs: RunBlobs, result: Mapping[str, Any]) -> None:
+def _write_index(runs: ContainerClient, blobs: RunPaths, result: Mapping[str, Any]) -> None:
     """For who lists runs. Only a copy: the outcome stands without it."""
     try:
         run: dict[str, Any] = parse_json(runs.get(blobs.run) or b"{}")
@@ -177,12 +177,9 @@ def _write_index(runs: ContainerClient, blobs: RunBlobs, result: Mapping[str, An
         logger.warning("the run's entry in the index could not be written: %s", err)
 
 
-OUTPUT_LIST = "outputs.json"  # of an attempt: what was exported
-
-
 def write_node_start(
-    runs: ContainerClient, blobs: NodeBlobs, node: NodeSettings, number: int
+    runs: ContainerClient, blobs: RunPaths, node: NodeSettings, number: int
 ) -> None:
     """Who has this rank in the attempt, and where its lines begin in the logs."""
     start = start_document(node, number, find_log_offsets(runs, blobs)) | {"rank": blobs.rank}
-    runs.put(blobs.attempt(number, "start.json"), json.dumps(start).encode())
+    runs.put(blobs.attempt_start(number), json.dumps(start).encode())

@@ -24,18 +24,18 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
+from runner.protocol.groups import group_blob
 from runner.protocol.index import index_blob, index_metadata
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.schedules import (
     GroupAccess,
     Json,
+    fired_group,
     fired_run_documents,
     fired_task_bodies,
     firing_blob,
-    group_document,
     group_template_blob,
     make_firing,
-    scheduled_group_blob,
 )
 from runner.protocol.task import GROUP_SECRETS_VARIABLE, STORAGE_VARIABLE
 
@@ -172,7 +172,7 @@ def fire(
     with ThreadPoolExecutor(_THREADS) as threads:
         list(threads.map(partial(_write_run, runs), documents))
     group_id = str(firing["group_id"])
-    runs.create(scheduled_group_blob(group_id), _bytes(group_document(template, firing)))
+    runs.create(group_blob(group_id), _bytes(fired_group(template, firing).to_json()))
     try:
         tasks.add(bodies)
     except TasksRefusedError as err:
@@ -197,7 +197,7 @@ def _ensure_firing(runs: ContainerClient, template: Json, place: str, job_id: st
 
 
 def _write_run(runs: ContainerClient, run: Json) -> None:
-    if runs.create(RunBlobs(run["run_id"]).run, _bytes(run)):
+    if runs.create(RunPaths(run["run_id"]).run, _bytes(run)):
         runs.put_metadata(index_blob(run["run_id"]), index_metadata(run, None))
 
 

@@ -17,8 +17,8 @@ from runner.node.agent.settings import SettingsError
 from runner.node.storage.blobs import ContainerClient
 from runner.protocol.encoding import parse_json
 from runner.protocol.index import index_blob, index_metadata
-from runner.protocol.paths import RunBlobs, run_id_suffix
-from runner.protocol.schedules import MAX_ID, STAMP, firing_blob, template_blob
+from runner.protocol.paths import RunPaths, make_run_id, run_id_suffix
+from runner.protocol.schedules import firing_blob, template_blob
 from runner.protocol.task import SCHEDULE_VARIABLE
 
 _TEMPLATE_PLACE = re.compile(r"[A-Za-z0-9_-]{1,64}/[a-z0-9]{1,16}")
@@ -68,9 +68,8 @@ def _ensure_run(runs: ContainerClient, place: str, job_id: str, task_id: str) ->
 def _firing(template: dict[str, Any], place: str, job_id: str) -> dict[str, Any]:
     now = datetime.now(timezone.utc)  # noqa: UP017 - the agent runs on 3.10
     suffix = run_id_suffix(f"{place} {job_id}")
-    short = str(template["schedule"])[: MAX_ID - STAMP].rstrip("-_")
     return {
-        "run_id": f"{short}-{now:%Y%m%d-%H%M%S}-{suffix}",
+        "run_id": make_run_id(str(template["schedule"]), now, suffix),
         "created": now.isoformat(),
         "job_id": job_id,
     }
@@ -79,7 +78,7 @@ def _firing(template: dict[str, Any], place: str, job_id: str) -> dict[str, Any]
 def _write_run(
     runs: ContainerClient, place: str, firing: dict[str, Any], job_id: str, task_id: str
 ) -> None:
-    blobs = RunBlobs(firing["run_id"])
+    blobs = RunPaths(firing["run_id"])
     if runs.head(blobs.run) is not None:
         return
     body = runs.get(template_blob(place))

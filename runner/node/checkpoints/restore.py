@@ -31,7 +31,7 @@ from runner.protocol.checkpoints import (
     CheckpointManifest,
     parse_checkpoint,
 )
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom
 
 logger = logging.getLogger(__name__)
@@ -237,7 +237,7 @@ class CheckpointRestore:
     def __init__(
         self,
         runs: ContainerClient,
-        blobs: RunBlobs,
+        blobs: RunPaths,
         *,
         folder: Path,
         local: Path,
@@ -274,7 +274,7 @@ class CheckpointRestore:
             self._events.summarise(self._text(restored))
         if restored is not None:
             document = json.dumps(restored.to_json()).encode()
-            self._runs.put(self._blobs.attempt(number, "resume.json"), document)
+            self._runs.put(self._blobs.attempt_resume(number), document)
         return restored
 
     def follow(self, wanted: ResumeFrom) -> RestoredCheckpoint:

@@ -24,7 +24,7 @@ from runner.protocol.checkpoints import (
     parse_checkpoint,
 )
 from runner.protocol.encoding import now_text
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 
 logger = logging.getLogger(__name__)
 
@@ -42,10 +42,10 @@ def ignore_requests(done: int, total: int) -> None:
 class CheckpointStore:
     """The checkpoints of one run, as one attempt writes them. For one thread."""
 
-    def __init__(self, runs: ContainerClient, run: RunBlobs, attempt: int, keep: int) -> None:
+    def __init__(self, runs: ContainerClient, run: RunPaths, attempt: int, keep: int) -> None:
         self._runs = runs
         self._blobs = CheckpointBlobs(run.run_id)
-        self._next_attempt = run.attempt(attempt + 1, "start.json")
+        self._next_attempt = run.attempt_start(attempt + 1)
         self._attempt = attempt
         self._keep = keep
         self._number = 0

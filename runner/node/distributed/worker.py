@@ -15,7 +15,7 @@ from typing import Any
 from runner.node.agent.attempt import Attempt
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.agent.context import WorkerContext
-from runner.node.agent.records import OUTPUT_LIST, write_node_start
+from runner.node.agent.records import write_node_start
 from runner.node.agent.termination import Termination
 from runner.node.distributed.cluster import (
     HeartbeatConfig,
@@ -36,7 +36,7 @@ from runner.node.script.outputs import export_outputs
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
 from runner.node.storage.http import StorageRequestError
-from runner.protocol.paths import NodeBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom, RunSpec, RunSpecError, parse_run_spec
 
 logger = logging.getLogger(__name__)
@@ -117,7 +117,7 @@ class Worker:
         self._primary = primary
         self._rank = rank
         self._number = number
-        self._blobs = NodeBlobs(context.node.run_id, rank)
+        self._blobs = RunPaths(context.node.run_id, rank)
         self._streams: Streams | None = None
         self._script: Streams | None = None  # until its logs are all written
         self._stage = "code"
@@ -179,7 +179,7 @@ class Worker:
         with events.stage("export", "exporting the outputs") as report:
             check = self._context.termination.check
             outputs = export_outputs(runs, str(order["prefix"]), dirs.output, report, check)
-            write_list(runs, self._blobs.attempt(self._number, OUTPUT_LIST), outputs)
+            write_list(runs, self._blobs.attempt_outputs(self._number), outputs)
         self._primary.send_state("exported")
 
     def _aside(self, events: EventLog, text: str) -> None:

@@ -25,7 +25,7 @@ from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 
 STEP = "environment"
 INCLUDES = ("-r", "--requirement", "-c", "--constraint")
@@ -175,18 +175,17 @@ def _link_tree(source: Path, target: Path) -> bool:
 
 logger = logging.getLogger(__name__)
 
-ENVIRONMENT_FILE = "environment.json"
 _CPU_INFO = Path("/proc/cpuinfo")
 _NVIDIA = Path("/proc/driver/nvidia")
 
 
 def write_environment(
-    runs: ContainerClient, blobs: RunBlobs, attempt: int, environment: Path
+    runs: ContainerClient, blobs: RunPaths, attempt: int, environment: Path
 ) -> None:
     """Write `attempts/<n>/environment.json`. That it cannot be written is no failure."""
     try:
         body = json.dumps(describe_environment(environment), indent=1).encode()
-        runs.put(blobs.attempt(attempt, ENVIRONMENT_FILE), body)
+        runs.put(blobs.attempt_environment(attempt), body)
     except (OSError, StorageRequestError, ValueError) as err:
         logger.warning("what the run runs with could not be recorded: %s", err)
 

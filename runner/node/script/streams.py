@@ -16,7 +16,7 @@ from runner.node.script.shipper import FileSource, LineQueue, Shipper, finish_al
 from runner.node.script.workspace import AttemptDirs
 from runner.node.storage.blobs import AppendBlob, ContainerClient
 from runner.protocol.encoding import now_text
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 
 logger = logging.getLogger(__name__)
 
@@ -129,7 +129,7 @@ class Streams:
     def __init__(
         self,
         runs: ContainerClient,
-        blobs: RunBlobs,
+        blobs: RunPaths,
         attempt: int,
         dirs: AttemptDirs,
         patterns: Mapping[str, str],
@@ -149,9 +149,7 @@ class Streams:
         self._metrics = Shipper(
             metric_lines, AppendBlob(runs, blobs.metrics), self._metrics_file.poll
         )
-        self._events = Shipper(
-            self.events, AppendBlob(runs, blobs.attempt(attempt, "events.jsonl"))
-        )
+        self._events = Shipper(self.events, AppendBlob(runs, blobs.attempt_events(attempt)))
         for shipper in (self._events, self._stdout, self._stderr, self._metrics):
             shipper.start()
 

@@ -29,7 +29,7 @@ from runner.node.storage.http import Transport
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
 from runner.protocol.model_registry import ModelRegistry
-from runner.protocol.paths import NodeBlobs, RunBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.schedules import GroupAccess
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -64,7 +64,7 @@ def _node(run_id: str) -> NodeSettings:
 
 def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str]:
     """Two attempts: the first was lost with another node of the run, the second succeeded."""
-    blobs, node = RunBlobs(run_id), _node(run_id)
+    blobs, node = RunPaths(run_id), _node(run_id)
     claim_attempt(runs, blobs, node, {"stdout": 0, "stderr": 0})
     checkpoint = _checkpoint(run_id)
     for file in checkpoint.files:
@@ -86,9 +86,9 @@ def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str
     restored = resume.restore(number, None)
     assert restored is not None
     told = {"restored": restored.to_json(), "last": 9, "committed": 2, "problem": None}
-    rank = NodeBlobs(run_id, 1)
+    rank = RunPaths(run_id, 1)
     write_node_start(runs, rank, node, number)
-    write_list(runs, rank.attempt(number, "outputs.json"), OUTPUTS)
+    write_list(runs, rank.attempt_outputs(number), OUTPUTS)
     write_end(runs, blobs, number, "succeeded", 0, None, checkpoint=told)
     commit_result(
         runs,
@@ -137,7 +137,7 @@ def _failures(runs: ContainerClient) -> dict[str, str]:
     failure.rank = 2
     commit_result(
         runs,
-        RunBlobs(failed),
+        RunPaths(failed),
         run_id=failed,
         attempt=1,
         started=NOW_TEXT,
@@ -158,10 +158,10 @@ def _models(
     """A version of a model, its aliases, and what the run says of its model."""
     result = json.loads(service.data(f"{run_id}/result.json"))
     service.put(f"{run_id}/{result['output']}model.keras", b"model")
-    register_model(runs, None, RunBlobs(run_id), Redactor())
+    register_model(runs, None, RunPaths(run_id), Redactor())
     problem = service.data(f"{run_id}/models/cats.json")
     text = json.dumps(json.loads(problem)["problem"]).encode()
-    register_model(runs, runs, RunBlobs(run_id), Redactor())
+    register_model(runs, runs, RunPaths(run_id), Redactor())
     registry = ModelRegistry(AgentModelStore(runs, runs), "cats")
     registry.set_alias("production", 1)
     registry.set_alias("production", None)

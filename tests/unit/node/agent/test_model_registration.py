@@ -26,7 +26,7 @@ from runner.protocol.models import (
     parse_version_summary,
     select_outputs,
 )
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import CONTAINER, FakeBlobs
 from tests.unit.node.races import output
@@ -154,7 +154,7 @@ def test_secret_in_a_problem_of_the_registration_is_hidden(
     service.put(f"{RUN}/run.json", json.dumps(run).encode())
     result = {"status": "succeeded", "attempt": 1, "outputs": [{"path": "hunter2-hunter2"}]}
     service.put(f"{RUN}/result.json", json.dumps(result).encode())
-    register_model(runs, None, RunBlobs(RUN), redactor)
+    register_model(runs, None, RunPaths(RUN), redactor)
     events = service.text(f"{RUN}/attempts/1/events.jsonl")
     assert "registering the model ***" in events
     assert "hunter2" not in events

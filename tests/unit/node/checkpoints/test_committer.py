@@ -24,7 +24,7 @@ from runner.node.storage.auth import SasCredential
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import Transport
 from runner.node.storage.limits import RetryBudget
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import CheckpointRule
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -50,7 +50,7 @@ class Script:
     def another(self) -> CheckpointCommitter:
         return CheckpointCommitter(
             Snapshots(self.folder, self.folder.with_name("snapshots")),
-            CheckpointStore(self.container, RunBlobs("r-1"), 1, 3),
+            CheckpointStore(self.container, RunPaths("r-1"), 1, 3),
             CheckpointRule(interval_s=0.05, keep=3, max_bytes=1000),
             EventLog(self.lines),
             step=lambda: 7,

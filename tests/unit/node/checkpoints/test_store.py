@@ -30,7 +30,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, Transport
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.checkpoints import CheckpointManifest
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import ResumeFrom
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -48,7 +48,7 @@ class Attempt:
         transport = Transport(service.url, SasCredential("s"), self.retry_budget, 60.0)
         self.container = ContainerClient(transport)
         self.snapshots = Snapshots(self.folder, self.folder.with_name("snapshots"))
-        self.store = CheckpointStore(self.container, RunBlobs(RUN), number, keep)
+        self.store = CheckpointStore(self.container, RunPaths(RUN), number, keep)
 
     def write(self, version: int, files: int = 3) -> None:
         for number in range(files):
@@ -65,7 +65,7 @@ class Attempt:
     ) -> RestoredCheckpoint | None:
         resume = CheckpointRestore(
             self.container,
-            RunBlobs(RUN),
+            RunPaths(RUN),
             folder=self.folder,
             local=local or self.folder.with_name("nothing"),
             events=EventLog(LineQueue()),

@@ -15,7 +15,7 @@ from runner.node.failures import StageFailedError
 from runner.node.script import outputs as export
 from runner.node.script.outputs import export_outputs, restore_outputs
 from runner.node.storage import blobs
-from runner.protocol.paths import RunBlobs
+from runner.protocol.paths import RunPaths
 from tests.unit.node.races import Process, Race, sha256
 
 RUN = "mnist-1"
@@ -71,7 +71,7 @@ class Story:
 
     def _attempt(self, process: Process) -> int:
         """What the agent does of it: see `runner.node.agent.main`."""
-        runs, names = process.container("runs"), RunBlobs(RUN)
+        runs, names = process.container("runs"), RunPaths(RUN)
         recorded = recorded_exit_code(runs, names)
         if recorded is not None:
             return recorded
