@@ -90,10 +90,10 @@ def test_the_set_up_script_is_sound_shell() -> None:
         assert (done.returncode, done.stderr) == (0, b"")
 
 
-def test_every_step_of_the_guide_to_azure_says_what_it_costs() -> None:
+def test_every_step_of_the_azure_guide_states_its_cost() -> None:
     guide = (ROOT / "docs/guides/azure.md").read_text(encoding="utf-8")
     steps = [part for part in guide.split("\n## ") if part[0].isdigit()]
     assert len(steps) == 9
-    silent = [step.partition("\n")[0] for step in steps if "**Costs" not in step]
-    assert silent == ["4. Deploy"], "say it in a line that begins with **Costs"
-    assert "a month, while nothing trains" in steps[3]
+    silent = [step.partition("\n")[0] for step in steps if "**Cost:" not in step]
+    assert silent == ["4. Deploy"], "add a sentence that begins with **Cost:"
+    assert "cost per month while nothing trains" in steps[3]
