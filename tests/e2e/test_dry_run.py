@@ -18,7 +18,7 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.recipe import Recipe, load_recipe
 from runner.core.schedules.submit_file import load_submit_file
 from runner.core.settings import Settings, load_settings
-from runner.flows.data import mnist_download
+from runner.flows.data import datasets
 from runner.flows.runs.history import list_runs
 from runner.flows.submit.dry_run import plan_submit, plan_train
 from runner.flows.submit.group import GroupRequest, prepare_group, submit_group
@@ -100,8 +100,8 @@ def test_what_is_refused_is_refused_before_data_is_downloaded(
     for name, value in cli.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(mnist_download, "is_complete", lambda _: False)
-    monkeypatch.setattr(mnist_download, "Mirrors", lambda _: pytest.fail("a download has begun"))
+    monkeypatch.setattr(datasets, "_load_cached", lambda _: None)
+    monkeypatch.setattr(datasets, "_run", lambda *_: pytest.fail("a download has begun"))
     folder = tmp_path / "recipe"
     folder.mkdir()
     (folder / "train.py").touch()

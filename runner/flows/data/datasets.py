@@ -1,20 +1,40 @@
-"""Data sets: a path the user gives, else the cache, else public mirrors, else a named fallback."""
+"""Data sets of recipes: a path that the user gives, the cache, or the recipe's `download.py`.
+
+A recipe's folder may hold `download.py`, a program for the machine that submits:
+
+    python download.py fetch FOLDER    fill FOLDER with the data set
+    python download.py check FOLDER    check a folder given with --data, and write nothing
+
+Lines of JSON on its standard output report progress (`text`, `done` and `total` in bytes), then the
+result (all optional: `name`, `notice`, `source`, `folder` below FOLDER, `files`) or the error
+(`code`, `what`, `why`, `fix`; exit code 1). The cache, its lock and its manifest are kept here.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
+import json
 import os
+import subprocess
+import sys
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, cast
 
-from runner.core.home import HomePaths
-from runner.core.progress import OnProgress
+from runner.core.home import HomePaths, not_writable
+from runner.core.progress import OnProgress, Progress
+from runner.core.recipe.recipe import BUILTIN_FOLDER, builtin_names
 from runner.core.stored_paths import check_stored_name
+from runner.flows.file_lock import file_lock
 from runner.protocol.errors import ExitCode, RunnerError
 
+DOWNLOADER = "download.py"
+_MANIFEST = ".manifest.json"
 _CHUNK = 1 << 20
-FETCHED = frozenset({"mnist"})  # data sets that we know where to get
+_LOCK_TIMEOUT_S = 1200.0
+_ERROR_CHARS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +48,7 @@ class DatasetFile:
 
 @dataclass(frozen=True, slots=True)
 class Dataset:
-    """A data set on this machine; `notice` is what the user must know about it."""
+    """A data set on this machine; `notice` is a warning for the user."""
 
     name: str
     source: Literal["path", "cache", "mirror", "fallback"]
@@ -37,42 +57,188 @@ class Dataset:
     files: tuple[DatasetFile, ...]
 
 
-def resolve_dataset(name: str, given: Path | None, home: Path, on_progress: OnProgress) -> Dataset:
-    """Find or fetch the data set a recipe names. Raises RunnerError with what to pass instead."""
-    if name in FETCHED:
-        from runner.flows.data import mnist_download  # noqa: PLC0415  it builds on this module's types
+def resolve_dataset(
+    name: str,
+    given: Path | None,
+    home: Path,
+    on_progress: OnProgress,
+    recipe_folder: Path | None = None,
+) -> Dataset:
+    """Return a data set, downloaded if it is neither given nor cached.
 
-        return mnist_download.resolve(given, home, on_progress)
+    Args:
+        name: The name in the recipe's `dataset` or in a `dataset:` input.
+        given: The path of `--data`.
+        home: RUNNER_HOME, which holds the cache.
+        on_progress: Receives the progress of a download as stage `data`.
+        recipe_folder: The folder of the recipe whose `dataset` this is; None for an input.
+
+    Raises:
+        RunnerError: the data set cannot be downloaded, read or used.
+    """
+    script = _find_downloader(name, recipe_folder)
     if given is not None:
-        return from_path(name, given)
-    raise _unknown(name)
+        path = given.expanduser().absolute()
+        return _run(script, "check", name, path) if script else from_path(name, path)
+    if script is None:
+        raise _unknown(name)
+    cache = _cache_folder(name, script, home)
+    if cached := _load_cached(cache):
+        return cached
+    with file_lock(cache.parent / ".lock", what=f"downloading {name}", timeout_s=_LOCK_TIMEOUT_S):
+        return _load_cached(cache) or _download(script, name, cache, on_progress)
 
 
-def check_dataset(name: str) -> None:
-    """Raise RunnerError for a name that `resolve_dataset` could not fetch; fetches nothing."""
-    if name not in FETCHED:
+def check_dataset(name: str, recipe_folder: Path | None = None) -> None:
+    """Raise RunnerError for a data set that `resolve_dataset` cannot download. Download nothing."""
+    if _find_downloader(name, recipe_folder) is None:
         raise _unknown(name)
 
 
-def is_cached(name: str, home: Path) -> bool:
-    """Whether the data set lies on this machine, so that nothing is downloaded for it."""
-    from runner.flows.data import mnist_download  # noqa: PLC0415  it builds on this module's types
+def is_cached(name: str, home: Path, recipe_folder: Path | None = None) -> bool:
+    """Return True if the data set is complete on this machine."""
+    script = _find_downloader(name, recipe_folder)
+    return script is not None and _load_cached(_cache_folder(name, script, home)) is not None
 
-    return name in FETCHED and mnist_download.is_complete(HomePaths(home).data(name))
+
+def _find_downloader(name: str, recipe_folder: Path | None) -> Path | None:
+    """Return the `download.py` of the recipe itself, else of the built-in recipe of that name."""
+    if recipe_folder is not None and (script := recipe_folder / DOWNLOADER).is_file():
+        return script.resolve()
+    script = BUILTIN_FOLDER / name / DOWNLOADER
+    return script if name in builtin_names() and script.is_file() else None
+
+
+def _cache_folder(name: str, script: Path, home: Path) -> Path:
+    """Return the cache of a data set; two recipes of users may use one name for different data."""
+    if script.parent != BUILTIN_FOLDER / name:
+        name = f"{name}-{hashlib.sha256(os.fsencode(script)).hexdigest()[:8]}"
+    return HomePaths(home).data(name)
+
+
+def _load_cached(folder: Path) -> Dataset | None:
+    """Return the data set that the manifest describes, or None if a file is missing or changed."""
+    try:
+        raw = json.loads((folder / _MANIFEST).read_text(encoding="utf-8"))
+        files = tuple(DatasetFile(**file) for file in raw["files"])
+        found = Dataset(str(raw["name"]), "cache", raw["notice"], folder, files)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+    complete = all(
+        (folder / file.name).is_file() and describe_file(folder, file.name) == file
+        for file in files
+    )
+    return found if complete else None
+
+
+def _download(script: Path, name: str, folder: Path, on_progress: OnProgress) -> Dataset:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        on_progress(Progress("data", "start", f"downloading {name}"))
+        found = _run(script, "fetch", name, folder, on_progress)
+        if found.source != "fallback":  # the next run tries the data set itself again
+            document = {key: getattr(found, key) for key in ("name", "notice")}
+            document["files"] = [dataclasses.asdict(file) for file in found.files]
+            (folder / _MANIFEST).write_text(json.dumps(document), encoding="utf-8")
+    except OSError as err:
+        raise not_writable(folder, err) from err
+    except RunnerError:
+        on_progress(Progress("data", "failed", f"could not download {name}"))
+        raise
+    total = sum(file.size_bytes for file in found.files)
+    on_progress(Progress("data", "end", found.name, total, total, "bytes"))
+    return found
+
+
+def _run(
+    script: Path, verb: str, name: str, folder: Path, on_progress: OnProgress | None = None
+) -> Dataset:
+    """Run a downloader and return the data set that it reports. Raise RunnerError if it fails."""
+    from runner.flows.local.azurite import find_uv  # noqa: PLC0415  only for a download
+
+    command = [sys.executable, "-Bu", str(script), verb, str(folder)]
+    environment = {**os.environ, "RUNNER_UV": find_uv() or "", "PYTHONUTF8": "1"}
+    reply: dict[str, Any] = {}
+    with (
+        tempfile.TemporaryFile() as errors,
+        subprocess.Popen(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+        ) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                document = _parse_line(line)
+                if "text" in document and on_progress is not None:
+                    on_progress(_progress(document))
+                elif "text" not in document:
+                    reply |= document
+        except BaseException:  # Ctrl-C, or a display that failed
+            process.kill()
+            raise
+        code = process.wait()
+        errors.seek(0)
+        stderr = errors.read().decode("utf-8", "replace")
+    if code:
+        raise _failure(reply, script, code, stderr)
+    base = folder / str(reply.get("folder") or "")
+    names = [str(each) for each in reply.get("files") or ()]
+    source = "fallback" if reply.get("source") == "fallback" else "mirror"
+    notice = reply.get("notice")
+    return Dataset(
+        name=str(reply.get("name") or name),
+        source=source if verb == "fetch" else "path",
+        notice=None if notice is None else str(notice),
+        folder=base,
+        files=tuple(describe_file(base, check_stored_name(each, each)) for each in names)
+        or from_path(name, base).files,
+    )
+
+
+def _parse_line(line: bytes) -> dict[str, Any]:
+    """Return the object of a JSON line; other output of a downloader is ignored."""
+    try:
+        document: Any = json.loads(line)
+    except ValueError:
+        return {}
+    return cast("dict[str, Any]", document) if isinstance(document, dict) else {}
+
+
+def _progress(document: dict[str, Any]) -> Progress:
+    done, total = (
+        float(value) if isinstance(value := document.get(key), int | float) else None
+        for key in ("done", "total")
+    )
+    unit = None if total is None else "bytes"
+    return Progress("data", "progress", str(document["text"]), done, total, unit)
+
+
+def _failure(reply: dict[str, Any], script: Path, code: int, stderr: str) -> RunnerError:
+    lines = [line.strip() for line in stderr.splitlines() if line.strip()]
+    return RunnerError(
+        str(reply.get("code") or "R-DATA-DOWNLOAD"),
+        str(reply.get("what") or f"{script} failed with exit code {code}"),
+        why=str(reply.get("why") or (lines[-1][:_ERROR_CHARS] if lines else "it printed nothing")),
+        fix=str(reply.get("fix") or "correct the script, or pass a file or folder: --data PATH"),
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 def _unknown(name: str) -> RunnerError:
     return RunnerError(
         "R-DATA-MISSING",
-        f"the recipe needs the data set {name!r}",
-        why="runner does not know where to get it",
+        f"missing data set {name!r} of the recipe",
+        why=f"runner has no download for it, and the recipe has no {DOWNLOADER}",
         fix="pass a file or folder: --data PATH",
         exit_code=ExitCode.PREFLIGHT,
     )
 
 
 def from_path(name: str, given: Path) -> Dataset:
-    """A file, or all files of a folder, as they are; hidden files and links out of it are left."""
+    """Return a file, or all files of a folder except hidden ones and links that leave it."""
     path = given.expanduser().absolute()
     if path.is_file():
         check_stored_name(path.name, path.name)
@@ -97,7 +263,7 @@ def from_path(name: str, given: Path) -> Dataset:
 
 
 def describe_file(folder: Path, name: str) -> DatasetFile:
-    """Size and SHA-256 of one file. Raises RunnerError when it cannot be read."""
+    """Return the size and SHA-256 of a file. Raise RunnerError if it cannot be read."""
     digest = hashlib.sha256()
     size_bytes = 0
     try:
@@ -110,7 +276,7 @@ def describe_file(folder: Path, name: str) -> DatasetFile:
             "R-DATA-READ",
             f"cannot read {folder / name}",
             why=err.strerror or str(err),
-            fix="make it a file that you may read, or give another folder with --data",
+            fix="make the file readable, or pass another folder: --data PATH",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     return DatasetFile(name, size_bytes, digest.hexdigest())

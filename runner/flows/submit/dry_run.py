@@ -231,7 +231,8 @@ def check_file_before_download(
 
 def _downloads(recipe: Recipe, options: TrainOptions, home: Path) -> bool:
     inputs = override_inputs(recipe.inputs, options.inputs, Path.cwd())
-    names = {spec.source for spec in inputs if spec.kind == "dataset"}
+    wanted: set[tuple[str, Path | None]]
+    wanted = {(spec.source, None) for spec in inputs if spec.kind == "dataset"}
     if recipe.dataset is not None and options.data is None:
-        names.add(recipe.dataset)
-    return not all(is_cached(name, home) for name in names)
+        wanted.add((recipe.dataset, recipe.folder))
+    return not all(is_cached(name, home, folder) for name, folder in wanted)

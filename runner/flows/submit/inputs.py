@@ -15,7 +15,7 @@ from runner.contract import StackOutputs
 from runner.core.planning.plan import DataRef
 from runner.core.progress import OnProgress
 from runner.core.recipe.inputs import InputSpec
-from runner.flows.data.datasets import FETCHED, Dataset, from_path, resolve_dataset
+from runner.flows.data.datasets import Dataset, check_dataset, from_path, resolve_dataset
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import is_selected_output
 
@@ -50,10 +50,12 @@ def _prepare(
 ) -> NamedInput:
     if spec.kind == "path":
         return _from_path(spec)
-    if spec.kind == "dataset" and spec.source not in FETCHED:
-        known = ", ".join(sorted(FETCHED))
-        fix = f"known are: {known}; name others by path, blob: or https://"
-        raise _refused(spec, "runner does not know where to get this data set", fix)
+    if spec.kind == "dataset":
+        try:
+            check_dataset(spec.source)
+        except RunnerError as err:
+            fix = "use dataset:mnist; name others by path, blob: or https://"
+            raise _refused(spec, "runner has no download for this data set", fix) from err
     if spec.kind == "dataset" and fetch:
         dataset = resolve_dataset(spec.source, None, home, on_progress)
         return _uploaded(spec, dataset, dataset.name, single=None)

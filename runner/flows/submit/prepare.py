@@ -169,7 +169,7 @@ def prepare_run(
             lambda: _dataset(recipe, settings, options.data, on_progress),
         )
     elif recipe.dataset is not None:
-        check_dataset(recipe.dataset)
+        check_dataset(recipe.dataset, recipe.folder)
     named: list[NamedInput] = []
     for spec in recipe.inputs:
         read = partial(prepare_inputs, [spec], outputs, settings.home, on_progress)
@@ -195,7 +195,8 @@ def _dataset(
     if recipe.dataset is None and given is None:
         return None
     name = recipe.dataset or slug(given.resolve().name if given else "data")
-    return resolve_dataset(name, given, settings.home, on_progress)
+    folder = recipe.folder if recipe.dataset else None
+    return resolve_dataset(name, given, settings.home, on_progress, folder)
 
 
 def _code_ref(recipe: Recipe, code: CodeArchive, memo: Memo) -> CodeRef:
