@@ -194,11 +194,12 @@ def test_schedule_that_never_fires_is_refused(spec: ScheduleSpec) -> None:
 
 
 @given(st.integers(0, 59), st.integers(1, 59), st.integers(0, 23), st.integers(1, 23))
-def test_interval_is_what_lies_between_all_firings(
+def test_interval_equals_every_gap_between_firings(
     minute: int, minutes: int, hour: int, hours: int
 ) -> None:
     text = f"{minute}/{minutes} {hour}/{hours} * * *"
-    firings = [*itertools.islice(CronSim(text, NOW), 100)]
+    end = NOW + timedelta(days=3)  # an uneven gap may lie at midnight only
+    firings = [*itertools.takewhile(lambda at: at < end, CronSim(text, NOW))]
     gaps = {b - a for a, b in itertools.pairwise(firings)}
     try:
         cron = parse_cron(text)
