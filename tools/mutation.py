@@ -1,0 +1,241 @@
+"""Ask how many small faults the tests notice: `python -m tools.mutation`.
+
+Draws points (tools/mutants.py) from the functions that tools/mutation_core.txt names, changes each
+in a copy of the last commit, and runs the tests nearest to it: first unit tests that import the
+module, then a few wider ones. A test file that fails, or takes longer than its limit, kills the
+mutant; it is then run once without the change, and ignored from there on where it fails alike.
+The same seed draws the same points wherever the functions lie, so two trees can be compared.
+
+    python -m tools.mutation --result mutation.json          # 200 points, an hour of one core
+    python -m tools.mutation --result mutation.json -o json  # goes on where it was stopped
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tools.mutants import Point, find_points, mutated, read_groups
+from tools.nearest_tests import Tests
+
+ROOT = Path(__file__).parents[1]
+PRODUCT = ("runner", "batch_emulator", "infra")
+SHARES = {"core": 0.28, "node": 0.25, "emulator": 0.35, "infra": 0.07, "azure": 0.05}
+PYTEST = ("-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow")
+Json = dict[str, Any]
+
+
+class Copy:
+    """A copy of the last commit, in which one file at a time is changed."""
+
+    def __init__(self, folder: Path, limit_s: float) -> None:
+        self.folder = folder
+        self._limit_s = limit_s
+        self._written = int(time.time())
+        self._clean: dict[Path, bool] = {}
+
+    def write(self, path: Path, content: bytes) -> None:
+        """Replace a file. Byte code is told apart by size and whole seconds: each gets its own."""
+        path.write_bytes(content)
+        self._written += 1
+        os.utime(path, (self._written, self._written))
+
+    def noticed(self, test: Path) -> bool:
+        """Whether a test file fails with what is written now."""
+        return not self._passes(test)
+
+    def is_sound(self, test: Path) -> bool:
+        """Whether the file passes with nothing changed; runs it once."""
+        if test not in self._clean:
+            self._clean[test] = self._passes(test)
+        return self._clean[test]
+
+    def is_known_bad(self, test: Path) -> bool:
+        """Whether the file was found to fail with nothing changed."""
+        return not self._clean.get(test, True)
+
+    def _passes(self, test: Path) -> bool:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            process = subprocess.Popen(
+                [sys.executable, *PYTEST, str(test.relative_to(self.folder))],
+                cwd=self.folder,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": str(self.folder),
+                    "TMPDIR": scratch,
+                    "RUNNER_HOME": f"{scratch}/home",
+                },
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+            )
+            with _ended_with(process):
+                try:
+                    return process.wait(self._limit_s) in (0, 5)  # 5: no test of it is wanted
+                except subprocess.TimeoutExpired:
+                    return False
+
+
+@contextmanager
+def _ended_with(process: subprocess.Popen[bytes]) -> Generator[None]:
+    """End the process, and all that it started, with the block."""
+    try:
+        yield
+    finally:
+        with suppress(psutil.NoSuchProcess):
+            family = psutil.Process(process.pid)
+            for one in (*family.children(recursive=True), family):
+                with suppress(psutil.NoSuchProcess):
+                    one.kill()
+        process.wait()
+
+
+def draw(points: Sequence[Point], count: int, seed: int) -> list[Point]:
+    """Choose points: of each layer its share, those first that the seed puts first."""
+    chosen: list[Point] = []
+    for layer, share in SHARES.items():
+        there = sorted((p for p in points if p.layer == layer), key=lambda p: p.order(seed))
+        chosen += there[: round(count * share)]
+    return sorted(chosen, key=lambda p: p.order(seed))
+
+
+def check(point: Point, copy: Copy, tests: Tests) -> Json:
+    """Change the code, and run test files until one notices."""
+    source = point.path.read_bytes()
+    began = time.monotonic()
+    targeted, wider = tests.near(point)
+    killed_by = None
+    for test in (*targeted, *wider):
+        if copy.is_known_bad(test):
+            continue
+        try:
+            copy.write(point.path, mutated(source, point))
+            noticed = copy.noticed(test)
+        finally:
+            copy.write(point.path, source)
+        if noticed and copy.is_sound(test):
+            killed_by = test
+            break
+    return {
+        "id": point.id,
+        "layer": point.layer,
+        "file": str(point.path.relative_to(copy.folder)),
+        "line": point.line,
+        "before": point.before,
+        "after": point.after,
+        "status": "killed" if killed_by else "survived",
+        "by": str(killed_by.relative_to(copy.folder)) if killed_by else None,
+        "set": None if not killed_by else "targeted" if killed_by in targeted else "wider",
+        "tests": [str(test.relative_to(copy.folder)) for test in (*targeted, *wider)],
+        "seconds": round(time.monotonic() - began, 1),
+    }
+
+
+def summarise(report: Json) -> Json:
+    """Return killed and survived by layer."""
+    found: Json = {}
+    for point in report["points"]:
+        for layer in (point["layer"], "all"):
+            row = found.setdefault(layer, {"points": 0, "killed": 0, "targeted": 0})
+            row["points"] += 1
+            row["killed"] += point["status"] == "killed"
+            row["targeted"] += point["set"] == "targeted"
+    for row in found.values():
+        row["score"] = round(row["killed"] / row["points"], 3)
+    return found
+
+
+def show(report: Json) -> None:
+    """Print the score by layer and the survivors."""
+    print(f"{'layer':10}{'points':>8}{'killed':>8}{'survived':>10}{'score':>8}{'targeted':>10}")
+    for layer, row in report["summary"].items():
+        survived = row["points"] - row["killed"]
+        print(f"{layer:10}{row['points']:8}{row['killed']:8}{survived:10}{row['score']:8.0%}"
+              f"{row['targeted']:10}")  # fmt: skip
+    for point in report["points"]:
+        if point["status"] == "survived":
+            print(f"\n{point['file']}:{point['line']}  {point['id']}")
+            print(f"  - {point['before']}\n  + {point['after']}")
+    if report["missing"]:
+        print(f"\nnot defined any more: {', '.join(report['missing'])}")
+
+
+@contextmanager
+def _worktree(tree: Path) -> Generator[Path]:
+    """A copy of the last commit of `tree` in a temporary folder."""
+    with tempfile.TemporaryDirectory(prefix="mutation-") as name:
+        folder = Path(name) / "tree"
+        git = ["git", "-C", str(tree), "worktree"]
+        subprocess.run([*git, "add", "--quiet", "--detach", str(folder), "HEAD"], check=True)
+        try:
+            yield folder
+        finally:
+            subprocess.run([*git, "remove", "--force", str(folder)], check=True)
+
+
+def measure(options: argparse.Namespace) -> Json:
+    """Check all points; what `--result` holds already is kept."""
+    commit = subprocess.run(
+        ["git", "-C", str(options.tree), "rev-parse", "HEAD"],
+        check=True, capture_output=True, text=True,
+    ).stdout.strip()  # fmt: skip
+    head = {"commit": commit, "seed": options.seed, "count": options.points}
+    report: Json = {**head, "missing": [], "points": []}
+    if options.result and options.result.exists():
+        before = json.loads(options.result.read_text(encoding="utf-8"))
+        if {key: before[key] for key in head} == head:
+            report = before
+    done = {point["id"] for point in report["points"]}
+    with _worktree(options.tree) as folder:
+        sources = sorted(path for name in PRODUCT for path in (folder / name).rglob("*.py"))
+        groups = read_groups(options.core.read_text(encoding="utf-8"))
+        points, report["missing"] = find_points(groups, sources)
+        copy, tests = Copy(folder, options.limit), Tests(folder)
+        chosen = draw(points, options.points, options.seed)
+        for number, point in enumerate(chosen, 1):
+            if point.id in done:
+                continue
+            found = check(point, copy, tests)
+            report["points"].append(found)
+            report["summary"] = summarise(report)
+            where = f"{found['file']}:{found['line']} {found['id']}"
+            text = f"{number}/{len(chosen)} {found['status']:8} {found['seconds']:6.1f} s {where}"
+            print(text, file=sys.stderr, flush=True)
+            if options.result:
+                options.result.write_text(json.dumps(report, indent=1), encoding="utf-8")
+    return report
+
+
+def main() -> None:
+    """Run the measurement and print it."""
+    parser = argparse.ArgumentParser(description="Ask how many small faults the tests notice.")
+    parser.add_argument("--points", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=11)
+    parser.add_argument("--limit", type=float, default=90.0, help="seconds for a test file")
+    parser.add_argument(
+        "--tree", type=Path, default=ROOT, help="a checkout; its last commit counts"
+    )
+    parser.add_argument("--core", type=Path, default=ROOT / "tools" / "mutation_core.txt")
+    parser.add_argument("--result", type=Path, help="written after every point, and gone on with")
+    parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
+    options = parser.parse_args()
+    report = measure(options)
+    if options.output == "json":
+        print(json.dumps(report, indent=1))
+    else:
+        show(report)
+
+
+if __name__ == "__main__":
+    main()
