@@ -12,6 +12,7 @@ from runner.flows.runs.attempts import parse_resumed
 from runner.protocol.errors import RunnerError
 from runner.protocol.events import parse_event_line
 from runner.protocol.groups import parse_group
+from runner.protocol.metrics import MetricPoint, summarize_metrics
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import (
     check_output_path,
@@ -52,6 +53,25 @@ RUN: dict[str, Any] = {
 
 def result(**changes: Any) -> bytes:
     return json.dumps({**RESULT, **changes}).encode()
+
+
+@pytest.mark.parametrize(
+    ("metrics", "goal"),
+    [
+        ({"primary": "score", "goal": "min"}, "min"),
+        ({"primary": "score", "goal": "max"}, "max"),
+        ({"primary": "score"}, "max"),
+        (None, "max"),
+    ],
+)
+def test_goal_of_a_run_decides_what_its_best_value_is(
+    metrics: dict[str, str] | None, goal: str
+) -> None:
+    record = parse_run(json.dumps({**RUN, "metrics": metrics}).encode(), "r")
+    assert record.goal == goal
+    points = [MetricPoint("", 1, step, "score", value) for step, value in enumerate((2, 1, 3))]
+    [summary] = summarize_metrics(points, {"score": record.goal})
+    assert summary.best == (1 if goal == "min" else 3)
 
 
 def test_result_is_read_and_unknown_fields_are_ignored() -> None:

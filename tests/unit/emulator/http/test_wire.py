@@ -54,6 +54,21 @@ def test_wrong_bodies_are_refused(text: str) -> None:
     assert caught.value.status == 400
 
 
+@pytest.mark.parametrize("number", [0, 1, -1, 2**31 - 1, -(2**31 - 1)])
+@pytest.mark.parametrize("name", ["priority", "maxTaskRetryCount", "targetDedicatedNodes"])
+def test_integers_of_32_bits_are_taken_as_numbers_and_as_text(name: str, number: int) -> None:
+    for value in (number, str(number)):
+        assert bodies.parse(json.dumps({name: value}).encode()) == {name: number}
+
+
+@pytest.mark.parametrize("number", [2**31, 2**31 + 1, 2**32, -(2**31) - 1, -(2**32)])
+def test_larger_integers_are_refused_as_numbers_and_as_text(number: int) -> None:
+    for value in (number, str(number)):
+        with pytest.raises(Fault) as caught:
+            bodies.parse(json.dumps({"maxTaskRetryCount": value}).encode())
+        assert caught.value.status == 400
+
+
 def test_tags_are_the_users_own_texts() -> None:
     tags = {"taskSlotsPerNode": "x", "priority": "high", "none": None}
     kept = bodies.parse(json.dumps({"resourceTags": tags}).encode())

@@ -57,6 +57,23 @@ def test_files_that_are_replaced_and_deleted_later_stay_as_they_were(
     assert texts(taken) == {"a": "a", "b": "b"}
 
 
+def test_what_a_killed_agent_left_is_replaced_and_never_written_to(
+    folder: Path, snapshots: Snapshots, tmp_path: Path
+) -> None:
+    (folder / "a").write_text("a")
+    (folder / "b").write_text("b")
+    store = tmp_path / "snapshots"
+    store.mkdir()
+    for number in range(2):  # links to a file of the script, of an agent with the same pid
+        os.link(folder / "b", store / f"{os.getpid()}.{number}.part")
+    taken = snapshots.take(list_folder(folder), strict=False)
+    assert texts(taken) == {"a": "a", "b": "b"}
+    assert (folder / "b").read_text() == "b"
+    for file in taken.files:
+        assert file.held.samefile(folder / file.path), "linked, not copied"
+    assert not list(store.glob("*.part"))
+
+
 def test_folder_that_changes_while_it_is_read_is_unsettled(
     folder: Path, snapshots: Snapshots
 ) -> None:
