@@ -2,8 +2,8 @@
 
 Draws points (tools/mutants.py) from the functions that tools/mutation_core.txt names, changes each
 in a copy of the last commit, and runs the tests nearest to it: first unit tests that import the
-module, then a few wider ones. A test file that fails, or takes longer than its limit, kills the
-mutant; it is then run once without the change, and ignored from there on where it fails alike.
+module, then a few wider ones. A test that fails, or takes longer than its limit, kills the mutant;
+its file is then run once without the change, and ignored from there on where it fails alike.
 The same seed draws the same points wherever the functions lie, so two trees can be compared.
 
     python -m tools.mutation --result mutation.json          # 200 points, an hour of one core
@@ -15,6 +15,8 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -32,7 +34,11 @@ from tools.nearest_tests import Tests
 ROOT = Path(__file__).parents[1]
 PRODUCT = ("runner", "batch_emulator", "infra")
 SHARES = {"core": 0.28, "node": 0.25, "emulator": 0.35, "infra": 0.07, "azure": 0.05}
-PYTEST = ("-m", "pytest", "-x", "-q", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow")
+PYTEST = (
+    *("-m", "pytest", "-x", "-q", "-rfE", "-n", "0", "-p", "no:cacheprovider", "-m", "not slow"),
+    *("--timeout", "90"),
+)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+?\.py)", re.MULTILINE)
 Json = dict[str, Any]
 
 
@@ -51,40 +57,46 @@ class Copy:
         self._written += 1
         os.utime(path, (self._written, self._written))
 
-    def noticed(self, test: Path) -> bool:
-        """Whether a test file fails with what is written now."""
-        return not self._passes(test)
-
     def is_sound(self, test: Path) -> bool:
-        """Whether the file passes with nothing changed; runs it once."""
+        """Whether a file passes with nothing changed; runs it once."""
         if test not in self._clean:
-            self._clean[test] = self._passes(test)
+            self._clean[test] = self.run([test])[0]
         return self._clean[test]
 
-    def is_known_bad(self, test: Path) -> bool:
-        """Whether the file was found to fail with nothing changed."""
-        return not self._clean.get(test, True)
+    def usable(self, tests: Sequence[Path]) -> list[Path]:
+        """Those that were not found to fail with nothing changed."""
+        return [test for test in tests if self._clean.get(test, True)]
 
-    def _passes(self, test: Path) -> bool:
+    def run(self, tests: Sequence[Path]) -> tuple[bool, Path | None]:
+        """Return whether the files pass, and if not, which of them is the first that fails.
+
+        Of files that take longer than their limit it is not known.
+        """
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
-            process = subprocess.Popen(
-                [sys.executable, *PYTEST, str(test.relative_to(self.folder))],
-                cwd=self.folder,
-                env={
-                    **os.environ,
-                    "PYTHONPATH": str(self.folder),
-                    "TMPDIR": scratch,
-                    "RUNNER_HOME": f"{scratch}/home",
-                },
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            names = [str(test.relative_to(self.folder)) for test in tests]
+            said = Path(scratch) / "said.txt"
+            with said.open("wb") as out:
+                process = subprocess.Popen(
+                    [sys.executable, *PYTEST, *names],
+                    cwd=self.folder,
+                    env={
+                        **os.environ,
+                        "PYTHONPATH": str(self.folder),
+                        "TMPDIR": scratch,
+                        "RUNNER_HOME": f"{scratch}/home",
+                    },
+                    stdin=subprocess.DEVNULL,
+                    stdout=out,
+                    stderr=subprocess.STDOUT,
+                )
             with _ended_with(process):
                 try:
-                    return process.wait(self._limit_s) in (0, 5)  # 5: no test of it is wanted
+                    if process.wait(self._limit_s * len(tests)) in (0, 5):  # 5: all are slow
+                        return True, None
                 except subprocess.TimeoutExpired:
-                    return False
+                    return False, None
+            failed = _FAILED.search(said.read_text(encoding="utf-8", errors="replace"))
+            return False, self.folder / failed[1] if failed else None
 
 
 @contextmanager
@@ -115,17 +127,12 @@ def check(point: Point, copy: Copy, tests: Tests) -> Json:
     source = point.path.read_bytes()
     began = time.monotonic()
     targeted, wider = tests.near(point)
-    killed_by = None
-    for test in (*targeted, *wider):
-        if copy.is_known_bad(test):
-            continue
-        try:
-            copy.write(point.path, mutated(source, point))
-            noticed = copy.noticed(test)
-        finally:
-            copy.write(point.path, source)
-        if noticed and copy.is_sound(test):
-            killed_by = test
+    killed_by: str | None = None
+    by_set: str | None = None
+    for name, group in (("targeted", targeted), ("wider", wider)):
+        killed_by = _killer(point, source, copy, copy.usable(group))
+        if killed_by:
+            by_set = name
             break
     return {
         "id": point.id,
@@ -135,11 +142,28 @@ def check(point: Point, copy: Copy, tests: Tests) -> Json:
         "before": point.before,
         "after": point.after,
         "status": "killed" if killed_by else "survived",
-        "by": str(killed_by.relative_to(copy.folder)) if killed_by else None,
-        "set": None if not killed_by else "targeted" if killed_by in targeted else "wider",
+        "by": killed_by,
+        "set": by_set,
         "tests": [str(test.relative_to(copy.folder)) for test in (*targeted, *wider)],
         "seconds": round(time.monotonic() - began, 1),
     }
+
+
+def _killer(point: Point, source: bytes, copy: Copy, tests: list[Path]) -> str | None:
+    """Return the test file that notices the change, or None."""
+    while tests:
+        try:
+            copy.write(point.path, mutated(source, point))
+            passes, failed = copy.run(tests)
+        finally:
+            copy.write(point.path, source)
+        if passes:
+            return None
+        suspects = [failed] if failed else tests
+        if all(copy.is_sound(test) for test in suspects):
+            return str(failed.relative_to(copy.folder)) if failed else "time limit"
+        tests = copy.usable(tests)
+    return None
 
 
 def summarise(report: Json) -> Json:
@@ -217,12 +241,16 @@ def measure(options: argparse.Namespace) -> Json:
     return report
 
 
+def _exit(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
+
+
 def main() -> None:
     """Run the measurement and print it."""
     parser = argparse.ArgumentParser(description="Ask how many small faults the tests notice.")
     parser.add_argument("--points", type=int, default=200)
     parser.add_argument("--seed", type=int, default=11)
-    parser.add_argument("--limit", type=float, default=90.0, help="seconds for a test file")
+    parser.add_argument("--limit", type=float, default=120.0, help="seconds for a test file")
     parser.add_argument(
         "--tree", type=Path, default=ROOT, help="a checkout; its last commit counts"
     )
@@ -230,6 +258,7 @@ def main() -> None:
     parser.add_argument("--result", type=Path, help="written after every point, and gone on with")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, _exit)  # so that the copy is removed
     report = measure(options)
     if options.output == "json":
         print(json.dumps(report, indent=1))
