@@ -13,12 +13,14 @@ from unittest.mock import patch
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
+from runner.azure.storage.model_container import ModelContainer
 from runner.core.planning.plan import CodeRef, DataRef, RunInputs, RunPlan, RunRequest, plan_run
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
 from runner.core.planning.run_document import run_document
 from runner.core.recipe.code_archive import CodeArchive
 from runner.core.schedules.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.states import TaskView
+from runner.flows.models.remove import remove
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import index_run
 from runner.flows.schedules.create import ScheduleRequest, create_group_schedule, create_schedule
@@ -27,6 +29,7 @@ from runner.flows.submit.inputs import prepare_inputs
 from runner.flows.submit.interrupted import submitting
 from runner.flows.submit.prepare import PreparedRun
 from runner.protocol.groups import RunGroup, group_blob
+from runner.protocol.model_registry import ModelRegistry
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import parse_run
 from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
@@ -79,6 +82,10 @@ RUN_ID = "cats-20261121-143005-k3f9"
 GROUP_ID = "nightly-20261121-143005-g7h8"
 
 
+def _account(service: FakeBlobs) -> str:
+    return service.url.rpartition("/")[0]
+
+
 class Client:
     """A client of a service that keeps what it is sent; `folder` is for recipes."""
 
@@ -89,7 +96,7 @@ class Client:
                 pool(vm_size="STANDARD_NC4AS_T4_V3", gpus=1, vcpus=4, max_nodes=4),
                 pool("containers", containers=True),
             ),
-            blob_endpoint=service.url.rpartition("/")[0],
+            blob_endpoint=_account(service),
             file_share="share",
         )
         self.connection = Connection(self.outputs, KEYS)
@@ -303,6 +310,17 @@ def _cancel(client: Client) -> dict[str, str]:
     ):
         cancel_run(client.connection, record)
     return {"result-cancelled.json": f"{RUN_ID}/result.json"}
+
+
+def remove_model(service: FakeBlobs, metadata: Callable[[str], bytes]) -> dict[str, bytes]:
+    """What is left of a version of a model that the agent registered."""
+    stack = replace(outputs(), blob_endpoint=_account(service), container_models="runs")
+    store = ModelContainer(Connection(stack, KEYS))
+    remove(store, ModelRegistry(store, "cats"), "cats", [1])
+    return {
+        "model-version-removed.json": service.data("cats/versions/1.json"),
+        "model-summary-removed.txt": metadata("cats/versions/1.json"),
+    }
 
 
 def render(folder: Path, service: FakeBlobs, metadata: Callable[[str], bytes]) -> dict[str, bytes]:

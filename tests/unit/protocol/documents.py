@@ -57,6 +57,7 @@ def render() -> dict[str, bytes]:
 
         written = clients_documents.render(Path(folder), service, metadata)
         written |= agents_documents.render(Path(folder), service, ATTEMPTED, metadata)
+        written |= clients_documents.remove_model(service, metadata)
         address = service.url.removesuffix(CONTAINER).encode()
         return {name: body.replace(address, b"http://here") for name, body in written.items()}
 

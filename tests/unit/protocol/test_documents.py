@@ -341,6 +341,8 @@ def test_entries_of_the_index_are_read() -> None:
 def test_documents_of_models_are_read() -> None:
     version = parse_version(golden("model-version.json"), "cats/versions/1.json")
     assert version == raw("model-version.json")
+    removed = parse_version(golden("model-version-removed.json"), "cats/versions/1.json")
+    assert removed == {**version, "deleted": NOW_TEXT}
     assert parse_aliases(golden("model-aliases.json"), "") == {
         "staging": {"version": 1, "applied": 1},
         "production": {"version": None, "applied": 1},
