@@ -63,7 +63,10 @@ _COMPARISONS: Mapping[type[ast.cmpop], type[ast.cmpop]] = {
 
 @dataclass(frozen=True)
 class Group:
-    """Top-level names that belong together; `names` are present names by those of old."""
+    """Top-level names that belong together; `names` are present names by those of old.
+
+    A present name may begin with its module, `package.module:NAME`, where several have that name.
+    """
 
     layer: str
     label: str
@@ -123,9 +126,11 @@ def find_points(groups: Sequence[Group], sources: Sequence[Path]) -> tuple[list[
     points: list[Point] = []
     missing: list[str] = []
     for group in groups:
-        share = [path for name in group.names.values() for path in defined.get(name, ())]
+        names = [name.rpartition(":")[2] for name in group.names.values()]
+        share = [path for name in names for path in defined.get(name, ())]
         for old, name in group.names.items():
-            there = defined.get(name, [])
+            module, _, name = name.rpartition(":")  # noqa: PLW2901
+            there = [path for path in defined.get(name, ()) if _is_module(path, module)]
             # Of several definitions, the one in the file that has most of the group.
             best = max(there, key=lambda path: (share.count(path), str(path)), default=None)
             if best is None or (len(there) > 1 and share.count(best) < 2 <= len(group.names)):
@@ -133,6 +138,11 @@ def find_points(groups: Sequence[Group], sources: Sequence[Path]) -> tuple[list[
                 continue
             points += _points_of(group, old, nodes[best, name], best)
     return points, missing
+
+
+def _is_module(path: Path, module: str) -> bool:
+    """Whether the file is that module; every file is the module of no name."""
+    return not module or path.as_posix().endswith(f"/{module.replace('.', '/')}.py")
 
 
 def mutated(source: bytes, point: Point) -> bytes:

@@ -80,6 +80,17 @@ def test_point_is_known_by_its_function_wherever_it_lies(tmp_path: Path) -> None
     assert [point.order(1) for point in before] != [point.order(2) for point in before]
 
 
+def test_module_tells_apart_what_has_the_same_name(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(f"def f():\n    return '{name}'\n")
+    sources = sorted(tmp_path.glob("*.py"))
+    for name in ("one", "two"):
+        groups = read_groups(f"core/group: g={name}:f\n")
+        found, missing = find_points(groups, sources)
+        assert [(point.id, point.before) for point in found] == [("core/group:g#0", f"'{name}'")]
+        assert missing == []
+
+
 def test_name_without_definition_is_missing(tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text("def f(): ...\n")
     groups = read_groups("# a note\ncore/group (words): f\n    gone\n")
