@@ -12,9 +12,11 @@ import pytest
 
 from batch_emulator.domain.account import Account, FreeTasks
 from batch_emulator.domain.dependency_graph import DependencyGraph, IntegerRanges, TaskDependencies
+from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.launch import ExecutionOutcome, FailureInfo
 from batch_emulator.domain.model import Job, JobState, Json, TaskState
 from batch_emulator.domain.transitions import executions, tasks
+from batch_emulator.domain.validation.task_rules import check_dependencies
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import OK, World, failed
@@ -337,3 +339,21 @@ def test_no_turn_is_long_when_one_task_sets_thousands_free(tmp_path: Path) -> No
     again.close()
     world.settle()
     assert (job.ready, job.tasks.running) == (999, 1)
+
+
+@pytest.mark.parametrize("ids", ["a", {"a": 1}, [1], [None], ["a", ""], ["a b"], ["x" * 65]])
+def test_what_is_no_list_of_ids_is_refused(ids: object) -> None:
+    with pytest.raises(Fault) as caught:
+        check_dependencies({"dependsOn": {"taskIds": ids}}, {"usesTaskDependencies": True})
+    assert caught.value.code == "InvalidPropertyValue"
+
+
+@pytest.mark.parametrize(("count", "refused"), [(1000, False), (1001, True)])
+def test_ids_have_64000_characters_at_most(count: int, refused: bool) -> None:
+    body: Json = {"dependsOn": {"taskIds": ["x" * 64] * count}}
+    if not refused:
+        check_dependencies(body, {"usesTaskDependencies": True})
+        return
+    with pytest.raises(Fault) as caught:
+        check_dependencies(body, {"usesTaskDependencies": True})
+    assert caught.value.code == "TaskDependencyListTooLong"

@@ -11,7 +11,15 @@ import pytest
 from batch_emulator.domain.account import DeleteTaskFolder
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.model import Execution, ExecutionKind, Job, Json, Pool, Task, TaskState
-from batch_emulator.domain.transitions import executions, jobs, node_operations, nodes, pools, tasks
+from batch_emulator.domain.transitions import (
+    executions,
+    jobs,
+    multi_instance,
+    node_operations,
+    nodes,
+    pools,
+    tasks,
+)
 from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import OK, World, failed
 
@@ -50,6 +58,21 @@ def test_all_instances_start_at_once_on_nodes_of_their_own() -> None:
     assert {member.node.id for member in members(task)} == {n.id for n in pool.nodes.values()}
     assert all(member.key in world.processes for member in members(task))
     assert [info["state"] for info in subtasks(task)] == ["running", "running"]
+
+
+def test_subtask_that_is_told_its_state_again_keeps_its_times() -> None:
+    world = World()
+    cluster(world)
+    task = gang(world, world.job())
+    member, info = members(task)[1], subtasks(task)[0]
+    assert info["state"] == "running"
+    before, events = dict(info), list(world.account.events.after(0))
+    later = world.clock.now() + timedelta(hours=1)
+    multi_instance.set_subtask(world.account, member, "running", later)
+    assert info == before
+    assert list(world.account.events.after(0)) == events
+    multi_instance.set_subtask(world.account, member, "completed", later)
+    assert (info["previousState"], info["state"]) == ("running", "completed")
 
 
 def test_primary_runs_the_task_only_when_every_instance_is_coordinated() -> None:

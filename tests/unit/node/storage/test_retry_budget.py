@@ -1,0 +1,62 @@
+"""When storage is asked again: soon at first, then less and less often, until the time is up."""
+
+from __future__ import annotations
+
+from itertools import islice, pairwise
+
+import pytest
+
+from runner.node.storage import limits
+from runner.node.storage.limits import FIRST_DELAY_S, LONGEST_DELAY_S, RetryBudget
+
+
+class Clock:
+    """Time that passes while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        assert seconds > 0
+        self.now += seconds
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(limits, "time", made)
+    return made
+
+
+def test_waits_double_up_to_the_longest(clock: Clock) -> None:
+    times = [clock.now for _ in islice(RetryBudget(600.0).delays(), 1000)]
+    waits = [after - before for before, after in pairwise(times)]
+    expected = [min(FIRST_DELAY_S * 2**number, LONGEST_DELAY_S) for number in range(len(waits))]
+    assert waits == pytest.approx(expected)
+    assert waits[-1] == pytest.approx(LONGEST_DELAY_S)
+    assert times[0] == 1000.0
+    assert 600.0 - LONGEST_DELAY_S <= times[-1] - times[0] <= 600.0
+
+
+def test_tries_are_counted_and_one_is_always_made(clock: Clock) -> None:
+    assert list(RetryBudget(0.0).delays()) == [0]
+    tries = list(RetryBudget(1.0).delays())
+    assert tries == list(range(len(tries)))
+    assert len(tries) > 1
+
+
+def test_hurry_ends_waits_that_have_begun(clock: Clock) -> None:
+    budget = RetryBudget(600.0)
+    assert budget.left_s is None
+    hurried = 0.0
+    for number in budget.delays():
+        if number == 8:
+            budget.hurry(3.0)
+            hurried = clock.now
+            assert budget.left_s == pytest.approx(3.0)
+    assert clock.now - hurried == pytest.approx(3.0)
+    assert budget.left_s == 0.0
+    assert list(budget.delays()) == [0]
