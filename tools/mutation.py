@@ -4,7 +4,8 @@ Draws points (tools/mutants.py) from the functions that tools/mutation_core.txt 
 in a copy of the last commit, and runs the tests nearest to it: first unit tests that import the
 module, then a few wider ones. A test that fails, or takes longer than its limit, kills the mutant;
 its file is then run once without the change, and ignored from there on where it fails alike.
-The same seed draws the same points wherever the functions lie, so two trees can be compared.
+The same seed draws the same points wherever the functions lie, so two trees can be compared: with
+`--before`, the test that noticed a point in an earlier report is among those that are asked now.
 
     python -m tools.mutation --result mutation.json          # 200 points, an hour of one core
     python -m tools.mutation --result mutation.json -o json  # goes on where it was stopped
@@ -122,11 +123,33 @@ def draw(points: Sequence[Point], count: int, seed: int) -> list[Point]:
     return sorted(chosen, key=lambda p: p.order(seed))
 
 
-def check(point: Point, copy: Copy, tests: Tests) -> Json:
+def noticed_before(report: Path | None, folder: Path) -> dict[str, Path]:
+    """Return the test file of `folder`, by point, that noticed it in an earlier report."""
+    if report is None:
+        return {}
+    before = json.loads(report.read_text(encoding="utf-8"))
+    renamed = subprocess.run(
+        ["git", "-C", str(folder), "diff", "-M", "--diff-filter=R", "--name-status",
+         before["commit"], "HEAD", "--", "tests"],
+        check=True, capture_output=True, text=True,
+    ).stdout  # fmt: skip
+    now = {old: new for _, old, new in (line.split("\t") for line in renamed.splitlines())}
+    found: dict[str, Path] = {}
+    for one in before["points"]:
+        if one["by"]:
+            by = str(one["by"])
+            found[str(one["id"])] = folder / now.get(by, by)
+    return {name: test for name, test in found.items() if test.is_file()}
+
+
+def check(point: Point, copy: Copy, tests: Tests, before: Path | None = None) -> Json:
     """Change the code, and run test files until one notices."""
     source = point.path.read_bytes()
     began = time.monotonic()
     targeted, wider = tests.near(point)
+    if before is not None:
+        targeted = [before, *(test for test in targeted if test != before)]
+        wider = [test for test in wider if test != before]
     killed_by: str | None = None
     by_set: str | None = None
     for name, group in (("targeted", targeted), ("wider", wider)):
@@ -227,10 +250,11 @@ def measure(options: argparse.Namespace) -> Json:
         points, report["missing"] = find_points(groups, sources)
         copy, tests = Copy(folder, options.limit), Tests(folder)
         chosen = draw(points, options.points, options.seed)
+        before = noticed_before(options.before, folder)
         for number, point in enumerate(chosen, 1):
             if point.id in done:
                 continue
-            found = check(point, copy, tests)
+            found = check(point, copy, tests, before.get(point.id))
             report["points"].append(found)
             report["summary"] = summarise(report)
             where = f"{found['file']}:{found['line']} {found['id']}"
@@ -256,6 +280,7 @@ def main() -> None:
     )
     parser.add_argument("--core", type=Path, default=ROOT / "tools" / "mutation_core.txt")
     parser.add_argument("--result", type=Path, help="written after every point, and gone on with")
+    parser.add_argument("--before", type=Path, help="an earlier report, of this tree or another")
     parser.add_argument("-o", "--output", choices=("table", "json"), default="table")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, _exit)  # so that the copy is removed
