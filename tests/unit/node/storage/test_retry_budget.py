@@ -32,7 +32,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 
 def test_waits_double_up_to_the_longest(clock: Clock) -> None:
-    times = [clock.now for _ in islice(RetryBudget(600.0).delays(), 1000)]
+    times = [clock.now for _ in islice(RetryBudget(600.0).tries(), 1000)]
     waits = [after - before for before, after in pairwise(times)]
     expected = [min(FIRST_DELAY_S * 2**number, LONGEST_DELAY_S) for number in range(len(waits))]
     assert waits == pytest.approx(expected)
@@ -42,8 +42,8 @@ def test_waits_double_up_to_the_longest(clock: Clock) -> None:
 
 
 def test_tries_are_counted_and_one_is_always_made(clock: Clock) -> None:
-    assert list(RetryBudget(0.0).delays()) == [0]
-    tries = list(RetryBudget(1.0).delays())
+    assert list(RetryBudget(0.0).tries()) == [0]
+    tries = list(RetryBudget(1.0).tries())
     assert tries == list(range(len(tries)))
     assert len(tries) > 1
 
@@ -52,11 +52,11 @@ def test_hurry_ends_waits_that_have_begun(clock: Clock) -> None:
     budget = RetryBudget(600.0)
     assert budget.left_s is None
     hurried = 0.0
-    for number in budget.delays():
+    for number in budget.tries():
         if number == 8:
-            budget.hurry(3.0)
+            budget.shorten(3.0)
             hurried = clock.now
             assert budget.left_s == pytest.approx(3.0)
     assert clock.now - hurried == pytest.approx(3.0)
     assert budget.left_s == 0.0
-    assert list(budget.delays()) == [0]
+    assert list(budget.tries()) == [0]
