@@ -274,7 +274,7 @@ class Attempt:
             checkpoints.finish(ended)
             self._termination.check()
             if others is not None:
-                others.settle(ended)
+                others.check_results(ended)
             if ended.stopped:
                 raise EvictedError
             self._check_end(ended)

@@ -233,7 +233,7 @@ def _after_loss(
     """No failure of the run, if the task is run again or the node's agent comes back."""
     outcome.lost(err)
     came = wait_for_rejoin(agent, events)
-    if came is RejoinOutcome.NOTHING:
+    if came is RejoinOutcome.TIMEOUT:
         return outcome.failed(err, retries)
     code = outcome.left()
     return code if came is RejoinOutcome.TERMINATED else None

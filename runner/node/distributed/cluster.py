@@ -1,8 +1,7 @@
-"""The nodes of a run: their addresses, the cluster spec for the script, and the heartbeat
-settings.
+"""The nodes of a run: addresses, the cluster spec for the script, and the heartbeat settings.
 
-No `RANK`, `LOCAL_RANK` or `WORLD_SIZE` for the script: they count processes, which launchers
-such as torchrun start and number, and a node is not a process.
+The script gets no `RANK`, `LOCAL_RANK` or `WORLD_SIZE`: they count processes, which launchers such
+as torchrun start and number, and a node is not a process.
 """
 
 from __future__ import annotations
@@ -18,13 +17,16 @@ from typing import Any
 
 from runner.node.agent.settings import SettingsError
 
-# The emulator's nodes are all this machine: an address says nothing about which of them asks.
+# The emulator's nodes share one machine: the route to the primary does not tell them apart.
 NODE_IP_VARIABLE = "BATCH_EMULATOR_NODE_IP"
+# Seconds, in the task's environment; for tests and for slow networks.
+HEARTBEAT_TIMEOUT_VARIABLE = "RUNNER_NODES_SILENCE"
+HEARTBEATS_PER_TIMEOUT = 6  # so that a late or lost heartbeat has no effect
 
 
 @dataclass(frozen=True)
 class Hosts:
-    """Addresses by rank, the primary's first; `own` is None where this node cannot tell."""
+    """Addresses by rank, the primary's first; `own` is None if this node could not determine it."""
 
     addresses: tuple[str, ...]
     own: str | None
@@ -32,12 +34,12 @@ class Hosts:
 
     @property
     def primary(self) -> str:
-        """Where rank 0 is."""
+        """The address of rank 0."""
         return self.addresses[0]
 
 
 def load_hosts(environment: Mapping[str, str]) -> Hosts | None:
-    """Who takes part; None for a task on one node."""
+    """Return the nodes of the task, or None for a task on one node."""
     listed = [one for one in environment.get("AZ_BATCH_HOST_LIST", "").split(",") if one]
     primary = environment.get("AZ_BATCH_MASTER_NODE", "").rpartition(":")[0]
     if len(listed) < 2 or primary not in listed:
@@ -49,10 +51,10 @@ def load_hosts(environment: Mapping[str, str]) -> Hosts | None:
 
 
 def _own_address(environment: Mapping[str, str], addresses: tuple[str, ...]) -> str | None:
-    """Batch does not say whose an address is: it is that from which the primary is reached."""
-    told = environment.get(NODE_IP_VARIABLE)
-    if told in addresses:
-        return told
+    """Return the address from which the primary is reached: Batch has no variable for it."""
+    given = environment.get(NODE_IP_VARIABLE)
+    if given in addresses:
+        return given
     with suppress(OSError), socket.socket(_family(addresses[0]), socket.SOCK_DGRAM) as probe:
         probe.connect((addresses[0], 9))  # sends nothing
         found = str(probe.getsockname()[0])
@@ -61,7 +63,7 @@ def _own_address(environment: Mapping[str, str], addresses: tuple[str, ...]) -> 
 
 
 def listen(address: str, port: int) -> socket.socket:
-    """A listening socket at the address, or at any where a container does not have it."""
+    """Return a socket that listens at the address, or at all if a container lacks this one."""
     try:
         return socket.create_server((address, port), family=_family(address), backlog=128)
     except OSError as err:
@@ -71,7 +73,7 @@ def listen(address: str, port: int) -> socket.socket:
 
 
 def free_port(address: str | None) -> int:
-    """A port that nobody listens on now."""
+    """Return a port that is free now."""
     with listen(address or "", 0) as probe:
         return int(probe.getsockname()[1])
 
@@ -80,13 +82,13 @@ def _family(address: str) -> socket.AddressFamily:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-# Of a run on one node; a command that names them works on one as on several.
+# For a run on one node, so that a command that uses the variables works there too.
 SINGLE_NODE = {"RUNNER_NODES": "1", "RUNNER_NODE_RANK": "0"}
 
 
 @dataclass(frozen=True)
 class ClusterSpec:
-    """All nodes of an attempt. `ports` are free ones, by rank; the other two are of rank 0."""
+    """All nodes of an attempt. `ports` has a free one for each rank; the others are of rank 0."""
 
     addresses: tuple[str, ...]
     ports: tuple[int, ...]
@@ -94,7 +96,7 @@ class ClusterSpec:
     jax_port: int
 
     def to_json(self) -> dict[str, Any]:
-        """As the primary tells it to the others."""
+        """Return the message that the primary sends to the workers."""
         return {
             "addresses": list(self.addresses),
             "ports": list(self.ports),
@@ -104,7 +106,7 @@ class ClusterSpec:
 
 
 def parse_cluster_spec(raw: Mapping[str, Any]) -> ClusterSpec:
-    """What `to_json` wrote."""
+    """Parse the result of `ClusterSpec.to_json`."""
     addresses: Sequence[Any] = raw["addresses"]
     ports: Sequence[Any] = raw["ports"]
     return ClusterSpec(
@@ -116,7 +118,7 @@ def parse_cluster_spec(raw: Mapping[str, Any]) -> ClusterSpec:
 
 
 def node_environment(cluster_spec: ClusterSpec, rank: int) -> dict[str, str]:
-    """The variables of one node (docs/guides/several-nodes.md)."""
+    """Return the script's variables on one node (docs/guides/several-nodes.md)."""
     nodes, first = len(cluster_spec.addresses), cluster_spec.addresses[0]
     workers = [
         f"{_host(a)}:{p}" for a, p in zip(cluster_spec.addresses, cluster_spec.ports, strict=True)
@@ -147,33 +149,25 @@ def _host(address: str) -> str:
 
 @dataclass(frozen=True)
 class HeartbeatConfig:
-    """Who says nothing for `silence_s` is lost."""
+    """When the other side counts as lost: after `timeout_s` without a message."""
 
-    silence_s: float = 90.0
+    timeout_s: float = 90.0
 
     @property
-    def every_s(self) -> float:
-        """How often each end says that it is there."""
-        return self.silence_s / HEARTBEATS
+    def interval_s(self) -> float:
+        """The seconds between two heartbeats."""
+        return self.timeout_s / HEARTBEATS_PER_TIMEOUT
 
 
 def load_heartbeat_config(environment: Mapping[str, str]) -> HeartbeatConfig:
-    """What the task says, else the usual one. Raises SettingsError."""
-    told = environment.get(SILENCE_VARIABLE)
-    if told is None:
+    """Return the task's heartbeat settings, or the default. Raise SettingsError."""
+    text = environment.get(HEARTBEAT_TIMEOUT_VARIABLE)
+    if text is None:
         return HeartbeatConfig()
     try:
-        silence_s = float(told)
+        timeout_s = float(text)
     except ValueError:
-        silence_s = 0.0
-    if not 0 < silence_s < threading.TIMEOUT_MAX:
-        raise SettingsError(f"{SILENCE_VARIABLE} is {told!r}, which is no number of seconds")
-    return HeartbeatConfig(silence_s)
-
-
-SILENCE_VARIABLE = (
-    "RUNNER_NODES_SILENCE"  # seconds; of the task's environment, for tests and trouble
-)
-
-
-HEARTBEATS = 6  # in the longest silence: one that is late or lost means nothing
+        timeout_s = 0.0
+    if not 0 < timeout_s < threading.TIMEOUT_MAX:
+        raise SettingsError(f"{HEARTBEAT_TIMEOUT_VARIABLE} is {text!r}, not a number of seconds")
+    return HeartbeatConfig(timeout_s)

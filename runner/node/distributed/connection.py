@@ -1,8 +1,8 @@
 """The connection between two agents of one run: authentication, messages and heartbeats.
 
-Both sides prove that they have the run's token, without sending it. Messages are JSON
-objects, one a line, and hold no secrets: the connection is not encrypted. An open connection
-proves nothing, as the kernel answers also for a frozen agent: both ends send heartbeats.
+Both sides prove that they have the run's token without sending it. Messages are JSON objects, one
+per line, and hold no secrets, as the connection is not encrypted. The kernel keeps the connection
+of a frozen agent open, so both sides send heartbeats.
 """
 
 from __future__ import annotations
@@ -23,31 +23,64 @@ from runner.protocol.encoding import parse_json
 
 HANDSHAKE_S = 10.0
 LONGEST_LINE = 64 * 1024
-# A node that vanished says nothing: the kernel asks after 15 s of silence, and gives up after 90 s,
-# as we do (pulse.py).
-IDLE_S, EVERY_S, PROBES = 15, 15, 5
+# TCP keepalive: the kernel probes an idle connection after 15 s and closes it after 90 s, which is
+# the default heartbeat timeout.
+KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_PROBES = 15, 15, 5
+
+
+class PrimaryOrder:
+    """Messages of the primary: the values of their field `order`, and further fields."""
+
+    WELCOME = "welcome"  # the worker joined: `rank`, `attempt`
+    RESTORE = "restore"  # restore a checkpoint: `where` is [run id, number] or None
+    START = "go"  # start the script: `cluster_spec`
+    EXPORT = "export"  # upload the outputs: `prefix`
+    STOP = "stop"  # the attempt has ended: `again` if the worker should join the next one
+    LEAVE = "leave"  # the worker cannot join: `why`, `again` as for STOP
+    HEARTBEAT = "here"
+
+
+class WorkerEvent:
+    """Messages of a worker: the values of their field `is`, and further fields.
+
+    The states of a worker are, in this order: HELLO, PREPARED, READY, ENDED, EXPORTED, FLUSHED.
+    FAILED replaces ENDED and those before it; LEAVING is possible at any time.
+    """
+
+    HELLO = "hello"  # `node` and `address`
+    PREPARED = "prepared"  # code, environment and inputs are there; `port` is free
+    READY = "ready"  # the checkpoint is restored
+    ENDED = "ended"  # the script succeeded
+    FAILED = "failed"  # `step`, `code`, `message`, `exit_code`
+    EXPORTED = "exported"  # the outputs are in storage
+    FLUSHED = "flushed"  # the logs are in storage
+    LEAVING = "leaving"  # Batch ends the worker
+    STAGE = "stage"  # a stage begins: `text`
+    LOG = "aside"  # a message for the events of the run: `text`
+    EVICTION = "notice"  # the node is evicted in `left_s` seconds
+    HEARTBEAT = "here"
 
 
 class AuthenticationFailedError(Exception):
-    """The other side does not have the run's token."""
+    """The other side did not prove that it has the run's token."""
 
 
 class AgentConnection:
-    """Sends from any thread, receives in one."""
+    """Sends and receives messages. Any thread may send, one may receive."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
         self._reader = sock.makefile("rb")
         self._sending = threading.Lock()
-        self.is_silent = False  # whether `receive` gave up
+        self.timed_out = False  # in `receive`
         _enable_keepalive(sock)
 
     def set_timeout(self, seconds: float | None) -> None:
-        """How long anything here may take: a message to come, too."""
+        """Limit how long sending, or waiting for a message, may take."""
         self._sock.settimeout(seconds)
 
     def send(self, **message: Any) -> bool:
-        """Whether it could be handed over; whoever receives learns of a lost link."""
+        """Send a message. Return False if the connection is lost; `receive` then returns None."""
         line = json.dumps(message).encode() + b"\n"
         try:
             with self._sending:
@@ -57,19 +90,19 @@ class AgentConnection:
         return True
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None when there will be none, or none came in time."""
+        """Return the next message, or None if the connection ended or no message came in time."""
         try:
             line = self._reader.readline(LONGEST_LINE)
             message: Any = parse_json(line) if line.endswith(b"\n") else None
         except TimeoutError:
-            self.is_silent = True
+            self.timed_out = True
             return None
         except (OSError, ValueError):
             return None
         return cast("dict[str, Any]", message) if isinstance(message, dict) else None
 
     def close(self) -> None:
-        """End it, also for a thread that is receiving."""
+        """Close the connection; a thread that is receiving returns."""
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
         with suppress(OSError):
@@ -77,48 +110,49 @@ class AgentConnection:
 
 
 def authenticate_worker(sock: socket.socket, token: str) -> AgentConnection:
-    """The primary's side. Raises ImpostorError."""
-    link = AgentConnection(sock)
-    with _handshake_deadline(link):
-        mine = secrets.token_hex(16)
-        link.send(nonce=mine)
-        answer = link.receive() or {}
-        theirs = str(answer.get("nonce", ""))
-        _check(answer, _proof(token, "worker", mine, theirs))
-        link.send(proof=_proof(token, "primary", mine, theirs))
-    return link
+    """Authenticate both sides on the primary. Raise AuthenticationFailedError."""
+    connection = AgentConnection(sock)
+    with _handshake_deadline(connection):
+        own_nonce = secrets.token_hex(16)
+        connection.send(nonce=own_nonce)
+        answer = connection.receive() or {}
+        other_nonce = str(answer.get("nonce", ""))
+        _check(answer, _proof(token, "worker", own_nonce, other_nonce))
+        connection.send(proof=_proof(token, "primary", own_nonce, other_nonce))
+    return connection
 
 
 def authenticate_primary(sock: socket.socket, token: str) -> AgentConnection:
-    """The other nodes' side. Raises ImpostorError."""
-    link = AgentConnection(sock)
-    with _handshake_deadline(link):
-        theirs = str((link.receive() or {}).get("nonce", ""))
-        mine = secrets.token_hex(16)
-        link.send(nonce=mine, proof=_proof(token, "worker", theirs, mine))
-        _check(link.receive() or {}, _proof(token, "primary", theirs, mine))
-    return link
+    """Authenticate both sides on a worker. Raise AuthenticationFailedError."""
+    connection = AgentConnection(sock)
+    with _handshake_deadline(connection):
+        other_nonce = str((connection.receive() or {}).get("nonce", ""))
+        own_nonce = secrets.token_hex(16)
+        connection.send(nonce=own_nonce, proof=_proof(token, "worker", other_nonce, own_nonce))
+        _check(connection.receive() or {}, _proof(token, "primary", other_nonce, own_nonce))
+    return connection
 
 
 @contextmanager
-def _handshake_deadline(link: AgentConnection) -> Generator[None]:
-    """For all of a handshake: a socket's own timeout begins anew with every byte.
+def _handshake_deadline(connection: AgentConnection) -> Generator[None]:
+    """Limit the whole handshake: the timeout of a socket restarts with each byte.
 
-    Raises ImpostorError.
+    Raises:
+        AuthenticationFailedError: the time was up.
     """
     late = threading.Event()
 
     def end() -> None:
         late.set()
-        link.close()
+        connection.close()
 
     timer = threading.Timer(HANDSHAKE_S, end)
     timer.daemon = True
     timer.start()
     try:
-        link.set_timeout(HANDSHAKE_S)
+        connection.set_timeout(HANDSHAKE_S)
         yield
-        link.set_timeout(None)
+        connection.set_timeout(None)
     finally:
         timer.cancel()
     if late.is_set():
@@ -140,31 +174,37 @@ def _enable_keepalive(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     if sys.platform.startswith("linux"):
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, IDLE_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, EVERY_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, PROBES)
-        give_up_ms = 1000 * (IDLE_S + EVERY_S * PROBES)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, KEEPALIVE_IDLE_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, KEEPALIVE_INTERVAL_S)
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, KEEPALIVE_PROBES)
+        give_up_ms = 1000 * (KEEPALIVE_IDLE_S + KEEPALIVE_INTERVAL_S * KEEPALIVE_PROBES)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, give_up_ms)
 
 
 class Heartbeat(threading.Thread):
-    """Sends `message` until the link takes no more. What hears it, limits the other's silence."""
+    """Sends `message` at an interval until the connection is lost.
+
+    Also sets the timeout after which the other side counts as lost.
+    """
 
     def __init__(
-        self, link: AgentConnection, heartbeat_config: HeartbeatConfig, message: Mapping[str, Any]
+        self,
+        connection: AgentConnection,
+        heartbeat_config: HeartbeatConfig,
+        message: Mapping[str, Any],
     ) -> None:
-        super().__init__(name="pulse", daemon=True)
-        self._link = link
-        self._every_s = heartbeat_config.every_s
+        super().__init__(name="heartbeat", daemon=True)
+        self._connection = connection
+        self._interval_s = heartbeat_config.interval_s
         self._message = message
-        self._over = threading.Event()
-        link.set_timeout(heartbeat_config.silence_s)
+        self._stopped = threading.Event()
+        connection.set_timeout(heartbeat_config.timeout_s)
 
     def run(self) -> None:
         """Thread body."""
-        while not self._over.wait(self._every_s) and self._link.send(**self._message):
+        while not self._stopped.wait(self._interval_s) and self._connection.send(**self._message):
             pass
 
     def stop(self) -> None:
-        """No more of it."""
-        self._over.set()
+        """Stop sending."""
+        self._stopped.set()

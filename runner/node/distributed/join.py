@@ -1,9 +1,9 @@
 """The coordination command of a run over several nodes: `python3 runner-agent.pyz join`.
 
-It starts a supervised worker on every node but the primary and returns, as Batch requires:
-the primary's own command starts when all coordination commands are done. The command runs
-once, so a supervisor replaces a worker that was killed or stopped; otherwise a run that
-resumes from its checkpoint would wait for a node that Batch considers healthy.
+It starts a supervised worker on every node except the primary, and returns: Batch starts the
+command of the primary when all coordination commands have ended. Batch runs the command once, so a
+supervisor replaces a worker that was killed or stopped. Otherwise a run that resumes from its
+checkpoint would wait for a node that Batch considers healthy.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from runner.node.agent.termination import (
     watch_evictions,
 )
 from runner.node.distributed.cluster import Hosts, load_heartbeat_config, load_hosts
-from runner.node.distributed.connection import AgentConnection
+from runner.node.distributed.connection import AgentConnection, PrimaryOrder, WorkerEvent
 from runner.node.distributed.rendezvous import find_primary
 from runner.node.distributed.worker import PrimaryConnection, Worker
 from runner.node.failures import TerminatedError
@@ -48,23 +48,28 @@ from runner.protocol.task import CODE_ARCHIVE, NODES_TOKEN_VARIABLE
 
 logger = logging.getLogger(__name__)
 
-MAX_WORKERS = 5  # workers; what kills one after the other shall come to light
+MAX_WORKERS = 5  # then the cause of their deaths must become visible
 POLL_S = 0.2
 KILLED_EXIT_CODE = 137
 
 
 def supervise(work: Callable[[], int], stopped_s: float) -> int:
-    """The exit code of `work`, which runs in a child, and may be stopped for `stopped_s`."""
+    """Run `work` in a child process, and again if the child is killed. Return its exit code.
+
+    Args:
+        work: returns the exit code of the child.
+        stopped_s: how long the child may be stopped (SIGSTOP) before it is killed.
+    """
     supervisor = _Supervisor(stopped_s)
     with reparent_orphans():
         for _ in range(MAX_WORKERS):
             code = supervisor.run(work)
             if code is not None:
                 return code
-            # Its script died with it; what that had started may still hold the node's GPUs.
+            # The script died with the worker, but its child processes may still use the GPUs.
             kill_children(but=frozenset())
-            logger.warning("the worker was killed: another one takes its place")
-    logger.error("%d workers were killed: no other one is tried", MAX_WORKERS)
+            logger.warning("the worker was killed; starting another one")
+    logger.error("%d workers were killed; giving up", MAX_WORKERS)
     return KILLED_EXIT_CODE
 
 
@@ -72,13 +77,13 @@ class _Supervisor:
     def __init__(self, stopped_s: float) -> None:
         self._stopped_s = stopped_s
         self._child = 0
-        self._stop_requested = False  # Batch said so
-        self._stopped_since: float | None = None  # when the worker was seen to be stopped
+        self._stop_requested = False  # by Batch
+        self._stopped_since: float | None = None  # when the worker was stopped
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._pass_on)
 
     def run(self, work: Callable[[], int]) -> int | None:
-        """One worker; None when something killed it, and nobody wanted it to end."""
+        """Run one worker. Return its exit code, or None if it was killed without a request."""
         ours, bind = os.getpid(), dies_with_parent()
         self._stopped_since = None
         self._child = os.fork()
@@ -87,21 +92,21 @@ class _Supervisor:
                 signal.signal(number, signal.SIG_DFL)
             bind()
             os._exit(KILLED_EXIT_CODE if os.getppid() != ours else work())
-        if self._stop_requested:  # it was said between two workers
+        if self._stop_requested:  # between two workers
             self._send(signal.SIGTERM)
-        status = self._await()
+        status = self._wait()
         self._child = 0
         if os.WIFEXITED(status):
             return os.WEXITSTATUS(status)
         return KILLED_EXIT_CODE if self._stop_requested else None
 
-    def _await(self) -> int:
-        """Until it has ended; its status."""
+    def _wait(self) -> int:
+        """Wait for the worker and return its status."""
         while True:
             flags = os.WUNTRACED | os.WCONTINUED | (os.WNOHANG if self._stopped_since else 0)
             pid, status = os.waitpid(self._child, flags)
             if not pid:
-                self._end_stopped()
+                self._kill_if_stopped()
                 time.sleep(POLL_S)
             elif os.WIFSTOPPED(status):
                 self._stopped_since = time.monotonic()
@@ -110,7 +115,7 @@ class _Supervisor:
             else:
                 return status
 
-    def _end_stopped(self) -> None:
+    def _kill_if_stopped(self) -> None:
         if (
             self._stopped_since is not None
             and time.monotonic() - self._stopped_since > self._stopped_s
@@ -129,16 +134,16 @@ class _Supervisor:
                 os.kill(self._child, number)
 
 
-LOG_FILE = "runner-worker.txt"  # beside the script's folders, in the task's working directory
-FIND_S = 900.0  # other nodes may still be fetching the run's files
-# One that was frozen or cut off may come to life, as long as it waits itself (reunion.py).
+LOG_FILE = "runner-worker.txt"  # in the task's working directory
+FIND_S = 900.0  # other nodes may still be downloading the resource files
+# A primary that was frozen or cut off waits as long for this node (rendezvous.py).
 FIND_AGAIN_S = 300.0
 RECONNECT_S = 1.0
-LAST_WORDS_S = 10.0
+FINAL_FLUSH_S = 10.0
 
 
 def join() -> int:
-    """Leave a worker behind, unless this is the primary; the command's exit code."""
+    """Start a worker in the background, unless this is the primary. Return the exit code."""
     environment = process_environment()
     hosts = load_hosts(environment)
     if hosts is None or hosts.is_primary:
@@ -148,7 +153,7 @@ def join() -> int:
         heartbeat_config = load_heartbeat_config(environment)
         _copy_code(environment, work_dir)
     except (SettingsError, OSError) as err:
-        sys.stderr.write(f"this node cannot take part: {err}\n")
+        sys.stderr.write(f"this node cannot join the run: {err}\n")
         return FAILED_EXIT_CODE
     if os.fork():
         return 0
@@ -157,12 +162,12 @@ def join() -> int:
     redactor = Redactor()
     log_to_stdout(redactor)
     return supervise(
-        lambda: _work(environment, hosts, redactor), stopped_s=heartbeat_config.silence_s
+        lambda: _work(environment, hosts, redactor), stopped_s=heartbeat_config.timeout_s
     )
 
 
 def _copy_code(environment: Mapping[str, str], work_dir: Path) -> None:
-    """Files for every node lie in the task's shared folder, not where the work is done."""
+    """Copy the code: common resource files are in the shared folder of the task."""
     shared = environment.get("AZ_BATCH_TASK_SHARED_DIR")
     if not shared:
         raise SettingsError("AZ_BATCH_TASK_SHARED_DIR is not set")
@@ -170,7 +175,7 @@ def _copy_code(environment: Mapping[str, str], work_dir: Path) -> None:
 
 
 def _detach_output(log: Path) -> None:
-    """Batch may wait for whoever still holds the command's output."""
+    """Redirect the output to `log`: Batch may wait until the command's output is closed."""
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (out, 1), (out, 2)):
@@ -178,7 +183,7 @@ def _detach_output(log: Path) -> None:
 
 
 def _work(environment: Mapping[str, str], hosts: Hosts, redactor: Redactor) -> int:
-    """Attempt after attempt, until the primary wants no other one."""
+    """Run attempts until the primary needs no other one. Return the exit code."""
     try:
         within_s = FIND_S
         while within_s:
@@ -197,12 +202,16 @@ def _work(environment: Mapping[str, str], hosts: Hosts, redactor: Redactor) -> i
 def _run_attempt(
     environment: Mapping[str, str], hosts: Hosts, redactor: Redactor, within_s: float
 ) -> float:
-    """One attempt, if the primary is found; how long to look for it again.
+    """Run one attempt if the primary is found.
 
-    Raises TerminatedError.
+    Returns:
+        How many seconds to search for the primary again; 0 to end.
+
+    Raises:
+        TerminatedError: Batch ends the task.
     """
     retry_budget = RetryBudget()
-    termination = Termination(on_first=lambda: retry_budget.shorten(LAST_WORDS_S))
+    termination = Termination(on_first=lambda: retry_budget.shorten(FINAL_FLUSH_S))
     termination.install()
     token = environment.get(NODES_TOKEN_VARIABLE, "")
     context = WorkerContext(
@@ -210,60 +219,63 @@ def _run_attempt(
         load_task_secrets(environment, redactor), retry_budget, termination, redactor,
     )  # fmt: skip
     redactor.add(token)
-    link = find_primary(hosts.primary, token, within_s=within_s, check=termination.check)
-    if link is None:
+    connection = find_primary(hosts.primary, token, within_s=within_s, check=termination.check)
+    if connection is None:
         logger.error("%s did not answer within %g s", hosts.primary, within_s)
         return 0.0
     try:
-        return _serve(context, link, environment, within_s)
+        return _run_worker(context, connection, environment, within_s)
     finally:
-        link.close()
+        connection.close()
 
 
-def _serve(
-    context: WorkerContext, link: AgentConnection, environment: Mapping[str, str], within_s: float
+def _run_worker(
+    context: WorkerContext,
+    connection: AgentConnection,
+    environment: Mapping[str, str],
+    within_s: float,
 ) -> float:
-    primary = PrimaryConnection(link, context.termination, load_heartbeat_config(environment))
+    primary = PrimaryConnection(connection, context.termination, load_heartbeat_config(environment))
     primary.start()
-    primary.send_state("hello", node=context.node.node, address=context.hosts.own)
-    if (welcome := _welcome(primary)) is None:
+    primary.send_event(WorkerEvent.HELLO, node=context.node.node, address=context.hosts.own)
+    if (welcome := _await_welcome(primary)) is None:
         time.sleep(RECONNECT_S)
-        return min(_next(primary, context.termination), max(within_s - RECONNECT_S, 0.0))
+        return min(_search_s(primary, context.termination), max(within_s - RECONNECT_S, 0.0))
     _forward_notices(watch_evictions(environment, context.node), primary)
     worker = Worker(context, primary, int(welcome["rank"]), int(welcome["attempt"]))
     worker.run(script_environment(environment))
     primary.wait()
-    return _next(primary, context.termination)
+    return _search_s(primary, context.termination)
 
 
-def _welcome(primary: PrimaryConnection) -> dict[str, Any] | None:
-    """None from a primary that sends this node away, or is gone at once."""
+def _await_welcome(primary: PrimaryConnection) -> dict[str, Any] | None:
+    """Return the welcome message, or None if the primary rejects this node or is lost."""
     try:
-        return primary.next_order("welcome")
+        return primary.await_order(PrimaryOrder.WELCOME)
     except TerminatedError:
-        if not primary.is_over:
+        if not primary.has_ended:
             raise
         return None
 
 
-def _next(primary: PrimaryConnection, termination: Termination) -> float:
-    """How long to look for the primary's next attempt."""
+def _search_s(primary: PrimaryConnection, termination: Termination) -> float:
+    """Return how many seconds to search for the primary's next attempt."""
     if termination.is_from_batch:
         raise TerminatedError
     if not primary.again:
-        return FIND_AGAIN_S if primary.is_gone else 0.0
-    logger.info("the next attempt runs here too")
+        return FIND_AGAIN_S if primary.is_lost else 0.0
+    logger.info("waiting for the next attempt")
     return FIND_S
 
 
 def _forward_notices(notices: EvictionWatch | None, primary: PrimaryConnection) -> None:
-    """The primary has the checkpoints to commit before any of the nodes goes."""
+    """Forward eviction notices to the primary, which commits the checkpoints."""
     if notices is None:
         return
 
-    def pass_on(notice: EvictionNotice) -> None:
-        primary.send_state("notice", left_s=notice.left_s)
+    def forward(notice: EvictionNotice) -> None:
+        primary.send_event(WorkerEvent.EVICTION, left_s=notice.left_s)
 
-    notices.on_notice = pass_on
+    notices.on_notice = forward
     if notices.notice is not None:
-        pass_on(notices.notice)
+        forward(notices.notice)

@@ -1,9 +1,8 @@
-"""The primary's view of a run over several nodes: which nodes joined, are ready, and how each
-ended.
+"""The node group on the primary: the state of every worker of an attempt.
 
-The order of an attempt: `open`; the primary prepares while the others do; `assemble` brings
-all to the same start; the scripts run; `settle` decides the outcome; `close` sends the
-workers home.
+An attempt calls `open`, prepares the primary while the workers prepare themselves, then `assemble`
+to start all scripts at once, `check_results` when its own script has ended, `gather` to export the
+outputs of the workers, and `close`. `connection.WorkerEvent` has the states of a worker.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from runner.node.distributed.cluster import (
     free_port,
     node_environment,
 )
-from runner.node.distributed.connection import AgentConnection, Heartbeat
+from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
 from runner.node.distributed.rendezvous import RendezvousServer
 from runner.node.failures import NodeLostError, StageFailedError, TerminatedError
 from runner.node.script.command import COMMAND_STAGE, ScriptResult
@@ -35,54 +34,52 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True)
 class NodeGroupTimeouts:
-    """How long the primary waits: for nodes to come, for all of them to be ready (`prepare_s`, and
-    `behind_s` after it was itself), for the cause of a failure to show itself, for scripts to end
-    after its own, and for the rest of the others' logs."""
+    """How long the primary waits, in seconds."""
 
-    join_s: float = 600.0
-    prepare_s: float = 4 * 3600.0
-    behind_s: float = 3600.0
-    cause_s: float = 3.0
-    finish_s: float = 60.0
-    flush_s: float = 15.0
-    hurried_flush_s: float = 1.0
+    join_s: float = 600.0  # for workers to connect, after the primary is prepared
+    prepare_s: float = 4 * 3600.0  # for all nodes to be ready, since `open`
+    lag_s: float = 3600.0  # for the workers to be ready, after the primary is prepared
+    cause_s: float = 3.0  # for the cause of a failure on another node
+    finish_s: float = 60.0  # for the scripts of the workers, after its own succeeded
+    flush_s: float = 15.0  # for the logs of the workers
+    hurried_flush_s: float = 1.0  # the same when Batch ends the task
 
 
 @dataclass
 class WorkerNode:
-    """Another node of the run."""
+    """The state of one worker, as the primary knows it."""
 
     rank: int
     address: str
     node: str = ""
-    link: AgentConnection | None = None
-    port: int | None = None  # said when it has prepared itself
+    connection: AgentConnection | None = None
+    port: int | None = None  # set once it is prepared
     ready: bool = False
     failure: StageFailedError | None = None
     ended_at: float | None = None
-    exported: bool = False  # what its script has written is in storage
+    exported: bool = False
     flushed: bool = False
     stage: str = ""
-    lost: str = ""  # why
+    lost: str = ""  # the reason
 
     @property
     def name(self) -> str:
-        """For messages."""
+        """The worker's name in messages."""
         return f"rank {self.rank} on node {self.node or self.address}"
 
     @property
-    def doing(self) -> str:
-        """Its name, and what it is busy with."""
+    def name_and_stage(self) -> str:
+        """The worker's name and present stage."""
         return f"{self.name} ({self.stage})" if self.stage else self.name
 
     def to_lost_error(self, step: str) -> NodeLostError:
-        """What its loss makes of the attempt."""
+        """Return the failure of the attempt by the loss of this worker."""
         err = NodeLostError(step, "NodeLost", f"{self.name} was lost: {self.lost}")
         err.rank = self.rank
         return err
 
     def to_failure(self, message: dict[str, Any]) -> StageFailedError:
-        """What it says of how it failed."""
+        """Parse the failure that the worker reported."""
         code = message.get("exit_code")
         failure = StageFailedError(
             str(message["step"]),
@@ -100,7 +97,10 @@ POLL_S = 0.1
 
 @dataclass
 class NodeGroup:
-    """All other nodes. `check` raises when the task is to end; `on_notice` hears of evictions."""
+    """The workers of one attempt.
+
+    `check` raises when the task must end; `on_notice` receives eviction notices of the workers.
+    """
 
     hosts: Hosts
     token: str
@@ -122,18 +122,28 @@ class NodeGroup:
         self._server: RendezvousServer | None = None
 
     def open(self) -> None:
-        """Let the others come. Raises StageFailedError."""
+        """Accept workers from now on. Raise StageFailedError."""
         try:
             known = self.hosts.addresses[1:]
-            self._server = RendezvousServer(self.hosts.primary, self.token, self._welcome, known)
+            self._server = RendezvousServer(
+                self.hosts.primary, self.token, self._serve_worker, known
+            )
         except OSError as err:
             raise StageFailedError(NODES_STAGE, "NodesMissing", f"cannot listen: {err}") from err
         self._server.start()
 
     def assemble(self, restored: RestoredCheckpoint | None) -> dict[str, str]:
-        """Wait until every node can start, from the same checkpoint; the script's variables.
+        """Wait until every node can start from the same checkpoint, and start the workers.
 
-        Raises StageFailedError for a node that failed or does not come, NodeLostError.
+        Args:
+            restored: the checkpoint that the primary restored, or None.
+
+        Returns:
+            The variables for the script of the primary.
+
+        Raises:
+            StageFailedError: a worker failed, did not connect, or was not ready in time.
+            NodeLostError: a worker was lost.
         """
         count, began = len(self.workers), time.monotonic()
         with self.events.stage(
@@ -141,19 +151,16 @@ class NodeGroup:
         ) as report:
             self._await(lambda worker: worker.port is not None, report, "prepared", began)
             where = None if restored is None else (restored.run_id, restored.checkpoint.number)
-            self._send_to_all(order="restore", where=where)
+            self._send_to_all(order=PrimaryOrder.RESTORE, where=where)
             self._await(lambda worker: worker.ready, report, "ready", began)
-            company = self._cluster_spec()
-            self._send_to_all(order="go", company=company.to_json())
+            cluster_spec = self._cluster_spec()
+            self._send_to_all(order=PrimaryOrder.START, cluster_spec=cluster_spec.to_json())
             self._started = True
-            self.events.summarise(f"{count + 1} nodes: {', '.join(company.addresses)}")
-        return node_environment(company, 0)
+            self.events.summarise(f"{count + 1} nodes: {', '.join(cluster_spec.addresses)}")
+        return node_environment(cluster_spec, 0)
 
     def check_preparing(self) -> None:
-        """Raise what ends the attempt before the scripts run: nobody need prepare on for it.
-
-        StageFailedError, NodeLostError.
-        """
+        """Raise the StageFailedError or NodeLostError that ends the attempt before scripts run."""
         if self._started or self._closed:
             return
         for worker in self.workers.values():
@@ -167,17 +174,25 @@ class NodeGroup:
 
     @property
     def failed(self) -> bool:
-        """Whether the primary's script has nothing to go on for."""
+        """True if a worker failed or was lost, so that the script of the primary should end."""
         return any(worker.lost or worker.failure for worker in self.workers.values())
 
-    def settle(self, ended: ScriptResult) -> None:
-        """The primary's script has ended. Raises NodeLostError, StageFailedError naming a rank."""
+    def check_results(self, ended: ScriptResult) -> None:
+        """Compare the result of the primary's script with the results of the workers.
+
+        Args:
+            ended: the result of the primary's script.
+
+        Raises:
+            NodeLostError: a worker was lost before the script succeeded.
+            StageFailedError: the script of a worker failed first.
+        """
         if ended.timed_out:
             return
         if ended.exit_code == 0 and not ended.stopped:
             self._finish()
         elif not ended.stopped or self.failed:
-            # A node that goes takes its script down first, and other scripts with it.
+            # The loss of a node may end other scripts before the primary detects it.
             self._wait(lambda: self._lost() is not None, self.timeouts.cause_s)
         if (lost := self._lost()) is not None and (ended.exit_code or ended.stopped):
             raise lost.to_lost_error(COMMAND_STAGE)
@@ -187,47 +202,66 @@ class NodeGroup:
             raise first.failure
 
     def gather(self, order: Callable[[int], dict[str, Any]], report: Report) -> list[int]:
-        """Have those whose scripts have ended send what these wrote; the ranks that did.
+        """PrimaryOrder the workers to export their outputs, and wait for them.
 
-        `order` says where to. Raises StageFailedError of a node that could not.
+        Args:
+            order: returns the further fields of the order for a rank.
+            report: receives progress.
+
+        Returns:
+            The ranks that exported. A worker that is lost or was stopped is missing.
+
+        Raises:
+            StageFailedError: a worker could not export.
         """
         report = throttle_repeats(report)
-        asked = [m for m in self.workers.values() if m.ended_at is not None and not m.lost]
-        for worker in asked:
-            if worker.link is not None:
-                worker.link.send(order="export", **order(worker.rank))
+        exporting = [w for w in self.workers.values() if w.ended_at is not None and not w.lost]
+        for worker in exporting:
+            if worker.connection is not None:
+                worker.connection.send(order=PrimaryOrder.EXPORT, **order(worker.rank))
         with self._changed:
-            while waiting := [m for m in asked if not (m.exported or m.failure or m.lost)]:
+            while waiting := [w for w in exporting if not (w.exported or w.failure or w.lost)]:
                 self.check()
-                names = ", ".join(worker.doing for worker in waiting)
-                report(f"outputs of other nodes: {names}", len(asked) - len(waiting), len(asked))
+                names = ", ".join(worker.name_and_stage for worker in waiting)
+                report(
+                    f"outputs of other nodes: {names}",
+                    len(exporting) - len(waiting),
+                    len(exporting),
+                )
                 self._changed.wait(POLL_S)
-        if (failed := next((m.failure for m in asked if m.failure), None)) is not None:
+        if (failed := next((w.failure for w in exporting if w.failure), None)) is not None:
             raise failed
-        for worker in (m for m in self.workers.values() if not m.exported):
-            text = f"outputs of {worker.name}, if it has any, are not kept"
+        for worker in (w for w in self.workers.values() if not w.exported):
+            text = f"outputs of {worker.name}, if any, are not exported"
             self.events.aside("notice", "progress", text)
-        return [worker.rank for worker in asked if worker.exported]
+        return [worker.rank for worker in exporting if worker.exported]
 
     def close(self, *, again: bool = False, hurry: bool = False) -> None:
-        """Send everybody home, with time for the rest of their logs; `again`: to come back."""
+        """Stop all workers, and wait for their logs.
+
+        Args:
+            again: the workers should join the next attempt.
+            hurry: Batch ends the task, so wait for a short time only.
+        """
         with self._changed:
             if self._closed:
                 return
             self._closed = True
-        if self._server is not None:  # who comes again comes to the next attempt's
+        if self._server is not None:  # returning workers join the next attempt
             self._server.close()
-        self._send_to_all(order="stop", again=again)
-        linked = [worker for worker in self.workers.values() if worker.link]
-        with suppress(TerminatedError):  # Batch is in a hurry
+        self._send_to_all(order=PrimaryOrder.STOP, again=again)
+        connected = [worker for worker in self.workers.values() if worker.connection]
+        with suppress(TerminatedError):  # Batch ends the task
             limit_s = self.timeouts.hurried_flush_s if hurry else self.timeouts.flush_s
-            self._wait(lambda: all(m.flushed or m.lost for m in linked), limit_s, checked=not hurry)
-        for worker in linked:
-            if worker.link is not None:
-                worker.link.close()
+            self._wait(
+                lambda: all(w.flushed or w.lost for w in connected), limit_s, checked=not hurry
+            )
+        for worker in connected:
+            if worker.connection is not None:
+                worker.connection.close()
 
     def _finish(self) -> None:
-        """The others may take a little longer; what serves for ever is stopped, and no failure."""
+        """Give the workers more time. A script that still runs is stopped; that is no failure."""
         self._wait(lambda: not self._running() or self._first_failed() is not None,
                    self.timeouts.finish_s)  # fmt: skip
         for worker in [] if self._first_failed() else self._running():
@@ -235,43 +269,43 @@ class NodeGroup:
             self.events.aside("notice", "progress", text)
 
     def _running(self) -> list[WorkerNode]:
-        return [m for m in self.workers.values() if m.ended_at is None and not m.lost]
+        return [w for w in self.workers.values() if w.ended_at is None and not w.lost]
 
     def _lost(self) -> WorkerNode | None:
-        return next((m for m in self.workers.values() if m.lost), None)
+        return next((w for w in self.workers.values() if w.lost), None)
 
     def _first_failed(self) -> WorkerNode | None:
         failed = [worker for worker in self.workers.values() if worker.failure]
         return min(failed, key=lambda worker: worker.ended_at or 0.0, default=None)
 
     def _cluster_spec(self) -> ClusterSpec:
-        ports = [free_port(self.hosts.own), *(m.port or 0 for m in self.workers.values())]
+        ports = [free_port(self.hosts.own), *(w.port or 0 for w in self.workers.values())]
         own = self.hosts.own
         return ClusterSpec(self.hosts.addresses, tuple(ports), free_port(own), free_port(own))
 
     def _await(
         self, done: Callable[[WorkerNode], bool], report: Report, word: str, began: float
     ) -> None:
-        """Until it is `done` for all of them; the primary itself was at `began`."""
+        """Wait until `done` is true for all workers. The primary reached this state at `began`."""
         report = throttle_repeats(report)
         with self._changed:
-            while waiting := [m for m in self.workers.values() if not done(m)]:
+            while waiting := [w for w in self.workers.values() if not done(w)]:
                 self.check()
                 self.check_preparing()
-                names = ", ".join(worker.doing for worker in waiting)
+                names = ", ".join(worker.name_and_stage for worker in waiting)
                 count = len(self.workers)
                 report(f"not {word} yet: {names}", count - len(waiting), count, "nodes")
-                self._raise_late(waiting, word, time.monotonic() - began)
+                self._check_late(waiting, word, time.monotonic() - began)
                 self._changed.wait(POLL_S)
 
-    def _raise_late(self, waiting: list[WorkerNode], word: str, waited_s: float) -> None:
-        missing = ", ".join(worker.name for worker in waiting if worker.link is None)
+    def _check_late(self, waiting: list[WorkerNode], word: str, waited_s: float) -> None:
+        missing = ", ".join(worker.name for worker in waiting if worker.connection is None)
         if missing and waited_s > self.timeouts.join_s:
             text = f"no word from {missing} within {self.timeouts.join_s:g} s"
             raise StageFailedError(NODES_STAGE, "NodesMissing", text)
-        if waited_s > self.timeouts.behind_s:
-            names = ", ".join(worker.doing for worker in waiting)
-            text = f"not {word} {self.timeouts.behind_s:g} s after rank 0 was: {names}"
+        if waited_s > self.timeouts.lag_s:
+            names = ", ".join(worker.name_and_stage for worker in waiting)
+            text = f"not {word} {self.timeouts.lag_s:g} s after rank 0 was: {names}"
             raise StageFailedError(NODES_STAGE, "NodesLate", text)
 
     def _wait(self, done: Callable[[], bool], limit_s: float, *, checked: bool = True) -> None:
@@ -284,82 +318,82 @@ class NodeGroup:
 
     def _send_to_all(self, **message: Any) -> None:
         for worker in self.workers.values():
-            if worker.link is not None and not worker.lost:
-                worker.link.send(**message)
+            if worker.connection is not None and not worker.lost:
+                worker.connection.send(**message)
 
-    def _welcome(self, link: AgentConnection, peer: str) -> None:
-        """One node's thread: who it is, and what it says until it goes, or says nothing."""
-        heartbeat = Heartbeat(link, self.heartbeat_config, {"order": "here"})
-        hello = link.receive() or {}
-        worker, refusal = self._assign_rank(link, hello, peer)
+    def _serve_worker(self, connection: AgentConnection, peer: str) -> None:
+        """Serve the connection of one worker, in a thread of its own, until it ends."""
+        heartbeat = Heartbeat(connection, self.heartbeat_config, {"order": PrimaryOrder.HEARTBEAT})
+        hello = connection.receive() or {}
+        worker, refusal = self._assign_rank(connection, hello, peer)
         if worker is None:
-            link.send(order="leave", **refusal)
-            link.close()
+            connection.send(order=PrimaryOrder.LEAVE, **refusal)
+            connection.close()
             return
-        link.send(order="welcome", attempt=self.attempt, rank=worker.rank)
+        connection.send(order=PrimaryOrder.WELCOME, attempt=self.attempt, rank=worker.rank)
         heartbeat.start()
         why = "the connection to its agent ended"
         try:
-            while (message := link.receive()) is not None:
+            while (message := connection.receive()) is not None:
                 self._handle_message(worker, message)
         except (ValueError, TypeError, KeyError) as err:
-            why = f"its agent said what it should not: {err}"
-        if link.is_silent:
-            why = f"nothing was heard of its agent for {self.heartbeat_config.silence_s:g} s"
+            why = f"its agent sent an invalid message: {err}"
+        if connection.timed_out:
+            why = f"no message from its agent for {self.heartbeat_config.timeout_s:g} s"
         with self._changed:
             self._mark_lost(worker, why)
         if worker.lost:
-            link.close()  # should it come to life, it shall know
+            connection.close()  # so that a frozen worker ends when it wakes up
 
     def _mark_lost(self, worker: WorkerNode, why: str) -> None:
         if not self._closed and not worker.lost:
-            # Said first: others look without the lock, and the attempt may end at once by it.
+            # The event first: `lost` is read without the lock, and may end the attempt at once.
             self.events.aside("notice", "failed", f"{worker.name} was lost: {why}")
             worker.lost = why
         self._changed.notify_all()
 
     def _assign_rank(
-        self, link: AgentConnection, hello: dict[str, Any], peer: str
+        self, connection: AgentConnection, hello: dict[str, Any], peer: str
     ) -> tuple[WorkerNode | None, dict[str, Any]]:
-        """Its place among the nodes, by the address that it says it has, else is seen to have."""
+        """Return the worker of an address (as sent, else as seen), or None and the refusal."""
         known = {worker.address: worker for worker in self.workers.values()}
         worker = known.get(str(hello.get("address"))) or known.get(peer)
         with self._changed:
             if worker is None or self._closed:
-                why = f"{peer} is none of this attempt's nodes"
+                why = f"{peer} is not a node of this attempt"
                 return None, {"why": why, "again": self._closed}
-            if worker.link is not None:
-                # One that comes back may be here before its old connection is known to have ended.
-                return None, {"why": f"rank {worker.rank} is there already", "again": True}
-            worker.link, worker.node = link, str(hello.get("node") or "")
+            if worker.connection is not None:
+                # A worker may return before the end of its old connection is detected.
+                return None, {"why": f"rank {worker.rank} has joined already", "again": True}
+            worker.connection, worker.node = connection, str(hello.get("node") or "")
             self._changed.notify_all()
         return worker, {}
 
     def _handle_message(self, worker: WorkerNode, message: dict[str, Any]) -> None:
         kind = message["is"]
-        if kind == "notice":
+        if kind == WorkerEvent.EVICTION:
             at = time.monotonic() + float(message["left_s"])
             self.on_notice(EvictionNotice(f"of {worker.node}", at))
             return
         with self._changed:
-            if kind == "stage":
+            if kind == WorkerEvent.STAGE:
                 worker.stage = str(message["text"])
-            elif kind == "prepared":
+            elif kind == WorkerEvent.PREPARED:
                 worker.port = int(message["port"])
-            elif kind == "ready":
+            elif kind == WorkerEvent.READY:
                 worker.ready = True
-            elif kind == "ended":
+            elif kind == WorkerEvent.ENDED:
                 worker.ended_at = time.monotonic()
-            elif kind == "failed":
+            elif kind == WorkerEvent.FAILED:
                 worker.ended_at = time.monotonic()
                 worker.failure = worker.to_failure(message)
-            elif kind == "exported":
+            elif kind == WorkerEvent.EXPORTED:
                 worker.exported = True
-            elif kind == "aside":
+            elif kind == WorkerEvent.LOG:
                 self.events.aside("notice", "progress", f"{worker.name}: {message['text']}")
-            elif kind == "leaving":
-                worker.lost = worker.lost or "its agent was told to end"  # as all may be
-            elif kind == "flushed":
+            elif kind == WorkerEvent.LEAVING:
+                worker.lost = worker.lost or "Batch ended its agent"
+            elif kind == WorkerEvent.FLUSHED:
                 worker.flushed = True
             self._changed.notify_all()
 
@@ -367,10 +401,15 @@ class NodeGroup:
 def open_node_group(
     agent: AgentContext, spec: RunSpec, number: int, events: EventLog
 ) -> NodeGroup | None:
-    """The other nodes of the attempt; None for a run on one. Raises StageFailedError."""
+    """Open the node group of an attempt. Return None for a run on one node.
+
+    Raises:
+        StageFailedError: the task has not the number of nodes that the run needs, or the primary
+            cannot listen.
+    """
     if agent.hosts is None:
         if spec.nodes > 1:
-            text = f"the run is for {spec.nodes} nodes, and its task is on one"
+            text = f"the run needs {spec.nodes} nodes, but its task has one"
             raise StageFailedError(NODES_STAGE, "RunSpecInvalid", text)
         return None
     node_group = NodeGroup(
@@ -387,13 +426,13 @@ def open_node_group(
 def close_node_group(
     node_group: NodeGroup | None, *, again: bool = False, hurry: bool = False
 ) -> None:
-    """Close it, if there is one."""
+    """Close the node group, if there is one."""
     if node_group is not None:
         node_group.close(again=again, hurry=hurry)
 
 
 def add_node_name(node_group: NodeGroup | None, node: str, err: StageFailedError) -> None:
-    """Say in the message that it was the primary's own script that failed."""
+    """Add the name of the primary to the message if its own script failed."""
     if (
         node_group is not None
         and not err.rank

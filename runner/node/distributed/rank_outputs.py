@@ -1,7 +1,7 @@
-"""What scripts on other nodes than the primary's wrote: outputs are kept, checkpoints are not.
+"""Files of scripts on worker nodes: outputs are exported, checkpoints are not.
 
-A checkpoint is one state of one folder (docs/run-format.md): shards on several nodes are several
-folders, and whoever writes them is told so while the run can still be changed.
+A checkpoint is one state of one folder (docs/run-format.md). Shards on several nodes are several
+folders, so a warning appears while the run can still be changed.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MANY = f"more than {MAX_FILES:,} files"
 
 
 def rank_folder(rank: int, own: Sequence[OutputFile]) -> str:
-    """Where the outputs of a rank go, which rank 0 has not written to itself."""
+    """Return the folder for the outputs of a rank; rank 0 has written nothing below it."""
     taken = {output.path.partition("/")[0] for output in own}
     folder = f"rank-{rank}"
     while folder in taken:
@@ -38,15 +38,15 @@ def rank_folder(rank: int, own: Sequence[OutputFile]) -> str:
 
 
 def write_list(runs: ContainerClient, name: str, outputs: Sequence[OutputFile]) -> None:
-    """For the primary, which has the run's result to write."""
+    """Store the list of exported files for the primary, which writes the run's result."""
     runs.put(name, json.dumps([output.to_json() for output in outputs]).encode())
 
 
 def read_list(runs: ContainerClient, name: str, folder: str) -> list[OutputFile]:
-    """What `write_list` wrote, as files of the run's outputs. Raises ValueError."""
+    """Return the files that `write_list` stored, below `folder`. Raise ValueError."""
     listed: list[dict[str, Any]] = parse_json(runs.get(name) or b"null")
     if not isinstance(listed, list):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"{name} is no list of files")
+        raise ValueError(f"{name} is not a list of files")
     return [
         OutputFile(folder + str(one["path"]), int(one["size_bytes"]), str(one["sha256"]))
         for one in listed
@@ -54,7 +54,7 @@ def read_list(runs: ContainerClient, name: str, folder: str) -> list[OutputFile]
 
 
 def describe_unsaved(folder: Path, variable: str, why: str) -> str:
-    """What is in a folder and stays there, in a sentence; empty where there is nothing."""
+    """Return a sentence about the files of a folder that are not exported; empty if none."""
     amount = ""
     try:
         found = list_folder(folder)
@@ -63,43 +63,43 @@ def describe_unsaved(folder: Path, variable: str, why: str) -> str:
         amount = _MANY
     except OSError:
         pass
-    return f"{amount} in ${variable} are not kept: {why}" if amount else ""
+    return f"{amount} in ${variable} are not exported: {why}" if amount else ""
 
 
 class CheckpointWatch(threading.Thread):
-    """Calls `tell` once, when the script has written to its checkpoint folder. A context manager.
+    """Calls `report` once, after the script has written to its checkpoint folder.
 
-    The folder holds what was restored, when the watch begins.
+    A context manager, to be entered after the restore.
     """
 
     def __init__(self, folder: Path, report: Callable[[str], None]) -> None:
         super().__init__(name="checkpoint folder", daemon=True)
         self._folder = folder
         self._report = report
-        self._before: Mapping[str, FileState] | None = None  # too many to say what is new
+        self._before: Mapping[str, FileState] | None = None  # None: too many to compare
         with suppress(TooManyFilesError):
             self._before = list_folder(folder).files
-        self._over = threading.Event()
+        self._stopped = threading.Event()
 
     def __enter__(self) -> CheckpointWatch:
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """After a last look."""
-        self._over.set()
+        """Stop, after a last check."""
+        self._stopped.set()
         self.join()
 
     def run(self) -> None:
         """Thread body."""
         more = self._before is not None
         while more:
-            more = not self._over.wait(WATCH_INTERVAL_S)
+            more = not self._stopped.wait(WATCH_INTERVAL_S)
             with suppress(OSError):
                 if amount := self._new():
                     self._report(
                         f"{amount} in $RUNNER_CHECKPOINT_DIR of this node are in no "
-                        "checkpoint: only those of rank 0 are"
+                        "checkpoint: only rank 0 commits checkpoints"
                     )
                     return
 

@@ -1,9 +1,9 @@
-"""How the nodes of a run find the primary, and how they rejoin after the loss of a node.
+"""How workers find the primary, and how they rejoin after the loss of a node.
 
-The port of the rendezvous server follows from the run's token, so nobody has to be told and
-two runs on one machine do not meet. Batch reruns a task whose node is gone, but only while
-the task lasts: the primary waits. If the node stays, its agent may rejoin (it was frozen, cut
-off or restarted by its supervisor), and the next attempt starts in the same task.
+The port of the rendezvous server is derived from the run's token: it need not be exchanged, and two
+runs on one machine use different ports. Batch reruns a task whose node is gone, but only while the
+task runs, so the primary waits. If the node exists, its agent may rejoin (it was frozen, cut off or
+restarted by its supervisor), and the next attempt starts in the same task.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from runner.node.distributed.connection import (
     HANDSHAKE_S,
     AgentConnection,
     AuthenticationFailedError,
+    PrimaryOrder,
     authenticate_primary,
     authenticate_worker,
 )
@@ -35,47 +36,53 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Below what Linux gives out itself; Batch's own agent has 29876 and 29877.
+# Below the ephemeral ports of Linux; the agent of Batch uses 29876 and 29877.
 FIRST_PORT, PORTS = 21_000, 8_000
-TRIES = 8  # where something else listens on the first
+PORT_TRIES = 8  # another program may listen on the first
 RETRY_S = 0.2
-MAX_UNAUTHENTICATED = 32  # connections that have not proved anything yet
+MAX_UNAUTHENTICATED = 32  # connections during their handshake
 
 
 def ports_of(token: str) -> list[int]:
-    """Where to listen, best first; the same on every node of a run."""
+    """Return the ports to try, in order; they are the same on every node of a run."""
     ports: list[int] = []
-    for number in range(TRIES):
+    for number in range(PORT_TRIES):
         digest = hmac.new(token.encode(), f"port {number}".encode(), hashlib.sha256).digest()
         ports.append(FIRST_PORT + int.from_bytes(digest[:4], "big") % PORTS)
     return ports
 
 
 class RendezvousServer(threading.Thread):
-    """Listens at `address` and hands over whoever proves to belong to the run.
+    """Listens at `address` and accepts connections that prove to have the run's token.
 
-    `on_link` is called in a thread of its own, with the other side's address. Only so many others
-    than those from `known` addresses are heard at a time. Raises OSError where every port is taken.
+    Args:
+        address: the address of this node.
+        token: the token of the run.
+        on_connection: is called in a thread of its own, with the connection and its address.
+        known: addresses from which the number of simultaneous handshakes is not limited.
+
+    Raises:
+        OSError: every port is in use.
     """
 
     def __init__(
         self,
         address: str,
         token: str,
-        on_link: Callable[[AgentConnection, str], None],
+        on_connection: Callable[[AgentConnection, str], None],
         known: Collection[str] = (),
     ) -> None:
-        super().__init__(name="door", daemon=True)
+        super().__init__(name="rendezvous", daemon=True)
         self._token = token
-        self._on_link = on_link
+        self._on_connection = on_connection
         self._known = known
         self._unauthenticated = threading.Semaphore(MAX_UNAUTHENTICATED)
-        self._socket = _listen_somewhere(address, token)
+        self._socket = _listen_on_free_port(address, token)
         self._closed = False
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that the server listens on."""
         return int(self._socket.getsockname()[1])
 
     def run(self) -> None:
@@ -85,49 +92,61 @@ class RendezvousServer(threading.Thread):
                 sock, peer = self._socket.accept()
             except OSError:
                 if not self._closed:
-                    time.sleep(RETRY_S)  # no descriptor is free, or the like
+                    time.sleep(RETRY_S)  # for example no free file descriptor
                 continue
-            if self._closed or not self._may_connect(peer[0]):
+            if self._closed or not self._acquire_slot(peer[0]):
                 sock.close()
                 continue
             threading.Thread(
-                target=self._admit, args=(sock, str(peer[0])), name=f"from {peer[0]}", daemon=True
+                target=self._authenticate,
+                args=(sock, str(peer[0])),
+                name=f"from {peer[0]}",
+                daemon=True,
             ).start()
 
     def close(self) -> None:
-        """Nobody comes in any more."""
+        """Accept no more connections."""
         self._closed = True
         with suppress(OSError):
-            self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread
+            self._socket.shutdown(socket.SHUT_RDWR)  # returns from `accept`
         self._socket.close()
 
-    def _may_connect(self, peer: str) -> bool:
+    def _acquire_slot(self, peer: str) -> bool:
         return peer in self._known or self._unauthenticated.acquire(blocking=False)
 
-    def _admit(self, sock: socket.socket, peer: str) -> None:
+    def _authenticate(self, sock: socket.socket, peer: str) -> None:
         try:
-            link = authenticate_worker(sock, self._token)
+            connection = authenticate_worker(sock, self._token)
         except (AuthenticationFailedError, OSError):
-            logger.warning("refused %s, which does not belong to this run", peer)
+            logger.warning(
+                "rejected a connection from %s, which does not have the token of this run", peer
+            )
             with suppress(OSError):
                 sock.close()
             return
         finally:
             if peer not in self._known:
                 self._unauthenticated.release()
-        self._on_link(link, peer)
+        self._on_connection(connection, peer)
 
 
 def find_primary(
     address: str, token: str, *, within_s: float, check: Callable[[], None] = lambda: None
 ) -> AgentConnection | None:
-    """A link to the primary, which may begin to listen later; None when the time is up."""
+    """Connect to the primary, which may not listen yet. Return None when the time is up.
+
+    Args:
+        address: the address of the primary.
+        token: the token of the run.
+        within_s: how long to try.
+        check: is called before each try, and may raise.
+    """
     until = time.monotonic() + within_s
     while time.monotonic() < until:
         for port in ports_of(token):
             check()
-            if (link := _try_connect(address, port, token)) is not None:
-                return link
+            if (connection := _try_connect(address, port, token)) is not None:
+                return connection
         time.sleep(RETRY_S)
     return None
 
@@ -139,12 +158,15 @@ def _try_connect(address: str, port: int, token: str) -> AgentConnection | None:
         return None
     try:
         return authenticate_primary(sock, token)
-    except (AuthenticationFailedError, OSError):  # something else of that node listens there
+    except (
+        AuthenticationFailedError,
+        OSError,
+    ):  # another program of that node listens on this port
         sock.close()
         return None
 
 
-def _listen_somewhere(address: str, token: str) -> socket.socket:
+def _listen_on_free_port(address: str, token: str) -> socket.socket:
     last: OSError | None = None
     for port in ports_of(token):
         try:
@@ -155,30 +177,30 @@ def _listen_somewhere(address: str, token: str) -> socket.socket:
 
 
 POLL_S = 0.1
-# How long Batch may take to notice that a node is gone, and an agent to come back.
+# How long Batch may take to detect a lost node, and an agent to rejoin.
 REJOIN_WITHIN_S = 300.0
-MAX_LOSSES = 5  # in one task: what goes again and again shall not be paid for without end
+MAX_LOSSES = 5  # in one task: limits the cost of nodes that are lost again and again
 HELLO_S = 10.0
-# Who waits knocks every second (join.py): who has not for so long waits no more.
-FRESH_S = 15.0
-LEAVE_REASON = "the next attempt begins when all nodes are there"
+# A waiting worker connects every second (join.py); without a connection for so long, it is gone.
+WAITING_S = 15.0
+LEAVE_REASON = "the next attempt begins when all nodes have joined"
 
 
 class RejoinOutcome(Enum):
-    """What came of the loss of a node."""
+    """The result of waiting after the loss of a node."""
 
     TERMINATED = "Batch ends the task, to run it on other nodes"
-    BACK = "all nodes are there again"
-    NOTHING = "neither"
+    REJOINED = "all nodes have rejoined"
+    TIMEOUT = "neither of the two in time"
 
 
 class RejoinServer:
-    """Hears who is there, and asks each for patience. A context manager."""
+    """Records which workers wait, and sends each away until all do. A context manager."""
 
     def __init__(self, hosts: Hosts, token: str) -> None:
-        self._others = hosts.addresses[1:]
+        self._workers = hosts.addresses[1:]
         self._last_seen: dict[str, float] = {}
-        self._server = RendezvousServer(hosts.primary, token, self._receive_hello, self._others)
+        self._server = RendezvousServer(hosts.primary, token, self._receive_hello, self._workers)
 
     def __enter__(self) -> RejoinServer:
         self._server.start()
@@ -188,24 +210,27 @@ class RejoinServer:
         self._server.close()
 
     @property
-    def complete(self) -> bool:
-        """Whether every other node waits."""
-        since = time.monotonic() - FRESH_S
-        return all(self._last_seen.get(address, -1.0) > since for address in self._others)
+    def all_waiting(self) -> bool:
+        """True if every worker waits to rejoin."""
+        since = time.monotonic() - WAITING_S
+        return all(self._last_seen.get(address, -1.0) > since for address in self._workers)
 
-    def _receive_hello(self, link: AgentConnection, peer: str) -> None:
-        link.set_timeout(HELLO_S)
-        told = str((link.receive() or {}).get("address"))
-        self._last_seen[told if told in self._others else peer] = time.monotonic()
-        link.send(order="leave", why=LEAVE_REASON, again=True)
-        link.close()
+    def _receive_hello(self, connection: AgentConnection, peer: str) -> None:
+        connection.set_timeout(HELLO_S)
+        address = str((connection.receive() or {}).get("address"))
+        self._last_seen[address if address in self._workers else peer] = time.monotonic()
+        connection.send(order=PrimaryOrder.LEAVE, why=LEAVE_REASON, again=True)
+        connection.close()
 
 
 def wait_for_rejoin(
     agent: AgentContext, events: EventLog, within_s: float = REJOIN_WITHIN_S
 ) -> RejoinOutcome:
-    """Wait for what comes of it: a task that ended by itself would not be run again."""
-    text = "waiting for Batch to run the task again, or for the node's agent to come back"
+    """Wait for Batch to end the task, or for the lost node's agent to rejoin.
+
+    Batch does not rerun a task that ends by itself.
+    """
+    text = "waiting for Batch to run the task again, or for the node's agent to rejoin"
     events.aside("notice", "progress", f"a node was lost: {text}")
     until = time.monotonic() + within_s
     if agent.hosts is None or len(agent.losses) > MAX_LOSSES:
@@ -214,7 +239,7 @@ def wait_for_rejoin(
         with RejoinServer(agent.hosts, agent.nodes_token) as rejoin:
             return _await_end(agent, rejoin, until)
     except OSError as err:
-        events.aside("notice", "failed", f"cannot listen for it: {err}")
+        events.aside("notice", "failed", f"cannot listen for the lost node's agent: {err}")
         return _await_end(agent, None, until)
 
 
@@ -222,7 +247,7 @@ def _await_end(agent: AgentContext, rejoin: RejoinServer | None, until: float) -
     while time.monotonic() < until:
         if agent.termination.requested:
             return RejoinOutcome.TERMINATED
-        if rejoin is not None and rejoin.complete:
-            return RejoinOutcome.BACK
+        if rejoin is not None and rejoin.all_waiting:
+            return RejoinOutcome.REJOINED
         time.sleep(POLL_S)
-    return RejoinOutcome.NOTHING
+    return RejoinOutcome.TIMEOUT

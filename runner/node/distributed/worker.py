@@ -1,6 +1,6 @@
-"""One attempt on a node that is not the primary: the same stages, and the same script.
+"""One attempt on a worker node: the same stages and the same script as on the primary.
 
-Every failure is reported to the primary, which writes the outcome of the run.
+The worker reports every failure to the primary, which writes the outcome of the run.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from runner.node.distributed.cluster import (
     node_environment,
     parse_cluster_spec,
 )
-from runner.node.distributed.connection import AgentConnection, Heartbeat
+from runner.node.distributed.connection import AgentConnection, Heartbeat, PrimaryOrder, WorkerEvent
 from runner.node.distributed.rank_outputs import CheckpointWatch, describe_unsaved, write_list
 from runner.node.failures import (
     EvictedError,
@@ -45,53 +45,55 @@ POLL_S = 0.1
 
 
 class PrimaryConnection(threading.Thread):
-    """Listens until the primary says stop, or says nothing any more: then `termination` begins."""
+    """Receives the orders of the primary; requests termination when it stops or is lost."""
 
     def __init__(
         self,
-        link: AgentConnection,
+        connection: AgentConnection,
         termination: Termination,
         heartbeat_config: HeartbeatConfig | None = None,
     ) -> None:
         super().__init__(name="primary", daemon=True)
-        self._link = link
+        self._connection = connection
         self._heartbeat_config = heartbeat_config or HeartbeatConfig()
-        self._heartbeat = Heartbeat(link, self._heartbeat_config, {"is": "here"})
+        self._heartbeat = Heartbeat(
+            connection, self._heartbeat_config, {"is": WorkerEvent.HEARTBEAT}
+        )
         self._termination = termination
         self._orders: queue.Queue[dict[str, Any]] = queue.Queue()
-        self._over = threading.Event()
-        self.again = False
-        self.is_gone = False  # without having sent this node home
+        self._ended = threading.Event()
+        self.again = False  # the worker should join the next attempt
+        self.is_lost = False  # the connection ended without an order
 
     def run(self) -> None:
         """Thread body."""
         self._heartbeat.start()
-        while (message := self._link.receive()) is not None:
-            if message.get("order") in ("stop", "leave"):
-                self.again = bool(message.get("again"))
-                logger.info("the primary says %s", message.get("why") or "that it is over")
+        while (message := self._connection.receive()) is not None:
+            if message.get("order") in (PrimaryOrder.STOP, PrimaryOrder.LEAVE):
+                self.again, why = bool(message.get("again")), message.get("why")
+                logger.info("the primary ends the attempt%s", f": {why}" if why else "")
                 break
-            if message.get("order") != "here":
+            if message.get("order") != PrimaryOrder.HEARTBEAT:
                 self._orders.put(message)
         else:
-            self.is_gone = True
-            silence = f": no word from it for {self._heartbeat_config.silence_s:g} s"
-            logger.warning("the primary is gone%s", silence if self._link.is_silent else "")
+            self.is_lost = True
+            silence = f": no message for {self._heartbeat_config.timeout_s:g} s"
+            logger.warning("the primary is lost%s", silence if self._connection.timed_out else "")
         self._heartbeat.stop()
-        self._over.set()
+        self._ended.set()
         self._termination.request()
 
-    def send_state(self, what: str, **more: Any) -> None:
-        """What cannot be told any more is found out by `run`."""
-        self._link.send(**{"is": what}, **more)
+    def send_event(self, event: str, **more: Any) -> None:
+        """Send a message; `run` detects a lost connection."""
+        self._connection.send(**{"is": event}, **more)
 
     @property
-    def is_over(self) -> bool:
-        """Whether it has sent this node home, or is gone."""
-        return self._over.is_set()
+    def has_ended(self) -> bool:
+        """True if the primary has ended the attempt or is lost."""
+        return self._ended.is_set()
 
-    def next_order(self, name: str) -> dict[str, Any]:
-        """Wait for it. Raises TerminatedError."""
+    def await_order(self, name: str) -> dict[str, Any]:
+        """Return the next order of this name. Raise TerminatedError."""
         while True:
             self._termination.check()
             try:
@@ -102,13 +104,13 @@ class PrimaryConnection(threading.Thread):
                 return order
 
     def wait(self) -> None:
-        """Until it is over, or this node is to end."""
-        while not self._over.wait(POLL_S) and not self._termination.requested:
+        """Wait until the attempt has ended, or this node must end."""
+        while not self._ended.wait(POLL_S) and not self._termination.requested:
             pass
 
 
 class Worker:
-    """`run` ends when the script has, or when it is not to run any more."""
+    """One attempt of a worker; `run` returns when it has ended."""
 
     def __init__(
         self, context: WorkerContext, primary: PrimaryConnection, rank: int, number: int
@@ -119,29 +121,29 @@ class Worker:
         self._number = number
         self._blobs = RunPaths(context.node.run_id, rank)
         self._streams: Streams | None = None
-        self._script: Streams | None = None  # until its logs are all written
+        self._script: Streams | None = None  # until all its logs are written
         self._stage = "code"
 
     def run(self, inherited: Mapping[str, str]) -> None:
-        """Prepare, wait for the others, run the script, and tell the primary."""
+        """Prepare, wait for the other nodes, run the script and report the result."""
         logger.info("rank %d of %s, attempt %d", self._rank, self._blobs.run_id, self._number)
         try:
-            dirs, events = self._stages(inherited)
-            self._primary.send_state("ended")
+            dirs, events = self._run_stages(inherited)
+            self._primary.send_event(WorkerEvent.ENDED)
             self._flush_script()
             self._export(dirs, events)
         except StageFailedError as err:
             self._fail(err)
         except (TerminatedError, EvictedError):
-            if not self._primary.is_over:  # Batch wants it: the node goes, or the task ends
-                self._primary.send_state("leaving")
-        except Exception as err:  # noqa: BLE001 - whatever it is, the run must get an outcome
+            if not self._primary.has_ended:  # Batch ends the task, or evicts the node
+                self._primary.send_event(WorkerEvent.LEAVING)
+        except Exception as err:  # noqa: BLE001 - the run must get an outcome
             self._fail(self._unexpected(err))
         finally:
             self._flush()
-            self._primary.send_state("flushed")
+            self._primary.send_event(WorkerEvent.FLUSHED)
 
-    def _stages(self, inherited: Mapping[str, str]) -> tuple[AttemptDirs, EventLog]:
+    def _run_stages(self, inherited: Mapping[str, str]) -> tuple[AttemptDirs, EventLog]:
         context = self._context
         spec = self._read_spec()
         write_node_start(context.access.runs, self._blobs, context.node, self._number)
@@ -155,24 +157,26 @@ class Worker:
         attempt = self._attempt(spec, dirs, events, checkpoints)
         secrets = context.secrets.resolve(context.retry_budget)
         prepared = attempt.prepare(context.access)
-        self._primary.send_state("prepared", port=free_port(context.hosts.own))
-        where = self._primary.next_order("restore")["where"]
+        self._primary.send_event(WorkerEvent.PREPARED, port=free_port(context.hosts.own))
+        where = self._primary.await_order(PrimaryOrder.RESTORE)["where"]
         if where is not None:
             prepared |= checkpoints.follow(ResumeFrom(str(where[0]), int(where[1])))
-        self._primary.send_state("ready")
-        cluster_spec = parse_cluster_spec(self._primary.next_order("go")["company"])
+        self._primary.send_event(WorkerEvent.READY)
+        cluster_spec = parse_cluster_spec(
+            self._primary.await_order(PrimaryOrder.START)["cluster_spec"]
+        )
         others = node_environment(cluster_spec, self._rank)
-        with CheckpointWatch(dirs.checkpoints, lambda text: self._aside(events, text)):
+        with CheckpointWatch(dirs.checkpoints, lambda text: self._log(events, text)):
             attempt.run(inherited, {**secrets, **prepared, **others})
         return dirs, events
 
     def _export(self, dirs: AttemptDirs, events: EventLog) -> None:
-        """Where the primary says, once its own script has succeeded. Raises TerminatedError."""
+        """Export the outputs when the primary orders it. Raise TerminatedError."""
         runs = self._context.access.runs
         try:
-            order = self._primary.next_order("export")
+            order = self._primary.await_order(PrimaryOrder.EXPORT)
         except TerminatedError:
-            why = "the run has not succeeded, or had ended before this node"
+            why = "the run did not succeed, or ended before this node"
             if text := describe_unsaved(dirs.output, "RUNNER_OUTPUT_DIR", why):
                 events.aside("notice", "progress", text)
             raise
@@ -180,12 +184,12 @@ class Worker:
             check = self._context.termination.check
             outputs = export_outputs(runs, str(order["prefix"]), dirs.output, report, check)
             write_list(runs, self._blobs.attempt_outputs(self._number), outputs)
-        self._primary.send_state("exported")
+        self._primary.send_event(WorkerEvent.EXPORTED)
 
-    def _aside(self, events: EventLog, text: str) -> None:
-        """What the run's reader shall see, too."""
+    def _log(self, events: EventLog, text: str) -> None:
+        """Write an event of this node, and one of the run."""
         events.aside("notice", "progress", text)
-        self._primary.send_state("aside", text=text)
+        self._primary.send_event(WorkerEvent.LOG, text=text)
 
     def _read_spec(self) -> RunSpec:
         body = self._context.access.runs.get(self._blobs.run)
@@ -193,7 +197,7 @@ class Worker:
             spec = parse_run_spec(body or b"")
         except RunSpecError as err:
             raise StageFailedError("code", "RunSpecInvalid", str(err)) from err
-        return replace(spec, timeout_s=None)  # the primary looks at the clock
+        return replace(spec, timeout_s=None)  # the primary enforces the time limit
 
     def _attempt(
         self, spec: RunSpec, dirs: AttemptDirs, events: EventLog, checkpoints: AttemptCheckpoints
@@ -212,7 +216,7 @@ class Worker:
     def _checkpoints(
         self, spec: RunSpec, dirs: AttemptDirs, events: EventLog
     ) -> AttemptCheckpoints:
-        """Commits nothing: that is the primary's."""
+        """Return checkpoints that are only restored: the primary commits them."""
         return AttemptCheckpoints(
             self._context.access.runs,
             self._blobs,
@@ -227,13 +231,17 @@ class Worker:
 
     def _report_stage(self, stage: str, text: str) -> None:
         self._stage = stage
-        self._primary.send_state("stage", text=text or stage)
+        self._primary.send_event(WorkerEvent.STAGE, text=text or stage)
 
     def _fail(self, err: StageFailedError) -> None:
         message = self._context.redactor.text(err.message)
         logger.error("failed in %s: %s: %s", err.step, err.code, message)
-        self._primary.send_state(
-            "failed", step=err.step, code=err.code, message=message, exit_code=err.exit_code
+        self._primary.send_event(
+            WorkerEvent.FAILED,
+            step=err.step,
+            code=err.code,
+            message=message,
+            exit_code=err.exit_code,
         )
 
     def _unexpected(self, err: Exception) -> StageFailedError:
@@ -259,4 +267,4 @@ def _try_finish(finish: Callable[[], None]) -> None:
     try:
         finish()
     except (StorageRequestError, OSError, ValueError) as err:
-        logger.warning("not everything was written: %s", err)
+        logger.warning("logs are incomplete: %s", err)

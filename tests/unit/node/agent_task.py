@@ -30,7 +30,7 @@ UNHURRIED = {
     "agent/main.py": ("LAST_WORDS_S = 4.5", "LAST_WORDS_S = 60.0"),
     "script/command.py": ("TERMINATION_GRACE_S = 3.0", "TERMINATION_GRACE_S = 30.0"),
     "agent/outcome.py": ("FINAL_FLUSH_S = 1.0", "FINAL_FLUSH_S = 30.0"),
-    "distributed/join.py": ("LAST_WORDS_S = 10.0", "LAST_WORDS_S = 60.0"),
+    "distributed/join.py": ("FINAL_FLUSH_S = 10.0", "FINAL_FLUSH_S = 60.0"),
 }
 
 

@@ -13,7 +13,7 @@ from runner.node.storage.http import Transport
 from runner.node.storage.limits import RetryBudget
 from tests.unit.node.agent_task import Task
 from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
-from tests.unit.node.node_group_task import GangTask
+from tests.unit.node.node_group_task import NodeGroupTask
 
 
 @pytest.fixture
@@ -23,9 +23,9 @@ def service() -> Iterator[FakeBlobs]:
 
 
 @pytest.fixture
-def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[GangTask]:
+def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[NodeGroupTask]:
     """A run over several nodes, whose agents end with the test."""
-    made = GangTask(tmp_path, service)
+    made = NodeGroupTask(tmp_path, service)
     yield made
     made.end()
 

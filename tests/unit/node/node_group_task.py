@@ -1,4 +1,4 @@
-"""A run over several nodes as Batch starts it: coordination commands, then the primary's own."""
+"""A run over several nodes as Batch starts it: coordination commands, then the primary."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from tests.processes import alive
 from tests.unit.node.agent_task import RUN, Task, compiled_agent
 
 
-class GangTask(Task):
-    """`addresses` are the nodes', the primary's first; each is a folder."""
+class NodeGroupTask(Task):
+    """A task on several nodes, each of which is a folder; the primary's address is the first."""
 
     addresses: list[str]
     token: str
 
     def end(self) -> None:
-        """A worker that waits for the primary's next attempt is nobody's child."""
+        """End the workers too: they are no children of this process."""
         super().end()
         for process in psutil.process_iter(["cmdline"]):
             if any(str(self.folder) in word for word in process.info["cmdline"] or ()):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
-    def start_gang(self, nodes: int) -> subprocess.Popen[str]:
-        """Every coordination command, then the application command."""
+    def start_node_group(self, nodes: int) -> subprocess.Popen[str]:
+        """Run every coordination command, then start the application command."""
         net = f"127.{secrets.randbelow(200) + 20}.{secrets.randbelow(250)}"
         self.addresses = [f"{net}.{number + 1}" for number in range(nodes)]
         self.token = secrets.token_hex(16)
@@ -62,8 +62,8 @@ class GangTask(Task):
         self.processes.append(process)
         return process
 
-    def run_gang(self, nodes: int) -> int:
-        process = self.start_gang(nodes)
+    def run_node_group(self, nodes: int) -> int:
+        process = self.start_node_group(nodes)
         self.output, _ = process.communicate(timeout=120)
         return process.returncode
 
@@ -75,17 +75,17 @@ class GangTask(Task):
         return (self.work_dir(rank) / "runner-worker.txt").read_text()
 
     def worker_of(self, script_pid: int) -> int:
-        """The agent of a node, by its script."""
+        """Return the process id of a node's agent by that of its script."""
         return psutil.Process(script_pid).ppid()
 
     def lose_node(self, script_pid: int) -> None:
-        """All of it, as when it is evicted; what keeps its worker is there no more, either."""
+        """Kill worker and supervisor, as an eviction does."""
         worker = self.worker_of(script_pid)
         for pid in (psutil.Process(worker).ppid(), worker):
             os.kill(pid, signal.SIGKILL)
 
     def folder_of(self, rank: int) -> Path:
-        """`AZ_BATCH_TASK_SHARED_DIR` of one node, with the files for every node."""
+        """Return `AZ_BATCH_TASK_SHARED_DIR` of one node, with the common resource files."""
         folder = self.folder / f"node-{rank}" / "task"
         if not folder.exists():
             (folder / str(rank) / "wd" if rank else folder / "wd").mkdir(parents=True)
@@ -115,7 +115,7 @@ class GangTask(Task):
         }
 
     def pids(self, count: int) -> dict[int, int] | None:
-        """Of the scripts by rank, which write them to the shared folder; None while some lack."""
+        """Return the scripts' process ids by rank, or None until all have written them."""
         files = {path.name: path.read_text() for path in self.shared.glob("pid-*")}
         found = {int(name[4:]): int(text) for name, text in files.items() if text}
         return found if len(found) == count else None
@@ -125,5 +125,5 @@ class GangTask(Task):
 
 
 def lines_of(task: Task, rank: int) -> list[dict[str, Any]]:
-    """Events of one node's attempt."""
+    """Return the events of one node's first attempt."""
     return task.lines(f"nodes/{rank}/attempts/1/events.jsonl")

@@ -1,4 +1,4 @@
-"""How a worker takes what its primary says, or does not say; and who keeps the worker."""
+"""A worker's connection to its primary, its supervisor, and the wait for lost workers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ import pytest
 from runner.node.agent.context import AgentContext
 from runner.node.agent.settings import SettingsError
 from runner.node.agent.termination import Termination
-from runner.node.distributed import rendezvous as reunion_module
+from runner.node.distributed import rendezvous
 from runner.node.distributed.cluster import HeartbeatConfig, Hosts, load_heartbeat_config
 from runner.node.distributed.connection import AgentConnection
 from runner.node.distributed.rendezvous import (
@@ -39,9 +39,9 @@ from tests.processes import alive
 
 Until = Callable[[Callable[[], object]], None]
 HOSTS = Hosts(("127.0.0.1", "127.0.0.2", "127.0.0.3"), "127.0.0.1", is_primary=True)
-KEPT = """
+SUPERVISED = """
 import os, pathlib, subprocess, sys, time
-from runner.node.distributed.join import keep
+from runner.node.distributed.join import supervise
 folder = pathlib.Path(sys.argv[1])
 def work():
     child = subprocess.Popen(["sleep", "600"], start_new_session=True)
@@ -50,87 +50,87 @@ def work():
     while not (folder / "go").exists():
         time.sleep(0.01)
     return 7
-sys.exit(keep(work, stopped_s=0.2))
+sys.exit(supervise(work, stopped_s=0.2))
 """
 
 
-class Lively(HeartbeatConfig):
-    """Says often that it is there, and has patience with the other."""
+class QuickHeartbeat(HeartbeatConfig):
+    """A short interval and a long timeout."""
 
     @property
-    def every_s(self) -> float:
+    def interval_s(self) -> float:
         return 0.05
 
 
 @pytest.fixture(autouse=True)
-def knocks_are_fresh_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes of a slow machine knock at longer intervals."""
-    monkeypatch.setattr(reunion_module, "FRESH_S", 600.0)
+def waiting_workers_are_not_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a slow machine workers connect at longer intervals."""
+    monkeypatch.setattr(rendezvous, "WAITING_S", 600.0)
 
 
 @pytest.fixture
 def ends(until: Until) -> Iterator[tuple[AgentConnection, AgentConnection]]:
-    """A link's two ends: the primary's, the worker's."""
+    """Both ends of a connection: the primary's and the worker's."""
     token, came = secrets.token_hex(16), list[AgentConnection]()
-    door = RendezvousServer("127.0.0.1", token, lambda link, _: came.append(link))
-    door.start()
+    server = RendezvousServer("127.0.0.1", token, lambda connection, _: came.append(connection))
+    server.start()
     found = find_primary("127.0.0.1", token, within_s=30)
     assert found is not None
     until(lambda: came)
     yield came[0], found
-    door.close()
-    for link in (came[0], found):
-        link.close()
+    server.close()
+    for connection in (came[0], found):
+        connection.close()
 
 
-def test_worker_of_a_frozen_primary_ends_its_script(
+def test_worker_of_frozen_primary_terminates(
     ends: tuple[AgentConnection, AgentConnection], until: Until
 ) -> None:
     termination = Termination(on_first=lambda: None)
     primary = PrimaryConnection(ends[1], termination, HeartbeatConfig(0.3))
     primary.start()
     until(lambda: termination.requested)
-    assert primary.is_gone
+    assert primary.is_lost
     assert not primary.again
     with pytest.raises(TerminatedError):
-        primary.next_order("go")
+        primary.await_order("go")
 
 
-def test_worker_says_all_the_time_that_it_is_there(
+def test_worker_sends_heartbeats(
     ends: tuple[AgentConnection, AgentConnection],
 ) -> None:
-    primary = PrimaryConnection(ends[1], Termination(on_first=lambda: None), Lively(60.0))
+    primary = PrimaryConnection(ends[1], Termination(on_first=lambda: None), QuickHeartbeat(60.0))
     primary.start()
     assert [ends[0].receive() for _ in range(2)] == [{"is": "here"}] * 2
     ends[0].send(order="here")
     ends[0].send(order="go", n=1)
-    assert primary.next_order("go")["n"] == 1
+    assert primary.await_order("go")["n"] == 1
 
 
-def test_silence_that_is_no_number_of_seconds_is_refused() -> None:
-    assert load_heartbeat_config({}).every_s == 15.0
-    assert load_heartbeat_config({"RUNNER_NODES_SILENCE": "3"}).silence_s == 3.0
+def test_invalid_heartbeat_timeout_is_rejected() -> None:
+    assert load_heartbeat_config({}).interval_s == 15.0
+    assert load_heartbeat_config({"RUNNER_NODES_SILENCE": "3"}).timeout_s == 3.0
     for told in ("soon", "0", "-1", "nan", "inf"):
         with pytest.raises(SettingsError):
             load_heartbeat_config({"RUNNER_NODES_SILENCE": told})
 
 
-def test_reunion_is_complete_when_every_node_has_knocked(until: Until) -> None:
+def test_rejoin_completes_when_every_worker_waits(until: Until) -> None:
     token = secrets.token_hex(16)
-    with RejoinServer(HOSTS, token) as reunion:
+    with RejoinServer(HOSTS, token) as rejoin:
         for address in HOSTS.addresses[1:]:
-            assert not reunion.complete
-            link = find_primary("127.0.0.1", token, within_s=30)
-            assert link is not None
-            link.send(**{"is": "hello"}, address=address)
-            answer = link.receive() or {}
+            assert not rejoin.all_waiting
+            connection = find_primary("127.0.0.1", token, within_s=30)
+            assert connection is not None
+            connection.send(**{"is": "hello"}, address=address)
+            answer = connection.receive() or {}
             assert (answer["order"], answer["again"]) == ("leave", True)
-        until(lambda: reunion.complete)
+        until(lambda: rejoin.all_waiting)
 
 
 @pytest.fixture
-def keeper(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(KEPT), str(tmp_path)])
+def supervisor(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(SUPERVISED), str(tmp_path)])
     yield process
     process.kill()
     process.wait()
@@ -144,15 +144,15 @@ def _end_children(folder: Path) -> None:
 
 
 def _workers(folder: Path, count: int) -> list[int]:
-    """In the order of their births."""
+    """Return process ids in the order of their start."""
     found = sorted((path for path in folder.iterdir() if path.name.isdigit()),
                    key=lambda path: path.stat().st_mtime_ns)  # fmt: skip
     return [int(path.name) for path in found] if len(found) == count else []
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-def test_worker_that_is_killed_or_stopped_has_a_successor(
-    keeper: subprocess.Popen[bytes], tmp_path: Path, until: Until, number: signal.Signals
+def test_killed_or_stopped_worker_is_replaced(
+    supervisor: subprocess.Popen[bytes], tmp_path: Path, until: Until, number: signal.Signals
 ) -> None:
     until(lambda: _workers(tmp_path, 1))
     first = _workers(tmp_path, 1)[0]
@@ -162,11 +162,11 @@ def test_worker_that_is_killed_or_stopped_has_a_successor(
     assert not alive(first)
     assert not alive(int(child.read_text())), "it would hold the node's GPUs"
     (tmp_path / "go").touch()
-    assert keeper.wait(120) == 7
+    assert supervisor.wait(120) == 7
 
 
-def test_worker_that_is_stopped_for_a_moment_goes_on(tmp_path: Path, until: Until) -> None:
-    script = KEPT.replace("stopped_s=0.2", "stopped_s=600")
+def test_briefly_stopped_worker_continues(tmp_path: Path, until: Until) -> None:
+    script = SUPERVISED.replace("stopped_s=0.2", "stopped_s=600")
     process = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)])
     until(lambda: _workers(tmp_path, 1))
     [worker] = _workers(tmp_path, 1)
@@ -178,28 +178,28 @@ def test_worker_that_is_stopped_for_a_moment_goes_on(tmp_path: Path, until: Unti
     _end_children(tmp_path)
 
 
-def test_worker_that_batch_ends_has_none_and_dies_with_its_keeper(
-    keeper: subprocess.Popen[bytes], tmp_path: Path, until: Until
+def test_worker_ended_by_batch_is_not_replaced(
+    supervisor: subprocess.Popen[bytes], tmp_path: Path, until: Until
 ) -> None:
     until(lambda: _workers(tmp_path, 1))
-    keeper.send_signal(signal.SIGTERM)
-    assert keeper.wait(120) == 137
+    supervisor.send_signal(signal.SIGTERM)
+    assert supervisor.wait(120) == 137
     assert not alive(_workers(tmp_path, 1)[0])
 
 
-def test_worker_dies_with_its_keeper(
-    keeper: subprocess.Popen[bytes], tmp_path: Path, until: Until
+def test_worker_dies_with_its_supervisor(
+    supervisor: subprocess.Popen[bytes], tmp_path: Path, until: Until
 ) -> None:
     until(lambda: _workers(tmp_path, 1))
-    keeper.kill()
-    keeper.wait(120)
+    supervisor.kill()
+    supervisor.wait(120)
     [worker] = _workers(tmp_path, 1)
     until(lambda: not alive(worker))
     assert _workers(tmp_path, 1) == [worker]
 
 
 def _agent(hosts: Hosts | None, losses: int, token: str = "") -> tuple[AgentContext, Termination]:
-    """What `outlive` looks at of it."""
+    """Return the fields that `wait_for_rejoin` reads."""
     termination = Termination(on_first=lambda: None)
     made = SimpleNamespace(
         hosts=hosts, nodes_token=token, termination=termination, losses=[1] * losses
@@ -207,30 +207,28 @@ def _agent(hosts: Hosts | None, losses: int, token: str = "") -> tuple[AgentCont
     return cast("AgentContext", made), termination
 
 
-def test_task_that_lost_a_node_waits_for_batch_and_then_for_nothing() -> None:
+def test_rejoin_times_out_or_ends_by_batch() -> None:
     agent, termination = _agent(HOSTS, 1, secrets.token_hex(16))
     events = EventLog(LineQueue())
-    assert wait_for_rejoin(agent, events, within_s=0.2) is RejoinOutcome.NOTHING
+    assert wait_for_rejoin(agent, events, within_s=0.2) is RejoinOutcome.TIMEOUT
     termination.request()
     assert wait_for_rejoin(agent, events, within_s=60) is RejoinOutcome.TERMINATED
 
 
 @pytest.mark.parametrize(
-    ("losses", "outcome"), [(5, RejoinOutcome.BACK), (6, RejoinOutcome.NOTHING)]
+    ("losses", "outcome"), [(5, RejoinOutcome.REJOINED), (6, RejoinOutcome.TIMEOUT)]
 )
-def test_nodes_that_come_back_begin_anew_but_not_for_ever(
-    losses: int, outcome: RejoinOutcome
-) -> None:
+def test_rejoin_is_limited_to_five_losses(losses: int, outcome: RejoinOutcome) -> None:
     hosts = Hosts(("127.0.0.1", "127.0.0.2"), "127.0.0.1", is_primary=True)
     token = secrets.token_hex(16)
     agent, _ = _agent(hosts, losses, token)
 
-    find_s = 60 if outcome is RejoinOutcome.BACK else 0.5
+    find_s = 60 if outcome is RejoinOutcome.REJOINED else 0.5
 
     def knock() -> None:
-        if (link := find_primary("127.0.0.1", token, within_s=find_s)) is not None:
-            link.send(**{"is": "hello"}, address="127.0.0.2")
-            link.receive()
+        if (connection := find_primary("127.0.0.1", token, within_s=find_s)) is not None:
+            connection.send(**{"is": "hello"}, address="127.0.0.2")
+            connection.receive()
 
     knocking = threading.Thread(target=knock)
     knocking.start()

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.node.agent_task import RUN
 from tests.unit.node.fake_imds import FakeImds, serve_fake_imds
-from tests.unit.node.node_group_task import GangTask, lines_of
+from tests.unit.node.node_group_task import NodeGroupTask, lines_of
 
 SUM = """
 import os, socket, sys, time
@@ -74,9 +74,9 @@ def imds() -> Iterator[FakeImds]:
         yield service
 
 
-def test_every_node_runs_the_script_and_knows_the_others(node_group: GangTask) -> None:
+def test_every_node_runs_the_script_with_all_addresses(node_group: NodeGroupTask) -> None:
     node_group.submit(SUM, resources=RESOURCES)
-    assert node_group.run_gang(3) == 0, node_group.output
+    assert node_group.run_node_group(3) == 0, node_group.output
     assert node_group.text("logs/stdout.txt") == "rank 0 sum 111\n"
     assert [node_group.text(f"nodes/{n}/stdout.txt") for n in (1, 2)] == [
         "rank 1 sum 111\n",
@@ -97,11 +97,11 @@ def test_every_node_runs_the_script_and_knows_the_others(node_group: GangTask) -
 
 
 @pytest.mark.feature(23)
-def test_script_gets_what_launchers_and_frameworks_read(node_group: GangTask) -> None:
+def test_script_gets_variables_of_launchers_and_frameworks(node_group: NodeGroupTask) -> None:
     node_group.submit(
         "import json, os; print(json.dumps(dict(os.environ)))", resources={"nodes": 2}
     )
-    assert node_group.run_gang(2) == 0, node_group.output
+    assert node_group.run_node_group(2) == 0, node_group.output
     first, second = (
         json.loads(node_group.text(name)) for name in ("logs/stdout.txt", "nodes/1/stdout.txt")
     )
@@ -124,11 +124,11 @@ def test_script_gets_what_launchers_and_frameworks_read(node_group: GangTask) ->
 
 
 @pytest.mark.feature(24)
-def test_failure_of_another_rank_ends_all_and_is_named(node_group: GangTask) -> None:
+def test_failed_worker_ends_all_nodes_and_is_named(node_group: NodeGroupTask) -> None:
     node_group.submit(
         PID + ALL_THERE + "if rank == 1: sys.exit(3)\ntime.sleep(300)\n", resources=RESOURCES
     )
-    assert node_group.run_gang(3) == 3, node_group.output
+    assert node_group.run_node_group(3) == 3, node_group.output
     result = node_group.json("result.json")
     assert (result["status"], result["exit_code"]) == ("failed", 3)
     assert result["message"] == "rank 1 on node tvm-1: python train.py exited with code 3"
@@ -137,7 +137,7 @@ def test_failure_of_another_rank_ends_all_and_is_named(node_group: GangTask) -> 
     assert node_group.all_gone(pids)
 
 
-def test_who_failed_first_is_named_when_others_fail_of_it(node_group: GangTask) -> None:
+def test_first_failure_is_named_when_others_follow(node_group: NodeGroupTask) -> None:
     script = PID + (
         "import signal\n"
         "signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))\n"
@@ -147,51 +147,51 @@ def test_who_failed_first_is_named_when_others_fail_of_it(node_group: GangTask) 
         "time.sleep(300)\n"
     )
     node_group.submit(script, resources=RESOURCES)
-    assert node_group.run_gang(3) == 5, node_group.output
+    assert node_group.run_node_group(3) == 5, node_group.output
     assert node_group.json("result.json")["message"].startswith("rank 2 on node tvm-2: ")
 
 
-def test_failure_of_the_first_rank_is_named_too(node_group: GangTask) -> None:
+def test_failed_primary_is_named(node_group: NodeGroupTask) -> None:
     node_group.submit(
         PID + ALL_THERE + "if rank == 0: sys.exit(4)\ntime.sleep(300)\n", resources=RESOURCES
     )
-    assert node_group.run_gang(3) == 4, node_group.output
+    assert node_group.run_node_group(3) == 4, node_group.output
     assert node_group.json("result.json")["message"].startswith("rank 0 on node tvm-0: ")
     assert node_group.all_gone(node_group.pids(3) or {})
 
 
-def test_retry_after_a_failure_begins_on_every_node_again(node_group: GangTask) -> None:
+def test_retry_after_failure_restarts_every_node(node_group: NodeGroupTask) -> None:
     script = PID + (
         "print('attempt', os.environ['RUNNER_ATTEMPT'])\n"
         "sys.exit(7 if rank == 1 and os.environ['RUNNER_ATTEMPT'] == '1' else 0)\n"
     )
     node_group.submit(script, resources={"nodes": 2}, retries=1)
-    assert node_group.run_gang(2) == 7, node_group.output
+    assert node_group.run_node_group(2) == 7, node_group.output
     assert not node_group.has("result.json")
-    assert node_group.run_gang(2) == 0, node_group.output
+    assert node_group.run_node_group(2) == 0, node_group.output
     assert node_group.text("nodes/1/stdout.txt") == "attempt 1\nattempt 2\n"
 
 
-def test_notice_of_another_node_saves_a_checkpoint_and_ends_the_attempt(
-    node_group: GangTask, imds: FakeImds, until: Until
+def test_eviction_notice_of_worker_commits_a_checkpoint(
+    node_group: NodeGroupTask, imds: FakeImds, until: Until
 ) -> None:
     _begin_saving(node_group, imds, until)
     imds.preempt(8, "tvm-1")
     until((node_group.work_dir(0) / "checkpoints/counter").exists)
-    imds.preempt(60, "tvm-0", "tvm-1", event_id="E-2")  # what follows may take its time
+    imds.preempt(60, "tvm-0", "tvm-1", event_id="E-2")  # leave time for the rest
     until(lambda: node_group.has("attempts/1/end.json"))
     end = node_group.json("attempts/1/end.json")
     assert (end["why"], end["checkpoint"]["last"]) == ("terminated", 1)
-    assert node_group.processes[0].poll() is None, "Batch runs the task again when the node is gone"
+    assert node_group.processes[0].poll() is None, "Batch runs the task again after the eviction"
 
 
-def test_every_node_begins_again_when_the_eviction_is_called_off(
-    node_group: GangTask, imds: FakeImds, until: Until
+def test_canceled_eviction_restarts_every_node(
+    node_group: NodeGroupTask, imds: FakeImds, until: Until
 ) -> None:
     _begin_saving(node_group, imds, until)
     imds.preempt(8, "tvm-0")
     until((node_group.work_dir(0) / "checkpoints/counter").exists)
-    imds.preempt(60, "tvm-0")  # what follows may take its time
+    imds.preempt(60, "tvm-0")  # leave time for the rest
     until(lambda: node_group.has("attempts/1/end.json"))
     imds.events = []
     until(lambda: node_group.has("nodes/1/attempts/2/start.json"))
@@ -203,26 +203,26 @@ def test_every_node_begins_again_when_the_eviction_is_called_off(
     assert node_group.text("nodes/1/stdout.txt").splitlines()[-1] == f"from {saved}"
 
 
-def _begin_saving(node_group: GangTask, imds: FakeImds, until: Until) -> None:
+def _begin_saving(node_group: NodeGroupTask, imds: FakeImds, until: Until) -> None:
     node_group.settings |= {"BATCH_EMULATOR_IMDS": imds.url, "AZ_BATCH_NODE_IS_DEDICATED": "false"}
     node_group.submit(SAVES, resources={"nodes": 2}, checkpoints={"interval_s": 3600})
-    node_group.start_gang(2)
+    node_group.start_node_group(2)
     until(lambda: "from 0" in node_group.text("nodes/1/stdout.txt"))
     until(lambda: "from 0" in node_group.text("logs/stdout.txt"))
 
 
-def test_failed_preparation_of_a_node_fails_the_run_with_its_reason(node_group: GangTask) -> None:
+def test_failed_preparation_of_worker_fails_the_run(node_group: NodeGroupTask) -> None:
     node_group.submit(SLEEP, resources={"nodes": 2})
     (node_group.folder_of(1) / "code.tar.gz").write_bytes(b"torn")
-    assert node_group.run_gang(2) != 0
+    assert node_group.run_node_group(2) != 0
     result = node_group.json("result.json")
     assert (result["step"], result["code"]) == ("code", "CodeInvalid")
     assert result["message"].startswith("rank 1 on node tvm-1: ")
 
 
-def test_terminated_primary_takes_the_others_with_it(node_group: GangTask, until: Until) -> None:
+def test_terminated_primary_ends_all_workers(node_group: NodeGroupTask, until: Until) -> None:
     node_group.submit(SLEEP, resources=RESOURCES)
-    primary = node_group.start_gang(3)
+    primary = node_group.start_node_group(3)
     until(lambda: node_group.pids(3))
     pids = node_group.pids(3) or {}
     primary.send_signal(signal.SIGTERM)
@@ -232,22 +232,22 @@ def test_terminated_primary_takes_the_others_with_it(node_group: GangTask, until
     assert node_group.json("attempts/1/end.json")["why"] == "terminated"
 
 
-def test_killed_primary_takes_the_others_with_it(node_group: GangTask, until: Until) -> None:
+def test_killed_primary_ends_all_workers(node_group: NodeGroupTask, until: Until) -> None:
     node_group.submit(SLEEP, resources=RESOURCES)
-    primary = node_group.start_gang(3)
+    primary = node_group.start_node_group(3)
     until(lambda: node_group.pids(3))
     pids = node_group.pids(3) or {}
     primary.kill()
     until(lambda: node_group.all_gone(pids))
-    until(lambda: "the primary is gone" in node_group.worker_log(1))
+    until(lambda: "the primary is lost" in node_group.worker_log(1))
     assert not node_group.has("result.json")
 
 
-def test_lost_node_fails_nothing_while_batch_may_run_the_task_again(
-    node_group: GangTask, until: Until
+def test_primary_waits_for_batch_after_losing_a_node(
+    node_group: NodeGroupTask, until: Until
 ) -> None:
     node_group.submit(SLEEP, resources=RESOURCES)
-    primary = node_group.start_gang(3)
+    primary = node_group.start_node_group(3)
     until(lambda: node_group.pids(3))
     pids = node_group.pids(3) or {}
     node_group.lose_node(pids[1])
@@ -262,7 +262,7 @@ def test_lost_node_fails_nothing_while_batch_may_run_the_task_again(
     assert (end["why"], end["message"]) == ("lost", lost)
 
 
-def test_every_node_goes_on_from_the_same_checkpoint(node_group: GangTask, until: Until) -> None:
+def test_nodes_resume_from_the_same_checkpoint(node_group: NodeGroupTask, until: Until) -> None:
     script = (
         PID
         + """
@@ -276,7 +276,7 @@ if os.environ["RUNNER_ATTEMPT"] == "1":
 """
     )
     node_group.submit(script, resources={"nodes": 2}, checkpoints={"interval_s": 0.2})
-    primary = node_group.start_gang(2)
+    primary = node_group.start_node_group(2)
     until(lambda: node_group.has("checkpoints/1/manifest.json"))
     for log in ("logs/stdout.txt", "nodes/1/stdout.txt"):
         until(lambda log=log: node_group.text(log).endswith("\n"))
@@ -284,13 +284,13 @@ if os.environ["RUNNER_ATTEMPT"] == "1":
     primary.kill()
     primary.wait(120)
     until(lambda: node_group.all_gone(pids))
-    assert node_group.run_gang(2) == 0, node_group.output
+    assert node_group.run_node_group(2) == 0, node_group.output
     assert node_group.text("logs/stdout.txt").splitlines() == ["new False", "resumed of rank 0"]
     assert node_group.text("nodes/1/stdout.txt").splitlines()[-1] == "resumed of rank 0"
     assert node_group.json("nodes/1/attempts/2/start.json")["log_offsets"]["stdout"] > 0
 
 
-def test_metrics_of_other_nodes_are_beside_those_of_the_run(node_group: GangTask) -> None:
+def test_metrics_of_workers_are_stored_apart(node_group: NodeGroupTask) -> None:
     script = """
 import json, os
 with open(os.environ["RUNNER_METRICS_FILE"], "a") as out:
@@ -298,18 +298,18 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as out:
 print("loss=0.25")
 """
     node_group.submit(script, resources={"nodes": 2})
-    assert node_group.run_gang(2) == 0, node_group.output
+    assert node_group.run_node_group(2) == 0, node_group.output
     assert {line["value"] for line in node_group.lines("metrics.jsonl")} == {0.0, 0.25}
     assert [line["value"] for line in node_group.lines("nodes/1/metrics.jsonl")] == [1.0]
 
 
-def test_run_for_several_nodes_does_not_run_on_one(node_group: GangTask) -> None:
+def test_run_for_several_nodes_fails_on_one(node_group: NodeGroupTask) -> None:
     node_group.submit(SLEEP, resources={"nodes": 2})
     assert node_group.run() != 0
     assert node_group.json("result.json")["code"] == "RunSpecInvalid"
 
 
-def test_command_that_names_the_nodes_works_on_one(node_group: GangTask) -> None:
+def test_single_node_run_has_node_variables(node_group: NodeGroupTask) -> None:
     node_group.submit(
         "import os; print(os.environ['RUNNER_NODES'], os.environ['RUNNER_NODE_RANK'])"
     )

@@ -1,4 +1,4 @@
-"""What becomes of a run when an agent on one of its nodes dies, freezes, or is cut off."""
+"""Runs whose agent on one node is killed, frozen or disconnected."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.unit.node.node_group_task import GangTask
+from tests.unit.node.node_group_task import NodeGroupTask
 
-# Waits in its first attempt only, and counts in a checkpoint before.
+# Writes a checkpoint and sleeps in its first attempt only.
 SCRIPT = """
 import os, pathlib, time
 rank, attempt = os.environ["RUNNER_NODE_RANK"], os.environ["RUNNER_ATTEMPT"]
@@ -27,16 +27,16 @@ if not state.exists():
 Until = Callable[[Callable[[], object]], None]
 
 
-def begin(node_group: GangTask, until: Until, nodes: int = 2) -> dict[int, int]:
-    """Scripts that run and have a checkpoint; their pids."""
+def begin(node_group: NodeGroupTask, until: Until, nodes: int = 2) -> dict[int, int]:
+    """Start scripts, wait for a checkpoint, and return the process ids by rank."""
     node_group.submit(SCRIPT, resources={"nodes": nodes}, checkpoints={"interval_s": 0.2})
-    node_group.start_gang(nodes)
+    node_group.start_node_group(nodes)
     until(lambda: node_group.has("checkpoints/1/manifest.json") and node_group.pids(nodes))
     return node_group.pids(nodes) or {}
 
 
-def goes_on(node_group: GangTask) -> str:
-    """It has succeeded in the same task, from the checkpoint; why the first attempt ended."""
+def resumes(node_group: NodeGroupTask) -> str:
+    """Wait for the success of the same task, and return why its first attempt ended."""
     assert node_group.processes[0].wait(120) == 0
     assert node_group.json("result.json")["attempt"] > 1
     for log in ("logs/stdout.txt", "nodes/1/stdout.txt"):
@@ -46,39 +46,39 @@ def goes_on(node_group: GangTask) -> str:
 
 
 @pytest.mark.feature(24)
-def test_run_goes_on_when_the_agent_of_a_node_is_killed(node_group: GangTask, until: Until) -> None:
+def test_run_resumes_after_worker_agent_is_killed(node_group: NodeGroupTask, until: Until) -> None:
     pids = begin(node_group, until, 3)
     os.kill(node_group.worker_of(pids[1]), signal.SIGKILL)
     until(lambda: node_group.all_gone(pids))
     why = "lost: rank 1 on node tvm-1 was lost: the connection to its agent ended"
-    assert goes_on(node_group) == why
-    assert "another one takes its place" in node_group.worker_log(1)
+    assert resumes(node_group) == why
+    assert "starting another one" in node_group.worker_log(1)
 
 
 @pytest.mark.slow
-def test_run_goes_on_when_the_agent_of_a_node_freezes(node_group: GangTask, until: Until) -> None:
+def test_run_resumes_after_worker_agent_freezes(node_group: NodeGroupTask, until: Until) -> None:
     node_group.settings["RUNNER_NODES_SILENCE"] = "4"
     pids = begin(node_group, until)
     os.kill(node_group.worker_of(pids[1]), signal.SIGSTOP)
     until(lambda: node_group.all_gone(pids))
-    why = "lost: rank 1 on node tvm-1 was lost: nothing was heard of its agent for 4 s"
-    assert goes_on(node_group) == why
+    why = "lost: rank 1 on node tvm-1 was lost: no message from its agent for 4 s"
+    assert resumes(node_group) == why
 
 
 @pytest.mark.slow
-def test_run_goes_on_when_a_frozen_primary_wakes_up(node_group: GangTask, until: Until) -> None:
+def test_run_resumes_after_frozen_primary_wakes_up(node_group: NodeGroupTask, until: Until) -> None:
     node_group.settings["RUNNER_NODES_SILENCE"] = "4"
     pids = begin(node_group, until)
     primary = node_group.processes[0]
     primary.send_signal(signal.SIGSTOP)
     until(lambda: node_group.all_gone({1: pids[1]}))
-    until(lambda: "the primary is gone: no word from it for 4 s" in node_group.worker_log(1))
+    until(lambda: "the primary is lost: no message for 4 s" in node_group.worker_log(1))
     primary.send_signal(signal.SIGCONT)
-    assert goes_on(node_group).startswith("lost: rank 1 on node tvm-1 was lost: ")
+    assert resumes(node_group).startswith("lost: rank 1 on node tvm-1 was lost: ")
 
 
 @pytest.mark.slow
-def test_run_with_a_frozen_node_can_be_cancelled(node_group: GangTask, until: Until) -> None:
+def test_run_with_a_frozen_node_can_be_cancelled(node_group: NodeGroupTask, until: Until) -> None:
     pids = begin(node_group, until)
     os.kill(node_group.worker_of(pids[1]), signal.SIGSTOP)
     node_group.processes[0].send_signal(signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""What scripts on other nodes leave behind: their outputs are kept, and nothing vanishes unsaid."""
+"""Files of scripts on workers: outputs are exported, and a warning names what is not stored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from runner.node.checkpoints import snapshot as folder_listing_module
 from runner.node.distributed.rank_outputs import CheckpointWatch, describe_unsaved, rank_folder
 from runner.node.script.outputs import OutputFile
-from tests.unit.node.node_group_task import GangTask, lines_of
+from tests.unit.node.node_group_task import NodeGroupTask, lines_of
 
 WRITES = """
 import os, pathlib, sys
@@ -21,13 +21,13 @@ out.joinpath("shard").write_text(f"of rank {rank}")
 Until = Callable[[Callable[[], object]], None]
 
 
-def notices(node_group: GangTask) -> list[str]:
+def notices(node_group: NodeGroupTask) -> list[str]:
     lines = node_group.lines("attempts/1/events.jsonl")
     return [line["message"] for line in lines if line["stage"] == "notice"]
 
 
-def test_outputs_of_every_rank_are_kept_and_none_takes_the_place_of_another(
-    node_group: GangTask,
+def test_outputs_of_all_ranks_are_exported_without_conflict(
+    node_group: NodeGroupTask,
 ) -> None:
     script = (
         WRITES
@@ -38,7 +38,7 @@ if rank == "0":
 """
     )
     node_group.submit(script, resources={"nodes": 3})
-    assert node_group.run_gang(3) == 0, node_group.output
+    assert node_group.run_node_group(3) == 0, node_group.output
     paths = [one["path"] for one in node_group.json("result.json")["outputs"]]
     assert paths == ["rank-1/shard", "rank-1_/shard", "rank-2/shard", "shard"]
     texts = [node_group.text(f"output/{path}") for path in paths]
@@ -46,17 +46,17 @@ if rank == "0":
     assert not notices(node_group)
 
 
-def test_output_of_another_rank_that_cannot_be_read_fails_the_run(node_group: GangTask) -> None:
+def test_unreadable_output_of_worker_fails_the_run(node_group: NodeGroupTask) -> None:
     script = WRITES + "if rank == '1': out.joinpath('\\udcff').write_text('x')\n"
     node_group.submit(script, resources={"nodes": 2})
-    assert node_group.run_gang(2) != 0
+    assert node_group.run_node_group(2) != 0
     result = node_group.json("result.json")
     assert (result["code"], result["rank"]) == ("OutputUnreadable", 1)
     assert result["message"].startswith("rank 1 on node tvm-1: cannot export")
 
 
-def test_checkpoint_files_of_another_rank_are_told_of_while_the_script_runs(
-    node_group: GangTask, until: Until
+def test_checkpoint_files_of_worker_cause_a_warning(
+    node_group: NodeGroupTask, until: Until
 ) -> None:
     script = (
         WRITES
@@ -70,11 +70,11 @@ while not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
 """
     )
     node_group.submit(script, resources={"nodes": 2}, checkpoints={"interval_s": 3600})
-    primary = node_group.start_gang(2)
+    primary = node_group.start_node_group(2)
     until(lambda: notices(node_group))
     text = (
         "rank 1 on node tvm-1: 1 file (2 kB) in $RUNNER_CHECKPOINT_DIR of this node are in no "
-        "checkpoint: only those of rank 0 are"
+        "checkpoint: only rank 0 commits checkpoints"
     )
     assert notices(node_group)[0] == text
     (node_group.shared / "go").touch()
@@ -82,8 +82,8 @@ while not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
     assert [e for e in lines_of(node_group, 1) if e["stage"] == "notice"]
 
 
-def test_what_a_stopped_rank_leaves_behind_is_said_in_its_log(
-    node_group: GangTask, until: Until
+def test_unexported_outputs_of_stopped_worker_are_logged(
+    node_group: NodeGroupTask, until: Until
 ) -> None:
     script = (
         WRITES
@@ -95,15 +95,17 @@ sys.exit(3 if rank == "0" else 0)
 """
     )
     node_group.submit(script, resources={"nodes": 2})
-    primary = node_group.start_gang(2)
+    primary = node_group.start_node_group(2)
     until(lambda: ("command", "end") in [(e["stage"], e["state"]) for e in lines_of(node_group, 1)])
     (node_group.shared / "go").touch()
     assert primary.wait(120) == 3
     [text] = [e["message"] for e in lines_of(node_group, 1) if e["stage"] == "notice"]
-    assert text.startswith("1 file (9 bytes) in $RUNNER_OUTPUT_DIR are not kept: the run has not")
+    assert text.startswith(
+        "1 file (9 bytes) in $RUNNER_OUTPUT_DIR are not exported: the run did not"
+    )
 
 
-def test_folder_as_it_was_restored_is_nothing_to_tell(tmp_path: Path) -> None:
+def test_restored_checkpoint_folder_causes_no_warning(tmp_path: Path) -> None:
     (tmp_path / "restored").write_text("x")
     told: list[str] = []
     with CheckpointWatch(tmp_path, told.append):
@@ -115,7 +117,7 @@ def test_folder_as_it_was_restored_is_nothing_to_tell(tmp_path: Path) -> None:
     assert text.startswith("1 file (1 bytes) in $RUNNER_CHECKPOINT_DIR of this node are in no")
 
 
-def test_folder_of_a_rank_is_free(tmp_path: Path) -> None:
+def test_rank_folder_avoids_outputs_of_rank_0(tmp_path: Path) -> None:
     own = [
         OutputFile("rank-1", 1, ""),
         OutputFile("rank-1_/x", 1, ""),
@@ -125,9 +127,7 @@ def test_folder_of_a_rank_is_free(tmp_path: Path) -> None:
     assert describe_unsaved(tmp_path, "X", "no reason") == ""
 
 
-def test_more_files_than_can_be_listed_are_told_of_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_many_files_cause_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_listing_module, "MAX_FILES", 2)
     told: list[str] = []
     with CheckpointWatch(tmp_path, told.append):
@@ -136,6 +136,6 @@ def test_more_files_than_can_be_listed_are_told_of_too(
     assert len(told) == 1
     assert told[0].startswith("more than ")
     assert describe_unsaved(tmp_path, "RUNNER_OUTPUT_DIR", "why").startswith("more than ")
-    with CheckpointWatch(tmp_path, told.append):  # restored, by an older agent
+    with CheckpointWatch(tmp_path, told.append):  # restored from a checkpoint of an older agent
         (tmp_path / "d").touch()
     assert len(told) == 1

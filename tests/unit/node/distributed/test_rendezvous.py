@@ -1,4 +1,4 @@
-"""How the nodes of a run find each other, and who else does not get in."""
+"""Connections between the nodes of a run, and attempts to connect without the token."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ Until = Callable[[Callable[[], object]], None]
 
 
 class Host:
-    """A primary's door, and who came through it."""
+    """A rendezvous server, and the connections that it accepted."""
 
     def __init__(self, token: str) -> None:
-        self.links: queue.Queue[AgentConnection] = queue.Queue()
-        self.door = RendezvousServer(HERE, token, lambda link, _: self.links.put(link))
-        self.door.start()
+        self.connections: queue.Queue[AgentConnection] = queue.Queue()
+        self.server = RendezvousServer(HERE, token, lambda link, _: self.connections.put(link))
+        self.server.start()
 
-    def guest(self) -> AgentConnection:
-        return self.links.get(timeout=30)
+    def accept(self) -> AgentConnection:
+        return self.connections.get(timeout=30)
 
-    def stranger(self) -> socket.socket:
-        """A connection to the door, without the token."""
-        return socket.create_connection((HERE, self.door.port), timeout=30)
+    def connect(self) -> socket.socket:
+        """Connect to the server without the token."""
+        return socket.create_connection((HERE, self.server.port), timeout=30)
 
 
 @pytest.fixture
@@ -55,35 +55,35 @@ def token() -> str:
 def host(token: str) -> Iterator[Host]:
     made = Host(token)
     yield made
-    made.door.close()
+    made.server.close()
 
 
 def found(token: str) -> AgentConnection:
-    link = find_primary(HERE, token, within_s=30)
-    assert link is not None
-    return link
+    connection = find_primary(HERE, token, within_s=30)
+    assert connection is not None
+    return connection
 
 
-def test_node_with_the_token_gets_in_and_messages_pass_both_ways(host: Host, token: str) -> None:
+def test_worker_with_token_exchanges_messages(host: Host, token: str) -> None:
     worker = found(token)
-    primary = host.guest()
+    primary = host.accept()
     assert worker.send(text="hello")
     assert primary.receive() == {"text": "hello"}
     assert primary.send(order="go", where=[1, None])
     assert worker.receive() == {"order": "go", "where": [1, None]}
 
 
-def test_node_that_is_there_before_the_primary_waits_for_it(token: str) -> None:
+def test_worker_waits_for_a_later_primary(token: str) -> None:
     links: queue.Queue[AgentConnection] = queue.Queue()
     early = threading.Thread(target=lambda: links.put(found(token)))
     early.start()
     late = Host(token)
-    assert late.guest().send(order="welcome")
+    assert late.accept().send(order="welcome")
     assert links.get(timeout=30).receive() == {"order": "welcome"}
-    late.door.close()
+    late.server.close()
 
 
-def test_who_waits_for_a_primary_can_be_told_to_end(token: str) -> None:
+def test_search_for_primary_can_be_interrupted(token: str) -> None:
     def check() -> None:
         raise TerminatedError
 
@@ -91,37 +91,37 @@ def test_who_waits_for_a_primary_can_be_told_to_end(token: str) -> None:
         find_primary(HERE, token, within_s=30, check=check)
 
 
-def test_wrong_token_is_refused_and_gives_nothing_away(host: Host, token: str) -> None:
-    sock = host.stranger()
-    link = AgentConnection(sock)
-    nonce = (link.receive() or {})["nonce"]
+def test_wrong_token_is_rejected_and_learns_nothing(host: Host, token: str) -> None:
+    sock = host.connect()
+    connection = AgentConnection(sock)
+    nonce = (connection.receive() or {})["nonce"]
     assert token not in nonce
-    link.send(nonce="00", proof="0" * 64)
-    assert link.receive() is None
-    assert host.links.empty()
+    connection.send(nonce="00", proof="0" * 64)
+    assert connection.receive() is None
+    assert host.connections.empty()
     found(token)
-    host.guest()
+    host.accept()
 
 
-def test_a_proof_that_was_overheard_is_worth_nothing(host: Host, token: str) -> None:
-    """A worker's own words, said again on a connection that has another nonce."""
+def test_replayed_proof_is_rejected(host: Host, token: str) -> None:
+    """A worker's message is sent again on a connection with another nonce."""
     with socket.create_server((HERE, 0)) as between:
         workers = socket.create_connection(between.getsockname(), timeout=30)
         ours, _ = between.accept()
     ours.settimeout(30)
     worker = threading.Thread(target=_introduce_in_vain, args=(workers, token), daemon=True)
     worker.start()
-    first = host.stranger()
+    first = host.connect()
     ours.sendall(first.recv(LONGEST_LINE))
     said = ours.recv(LONGEST_LINE)
-    second = host.stranger()
+    second = host.connect()
     second.recv(LONGEST_LINE)
     second.sendall(said)
     assert second.recv(LONGEST_LINE) == b""
-    assert host.links.empty()
-    first.sendall(said)  # what it was said for
+    assert host.connections.empty()
+    first.sendall(said)  # the connection of the first nonce
     assert b"proof" in first.recv(LONGEST_LINE)
-    host.guest()
+    host.accept()
     ours.close()
     worker.join(30)
 
@@ -135,38 +135,38 @@ def _introduce_in_vain(sock: socket.socket, token: str) -> None:
     "said",
     [b"GET / HTTP/1.1\r\n\r\n", b"[" * 60_000 + b"\n", b"7\n", b'{"nonce": 7}\n', b"x" * 70_000],
 )
-def test_whatever_a_stranger_says_the_door_stays_open(host: Host, token: str, said: bytes) -> None:
-    stranger = host.stranger()
-    with suppress(OSError):  # the door may be shut in its face before it has said all
+def test_invalid_handshake_does_not_stop_the_server(host: Host, token: str, said: bytes) -> None:
+    stranger = host.connect()
+    with suppress(OSError):  # the server may close the connection earlier
         stranger.sendall(said)
     worker = found(token)
-    assert host.guest().send(order="welcome")
+    assert host.accept().send(order="welcome")
     assert worker.receive() == {"order": "welcome"}
-    assert host.links.empty()
+    assert host.connections.empty()
 
 
-def test_silent_strangers_keep_nobody_out(host: Host, token: str) -> None:
-    silent = [host.stranger() for _ in range(8)]
+def test_silent_connections_do_not_block_workers(host: Host, token: str) -> None:
+    silent = [host.connect() for _ in range(8)]
     worker = found(token)
-    assert host.guest().send(order="welcome")
+    assert host.accept().send(order="welcome")
     assert worker.receive() == {"order": "welcome"}
     for each in silent:
         each.close()
 
 
-def test_strangers_that_say_a_little_now_and_then_keep_nobody_out(
+def test_slow_handshakes_do_not_block_workers(
     host: Host, token: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("runner.node.distributed.connection.HANDSHAKE_S", 1.0)
-    crowd = [host.stranger() for _ in range(MAX_UNAUTHENTICATED)]
+    crowd = [host.connect() for _ in range(MAX_UNAUTHENTICATED)]
     for each in crowd:
-        assert each.recv(LONGEST_LINE), "the door listens to it"
-    monkeypatch.setattr("runner.node.distributed.connection.HANDSHAKE_S", 60.0)  # for who comes now
+        assert each.recv(LONGEST_LINE), "the server sent its nonce"
+    monkeypatch.setattr("runner.node.distributed.connection.HANDSHAKE_S", 60.0)  # from here on
     enough = threading.Event()
     threading.Thread(target=_drip, args=(crowd, enough), daemon=True).start()
     try:
         worker = found(token)
-        assert host.guest().send(order="welcome")
+        assert host.accept().send(order="welcome")
         assert worker.receive() == {"order": "welcome"}
     finally:
         enough.set()
@@ -181,38 +181,38 @@ def _drip(crowd: list[socket.socket], enough: threading.Event) -> None:
                 each.sendall(b" ")
 
 
-def test_crowd_of_strangers_keeps_out_nobody_from_an_address_that_belongs(token: str) -> None:
+def test_known_address_connects_past_the_handshake_limit(token: str) -> None:
     links: queue.Queue[AgentConnection] = queue.Queue()
-    door = RendezvousServer(HERE, token, lambda link, _: links.put(link), known=["127.0.0.9"])
-    door.start()
+    server = RendezvousServer(HERE, token, lambda link, _: links.put(link), known=["127.0.0.9"])
+    server.start()
     crowd = [
-        socket.create_connection((HERE, door.port), timeout=30)
+        socket.create_connection((HERE, server.port), timeout=30)
         for _ in range(MAX_UNAUTHENTICATED + 4)
     ]
-    sock = socket.create_connection((HERE, door.port), 30, source_address=("127.0.0.9", 0))
+    sock = socket.create_connection((HERE, server.port), 30, source_address=("127.0.0.9", 0))
     worker = authenticate_primary(sock, token)
     assert links.get(timeout=30).send(order="welcome")
     assert worker.receive() == {"order": "welcome"}
     for each in crowd:
         each.close()
-    door.close()
+    server.close()
 
 
-def test_worker_does_not_take_something_else_for_the_primary() -> None:
-    """What listens on the first port of another run, or of another program."""
+def test_worker_skips_ports_of_other_programs() -> None:
+    """Another run or program listens on the first port."""
     token, other = _first_port_taken()
     with other:
         impostor = threading.Thread(target=_answer_nonsense, args=(other,), daemon=True)
         impostor.start()
         host = Host(token)  # takes the next port
         worker = found(token)
-        assert host.guest().send(order="welcome")
+        assert host.accept().send(order="welcome")
         assert worker.receive() == {"order": "welcome"}
-        host.door.close()
+        host.server.close()
 
 
 def _first_port_taken() -> tuple[str, socket.socket]:
-    """A token whose first port was free, and is not any more."""
+    """Return a token, and a socket that occupies its first port."""
     while True:
         token = secrets.token_hex(32)
         with suppress(OSError):
@@ -231,20 +231,20 @@ def _answer_nonsense(server: socket.socket) -> None:
         return
 
 
-def test_the_loss_of_either_side_is_noticed(host: Host, token: str) -> None:
+def test_both_sides_detect_a_closed_connection(host: Host, token: str) -> None:
     worker = found(token)
-    primary = host.guest()
+    primary = host.accept()
     worker.close()
     assert primary.receive() is None
     other = found(token)
-    host.guest().close()
+    host.accept().close()
     assert other.receive() is None
 
 
 @pytest.mark.parametrize(
     ("own", "rank"), [("10.0.0.6", 0), ("10.0.0.4", 1), ("10.0.0.5", 2)], ids=str
 )
-def test_primary_comes_first_and_the_others_as_batch_lists_them(own: str, rank: int) -> None:
+def test_addresses_have_the_primary_first_then_batch_order(own: str, rank: int) -> None:
     hosts = load_hosts(
         {
             "AZ_BATCH_HOST_LIST": "10.0.0.4,10.0.0.5,10.0.0.6",
@@ -259,7 +259,7 @@ def test_primary_comes_first_and_the_others_as_batch_lists_them(own: str, rank: 
     assert hosts.is_primary == (rank == 0)
 
 
-def test_node_knows_its_own_address_as_the_one_that_reaches_the_primary() -> None:
+def test_own_address_is_the_one_that_reaches_the_primary() -> None:
     around = {
         "AZ_BATCH_HOST_LIST": "127.0.0.2,127.0.0.1,192.0.2.2",
         "AZ_BATCH_MASTER_NODE": "127.0.0.2:6000",
@@ -270,7 +270,7 @@ def test_node_knows_its_own_address_as_the_one_that_reaches_the_primary() -> Non
     assert hosts.own == "127.0.0.1"
     elsewhere = load_hosts({**around, "AZ_BATCH_HOST_LIST": "127.0.0.2,192.0.2.2"})
     assert elsewhere is not None
-    assert elsewhere.own is None, "a container's own network is none of the nodes'"
+    assert elsewhere.own is None, "a container's own network has other addresses"
 
 
 def test_task_on_one_node_has_no_hosts() -> None:

@@ -63,7 +63,7 @@ class Server:
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Server]]:
     monkeypatch.setattr(limits, "ANSWER_S", 0.2)
     monkeypatch.setattr(limits, "DEADLINE_POLL_S", 0.05)
-    monkeypatch.setattr(limits, "SLOWEST_BYTES_S", 1 << 30)
+    monkeypatch.setattr(limits, "MIN_BYTES_PER_S", 1 << 30)
     made: list[Server] = []
 
     def make(first: bytes = b"", *, drips: bool = False, reads: bool = True) -> Server:
