@@ -1,19 +1,53 @@
-"""`python -m batch_emulator`: check the options, then serve on a loopback address."""
+"""`python -m batch_emulator`: check the options, set up the log, and serve on a loopback
+address.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
+import logging
 import sqlite3
 import sys
+from datetime import UTC, datetime
 
 import uvicorn
 
+from batch_emulator.domain.events import LOG_FIELDS
 from batch_emulator.emulator import Emulator
 from batch_emulator.http.app import App
-from batch_emulator.logs import set_up_logs
 from batch_emulator.options import OptionError, check_host, parser, settings_of
 from batch_emulator.server import bind, url_of, uvicorn_config, with_files
 from batch_emulator.storage.account_store import StoreFormatError, StoreInUseError
+
+_LOG_LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
+
+
+class JsonFormatter(logging.Formatter):
+    """time, level, logger, message, the fields of the record, and the trace of an exception."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """One line."""
+        document: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **getattr(record, LOG_FIELDS, {}),
+        }
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document, ensure_ascii=False, default=str)
+
+
+def set_up_logs(form: str, level: str) -> None:
+    """Send the log to stderr as `text` or `json`, from that level on."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_LOG_LINE))
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    for noisy in ("httpx", "httpcore", "asyncio"):  # URLs with their SAS, and every select
+        logging.getLogger(noisy).setLevel(logging.WARNING)
+
 
 _USAGE_ERROR = 2
 _START_ERROR = 1

@@ -15,7 +15,6 @@ from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
 
-from batch_emulator.domain import scheduled_events
 from batch_emulator.domain.account import Account, Limits
 from batch_emulator.domain.applications import Applications
 from batch_emulator.domain.certificates import Certificates
@@ -30,13 +29,13 @@ from batch_emulator.domain.model import (
     ScheduleState,
     parts,
 )
-from batch_emulator.domain.transitions import job_schedules, jobs, pools
-from batch_emulator.executor.containers.task_containers import TaskContainers
+from batch_emulator.domain.transitions import eviction, job_schedules, jobs, pools
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.mounts.blob_mounts import BlobMounts, forget_leftovers
 from batch_emulator.executor.mounts.blobfuse import mounted_below
 from batch_emulator.executor.mounts.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
+from batch_emulator.executor.task_containers import TaskContainers
 from batch_emulator.executor.transfer.application_packages import PackageInstaller
 from batch_emulator.executor.transfer.blob_client import NodeIdentity
 from batch_emulator.files_share.shares import Shares, StorageAccount
@@ -135,7 +134,7 @@ class Emulator:
             packages=packages,
             certificates=self.certificates,
             time_scale=self.clock.scale,
-            imds=partial(scheduled_events.base_url, settings.url, settings.key),
+            imds=partial(eviction.imds_url, settings.url, settings.key),
         )
 
     def _check_references(self, pool: Json) -> None:

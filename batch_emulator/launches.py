@@ -17,7 +17,6 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from batch_emulator.domain import scheduled_events
 from batch_emulator.domain.certificates import Certificates
 from batch_emulator.domain.launch import ContainerMount, ContainerSpec, ExecutionError, LaunchSpec
 from batch_emulator.domain.model import (
@@ -30,11 +29,12 @@ from batch_emulator.domain.model import (
     part,
     parts,
 )
+from batch_emulator.domain.transitions import eviction
 from batch_emulator.domain.transitions.job_preparation import task_id
 from batch_emulator.domain.values import parse_duration
-from batch_emulator.executor.containers import task_containers
+from batch_emulator.executor import task_containers
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.process.task_process import split_command
+from batch_emulator.executor.task_process import split_command
 from batch_emulator.executor.transfer.application_packages import PackageInstaller, installed
 
 
@@ -352,7 +352,7 @@ class LaunchBuilder:
             "BATCH_EMULATOR_NODE_IP": node.address,
         }  # ours: where a server listens
         if self._imds is not None:
-            extra[scheduled_events.VARIABLE] = self._imds(node.pool.id, node.id)
+            extra[eviction.IMDS_VARIABLE] = self._imds(node.pool.id, node.id)
         return task_environment(
             facts,
             kind,

@@ -35,8 +35,6 @@ from batch_emulator.domain.launch import (
 )
 from batch_emulator.domain.model import Execution, ExecutionKind, Job, Json, Node, Stop
 from batch_emulator.domain.transitions import executions, jobs, nodes, task_admission, tasks
-from batch_emulator.domain.transitions import executions as container_info
-from batch_emulator.domain.transitions import nodes as retained_nodes
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.mounts.blobfuse import mounted_below
 from batch_emulator.executor.node_setup import Booted, NodeSetup
@@ -147,7 +145,7 @@ class Loop:
                 case AwaitRetention(node):
                     self.store.write(self.account.take_journal())
                     until = self.store.tasks.retained_until(node.pool.id, node.id)
-                    retained_nodes.retention_answered(self.account, node, until, self.clock.now())
+                    nodes.retention_answered(self.account, node, until, self.clock.now())
                 case SetUpNode(node):
                     self._set_up(node)
                 case DeleteNodeFolder(pool_id, node_id):
@@ -195,7 +193,7 @@ class Loop:
             outcome = await self.executor.run(
                 launch,
                 lambda _pid: None,
-                partial(container_info.record_container, self.account, execution),
+                partial(executions.record_container, self.account, execution),
             )
             if execution.stop is not Stop.LOST:
                 await self.node_setup.after_task(launch.root_dir)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import groupby
 
 from batch_emulator.domain.validation.pool_rules import NOT_IN_POOLS
-from batch_emulator.files_share.table import FILES_ROUTES
+from batch_emulator.files_share.app import FILES_ROUTES
 from batch_emulator.http.routes.table import ROUTES, Route
 from tools.emulator_coverage_notes import AREAS, Area, AreaKind
 

@@ -15,11 +15,11 @@ from math import isfinite
 from operator import add, eq, ge, gt, le, lt, mul, ne, sub
 from typing import Any
 
-from batch_emulator.autoscale.errors import FormulaError
 from batch_emulator.autoscale.scope import Scope
 from batch_emulator.autoscale.values import (
     LAST_TICK,
     MAX_TICKS,
+    FormulaError,
     Interval,
     Timestamp,
     Value,

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from math import isinf
 from typing import NamedTuple
 
-from batch_emulator.autoscale.errors import FormulaSyntaxError, FormulaTooLongError
+from batch_emulator.autoscale.values import FormulaSyntaxError, FormulaTooLongError
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,7 @@
-"""What one evaluation of a formula can see, and what it has used up."""
+"""What one evaluation of a formula can read and set: its state, and the meaning of each name.
+
+Names are constants, words, metrics, variables of the formula, and members after a dot.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,28 @@ from collections.abc import Callable
 from functools import cache
 
 from batch_emulator.autoscale.dialect import Dialect
-from batch_emulator.autoscale.errors import FormulaError
-from batch_emulator.autoscale.samples import KEPT, SampleHistory, Series
-from batch_emulator.autoscale.values import MetricSamples, Timestamp, Value
+from batch_emulator.autoscale.samples import (
+    KEPT,
+    LEGACY_METRICS,
+    METRICS,
+    PERIOD,
+    TICKS_PER_SECOND,
+    SampleHistory,
+    Series,
+    expected,
+)
+from batch_emulator.autoscale.values import (
+    WORDS,
+    FormulaError,
+    InsufficientSampleError,
+    Interval,
+    MetricSamples,
+    Timestamp,
+    Value,
+    Window,
+    Word,
+    kind_of,
+)
 
 # [S] numbers that one evaluation may look at: about 20 ms, in which nobody else is answered; all
 # samples that there are, seven times
@@ -95,3 +117,173 @@ class Scope:
         if not isinstance(value, MetricSamples):
             return value
         return float(self.series(value).data[self.seen - 1]) if self.seen else 0.0
+
+
+DEDICATED = "$TargetDedicatedNodes"
+SPOT = "$TargetLowPriorityNodes"
+OPTION = "$NodeDeallocationOption"
+TARGETS = (DEDICATED, SPOT, OPTION)
+# the names of before there were spot nodes; the full name wins where both are set (docs)
+TARGET_ALIASES = {"$TargetDedicated": DEDICATED, "$TargetLowPriority": SPOT}
+METRIC_ALIASES = {"$CurrentDedicated": "$CurrentDedicatedNodes"}
+
+_SECONDS = {
+    "Zero": 0,
+    "Second": 1,
+    "Minute": 60,
+    "Hour": 3600,
+    "Day": 86_400,
+    "Week": 7 * 86_400,
+    "Year": 365 * 86_400,  # [S]
+}
+CONSTANTS: dict[str, Value] = {
+    **{
+        f"TimeInterval_{name}": Interval(seconds * TICKS_PER_SECOND)
+        for name, seconds in _SECONDS.items()
+    },
+    "TimeInterval_100ns": Interval(1),
+    "TimeInterval_Microsecond": Interval(10),
+    "TimeInterval_Millisecond": Interval(10_000),
+    **{word: Word(word) for word in WORDS},
+}
+_METRICS = {name: MetricSamples(name) for name in (*METRICS, *LEGACY_METRICS)}
+_SERVICE = (*TARGETS, *TARGET_ALIASES, *METRIC_ALIASES, *_METRICS, *CONSTANTS)
+_FOLDED = {name.lower(): name for name in _SERVICE}
+
+
+def spelled(name: str, dialect: Dialect) -> str:
+    """The service's spelling of one of its names, where case does not matter."""
+    return name if dialect.case_sensitive else _FOLDED.get(name.lower(), name)
+
+
+def meant(name: str) -> str | None:
+    """A name of the service that differs in nothing but case."""
+    found = _FOLDED.get(name.lower())
+    return None if found == name else found
+
+
+def metric(name: str, dialect: Dialect) -> MetricSamples | None:
+    """The metric of that name."""
+    name = METRIC_ALIASES.get(name, name)
+    if name in LEGACY_METRICS and not dialect.legacy_metrics:
+        return None
+    if name == "$UsableNodeCount" and not dialect.usable_node_count:
+        return None
+    return _METRICS.get(name)
+
+
+_Arguments = list[Value]
+_Method = Callable[[Scope, MetricSamples, _Arguments, int], Value]
+
+
+def member(scope: Scope, target: Value, name: str, arguments: _Arguments | None, at: int) -> Value:
+    """The value of `target.name` or `target.name(arguments)`. Raises FormulaError."""
+    if isinstance(target, Timestamp) and arguments is None:
+        return _part(scope, target, name, at)
+    if isinstance(target, MetricSamples) and arguments is not None:
+        method = METHODS.get(name)
+        if method is not None:
+            return method(scope, target, arguments, at)
+    form = "member" if arguments is None else "method"
+    raise FormulaError(at, f"A {kind_of(target)} has no {form} '{name}'")
+
+
+def _part(scope: Scope, target: Timestamp, name: str, at: int) -> float:
+    when = target.time()
+    if name == "weekday":
+        day = when.isoweekday()
+        return float(scope.dialect.sunday if day == 7 else day)
+    if name in ("year", "month", "day", "hour", "minute", "second"):
+        return float(getattr(when, name))
+    raise FormulaError(at, f"A timestamp has no member '{name}'")
+
+
+def _moment(scope: Scope, argument: Value, at: int) -> int:
+    """A timestamp, or so long ago."""
+    if isinstance(argument, Timestamp):
+        return argument.ticks
+    if isinstance(argument, Interval):
+        return scope.now.ticks - argument.ticks
+    reason = f"A window needs a timestamp or a timeinterval and got a {kind_of(argument)}"
+    raise FormulaError(at, reason)
+
+
+def _window(scope: Scope, arguments: _Arguments, at: int) -> tuple[int, int]:
+    """Start and end, whichever was given first (docs use both orders)."""
+    one = _moment(scope, arguments[0], at)
+    other = scope.now.ticks if len(arguments) == 1 else _moment(scope, arguments[1], at)
+    return (one, other) if one <= other else (other, one)
+
+
+def _available(scope: Scope, start: int, end: int) -> tuple[int, int, float]:
+    """First and last sample of a window, and their part of what should be there, in percent."""
+    low, high = scope.history.between(start, end, scope.seen)
+    return low, high, min(100.0, 100.0 * (high - low) / expected(start, end))
+
+
+def _get_sample(scope: Scope, metric: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    count = len(arguments)
+    if not 1 <= count <= 3:
+        _counted("GetSample", arguments, 1, 3, at)
+    series, seen = scope.series(metric), scope.seen
+    first = arguments[0]
+    if type(first) is not Interval:
+        first = scope.settled(first, at)
+    if isinstance(first, float):
+        _counted("GetSample of a number", arguments, 1, 1, at)
+        if first < 0:
+            raise FormulaError(at, "GetSample of less than no samples")
+        return Window(series, max(0, seen - int(min(first, float(seen)))), seen)
+    wanted = scope.dialect.minimum_percent
+    if count > 1:
+        last = scope.settled(arguments[-1], at)
+        if isinstance(last, float):
+            wanted = last
+            arguments = arguments[:-1]
+        elif count == 3:
+            raise FormulaError(at, f"A percentage must be a double and is a {kind_of(last)}")
+    start, end = _window(scope, arguments, at)
+    low, high, percent = _available(scope, start, end)
+    if percent < wanted:
+        raise InsufficientSampleError(
+            at,
+            f"Insufficient data from data set: {metric.name} wanted {wanted:.6g}%,"
+            f" received {percent:.6g}%",
+        )
+    return Window(series, low, high)
+
+
+def _get_sample_percent(scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    _counted("GetSamplePercent", arguments, 1, 2, at)
+    start, end = _window(scope, arguments, at)
+    return _available(scope, start, end)[2] * scope.dialect.percent_scale / 100.0
+
+
+def _get_sample_period(_scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    _counted("GetSamplePeriod", arguments, 0, 0, at)
+    return Interval(PERIOD)  # [S] documented as "the period", without a type
+
+
+def _count(scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    _counted("Count", arguments, 0, 0, at)
+    return float(scope.seen)
+
+
+def _history_begin_time(scope: Scope, _: MetricSamples, arguments: _Arguments, at: int) -> Value:
+    _counted("HistoryBeginTime", arguments, 0, 0, at)
+    times = scope.history.times
+    return Timestamp(times[0]) if scope.seen else scope.now
+
+
+def _counted(name: str, arguments: _Arguments, least: int, most: int, at: int) -> None:
+    if not least <= len(arguments) <= most:
+        raise FormulaError(at, f"{name} cannot take {len(arguments)} arguments")
+
+
+METHODS: dict[str, _Method] = {
+    "GetSample": _get_sample,
+    "GetSamplePercent": _get_sample_percent,
+    "GetSamplePeriod": _get_sample_period,
+    "Count": _count,
+    "HistoryBeginTime": _history_begin_time,
+}

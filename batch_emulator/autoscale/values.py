@@ -1,7 +1,7 @@
-"""Values of the formula language and how they are read and written: doubles are float, strings
-str, the rest is here.
+"""Values of the formula language, and the errors of formulas.
 
-Times are W3C-DTF and RFC 1123, UTC where no zone is given.
+Doubles are float, strings str; the rest is defined here. An error names line and column as
+the service does.
 """
 
 from __future__ import annotations
@@ -12,6 +12,46 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 
 from batch_emulator.autoscale.samples import TICKS_PER_SECOND, Series
+
+
+class FormulaError(Exception):
+    """A formula is wrong at a character; `code` and `message` are those of the answer."""
+
+    code = "AutoScalingFormulaEvaluationError"
+    message = "Autoscale evaluation failed due to an error in the formula"
+
+    def __init__(self, at: int, reason: str) -> None:
+        super().__init__(reason)
+        self.at = at
+        self.reason = reason
+
+    def detail(self, text: str) -> str:
+        """The reason with its place in the formula (docs: "Line 15, Col 44: Insufficient ...")."""
+        line = text.count("\n", 0, self.at) + 1
+        column = self.at - (text.rfind("\n", 0, self.at) + 1) + 1
+        return f"Line {line}, Col {column}: {self.reason}"
+
+
+class FormulaSyntaxError(FormulaError):
+    """The text is no formula."""
+
+    code = "AutoScalingFormulaSyntaxError"
+    message = "The specified auto-scaling formula has a syntax error."
+
+
+class FormulaTooLongError(FormulaError):
+    """The text has more characters than a formula may have."""
+
+    code = "AutoScaleFormulaTooLong"
+    message = "The specified auto-scaling formula exceeds the maximum length of 8192 characters."
+
+
+class InsufficientSampleError(FormulaError):
+    """Fewer samples are there than the formula wants."""
+
+    code = "InsufficientSampleData"
+    message = "Autoscale evaluation failed due to insufficient sample data"
+
 
 _EPOCH = datetime(1, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)

@@ -16,13 +16,16 @@ from datetime import UTC, datetime
 from batch_emulator.autoscale.dialect import DEFAULT, Dialect
 from batch_emulator.domain.events import Events
 from batch_emulator.domain.eviction_trace import TraceEntry
+from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import (
     Execution,
     Job,
     JobSchedule,
+    JobState,
     Json,
     Node,
     Pool,
+    ScheduleState,
     Task,
     UsageKey,
     key_of,
@@ -269,6 +272,32 @@ class Account:
         ticks = (delta.days * 86400 + delta.seconds) * 10_000_000 + delta.microseconds * 10
         self._etag = max(self._etag + 1, ticks)
         return self._etag
+
+    def require_pool_quota(self) -> None:
+        """Refuse one more pool than the quota (docs: quotas and limits).
+
+        Raises:
+            Fault: PoolQuotaReached.
+        """
+        limit = self.limits.pools
+        if limit is not None and len(self.pools) >= limit:
+            raise Fault("PoolQuotaReached", {"Quota": str(limit)})
+
+    def require_active_job_quota(self) -> None:
+        """Refuse one more job or job schedule than the quota; completed ones do not count (docs).
+
+        Raises:
+            Fault: ActiveJobAndScheduleQuotaReached.
+        """
+        limit = self.limits.active_jobs
+        if limit is None:
+            return
+        ended = (JobState.COMPLETED, JobState.DELETING)
+        active = sum(job.state not in ended for job in self.jobs.values())
+        over = (ScheduleState.COMPLETED, ScheduleState.DELETING)
+        active += sum(schedule.state not in over for schedule in self.schedules.values())
+        if active >= limit:
+            raise Fault("ActiveJobAndScheduleQuotaReached", {"Quota": str(limit)})
 
     def pool_of(self, job: Job) -> Pool | None:
         """The pool that the job's tasks run on, when it exists."""

@@ -10,19 +10,22 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from batch_emulator.domain import launch as failures
 from batch_emulator.domain.launch import (
     ContainerSpec,
     ExecutionError,
     ExecutionOutcome,
     FailureInfo,
     LaunchSpec,
+    directory_failure,
+    ended_by_node_loss,
+    ended_by_request,
+    ended_by_wall_clock,
+    exit_code_failure,
 )
-from batch_emulator.executor.containers import task_containers
-from batch_emulator.executor.containers.engine import inherited
-from batch_emulator.executor.containers.task_containers import TaskContainers, new_name, not_started
-from batch_emulator.executor.process import members, task_process
-from batch_emulator.executor.transfer import output_files, resource_files
+from batch_emulator.executor import members, task_containers, task_process
+from batch_emulator.executor.engine import inherited
+from batch_emulator.executor.task_containers import TaskContainers, new_name, not_started
+from batch_emulator.executor.transfer import task_files
 from batch_emulator.executor.transfer.blob_client import BlobClient, NodeIdentity
 from batch_emulator.folders import make_plain
 
@@ -111,11 +114,11 @@ class Executor:
 
         Without `upload` the output files stay where they are, as for a task that runs again.
         """
-        await self._stop(key, failures.ended_by_request(), self._kill_grace_s, upload=upload)
+        await self._stop(key, ended_by_request(), self._kill_grace_s, upload=upload)
 
     async def kill_now(self, key: str) -> None:
         """SIGKILL at once and no output files, as when the node is lost."""
-        await self._stop(key, failures.ended_by_node_loss(), 0, upload=False)
+        await self._stop(key, ended_by_node_loss(), 0, upload=False)
 
     def holds(self, key: str) -> bool:
         """Whether what a launch left running still lives."""
@@ -163,7 +166,7 @@ class Executor:
         if launch.resource_files:
             await _unless(
                 execution.stop,
-                resource_files.download(
+                task_files.download(
                     self._storage,
                     launch.resource_files,
                     launch.resource_dir or launch.working_dir,
@@ -265,11 +268,9 @@ class Executor:
 
     async def _upload(self, execution: _Execution, outcome: ExecutionOutcome) -> ExecutionOutcome:
         launch = execution.launch
-        context = output_files.UploadContext(
-            launch.task_dir, launch.working_dir, launch.environment
-        )
+        context = task_files.UploadContext(launch.task_dir, launch.working_dir, launch.environment)
         succeeded = outcome.exit_code == 0 and outcome.failure is None
-        work = output_files.upload(self._storage, launch.output_files, context, succeeded=succeeded)
+        work = task_files.upload(self._storage, launch.output_files, context, succeeded=succeeded)
         failure = await _unless(execution.abandon, work)
         if execution.stop.done():
             return ExecutionOutcome(outcome.exit_code, execution.stop.result(), retryable=False)
@@ -279,7 +280,7 @@ class Executor:
 
     def _on_wall_clock(self, execution: _Execution) -> None:
         limit = execution.launch.wall_clock_s or 0
-        self._begin_end(execution, failures.ended_by_wall_clock(limit), self._kill_grace_s)
+        self._begin_end(execution, ended_by_wall_clock(limit), self._kill_grace_s)
 
     async def _stop(self, key: str, why: FailureInfo, grace_s: float, *, upload: bool) -> None:
         execution = self._running.get(key)
@@ -362,12 +363,12 @@ def _make_directories(launch: LaunchSpec) -> None:
         try:
             make_plain(folder, launch.root_dir.parent)
         except OSError as err:
-            raise ExecutionError(failures.directory_failure(str(folder), err)) from err
+            raise ExecutionError(directory_failure(str(folder), err)) from err
 
 
 def _outcome(exit_code: int, execution: _Execution) -> ExecutionOutcome:
     if execution.stop.done():
         return ExecutionOutcome(exit_code, execution.stop.result(), retryable=False)
     if exit_code != 0:
-        return ExecutionOutcome(exit_code, failures.exit_code_failure(), retryable=True)
+        return ExecutionOutcome(exit_code, exit_code_failure(), retryable=True)
     return ExecutionOutcome(0, None, retryable=False)

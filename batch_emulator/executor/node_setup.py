@@ -14,8 +14,8 @@ from typing import Any
 
 from batch_emulator.domain.launch import DISK_FULL, LaunchSpec
 from batch_emulator.executor.layout import NodeLayout
+from batch_emulator.executor.members import LostNodeProcesses, in_thread
 from batch_emulator.executor.mounts.blob_mounts import BlobMounts
-from batch_emulator.executor.process.members import LostNodeProcesses, in_thread
 
 log = logging.getLogger(__name__)
 

@@ -22,11 +22,10 @@ from batch_emulator.domain.faults import Fault, error_body, not_implemented
 from batch_emulator.domain.model import key_of
 from batch_emulator.domain.values import http_date
 from batch_emulator.emulator import Emulator
-from batch_emulator.http import auth
+from batch_emulator.http import auth, versions
 from batch_emulator.http.call import Call, Handler, NotModified, Reply
 from batch_emulator.http.routes import admin
 from batch_emulator.http.routes.table import ROUTES, Matcher
-from batch_emulator.http.wire import versions
 from batch_emulator.web_pages import reason_to_refuse
 
 log = logging.getLogger(__name__)

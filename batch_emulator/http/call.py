@@ -15,10 +15,8 @@ from batch_emulator.domain.model import Job, Json, Node, Pool, key_of
 from batch_emulator.domain.transitions import nodes
 from batch_emulator.domain.values import etag_text, http_date
 from batch_emulator.emulator import Emulator
-from batch_emulator.http import odata
+from batch_emulator.http import bodies, odata, versions
 from batch_emulator.http.odata import FieldRule
-from batch_emulator.http.wire import bodies, versions
-from batch_emulator.http.wire import bodies as identities
 
 
 @dataclass(slots=True)
@@ -58,8 +56,8 @@ class Call:
     def json(self, *, optional: bool = False) -> Json:
         """The body, parsed and coerced. Raises Fault."""
         body = versions.incoming(bodies.parse(self.body, optional=optional), self.query)
-        if identities.may_name_identities(self.body):
-            identities.check_identities(body, known=self.emulator.identity is not None)
+        if bodies.may_name_identities(self.body):
+            bodies.check_identities(body, known=self.emulator.identity is not None)
         return body
 
     def pool(self) -> Pool:

@@ -30,7 +30,6 @@ from batch_emulator.domain.transitions import (
     nodes,
     pools,
 )
-from batch_emulator.domain.transitions import pools as auto_pools
 from batch_emulator.domain.transitions.states import stop_execution
 from batch_emulator.scheduling import allocation
 from batch_emulator.scheduling.actions import (
@@ -163,7 +162,7 @@ def _apply_to_job(account: Account, action: BeginRelease | FinishJob, now: datet
             job_preparation.begin_release(account, job, now)
         case FinishJob(job):
             jobs.finish(account, job, now)
-            auto_pools.ended(account, job, now)
+            pools.ended(account, job, now)
 
 
 def _apply_to_node(

@@ -10,8 +10,7 @@ from datetime import datetime, timedelta
 
 from batch_emulator.domain.account import Account, AwaitRetention
 from batch_emulator.domain.model import Job, JobState, Node, NodeState, Task, TaskState
-from batch_emulator.domain.transitions import autoscale, metering, task_admission
-from batch_emulator.domain.transitions import tasks as retention
+from batch_emulator.domain.transitions import autoscale, metering, task_admission, tasks
 from batch_emulator.domain.transitions.eviction import begin_trace
 from batch_emulator.domain.transitions.nodes import drained, gone
 from batch_emulator.domain.transitions.states import count_new, enqueue, refresh_queue
@@ -51,7 +50,7 @@ def load(account: Account, store: AccountStore, now: datetime) -> None:
             _revive(account, node, now)
     due = store.tasks.next_expiry()
     if due is not None:
-        retention.sweep_at(account, due)
+        tasks.sweep_at(account, due)
     account.usage.update(store.usage())
     metering.prune_usage(account, now)
     for _, record in store.records("schedules"):
@@ -101,9 +100,9 @@ def _revive(account: Account, node: Node, now: datetime) -> None:
 
 
 def _load_tasks(account: Account, store: AccountStore, job: Job, now: datetime) -> None:
-    for result, tasks, slots in store.tasks.finished_counts(job):
+    for result, count, slots in store.tasks.finished_counts(job):
         name = "succeeded" if result == "success" else "failed"
-        setattr(job.tasks, name, getattr(job.tasks, name) + tasks)
+        setattr(job.tasks, name, getattr(job.tasks, name) + count)
         setattr(job.slots, name, getattr(job.slots, name) + slots)
     if job.dependencies is not None:
         job.dependencies.restore(store.tasks.satisfying(job))

@@ -9,17 +9,8 @@ from datetime import UTC, datetime, time
 from decimal import Decimal
 from typing import cast
 
-from batch_emulator.autoscale.errors import FormulaError, FormulaSyntaxError, FormulaTooLongError
 from batch_emulator.autoscale.evaluate import Evaluation, Inputs, check, evaluate
 from batch_emulator.autoscale.functions import FUNCTIONS
-from batch_emulator.autoscale.names import (
-    CONSTANTS,
-    METHODS,
-    METRIC_ALIASES,
-    TARGET_ALIASES,
-    TARGETS,
-    meant,
-)
 from batch_emulator.autoscale.parser import (
     FunctionCall,
     MemberAccess,
@@ -28,7 +19,20 @@ from batch_emulator.autoscale.parser import (
     parse,
 )
 from batch_emulator.autoscale.samples import DELAY, LEGACY_METRICS, METRICS, SampleHistory
-from batch_emulator.autoscale.values import Timestamp
+from batch_emulator.autoscale.scope import (
+    CONSTANTS,
+    METHODS,
+    METRIC_ALIASES,
+    TARGET_ALIASES,
+    TARGETS,
+    meant,
+)
+from batch_emulator.autoscale.values import (
+    FormulaError,
+    FormulaSyntaxError,
+    FormulaTooLongError,
+    Timestamp,
+)
 from infra.config.pool import OfficeHours, PoolConfig
 from runner.core.pricing.prices import PriceTable
 from runner.protocol.errors import ExitCode, RunnerError

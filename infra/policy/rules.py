@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import Any, cast
 
-from batch_emulator.autoscale.errors import FormulaError
 from batch_emulator.autoscale.evaluate import Evaluation, Inputs, evaluate
 from batch_emulator.autoscale.samples import SampleHistory
-from batch_emulator.autoscale.values import Timestamp
+from batch_emulator.autoscale.values import FormulaError, Timestamp
 from infra.config.pool import SCENARIO
 from runner.core.pricing.machines import OS_END_OF_LIFE, machine
 from runner.protocol.errors import RunnerError

@@ -11,8 +11,8 @@ from azure.core.pipeline import PipelineRequest, PipelineResponse
 from azure.core.pipeline.policies import SansIOHTTPPolicy
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from batch_emulator.http import versions
 from batch_emulator.http.auth import query_of
-from batch_emulator.http.wire import versions
 from tests.contract.conformance import violations
 from tests.contract.headers import header_violations
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from batch_emulator.executor.process.members import marking, node_members
+from batch_emulator.executor.members import marking, node_members
 from tests.contract.server import Running, Things, eventually
 
 HIDDEN = """\

@@ -1,11 +1,19 @@
-"""Spot evictions: a notice, then the machine goes with its disk, and perhaps comes back.
+"""Spot evictions: a notice, then the node loses its machine and disk, and may get another one.
 
-Batch itself promises no notice; the machine sees one through Scheduled Events (VM docs).
-While it runs, the node gets tasks as before [S]: the service does not know of it.
+Batch itself promises no notice; the machine reads one from Scheduled Events (VM docs). Until
+then the node gets tasks as before [S]: the service does not know of the notice.
+
+On Azure the instance metadata service answers at `http://169.254.169.254`. Here each node has
+a base URL of its own, which its tasks find in `BATCH_EMULATOR_IMDS`; paths, headers and
+documents are the same, so one script works on both:
+`${BATCH_EMULATOR_IMDS:-http://169.254.169.254}/metadata/scheduledevents`. The URL contains a
+secret that only tasks of the node know, because acknowledging an event evicts the node.
 """
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 import math
 from datetime import datetime, timedelta
 from uuid import UUID
@@ -13,8 +21,44 @@ from uuid import UUID
 from batch_emulator.domain.account import Account
 from batch_emulator.domain.eviction_trace import TraceEntry
 from batch_emulator.domain.faults import Fault
-from batch_emulator.domain.model import EvictionNotice, Node, NodeState, Pool, Stop
+from batch_emulator.domain.model import EvictionNotice, Json, Node, NodeState, Pool, Stop, key_of
 from batch_emulator.domain.transitions import nodes
+from batch_emulator.domain.values import http_date
+
+IMDS_VARIABLE = "BATCH_EMULATOR_IMDS"
+IMDS_PATH = "/_emulator/imds"
+IMDS_VERSIONS = ("2017-11-01", "2019-01-01", "2019-04-01", "2019-08-01", "2020-07-01")
+_EVENT_DESCRIPTION = "The spot virtual machine is being evicted"
+
+
+def imds_secret(key: str, pool_id: str, node_id: str) -> str:
+    """The word in a node's base; it comes out of the account key, so that a restart keeps it."""
+    text = f"imds/{key_of(pool_id)}/{key_of(node_id)}"
+    return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()[:32]
+
+
+def imds_url(account_url: str, key: str, pool_id: str, node_id: str) -> str:
+    """What stands for `http://169.254.169.254` on a node."""
+    return f"{account_url}{IMDS_PATH}/{pool_id}/{node_id}/{imds_secret(key, pool_id, node_id)}"
+
+
+def scheduled_events(node: Node) -> Json:
+    """What `GET /metadata/scheduledevents` answers; its incarnation changes with the events."""
+    notice = node.notice
+    if notice is None:
+        return {"DocumentIncarnation": 2 * node.lives - 1, "Events": []}
+    event = {
+        "EventId": notice.event_id,
+        "EventType": "Preempt",
+        "ResourceType": "VirtualMachine",
+        "Resources": [node.id],
+        "EventStatus": "Scheduled",
+        "NotBefore": http_date(notice.not_before),
+        "Description": _EVENT_DESCRIPTION,
+        "EventSource": "Platform",
+        "DurationInSeconds": -1,
+    }
+    return {"DocumentIncarnation": 2 * node.lives, "Events": [event]}
 
 
 def evictable(node: Node) -> bool:

@@ -25,7 +25,7 @@ from batch_emulator.domain.model import (
     key_of,
     part,
 )
-from batch_emulator.domain.transitions import eviction, jobs, metering, nodes, quotas
+from batch_emulator.domain.transitions import eviction, jobs, metering, nodes
 from batch_emulator.domain.transitions.states import refresh_queue, set_job
 from batch_emulator.domain.validation import job_rules, pool_rules
 from batch_emulator.domain.values import parse_duration
@@ -244,7 +244,7 @@ def _create(account: Account, auto: Json, now: datetime) -> Pool:
     body = {**deepcopy(part(auto, "pool")), "id": _new_id(account, auto)}
     pool_rules.check_pool(body)
     account.check_references(body)
-    quotas.require_pool(account)
+    account.require_pool_quota()
     return add(account, body, now)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import PurePosixPath
 
-from batch_emulator.autoscale.errors import FormulaError
 from batch_emulator.autoscale.evaluate import check
+from batch_emulator.autoscale.values import FormulaError
 from batch_emulator.domain.faults import Fault, bad_property, not_implemented
 from batch_emulator.domain.model import Json, part, parts
 from batch_emulator.domain.validation.properties import (

@@ -1,3 +1,3 @@
-"""Handlers of the Files service, one module a kind of resource; `files_share.table` lists the
+"""Handlers of the Files service, one module a kind of resource; `files_share.app` lists the
 operations.
 """

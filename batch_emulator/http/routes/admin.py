@@ -14,8 +14,6 @@ from datetime import timedelta
 from typing import Any, cast
 
 from batch_emulator import __version__
-from batch_emulator.domain import scheduled_events
-from batch_emulator.domain import scheduled_events as metadata
 from batch_emulator.domain.faults import Fault, bad_property, bad_query
 from batch_emulator.domain.model import Json, Node
 from batch_emulator.domain.transitions import eviction, nodes
@@ -114,7 +112,7 @@ def fail_node(call: Call) -> Reply:
 def get_scheduled_events(call: Call) -> Reply:
     """GET /metadata/scheduledevents of a node."""
     refused = _check_metadata_request(call)
-    return refused or Reply(200, metadata.document(call.node()), dict(_JSON))
+    return refused or Reply(200, eviction.scheduled_events(call.node()), dict(_JSON))
 
 
 def acknowledge(call: Call) -> Reply:
@@ -148,15 +146,15 @@ def _check_metadata_request(call: Call) -> Reply | None:
     """Refuse what the metadata service refuses. Raises Fault for who is no task of the node."""
     params = call.params
     key = call.emulator.settings.key
-    expected = metadata.secret(key, params["poolId"], params["nodeId"])
+    expected = eviction.imds_secret(key, params["poolId"], params["nodeId"])
     if not hmac.compare_digest(expected.encode(), params["secret"].encode()):
         raise Fault("AuthenticationFailed", status=403)
     if call.headers.get("metadata", "").lower() != "true":
         return _bad_metadata_request("Required metadata header not specified")
     if "x-forwarded-for" in call.headers:
         return _bad_metadata_request("X-Forwarded-For is not allowed")
-    if call.query.get("api-version") not in metadata.VERSIONS:
-        versions = list(reversed(metadata.VERSIONS))
+    if call.query.get("api-version") not in eviction.IMDS_VERSIONS:
+        versions = list(reversed(eviction.IMDS_VERSIONS))
         body = {"error": "Bad request. api-version was not specified in the request or is invalid"}
         return Reply(400, body | {"newest-versions": versions[:3]}, dict(_JSON))
     return None
@@ -171,7 +169,7 @@ _PAGE = 1000
 _DIGITS = 18
 _POOL = "/pools/{poolId}"
 _NODE = "/pools/{poolId}/nodes/{nodeId}"
-_EVENTS = scheduled_events.PATH + "/{poolId}/{nodeId}/{secret}/metadata/scheduledevents"
+_EVENTS = eviction.IMDS_PATH + "/{poolId}/{nodeId}/{secret}/metadata/scheduledevents"
 _LONGEST_PUSH = timedelta(days=366)
 
 

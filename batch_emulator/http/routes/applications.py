@@ -1,12 +1,48 @@
-"""Applications: listed by the data plane, made and deleted through the emulator's own API."""
+"""Applications and certificates: what an account offers for nodes to install."""
 
 from __future__ import annotations
 
 from batch_emulator.domain.applications import Application
+from batch_emulator.domain.certificates import certificate_url, shown
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import Json
 from batch_emulator.http import odata
 from batch_emulator.http.call import Call, Reply
+
+
+def add_certificate(call: Call) -> Reply:
+    """Certificate_Add."""
+    thumbprint = call.emulator.certificates.add(call.json(), call.now)
+    url = certificate_url(call.base_url, thumbprint)
+    return Reply(201, None, {"Location": url, "DataServiceId": url})
+
+
+async def list_certificates(call: Call) -> Reply:
+    """Certificate_List."""
+    found = call.emulator.certificates.sorted()
+    rendered = [(key, shown(record, call.base_url)) for key, record in found]
+    return await call.listing(odata.CERTIFICATE_FIELDS, odata.from_sorted(rendered))
+
+
+def get_certificate(call: Call) -> Reply:
+    """Certificate_Get."""
+    record = call.emulator.certificates.find(call.params["certificate"])
+    return call.entity(shown(record, call.base_url), {})
+
+
+def delete_certificate(call: Call) -> Reply:
+    """Certificate_Delete."""
+    certificates = call.emulator.certificates
+    record = certificates.find(call.params["certificate"])
+    certificates.delete(record, call.emulator.account.pools.values(), call.now)
+    return Reply(202)
+
+
+def cancel_deletion(call: Call) -> Reply:
+    """Certificate_CancelDeletion."""
+    certificates = call.emulator.certificates
+    certificates.cancel_deletion(certificates.find(call.params["certificate"]), call.now)
+    return Reply(204, None, call.data_service_id())
 
 
 async def list_all(call: Call) -> Reply:

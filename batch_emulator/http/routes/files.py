@@ -18,7 +18,6 @@ from batch_emulator.executor import node_files
 from batch_emulator.executor.node_files import FileEntry, FileFault, FileRange
 from batch_emulator.folders import is_below
 from batch_emulator.http import odata
-from batch_emulator.http import odata as paging
 from batch_emulator.http.call import Call, Handler, Reply
 
 _T = TypeVar("_T")
@@ -94,7 +93,7 @@ def list_of(root: Root) -> Handler:
         recursive = call.query.get("recursive", "false").lower() == "true"
         found = await _on_disk(lambda: node_files.list_files(folder, recursive=recursive))
         rendered = sorted(((e.name, _render(e, url)) for e in found), key=lambda e: e[0])
-        reply = await call.listing(odata.FILE_FIELDS, paging.from_sorted(rendered))
+        reply = await call.listing(odata.FILE_FIELDS, odata.from_sorted(rendered))
         if recursive and reply.body is not None and "odata.nextLink" in reply.body:
             reply.body["odata.nextLink"] += "&recursive=true"  # clients follow the link as it is
         return reply

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import JobSchedule, Json, key_of
-from batch_emulator.domain.transitions import job_schedules, quotas
+from batch_emulator.domain.transitions import job_schedules
 from batch_emulator.domain.validation import job_rules, properties
-from batch_emulator.http import odata
-from batch_emulator.http import odata as paging
+from batch_emulator.http import odata, render, secrets
 from batch_emulator.http.call import Call, Reply, entity_headers
 from batch_emulator.http.routes.jobs import rendered
-from batch_emulator.http.wire import render, secrets
 
 # properties that a PUT clears when they are absent (docs: JobSchedule_Update)
 _REPLACED = ("schedule", "metadata")
@@ -35,7 +33,7 @@ def add(call: Call) -> Reply:
         raise Fault("JobScheduleBeingDeleted" if deleting else "JobScheduleExists")
     if key_of(body["id"]) in account.jobs:
         raise Fault("JobWithSameIdExists")
-    quotas.require_active_job(account)
+    account.require_active_job_quota()
     schedule = job_schedules.add(account, body, call.now)
     url = f"{call.base_url}/jobschedules/{schedule.id}"
     return call.created(url, schedule.etag, schedule.modified)
@@ -53,7 +51,7 @@ async def list_all(call: Call) -> Reply:
     """JobSchedule_List."""
     found = sorted(call.emulator.account.schedules.items())
     rendered = ((key, _render(call, one)) for key, one in found)
-    return await call.listing(odata.SCHEDULE_FIELDS, paging.from_sorted(rendered))
+    return await call.listing(odata.SCHEDULE_FIELDS, odata.from_sorted(rendered))
 
 
 def get(call: Call) -> Reply:
@@ -136,4 +134,4 @@ async def list_jobs(call: Call) -> Reply:
     """Job_ListFromJobSchedule."""
     found = job_schedules.jobs_of(call.emulator.account, _schedule(call))
     pairs = ((job.key, rendered(call, job)) for job in found)
-    return await call.listing(_JOB_FIELDS, paging.from_sorted(pairs))
+    return await call.listing(_JOB_FIELDS, odata.from_sorted(pairs))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Job, JobState, Json, key_of
-from batch_emulator.domain.transitions import jobs, pools, quotas
+from batch_emulator.domain.transitions import jobs, pools
 from batch_emulator.domain.validation import job_rules, properties
-from batch_emulator.http import odata
-from batch_emulator.http import odata as paging
+from batch_emulator.http import odata, render, secrets
 from batch_emulator.http.call import Call, Reply, entity_headers
-from batch_emulator.http.wire import render, secrets
-from batch_emulator.http.wire import render as statistics
 
 DEFAULT_TERMINATE_REASON = "UserTerminate"  # as in the docs' example of a terminated job
 # properties that a PUT clears when they are absent (docs: Job_Update)
@@ -37,7 +34,7 @@ def add(call: Call) -> Reply:
         raise Fault("JobBeingDeleted" if deleting else "JobExists")
     if key_of(body["id"]) in account.schedules:
         raise Fault("JobScheduleWithSameIdExists")
-    quotas.require_active_job(account)
+    account.require_active_job_quota()
     job = pools.add_job(account, body, call.now)
     return call.created(f"{call.base_url}/jobs/{job.id}", job.etag, job.modified)
 
@@ -46,14 +43,14 @@ def rendered(call: Call, job: Job) -> Json:
     """A job, with its statistics where they are asked for."""
     body = render.job(job, call.base_url)
     if call.expands_stats:
-        body["stats"] = statistics.job_statistics(job, call.emulator.store, body["url"], call.now)
+        body["stats"] = render.job_statistics(job, call.emulator.store, body["url"], call.now)
     return body
 
 
 def lifetime_statistics(call: Call) -> Reply:
     """Job_GetAllLifetimeStatistics, which clients up to 2020-09-01 have."""
     found, url = call.emulator.account.jobs.values(), f"{call.base_url}{call.path}"
-    body = statistics.lifetime_of_jobs(found, call.emulator.store, url, call.now)
+    body = render.lifetime_of_jobs(found, call.emulator.store, url, call.now)
     return call.entity(body, {})
 
 
@@ -61,7 +58,7 @@ async def list_all(call: Call) -> Reply:
     """Job_List."""
     found = sorted(call.emulator.account.jobs.items())
     pairs = ((key, rendered(call, job)) for key, job in found)
-    return await call.listing(odata.JOB_FIELDS, paging.from_sorted(pairs))
+    return await call.listing(odata.JOB_FIELDS, odata.from_sorted(pairs))
 
 
 def get(call: Call) -> Reply:
@@ -158,4 +155,4 @@ async def preparation_status(call: Call) -> Reply:
     if "jobPreparationTask" not in job.spec:
         raise Fault("JobPreparationTaskNotSpecified")
     rendered = render.preparation_status(job, call.base_url)
-    return await call.listing(odata.PREPARATION_FIELDS, paging.from_sorted(rendered))
+    return await call.listing(odata.PREPARATION_FIELDS, odata.from_sorted(rendered))

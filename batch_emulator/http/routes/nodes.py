@@ -20,15 +20,12 @@ from batch_emulator.domain.events import Event, Events
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Json, Node
 from batch_emulator.domain.transitions import node_operations
-from batch_emulator.domain.transitions import node_operations as node_users
 from batch_emulator.domain.validation.properties import is_http_url, require
 from batch_emulator.domain.values import parse_time
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.transfer.blob_client import BlobRequestError, blob_url
-from batch_emulator.http import odata
-from batch_emulator.http import odata as paging
+from batch_emulator.http import odata, render, secrets
 from batch_emulator.http.call import Call, Handler, Reply
-from batch_emulator.http.wire import render, secrets
 
 _REMOTE_PORT = 50000  # as in the docs' example; one a node, and nobody answers there [S]
 
@@ -47,7 +44,7 @@ async def list_all(call: Call) -> Reply:
     """ComputeNode_List."""
     found = sorted(call.pool().nodes.items())
     rendered = ((key, _render(call, node)) for key, node in found)
-    return await call.listing(odata.NODE_FIELDS, paging.from_sorted(rendered))
+    return await call.listing(odata.NODE_FIELDS, odata.from_sorted(rendered))
 
 
 def get(call: Call) -> Reply:
@@ -91,7 +88,7 @@ def enable_scheduling(call: Call) -> Reply:
 
 def add_user(call: Call) -> Reply:
     """ComputeNode_AddUser."""
-    name = node_users.add_user(call.emulator.account, call.node(), call.json(), call.now)
+    name = node_operations.add_user(call.emulator.account, call.node(), call.json(), call.now)
     url = f"{call.base_url}{call.path}/{name}"
     return Reply(201, None, {"Location": url, "DataServiceId": url})
 
@@ -99,13 +96,13 @@ def add_user(call: Call) -> Reply:
 def update_user(call: Call) -> Reply:
     """ComputeNode_UpdateUser."""
     name = call.params["userName"]
-    node_users.update_user(call.emulator.account, call.node(), name, call.json(), call.now)
+    node_operations.update_user(call.emulator.account, call.node(), name, call.json(), call.now)
     return Reply(200, None, call.data_service_id())
 
 
 def delete_user(call: Call) -> Reply:
     """ComputeNode_DeleteUser."""
-    node_users.delete_user(call.emulator.account, call.node(), call.params["userName"])
+    node_operations.delete_user(call.emulator.account, call.node(), call.params["userName"])
     return Reply(200)
 
 
@@ -125,7 +122,7 @@ def remote_desktop(call: Call) -> Reply:
 async def extension_list(call: Call) -> Reply:
     """ComputeNodeExtension_List."""
     found = secrets.extensions_of_node(call.node())
-    return await call.listing(None, paging.from_sorted(sorted(found.items())))
+    return await call.listing(None, odata.from_sorted(sorted(found.items())))
 
 
 def extension(call: Call) -> Reply:

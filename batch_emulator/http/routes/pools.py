@@ -7,17 +7,13 @@ from urllib.parse import quote
 
 from batch_emulator.domain.faults import Fault, bad_query
 from batch_emulator.domain.model import Json, Pool, cores_of, key_of, part, parts
-from batch_emulator.domain.transitions import autoscale, metering, pools, quotas
-from batch_emulator.domain.transitions import pools as removal
+from batch_emulator.domain.transitions import autoscale, metering, pools
 from batch_emulator.domain.validation import pool_rules
 from batch_emulator.domain.validation.pool_rules import check_formula, check_scaling
 from batch_emulator.domain.validation.properties import require
 from batch_emulator.domain.values import parse_time, time_text
-from batch_emulator.http import odata
-from batch_emulator.http import odata as paging
+from batch_emulator.http import odata, render
 from batch_emulator.http.call import Call, Reply, entity_headers
-from batch_emulator.http.wire import render
-from batch_emulator.http.wire import render as statistics
 
 # properties that updateproperties clears when they are absent (docs)
 _REPLACED = ("startTask", "metadata", "applicationPackageReferences", "certificateReferences")
@@ -42,7 +38,7 @@ def add(call: Call) -> Reply:
     if existing is not None:
         pools.require_active(existing)
         raise Fault("PoolExists")
-    quotas.require_pool(call.emulator.account)
+    call.emulator.account.require_pool_quota()
     pool = pools.add(call.emulator.account, body, call.now)
     return call.created(f"{call.base_url}/pools/{pool.id}", pool.etag, pool.modified)
 
@@ -50,21 +46,21 @@ def add(call: Call) -> Reply:
 def _render(call: Call, pool: Pool) -> Json:
     body = render.pool(pool, call.base_url)
     if call.expands_stats:
-        body["stats"] = statistics.pools([pool], body["url"], call.now)
+        body["stats"] = render.pools([pool], body["url"], call.now)
     return body
 
 
 def lifetime_statistics(call: Call) -> Reply:
     """Pool_GetAllLifetimeStatistics, which clients up to 2020-09-01 have."""
     found, url = call.emulator.account.pools.values(), f"{call.base_url}{call.path}"
-    return call.entity(statistics.pools(found, url, call.now), {})
+    return call.entity(render.pools(found, url, call.now), {})
 
 
 async def list_all(call: Call) -> Reply:
     """Pool_List."""
     found = sorted(call.emulator.account.pools.items())
     rendered = ((key, _render(call, pool)) for key, pool in found)
-    return await call.listing(odata.POOL_FIELDS, paging.from_sorted(rendered))
+    return await call.listing(odata.POOL_FIELDS, odata.from_sorted(rendered))
 
 
 def get(call: Call) -> Reply:
@@ -144,7 +140,7 @@ def remove_nodes(call: Call) -> Reply:
     call.check(pool.etag, pool.modified)
     body = call.json()
     pool_rules.check_targets(body)
-    removal.remove_nodes(call.emulator.account, pool, body, call.now)
+    pools.remove_nodes(call.emulator.account, pool, body, call.now)
     return Reply(202, None, entity_headers(pool.etag, pool.modified) | call.data_service_id())
 
 
@@ -160,7 +156,7 @@ async def node_counts(call: Call) -> Reply:
     """Account_ListPoolNodeCounts."""
     found = sorted(call.emulator.account.pools.items())
     rendered = ((key, render.node_counts(pool)) for key, pool in found)
-    fetch = paging.from_sorted(rendered)
+    fetch = odata.from_sorted(rendered)
     return await call.listing(odata.NODE_COUNT_FIELDS, fetch, default=NODE_COUNTS_PAGE)
 
 
@@ -188,7 +184,7 @@ async def supported_images(call: Call) -> Reply:
             body["capabilities"] = ["NvidiaTeslaDriverInstalled"]
         found.append((f"{publisher}/{offer}/{sku}", body))
     return await call.listing(
-        odata.IMAGE_FIELDS, paging.from_sorted(sorted(found, key=lambda i: i[0]))
+        odata.IMAGE_FIELDS, odata.from_sorted(sorted(found, key=lambda i: i[0]))
     )
 
 
@@ -244,7 +240,7 @@ async def list_usage_metrics(call: Call) -> Reply:
         call.emulator.account, metering.interval_of(start), min(end, last)
     )
     rendered = sorted((_usage_view(*item) for item in found.items()), key=lambda one: one[0])
-    reply = await call.listing(odata.USAGE_FIELDS, paging.from_sorted(rendered))
+    reply = await call.listing(odata.USAGE_FIELDS, odata.from_sorted(rendered))
     if reply.body is not None and "odata.nextLink" in reply.body:
         asked = f"&starttime={quote(time_text(start))}&endtime={quote(time_text(end))}"
         reply.body["odata.nextLink"] += asked  # clients follow the link as it is

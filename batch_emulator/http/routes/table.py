@@ -16,19 +16,7 @@ from urllib.parse import unquote
 
 from batch_emulator.domain.faults import Fault
 from batch_emulator.http.call import Handler
-from batch_emulator.http.routes import (
-    applications,
-    certificates,
-    files,
-    job_schedules,
-    jobs,
-    nodes,
-    pools,
-    tasks,
-)
-from batch_emulator.http.routes import nodes as service_logs
-from batch_emulator.http.routes import pools as autoscale
-from batch_emulator.http.routes import pools as usage
+from batch_emulator.http.routes import applications, files, job_schedules, jobs, nodes, pools, tasks
 
 
 class _Route(Protocol):
@@ -108,16 +96,16 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", "/nodecounts", "Account_ListPoolNodeCounts", pools.node_counts),
     Route("GET", "/applications", "Application_List", applications.list_all),
     Route("GET", "/applications/{applicationId}", "Application_Get", applications.get),
-    Route("GET", "/poolusagemetrics", "Pool_ListUsageMetrics", usage.list_usage_metrics),
-    Route("POST", "/certificates", "Certificate_Add", certificates.add),
-    Route("GET", "/certificates", "Certificate_List", certificates.list_all),
-    Route("GET", _CERTIFICATE, "Certificate_Get", certificates.get),
-    Route("DELETE", _CERTIFICATE, "Certificate_Delete", certificates.delete),
+    Route("GET", "/poolusagemetrics", "Pool_ListUsageMetrics", pools.list_usage_metrics),
+    Route("POST", "/certificates", "Certificate_Add", applications.add_certificate),
+    Route("GET", "/certificates", "Certificate_List", applications.list_certificates),
+    Route("GET", _CERTIFICATE, "Certificate_Get", applications.get_certificate),
+    Route("DELETE", _CERTIFICATE, "Certificate_Delete", applications.delete_certificate),
     Route(
         "POST",
         _CERTIFICATE + "/canceldelete",
         "Certificate_CancelDeletion",
-        certificates.cancel_deletion,
+        applications.cancel_deletion,
     ),
     # pools
     Route("POST", "/pools", "Pool_Add", pools.add),
@@ -130,13 +118,9 @@ ROUTES: tuple[Route, ...] = (
     Route("POST", _POOL + "/stopresize", "Pool_StopResize", pools.stop_resize),
     Route("POST", _POOL + "/updateproperties", "Pool_UpdateProperties", pools.update_properties),
     Route("POST", _POOL + "/removenodes", "Pool_RemoveNodes", pools.remove_nodes),
-    Route("POST", _POOL + "/enableautoscale", "Pool_EnableAutoScale", autoscale.enable_autoscale),
-    Route(
-        "POST", _POOL + "/disableautoscale", "Pool_DisableAutoScale", autoscale.disable_autoscale
-    ),
-    Route(
-        "POST", _POOL + "/evaluateautoscale", "Pool_EvaluateAutoScale", autoscale.evaluate_autoscale
-    ),
+    Route("POST", _POOL + "/enableautoscale", "Pool_EnableAutoScale", pools.enable_autoscale),
+    Route("POST", _POOL + "/disableautoscale", "Pool_DisableAutoScale", pools.disable_autoscale),
+    Route("POST", _POOL + "/evaluateautoscale", "Pool_EvaluateAutoScale", pools.evaluate_autoscale),
     Route("GET", "/lifetimepoolstats", "Pool_GetAllLifetimeStatistics", pools.lifetime_statistics),
     # nodes
     Route("GET", _POOL + "/nodes", "ComputeNode_List", nodes.list_all),
@@ -168,7 +152,7 @@ ROUTES: tuple[Route, ...] = (
         "POST",
         _NODE + "/uploadbatchservicelogs",
         "ComputeNode_UploadBatchServiceLogs",
-        service_logs.upload_service_logs,
+        nodes.upload_service_logs,
     ),
     Route("GET", _NODE + "/extensions", "ComputeNodeExtension_List", nodes.extension_list),
     Route(

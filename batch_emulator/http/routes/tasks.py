@@ -10,11 +10,8 @@ from batch_emulator.domain.model import Job, Json, Task, key_of
 from batch_emulator.domain.transitions import task_admission, tasks
 from batch_emulator.domain.validation import task_rules
 from batch_emulator.domain.values import etag_text, time_text
-from batch_emulator.http import odata
-from batch_emulator.http import odata as paging
+from batch_emulator.http import odata, render
 from batch_emulator.http.call import Call, Reply, entity_headers
-from batch_emulator.http.wire import render
-from batch_emulator.http.wire import render as statistics
 from batch_emulator.storage.tasks import TaskRow, restore_task
 
 _STATE_FILTER = re.compile(r"\s*state\s+eq\s+'(\w+)'\s*")
@@ -87,14 +84,14 @@ def _add_one(call: Call, job: Job, body: Json, key: str, taken: set[str]) -> Jso
 def _render(call: Call, job: Job, row: TaskRow) -> Json:
     body = render.task(job, row, call.base_url)
     if call.expands_stats:
-        body["stats"] = statistics.task_statistics(row.record, body["url"], call.now)
+        body["stats"] = render.task_statistics(row.record, body["url"], call.now)
     return body
 
 
 async def list_all(call: Call) -> Reply:
     """Task_List, in the order of ids."""
     job = call.job()
-    asked = paging.parse(call.query, odata.TASK_FIELDS)
+    asked = odata.parse(call.query, odata.TASK_FIELDS)
     only = _STATE_FILTER.fullmatch(asked.filter)
     # the one filter that clients poll with is left to the database
     state = only.group(1).lower() if only else None
@@ -122,7 +119,7 @@ async def list_subtasks(call: Call) -> Reply:
     job = call.job()
     row = call.emulator.store.tasks.find(job, _find(call, job).key)
     found = [] if row is None else render.subtasks(job, row, call.base_url)
-    return await call.listing(None, paging.from_sorted(found))
+    return await call.listing(None, odata.from_sorted(found))
 
 
 def put(call: Call) -> Reply:

@@ -37,8 +37,6 @@ from batch_emulator.domain.transitions import (
     task_admission,
     tasks,
 )
-from batch_emulator.domain.transitions import nodes as retained_nodes
-from batch_emulator.domain.transitions import pools as auto_pools
 from batch_emulator.scheduling.scheduler import apply, decide
 
 OK = ExecutionOutcome(exit_code=0, failure=None, retryable=False)
@@ -100,7 +98,7 @@ class World:
             node, now = effect.node, self.clock.now()
             kept = [t.expires for t in self.tasks if (node.pool.id, node.id) in tasks.places(t)]
             until = max((when for when in kept if when and when > now), default=None)
-            retained_nodes.retention_answered(self.account, node, until, now)
+            nodes.retention_answered(self.account, node, until, now)
         elif isinstance(effect, Kill):
             running = self.processes.pop(effect.execution.key, None) or self.held(effect.execution)
             if effect.execution.key in self.dying or (running and self.slow_ends):
@@ -130,7 +128,7 @@ class World:
 
     def job(self, job_id: str = "job", pool: str = "pool", **body: Any) -> Job:
         spec = {"id": job_id, "poolInfo": {"poolId": pool}, **body}
-        job = auto_pools.add_job(self.account, spec, self.clock.now())
+        job = pools.add_job(self.account, spec, self.clock.now())
         self.settle()
         return job
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 
 from pulumi.runtime import rpc
 
-from batch_emulator.autoscale.errors import FormulaError
 from batch_emulator.autoscale.evaluate import check
+from batch_emulator.autoscale.values import FormulaError
 
 Found = tuple[str, str, str]
 _Values = Mapping[str, Any]

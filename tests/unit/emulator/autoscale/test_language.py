@@ -8,8 +8,8 @@ from datetime import UTC, datetime
 import pytest
 
 from batch_emulator.autoscale.dialect import DEFAULT, DIALECTS, LENIENT, STRICT
-from batch_emulator.autoscale.errors import FormulaError, FormulaSyntaxError, FormulaTooLongError
 from batch_emulator.autoscale.evaluate import check
+from batch_emulator.autoscale.values import FormulaError, FormulaSyntaxError, FormulaTooLongError
 from tests.unit.emulator.autoscale.formulas import NOW, PUBLISHED, history, run, value
 
 SAMPLES = history(

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batch_emulator.autoscale.dialect import DIALECTS
-from batch_emulator.autoscale.errors import FormulaSyntaxError, FormulaTooLongError
 from batch_emulator.autoscale.parser import parse, tokens
+from batch_emulator.autoscale.values import FormulaSyntaxError, FormulaTooLongError
 from tests.unit.emulator.autoscale.formulas import PUBLISHED, history, run
 
 DAY = history(2880, ActiveTasks=5, CPUPercent=0.5)

@@ -13,10 +13,9 @@ import pytest
 from batch_emulator.domain.account import Account
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import ExecutionKind, Job, JobState, Json, Pool, PoolState
-from batch_emulator.domain.transitions import job_schedules, jobs, pools, quotas
-from batch_emulator.domain.transitions import pools as auto_pools
+from batch_emulator.domain.transitions import job_schedules, jobs, pools
 from batch_emulator.domain.validation import job_rules
-from batch_emulator.http.wire import render
+from batch_emulator.http import render
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import World
@@ -152,7 +151,7 @@ def test_quota_of_pools_completes_the_job_with_a_scheduling_error() -> None:
     assert info["schedulingError"]["category"] == "usererror"
     assert ("poolId" in info, "endTime" in info) == (False, True)
     with pytest.raises(Fault, match="PoolQuotaReached"):
-        quotas.require_pool(world.account)
+        world.account.require_pool_quota()
 
 
 def test_scheduled_job_that_gets_no_pool_does_not_stop_the_schedule() -> None:
@@ -190,7 +189,7 @@ def test_impossible_auto_pools_are_refused_with_the_request(info: Json) -> None:
 
 def updated(world: World, job: Job, info: Json) -> None:
     spec = {**job.spec, "poolInfo": info}
-    auto_pools.update_job(world.account, job, spec, world.clock.now())
+    pools.update_job(world.account, job, spec, world.clock.now())
     world.settle()
 
 

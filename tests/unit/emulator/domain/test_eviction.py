@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from batch_emulator.domain import scheduled_events
 from batch_emulator.domain.account import DeleteNodeFolder, Kill
 from batch_emulator.domain.eviction_trace import TraceEntry, TraceError, load_trace
 from batch_emulator.domain.faults import Fault
@@ -37,18 +36,18 @@ def test_notice_is_seen_before_the_node_goes() -> None:
     world = World()
     node = world.node(spot(world))
     task = world.task(world.job(), "a")
-    quiet = scheduled_events.document(node)
+    quiet = eviction.scheduled_events(node)
     evict(world, node)
-    [event] = scheduled_events.document(node)["Events"]
+    [event] = eviction.scheduled_events(node)["Events"]
     assert (event["EventType"], event["EventStatus"]) == ("Preempt", "Scheduled")
     assert event["NotBefore"] == "Thu, 01 Jan 2026 00:00:40 GMT"
     assert event["Resources"] == [node.id]
-    assert scheduled_events.document(node)["DocumentIncarnation"] > quiet["DocumentIncarnation"]
+    assert eviction.scheduled_events(node)["DocumentIncarnation"] > quiet["DocumentIncarnation"]
     world.push(29)
     assert (node.state, task.state) == (NodeState.RUNNING, TaskState.RUNNING)
     world.push(1)
     assert (task.state, task.requeue_count, task.retry_count) == (TaskState.ACTIVE, 0, 0)
-    assert scheduled_events.document(node)["Events"] == []
+    assert eviction.scheduled_events(node)["Events"] == []
 
 
 def test_evicted_node_loses_processes_and_disk_and_comes_back_as_itself() -> None:

@@ -30,7 +30,6 @@ from batch_emulator.domain.transitions import (
     task_admission,
     tasks,
 )
-from batch_emulator.domain.transitions import pools as removal
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import OK, World, failed
@@ -239,7 +238,7 @@ class Chaos:
         if (node := self.node()) is not None:
             option = self.random.choice(OPTIONS)
             body = {"nodeList": [node.id], "nodeDeallocationOption": option}
-            removal.remove_nodes(self.world.account, self.pool, body, self.world.clock.now())
+            pools.remove_nodes(self.world.account, self.pool, body, self.world.clock.now())
 
     def change_capacity(self) -> None:
         self.pool.spot_capacity = self.random.choice([0, 1, 3, ENOUGH])

@@ -7,9 +7,7 @@ import pytest
 from batch_emulator.domain.account import DeleteNodeFolder
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import AllocationState, ExecutionKind, NodeState, TaskState
-from batch_emulator.domain.transitions import job_preparation, node_operations, nodes, pools, quotas
-from batch_emulator.domain.transitions import node_operations as node_users
-from batch_emulator.domain.transitions import pools as removal
+from batch_emulator.domain.transitions import job_preparation, node_operations, nodes, pools
 from tests.unit.emulator.world import World, states
 
 
@@ -169,7 +167,7 @@ def test_removed_nodes_are_not_replaced() -> None:
     assert task.execution is not None
     gone = [task.execution.node, next(n for n in pool.nodes.values() if not n.dedicated)]
     body = {"nodeList": [node.id.upper() for node in gone]}
-    removal.remove_nodes(world.account, pool, body, world.clock.now())
+    pools.remove_nodes(world.account, pool, body, world.clock.now())
     assert pool.allocation is AllocationState.RESIZING
     world.settle()
     assert pool.allocation is AllocationState.STEADY
@@ -186,7 +184,7 @@ def test_removal_that_waits_too_long_for_tasks_says_so() -> None:
         "nodeDeallocationOption": "taskcompletion",
         "resizeTimeout": "PT5M",
     }
-    removal.remove_nodes(world.account, pool, body, world.clock.now())
+    pools.remove_nodes(world.account, pool, body, world.clock.now())
     world.settle()
     world.push(300)
     assert pool.allocation is AllocationState.STEADY
@@ -207,7 +205,7 @@ def test_bad_list_removes_nothing(names: object, code: str) -> None:
     world = World()
     pool = world.pool()
     with pytest.raises(Fault) as caught:
-        removal.remove_nodes(world.account, pool, {"nodeList": names}, world.clock.now())
+        pools.remove_nodes(world.account, pool, {"nodeList": names}, world.clock.now())
     assert (caught.value.code, pool.dedicated_target) == (code, 1)
 
 
@@ -216,9 +214,9 @@ def test_hundred_and_one_nodes_are_too_many_at_once() -> None:
     pool = world.pool(targetDedicatedNodes=101)
     names = [node.id for node in pool.nodes.values()]
     with pytest.raises(Fault) as caught:
-        removal.remove_nodes(world.account, pool, {"nodeList": names}, world.clock.now())
+        pools.remove_nodes(world.account, pool, {"nodeList": names}, world.clock.now())
     assert caught.value.code == "InvalidPropertyValue"
-    removal.remove_nodes(world.account, pool, {"nodeList": names[:100]}, world.clock.now())
+    pools.remove_nodes(world.account, pool, {"nodeList": names[:100]}, world.clock.now())
     world.settle()
     assert len(pool.nodes) == 1
 
@@ -228,7 +226,7 @@ def test_pool_that_is_resized_loses_no_nodes_by_name() -> None:
     pool = world.pool()
     pools.resize(world.account, pool, {"targetDedicatedNodes": 2}, world.clock.now())
     with pytest.raises(Fault) as caught:
-        removal.remove_nodes(
+        pools.remove_nodes(
             world.account, pool, {"nodeList": [world.node(pool).id]}, world.clock.now()
         )
     assert caught.value.code == "PoolBeingResized"
@@ -257,22 +255,24 @@ def test_users_are_kept_without_their_passwords() -> None:
     world = World()
     node, now = world.node(world.pool()), world.clock.now()
     body = {"name": "ann", "isAdmin": True, "password": "hunter2", "sshPublicKey": "ssh-rsa A"}
-    node_users.add_user(world.account, node, body, now)
+    node_operations.add_user(world.account, node, body, now)
     assert "hunter2" not in str(node.users)
     assert node.users["ann"]["expiryTime"] == "2026-01-02T00:00:10.000000Z"
     with pytest.raises(Fault) as caught:
-        node_users.add_user(world.account, node, body, now)
+        node_operations.add_user(world.account, node, body, now)
     assert caught.value.code == "NodeUserExists"
-    node_users.update_user(world.account, node, "ann", {"expiryTime": "2027-01-01T00:00:00Z"}, now)
+    node_operations.update_user(
+        world.account, node, "ann", {"expiryTime": "2027-01-01T00:00:00Z"}, now
+    )
     assert node.users["ann"] == {
         "name": "ann",
         "isAdmin": True,
         "expiryTime": "2027-01-01T00:00:00.000000Z",
         "hasPassword": False,
     }
-    node_users.delete_user(world.account, node, "ann")
+    node_operations.delete_user(world.account, node, "ann")
     with pytest.raises(Fault) as caught:
-        node_users.delete_user(world.account, node, "ann")
+        node_operations.delete_user(world.account, node, "ann")
     assert caught.value.code == "NodeUserNotFound"
 
 
@@ -281,20 +281,20 @@ def test_names_that_no_system_takes_are_refused(name: str) -> None:
     world = World()
     node = world.node(world.pool())
     with pytest.raises(Fault):
-        node_users.add_user(world.account, node, {"name": name}, world.clock.now())
+        node_operations.add_user(world.account, node, {"name": name}, world.clock.now())
 
 
 def test_quotas_of_pools_and_active_jobs() -> None:
     world = World(pools=1, active_jobs=1)
-    quotas.require_pool(world.account)
+    world.account.require_pool_quota()
     world.pool()
     with pytest.raises(Fault) as caught:
-        quotas.require_pool(world.account)
+        world.account.require_pool_quota()
     assert caught.value.code == "PoolQuotaReached"
     job = world.job(onAllTasksComplete="terminatejob")
-    quotas.require_active_job(world.account)  # it had no task, so it is completed already
+    world.account.require_active_job_quota()  # it had no task, so it is completed already
     assert job.state == "completed"
     world.job("other")
     with pytest.raises(Fault) as caught:
-        quotas.require_active_job(world.account)
+        world.account.require_active_job_quota()
     assert caught.value.code == "ActiveJobAndScheduleQuotaReached"

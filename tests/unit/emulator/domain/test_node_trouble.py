@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from batch_emulator.domain import scheduled_events
 from batch_emulator.domain.eviction_trace import TraceEntry
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.launch import ExecutionOutcome, FailureInfo
@@ -22,7 +21,6 @@ from batch_emulator.domain.model import (
     TaskState,
 )
 from batch_emulator.domain.transitions import eviction, node_operations, nodes, pools
-from batch_emulator.domain.transitions import pools as removal
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import World, states
@@ -44,7 +42,7 @@ def test_notice_goes_with_the_machine_that_is_given_back() -> None:
     world.settle()
     world.push(60)
     assert node.state is NodeState.DEALLOCATED
-    assert scheduled_events.document(node)["Events"] == []
+    assert eviction.scheduled_events(node)["Events"] == []
     node_operations.start(world.account, node, world.clock.now())
     world.push(10)
     world.push(10)
@@ -126,10 +124,10 @@ def test_list_of_more_than_hundred_ids_is_refused_also_when_they_are_the_same() 
     pool = world.pool()
     node = world.node(pool)
     with pytest.raises(Fault) as caught:
-        removal.remove_nodes(world.account, pool, {"nodeList": [node.id] * 101}, world.clock.now())
+        pools.remove_nodes(world.account, pool, {"nodeList": [node.id] * 101}, world.clock.now())
     assert caught.value.code == "InvalidPropertyValue"
     ids = [node.id.upper(), node.id, node.id.title()]
-    removal.remove_nodes(world.account, pool, {"nodeList": ids}, world.clock.now())
+    pools.remove_nodes(world.account, pool, {"nodeList": ids}, world.clock.now())
     world.settle()
     assert (pool.nodes, pool.dedicated_target) == ({}, 0)
 
@@ -144,7 +142,7 @@ def test_capacity_that_another_node_frees_brings_a_preempted_node_back() -> None
     world.push(5)
     assert states(pool) == [NodeState.IDLE, NodeState.PREEMPTED]
     body = {"nodeList": [first.id]}
-    removal.remove_nodes(world.account, pool, body, world.clock.now())
+    pools.remove_nodes(world.account, pool, body, world.clock.now())
     world.settle()
     for _ in range(3):
         world.push(5)

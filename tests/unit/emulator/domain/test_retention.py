@@ -12,7 +12,6 @@ from pathlib import Path
 from batch_emulator.domain.account import Account, DeleteNodeFolder, SweepTasks
 from batch_emulator.domain.model import Json, NodeState, Task
 from batch_emulator.domain.transitions import jobs, node_operations, pools, task_admission, tasks
-from batch_emulator.domain.transitions import tasks as retention
 from batch_emulator.domain.transitions.tasks import NEVER
 from batch_emulator.emulator import Emulator, EmulatorSettings
 from batch_emulator.storage import restart
@@ -214,7 +213,7 @@ def test_others_have_their_turn_while_hundreds_of_directories_expire(tmp_path: P
             account.save_task(task)
             (layout.task_dir("j", task.id) / "wd").mkdir(parents=True)
         emulator.store.write(account.take_journal())
-        retention.sweep_at(account, now)
+        tasks.sweep_at(account, now)
         emulator.start()
         seen: list[int] = []
         while emulator.store.tasks.next_expiry() is not None:

@@ -30,7 +30,6 @@ from batch_emulator.domain.transitions import (
     pools,
     task_admission,
 )
-from batch_emulator.domain.transitions import pools as auto_pools
 from batch_emulator.emulator import delete_everything
 from batch_emulator.storage import account_store
 from batch_emulator.storage.records import (
@@ -135,7 +134,7 @@ class Rush(WideChaos):
             body["onAllTasksComplete"] = "terminatejob"
         own = self.random.random() < 0.4
         body["poolInfo"] = self.auto("job") if own else {"poolId": self.random.choice(NAMES)}
-        job = auto_pools.add_job(account, body, now)
+        job = pools.add_job(account, body, now)
         for number in range(self.random.randint(0, 2)):
             self.world.task(job, f"own{number}")
 
@@ -155,7 +154,7 @@ class Rush(WideChaos):
     def move_job(self) -> None:
         if (job := self.job()) is not None:
             spec = {**job.spec, "poolInfo": {"poolId": self.random.choice(["pool", "p1", "p2"])}}
-            auto_pools.update_job(self.world.account, job, spec, self.world.clock.now())
+            pools.update_job(self.world.account, job, spec, self.world.clock.now())
 
     def wait(self) -> None:
         self.world.push(self.random.choice([0.5, 2.0, 5.0, 30.0, 60.0, 300.0]))

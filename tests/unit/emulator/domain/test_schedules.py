@@ -14,7 +14,7 @@ from batch_emulator.domain.model import Job, JobSchedule, JobState, Json, Schedu
 from batch_emulator.domain.transitions import job_schedules, jobs
 from batch_emulator.domain.validation import job_rules
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.http.wire import render
+from batch_emulator.http import render
 from batch_emulator.scheduling.scheduler import decide
 from batch_emulator.storage import restart
 from batch_emulator.storage.account_store import AccountStore

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 import pytest
 
+from batch_emulator.executor import members
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.node_setup import Booted, NodeError, NodeSetup, Step
-from batch_emulator.executor.process import members
 
 _T = TypeVar("_T")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_emulator.domain.faults import Fault
-from batch_emulator.http.wire import versions
+from batch_emulator.http import versions
 
 OLD, FIRST_WITH_SLOTS = {"api-version": "2020-03-01.11.0"}, {"api-version": "2020-09-01.12.0"}
 POOL: dict[str, Any] = {"id": "p", "taskSlotsPerNode": 4, "resourceTags": {"taskSlotsPerNode": "x"}}

@@ -15,10 +15,8 @@ from batch_emulator.domain.clock import ManualClock, SystemClock
 from batch_emulator.domain.faults import FAULTS, Fault
 from batch_emulator.domain.values import etag_text, parse_duration, time_of, time_text
 from batch_emulator.emulator import inherited_environment
-from batch_emulator.http import odata
-from batch_emulator.http import odata as paging
+from batch_emulator.http import bodies, odata
 from batch_emulator.http.routes.table import ROUTES, Matcher
-from batch_emulator.http.wire import bodies
 
 
 def test_numbers_and_flags_as_text_are_coerced_and_the_rest_is_kept() -> None:
@@ -110,9 +108,9 @@ def walk(query: dict[str, str], count: int) -> list[list[dict[str, Any]]]:
     """All pages of a list, following the links."""
     pages: list[list[dict[str, Any]]] = []
     while True:
-        asked = paging.parse(query, odata.POOL_FIELDS)
-        fetch = paging.from_sorted(entities(count))
-        page = asyncio.run(paging.page(asked, fetch, "http://h/pools", "2024-02-01.19.0"))
+        asked = odata.parse(query, odata.POOL_FIELDS)
+        fetch = odata.from_sorted(entities(count))
+        page = asyncio.run(odata.page(asked, fetch, "http://h/pools", "2024-02-01.19.0"))
         pages.append(page["value"])
         if "odata.nextLink" not in page:
             return pages
@@ -143,9 +141,9 @@ async def turns_during(work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, 
 
 
 def test_filter_over_a_long_list_lets_others_have_a_turn() -> None:
-    asked = paging.parse({"$filter": "id eq 'k04000'"}, odata.POOL_FIELDS)
+    asked = odata.parse({"$filter": "id eq 'k04000'"}, odata.POOL_FIELDS)
     found = [(f"k{n:05}", {"id": f"k{n:05}"}) for n in range(5000)]
-    work = paging.page(asked, paging.from_sorted(found), "http://h/pools", "2024-02-01.19.0")
+    work = odata.page(asked, odata.from_sorted(found), "http://h/pools", "2024-02-01.19.0")
     turns, matches = asyncio.run(turns_during(work))
     assert matches == 1
     assert turns >= 10
@@ -160,7 +158,7 @@ def test_links_carry_filter_and_select() -> None:
 @pytest.mark.parametrize("token", ["?", "bm9wZQ==", "MQ=="])
 def test_foreign_skip_tokens_are_refused(token: str) -> None:
     with pytest.raises(Fault) as caught:
-        paging.parse({"$skiptoken": token}, None)
+        odata.parse({"$skiptoken": token}, None)
     assert caught.value.code == "InvalidQueryParameterValue"
 
 

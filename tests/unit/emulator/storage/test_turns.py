@@ -30,7 +30,6 @@ from batch_emulator.domain.transitions import (
     task_admission,
     tasks,
 )
-from batch_emulator.domain.transitions import executions as container_info
 from batch_emulator.emulator import Emulator, EmulatorSettings
 from batch_emulator.http.app import App
 from batch_emulator.storage import restart
@@ -207,7 +206,7 @@ def test_what_is_left_of_a_deleted_task_does_not_write_over_its_namesake(
     if what == "end":
         world.die(subtask)
     else:
-        container_info.record_container(world.account, primary, {"containerId": "old"})
+        executions.record_container(world.account, primary, {"containerId": "old"})
     store.write(world.account.take_journal())
     row = store.tasks.find(job, "t")
     store.close()

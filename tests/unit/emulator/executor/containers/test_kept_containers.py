@@ -15,7 +15,7 @@ from batch_emulator.domain.certificates import Certificates
 from batch_emulator.domain.launch import ContainerSpec, ExecutionError, LaunchSpec
 from batch_emulator.domain.model import Execution, Task
 from batch_emulator.domain.transitions import executions
-from batch_emulator.executor.containers.task_containers import (
+from batch_emulator.executor.task_containers import (
     InstanceContainers,
     TaskContainers,
     refusal,

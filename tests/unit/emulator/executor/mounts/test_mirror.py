@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator.executor.mounts import mirror as mirrors
+from batch_emulator.executor.mounts import mirror
 from batch_emulator.executor.mounts.mirror import Mirror
 from batch_emulator.executor.transfer.blob_client import BlobClient, BlobRequestError
 from tests.unit.emulator.blob_store import BlobStore, serve
@@ -199,7 +199,7 @@ def test_links_do_not_lead_blobs_out_and_are_not_followed(
 def test_too_many_blobs_are_refused(
     blobs: BlobStore, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirrors, "MAX_BLOBS", 1)
+    monkeypatch.setattr(mirror, "MAX_BLOBS", 1)
 
     async def script(mirror: Mirror) -> None:
         with pytest.raises(BlobRequestError, match="more than 1 blobs"):

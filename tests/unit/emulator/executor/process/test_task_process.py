@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from batch_emulator.domain.launch import ExecutionOutcome, LaunchSpec
+from batch_emulator.executor import members, task_process
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.process import members, task_process
 from tests.unit.emulator.launching import Node, eventually, ignore, in_executor, running
 
 ESCAPE = """\

@@ -13,7 +13,7 @@ from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.transfer import blob_client
 from batch_emulator.executor.transfer.blob_client import BlobClient, redact
-from batch_emulator.executor.transfer.output_files import (
+from batch_emulator.executor.transfer.task_files import (
     PatternError,
     expand_variables,
     find_files,

@@ -24,7 +24,7 @@ from batch_emulator.domain.model import (
 )
 from batch_emulator.domain.transitions.metering import core_seconds
 from batch_emulator.domain.values import etag_text, parse_time, time_of, time_text
-from batch_emulator.http.wire.secrets import public_job, public_pool, public_task
+from batch_emulator.http.secrets import public_job, public_pool, public_task
 from batch_emulator.storage.account_store import AccountStore
 from batch_emulator.storage.tasks import PRIVATE_PROPERTIES, TaskRow
 

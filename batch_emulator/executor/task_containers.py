@@ -26,9 +26,17 @@ from batch_emulator.domain.launch import (
     command_not_found,
     container_failure,
 )
-from batch_emulator.executor.containers import engine as engines
-from batch_emulator.executor.containers import engine as line
-from batch_emulator.executor.containers.engine import Engine
+from batch_emulator.executor.engine import (
+    DATA_LABEL,
+    Engine,
+    create_arguments,
+    env_arguments,
+    env_file_text,
+    find,
+    full_name,
+    inherited,
+    remove_all,
+)
 from batch_emulator.executor.node_setup import Booted, NodeError, Step
 
 log = logging.getLogger(__name__)
@@ -69,7 +77,7 @@ class TaskContainers:
     async def engine(self) -> Engine | None:
         """The engine, looked for until there is one."""
         if self._engine is None:
-            self._engine = asyncio.ensure_future(engines.find(self._choice))
+            self._engine = asyncio.ensure_future(find(self._choice))
         found = await asyncio.shield(self._engine)
         if found is None:
             self._engine = None
@@ -81,7 +89,7 @@ class TaskContainers:
         """Remove the containers of an emulator that crashed on this data dir."""
         if self._trace.exists():
             program = self._trace.read_text(encoding="utf-8")
-            engines.remove_all(program, f"{line.DATA_LABEL}={self._data_dir}")
+            remove_all(program, f"{DATA_LABEL}={self._data_dir}")
 
     async def require(self) -> Engine:
         """The engine. Raises ExecutionError with what the service says of other pools."""
@@ -95,13 +103,13 @@ class TaskContainers:
         engine = await self.require()
         await self.fetch(container.image, container.registries)
         env_file = container.node_root.parent / f"{name}.env"
-        arguments = line.create_arguments(
+        arguments = create_arguments(
             container, name, env_file, user=engine.user, extra=self._run_options
         )
         try:
-            _write_secret(env_file, line.env_file_text(container.environment))
-            inherited = line.inherited(container.environment)
-            created = await engine.run(*arguments, environment=inherited)
+            _write_secret(env_file, env_file_text(container.environment))
+            passed = inherited(container.environment)
+            created = await engine.run(*arguments, environment=passed)
         except OSError as err:
             raise ExecutionError(invalid_settings(str(err))) from err
         finally:
@@ -165,7 +173,7 @@ class TaskContainers:
             with tempfile.TemporaryDirectory(prefix="batch-emulator-") as folder:
                 config = Path(folder)
                 asked = await log_in(engine, registries, config)
-                name = line.full_name(image) if engine.is_podman else image
+                name = full_name(image) if engine.is_podman else image
                 pulled = await engine.run(
                     "pull", name, config_dir=config if asked else None, timeout_s=_PULL_S
                 )
@@ -357,7 +365,7 @@ class InstanceContainers:
         kept = self._kept[key]
         kept.on_container({"containerId": kept.container_id, "state": "running"})
         engine = await self._containers.require()
-        variables = line.env_arguments(container.environment, "/dev/stdin")
+        variables = env_arguments(container.environment, "/dev/stdin")
         words = (*kept.entry, *(container.command or kept.default))
         if not words:
             raise ExecutionError(command_launch_failed("", "neither task nor image has a command"))
@@ -407,7 +415,7 @@ def _entry_words(value: str) -> tuple[str, ...]:
 def variables(environment: Mapping[str, str]) -> Generator[int]:
     """A file descriptor to read the variables from; the file has no name that others could open."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="surrogateescape") as file:
-        file.write(line.env_file_text(environment))
+        file.write(env_file_text(environment))
         file.flush()
         os.lseek(file.fileno(), 0, os.SEEK_SET)
         yield file.fileno()

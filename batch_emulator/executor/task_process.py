@@ -15,9 +15,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from batch_emulator.domain import launch as failures
-from batch_emulator.domain.launch import ExecutionError, LaunchSpec, ResourceUsage
-from batch_emulator.executor.process.members import marking
+from batch_emulator.domain.launch import (
+    ExecutionError,
+    LaunchSpec,
+    ResourceUsage,
+    command_launch_failed,
+    command_not_found,
+    create_failure,
+)
+from batch_emulator.executor.members import marking
 
 _HAS_PIDFD = hasattr(os, "pidfd_open")
 _HAS_WAITID = hasattr(os, "waitid")  # macOS has it from Python 3.13 on
@@ -163,11 +169,9 @@ def split_command(command_line: str) -> list[str]:
     try:
         argv = shlex.split(command_line)
     except ValueError as err:
-        raise ExecutionError(failures.command_launch_failed(command_line, str(err))) from err
+        raise ExecutionError(command_launch_failed(command_line, str(err))) from err
     if not argv:
-        raise ExecutionError(
-            failures.command_launch_failed(command_line, "the command line is empty")
-        )
+        raise ExecutionError(command_launch_failed(command_line, "the command line is empty"))
     return argv
 
 
@@ -178,7 +182,7 @@ def _create(path: Path) -> int:
         path.unlink(missing_ok=True)
         return os.open(path, flags, 0o644)
     except OSError as err:
-        raise ExecutionError(failures.create_failure(str(path), err)) from err
+        raise ExecutionError(create_failure(str(path), err)) from err
 
 
 def _continue(path: Path) -> int:
@@ -215,12 +219,12 @@ def _popen(
             )
     except FileNotFoundError as err:
         why = _why_missing(argv[0], launch.working_dir, environment.get("PATH", ""))
-        raise ExecutionError(failures.command_not_found(line, argv[0], why)) from err
+        raise ExecutionError(command_not_found(line, argv[0], why)) from err
     except OSError as err:
         why = f"{argv[0]}: {err.strerror or err}"
-        raise ExecutionError(failures.command_launch_failed(line, why)) from err
+        raise ExecutionError(command_launch_failed(line, why)) from err
     except ValueError as err:  # a NUL byte, or '=' in the name of a variable
-        raise ExecutionError(failures.command_launch_failed(line, str(err))) from err
+        raise ExecutionError(command_launch_failed(line, str(err))) from err
 
 
 def _why_missing(program: str, working_dir: Path, path: str) -> str:

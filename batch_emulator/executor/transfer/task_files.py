@@ -1,6 +1,7 @@
-"""Output files: upload to blob containers what file patterns match after a command ended.
+"""Copy resource files into the working directory before a command, and output files to blobs
+after it.
 
-Patterns are `* ? [a-c] [!abc] **`, relative to the working directory.
+Patterns of output files are `* ? [a-c] [!abc] **`, relative to the working directory.
 """
 
 from __future__ import annotations
@@ -16,18 +17,135 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from batch_emulator.domain.launch import SERVER_ERROR, USER_ERROR, FailureInfo
+from batch_emulator.domain import launch
+from batch_emulator.domain.launch import SERVER_ERROR, USER_ERROR, ExecutionError, FailureInfo
+from batch_emulator.domain.validation.properties import safe_parts
 from batch_emulator.domain.validation.task_rules import (
+    DEFAULT_FILE_MODE,
     DEFAULT_UPLOAD_CONDITION,
     output_file_problem,
+    resource_file_problem,
     upload_condition,
 )
 from batch_emulator.executor.transfer.blob_client import (
     BlobClient,
     BlobRequestError,
+    LocalWriteError,
     blob_url,
     redact,
 )
+
+_DOWNLOAD_CODES = {
+    "missing": (USER_ERROR, "BlobNotFound", "One of the specified Azure Blob(s) is not found"),
+    "denied": (
+        USER_ERROR,
+        "BlobAccessDenied",
+        "Access for one of the specified Azure Blob(s) is denied",
+    ),
+    "timeout": (
+        SERVER_ERROR,
+        "BlobDownloadTimedOut",
+        "Downloading one of the specified Azure Blob(s) timed out",
+    ),
+    "other": (
+        SERVER_ERROR,
+        "BlobDownloadMiscError",
+        "Miscellaneous error encountered while downloading one of the specified Azure Blob(s)",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Transfer:
+    storage: BlobClient
+    url: str
+    root: Path  # nothing is written outside
+    target: Path
+    mode: int
+
+
+async def download(
+    storage: BlobClient, resources: Iterable[Mapping[str, Any]], working_dir: Path
+) -> None:
+    """Fetch all resource files. Raises ExecutionError with the service's failureInfo."""
+    transfers: dict[Path, _Transfer] = {}  # a later entry for the same file wins
+    for resource in resources:
+        for one in await _plan(storage, resource, working_dir):
+            transfers[one.target] = one
+    tasks = [asyncio.ensure_future(_fetch(one)) for one in transfers.values()]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _plan(
+    storage: BlobClient, resource: Mapping[str, Any], working_dir: Path
+) -> list[_Transfer]:
+    problem = resource_file_problem(resource)
+    if problem is not None:
+        raise ExecutionError(_other(str(resource.get("filePath") or ""), problem))
+    mode = int(resource.get("fileMode") or DEFAULT_FILE_MODE, 8)
+    path = str(resource.get("filePath") or "")
+    url = str(resource.get("httpUrl") or resource["storageContainerUrl"])
+    try:
+        storage = storage.on_behalf(resource.get("identityReference"), url)
+        if resource.get("httpUrl"):
+            return [_Transfer(storage, url, working_dir, working_dir / path, mode)]
+        names = await storage.list_blobs(url, str(resource.get("blobPrefix") or ""))
+    except BlobRequestError as err:
+        raise ExecutionError(_download_failure(url, working_dir / path, err)) from err
+    transfers: list[_Transfer] = []
+    for name in names:
+        parts = safe_parts(name)
+        if not parts:
+            raise ExecutionError(_other(name, "the blob name leaves the working directory"))
+        if not name.endswith("/"):  # such names stand for empty folders
+            target = working_dir.joinpath(path, *parts)
+            source = blob_url(url, name)
+            transfers.append(_Transfer(storage, source, working_dir, target, mode))
+    return transfers
+
+
+async def _fetch(one: _Transfer) -> None:
+    try:
+        await asyncio.to_thread(_make_room, one)
+    except OSError as err:
+        raise ExecutionError(launch.directory_failure(str(one.target.parent), err)) from err
+    try:
+        await one.storage.download(one.url, one.target)
+        await asyncio.to_thread(one.target.chmod, one.mode)
+    except BlobRequestError as err:
+        raise ExecutionError(_download_failure(one.url, one.target, err)) from err
+    except LocalWriteError as err:
+        made = launch.write_failure if one.target.is_file() else launch.create_failure
+        raise ExecutionError(made(str(one.target), err.cause)) from err
+    except OSError as err:
+        raise ExecutionError(launch.write_failure(str(one.target), err)) from err
+
+
+def _make_room(one: _Transfer) -> None:
+    """A folder for the file, wherever an earlier attempt may have put links and pipes."""
+    target = one.target
+    if not Path(os.path.realpath(target.parent)).is_relative_to(os.path.realpath(one.root)):
+        raise ExecutionError(_other(str(target), "a link leads out of the working directory"))
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if target.is_symlink() or (target.exists() and not (target.is_file() or target.is_dir())):
+        target.unlink()
+
+
+def _download_failure(url: str, target: Path, err: BlobRequestError) -> FailureInfo:
+    category, code, message = _DOWNLOAD_CODES[err.kind]
+    details = (("BlobSource", redact(url)), ("FilePath", str(target)), ("Message", err.detail))
+    return FailureInfo(category, code, message, details)
+
+
+def _other(path: str, problem: str) -> FailureInfo:
+    _, code, message = _DOWNLOAD_CODES["other"]
+    return FailureInfo(USER_ERROR, code, message, (("FilePath", path), ("Message", problem)))
+
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|(\w+))")
 _WILD = re.compile(r"[*?\[]")
@@ -144,7 +262,7 @@ def _compiled(part: str) -> re.Pattern[str]:
         raise PatternError(f"{part!r}: {err}") from err
 
 
-_CODES = {
+_UPLOAD_CODES = {
     "missing": (
         USER_ERROR,
         "FileUploadContainerNotFound",
@@ -221,7 +339,7 @@ async def _upload_one(
 ) -> None:
     problem = output_file_problem(output)
     if problem is not None:
-        log.fail(_failure("other", "", str(output.get("filePattern")), problem))
+        log.fail(_upload_failure("other", "", str(output.get("filePattern")), problem))
         return
     container: Mapping[str, Any] = output["destination"]["container"]
     pattern = expand_variables(output["filePattern"], context.environment)
@@ -229,10 +347,10 @@ async def _upload_one(
         storage = storage.on_behalf(container.get("identityReference"), container["containerUrl"])
         found = await asyncio.to_thread(find_files, pattern, context.working_dir, context.task_dir)
     except BlobRequestError as err:
-        log.fail(_failure(err.kind, container["containerUrl"], pattern, err.detail))
+        log.fail(_upload_failure(err.kind, container["containerUrl"], pattern, err.detail))
         return
     except PatternError as err:
-        log.fail(_failure("other", container["containerUrl"], pattern, str(err)))
+        log.fail(_upload_failure("other", container["containerUrl"], pattern, str(err)))
         return
     if not found:  # the service is silent on this; nothing to upload is no failure here
         log.note(f"no file matches {pattern}")
@@ -264,15 +382,15 @@ async def _upload_file(
     try:
         size = (await storage.upload(blob_url(container_url, blob), match.path, headers)).size
     except BlobRequestError as err:
-        log.fail(_failure(err.kind, container_url, str(match.path), err.detail))
+        log.fail(_upload_failure(err.kind, container_url, str(match.path), err.detail))
     except OSError as err:
-        log.fail(_failure("other", container_url, str(match.path), err.strerror or str(err)))
+        log.fail(_upload_failure("other", container_url, str(match.path), err.strerror or str(err)))
     else:
         log.note(f"uploaded {match.path} as {blob} to {redact(container_url)}, {size} bytes")
 
 
-def _failure(kind: str, container_url: str, path: str, detail: str) -> FailureInfo:
-    category, code, message = _CODES.get(kind, (SERVER_ERROR, "FileUploadMiscError", _MISC))
+def _upload_failure(kind: str, container_url: str, path: str, detail: str) -> FailureInfo:
+    category, code, message = _UPLOAD_CODES.get(kind, (SERVER_ERROR, "FileUploadMiscError", _MISC))
     details = (
         ("ContainerUrl", redact(container_url)),
         ("FilePath", path),

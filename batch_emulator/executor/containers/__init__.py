@@ -1,1 +1,0 @@
-"""Containers of tasks, run by podman or docker. Start in `task_containers`."""

@@ -1,1 +1,0 @@
-"""Processes of tasks: their environment, start, and end. Start in `task_process`."""

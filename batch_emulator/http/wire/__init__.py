@@ -1,3 +1,0 @@
-"""Between JSON on the wire and the model: parse bodies, render entities, cut pages. Start in
-`render`.
-"""
