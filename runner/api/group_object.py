@@ -43,8 +43,7 @@ class Group(Mapping[str, Run]):
         """The state of each task's run as it is now; `missing` where it cannot be read."""
         from runner.flows.runs.groups import load_group_view
 
-        connection, home = self.session.connection, self.session.settings.home
-        return self._states(load_group_view(connection, home, self._document))
+        return self._states(load_group_view(self.session.connection, self._document))
 
     def __getitem__(self, task: str) -> Run:
         from runner.flows.runs.documents import find_run
@@ -81,9 +80,9 @@ class Group(Mapping[str, Run]):
         """Show them in a view until all have ended; `wait` makes one."""
         from runner.flows.runs.groups import group_views
 
-        connection, home = self.session.connection, self.session.settings.home
+        connection = self.session.connection
         until = None if timeout_s is None else time.monotonic() + timeout_s
-        for found in group_views(connection, home, self._document):
+        for found in group_views(connection, self._document):
             over = found is not None and _show(view, self._states(found))
             if not over and until is not None and time.monotonic() > until:
                 raise timeout_error(self.id, timeout_s, f"runner show {self.id}")

@@ -88,8 +88,7 @@ def runs(
     only = RunFilter(experiment, states, _moment(since))
     session = connect(target, stack)
     ids = None if group is None else _ids(session, group)
-    home = session.settings.home
-    found = list_runs(session.connection, home, limit=limit, only=only, ids=ids)
+    found = list_runs(session.connection, limit=limit, only=only, ids=ids)
     return Runs.of_rows(session, found.rows)
 
 
@@ -115,7 +114,7 @@ def retry_failed(
 
     session = connect(target, stack)
     connection = session.connection
-    found = list_to_retry(connection, session.settings.home, experiment)
+    found = list_to_retry(connection, experiment)
     made: dict[str, Run] = {}
     problems: dict[str, RunnerError] = {}
     with live(on_progress, what="retry_failed") as view:

@@ -56,7 +56,7 @@ class Schedule(_BoundSchedule):
 
         ids = [run_id for one in self.firings() for run_id in one.runs]
         session = self.session
-        found = list_runs(session.connection, session.settings.home, limit=None, ids=ids)
+        found = list_runs(session.connection, limit=None, ids=ids)
         return Runs.of_rows(session, found.rows)
 
     def trouble(self) -> str | None:

@@ -79,11 +79,6 @@ class HomePaths:
         return self.home / "tensorboard"
 
     @property
-    def history(self) -> Path:
-        """What is kept of finished runs; may be deleted at any time."""
-        return self.home / "history"
-
-    @property
     def prices(self) -> Path:
         """Prices that were asked for after the shipped table was made."""
         return self.home / "prices.csv"

@@ -84,7 +84,7 @@ def submit(connection: Connection, settings: Settings, path: Path) -> None:
 def all_there(connection: Connection, settings: Settings) -> set[str]:
     """Every run, job and pool; those that other tests left may go at any time."""
     client = connection.batch_client()
-    runs = list_runs(connection, settings.home, limit=None).rows
+    runs = list_runs(connection, limit=None).rows
     return {
         *(row.run_id for row in runs),
         *(f"job {job.id}" for job in client.list_jobs()),

@@ -196,7 +196,7 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
     runs.create_bytes(RunPaths(damaged).run, b"{not json", "application/json")
     record = submit_run(connection, prepared, ignore_progress)
     ended(connection, record)
-    everything = list_runs(connection, tmp_path, limit=None, experiment=None)
+    everything = list_runs(connection, limit=None, experiment=None)
     rows = {row.run_id: row for row in everything.rows}
     assert "R-" not in rows[damaged].problem
     assert rows[damaged].problem
@@ -206,7 +206,7 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
     listed = list(rows)
     stamps = [run_id[-20:-5] for run_id in listed]
     assert stamps == sorted(stamps, reverse=True)
-    newest = list_runs(connection, tmp_path, limit=1, experiment=None)
+    newest = list_runs(connection, limit=1, experiment=None)
     assert [row.run_id for row in newest.rows] == listed[:1]
     assert newest.older == len(listed) - 1
     runs.delete(RunPaths(damaged).run)
@@ -244,7 +244,7 @@ def test_cancel_decides_once_and_remembers_the_evictions(
     assert last.result is not None
     assert (last.result.status, last.result.code) == ("cancelled", "Cancelled")
     assert (last.result.attempt, last.result.evicted) == (4, 2)
-    [row] = list_runs(connection, settings.home, limit=None, ids=[record.run_id]).rows
+    [row] = list_runs(connection, limit=None, ids=[record.run_id]).rows
     assert (row.attempts, row.evicted) == (4, 2)
 
 
@@ -322,7 +322,7 @@ def test_description_that_storage_lost_is_given_back_by_who_watches(
     runs.delete(f"index/{record.run_id}")
     (row,) = (
         row
-        for row in list_runs(connection, tmp_path, limit=None, experiment=None).rows
+        for row in list_runs(connection, limit=None, experiment=None).rows
         if row.run_id == record.run_id
     )
     assert "run.json is gone" in row.problem, "what nobody watched is listed as it is"

@@ -260,7 +260,7 @@ def test_job_of_a_submission_killed_before_its_tasks_ends(
     until(lambda: job_state(connection, prepared.group.job_id) == "completed")
     assert notes(connection) == []
     ids = prepared.group.runs
-    lost = [row.run_id for row in list_to_retry(connection, cli.home, None)]
+    lost = [row.run_id for row in list_to_retry(connection, None)]
     assert [run_id for run_id in lost if run_id in ids.values()] == [ids["a"], ids["b"]], (
         "what waits is repeated behind what it waits for, or it would be refused"
     )

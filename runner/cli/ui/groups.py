@@ -15,7 +15,6 @@ from runner.core.progress import Progress
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.core.settings import Settings
     from runner.flows.runs.groups import GroupView
     from runner.flows.runs.history import RunRow
     from runner.protocol.groups import RunGroup
@@ -92,16 +91,14 @@ _SHORTLY = ("failed", "lost", "unreadable", "running", "preparing")  # beside th
 _COUNT_EVERY_S = 15.0  # where no bar can be drawn
 
 
-def watch_group(
-    out: Output, connection: Connection, settings: Settings, group: RunGroup
-) -> GroupView:
+def watch_group(out: Output, connection: Connection, group: RunGroup) -> GroupView:
     """Say how the tasks get on, until all have ended. Lost contact is waited out."""
     from runner.flows.runs.groups import group_views
 
     last: GroupView | None = None
     with out.stages() as stages:
         shown = GroupDisplay(out, stages, group)
-        for last in filter(None, group_views(connection, settings.home, group)):
+        for last in filter(None, group_views(connection, group)):
             shown.show(last)
     if last is None:
         raise AssertionError("the views end with one in which all have ended")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import close_when_done
@@ -109,11 +108,14 @@ def group_instead(connection: Connection, reference: str, err: RunnerError) -> R
         raise
 
 
-def load_group_view(connection: Connection, home: Path, group: RunGroup) -> GroupView:
-    """The runs of a group as they are now."""
-    ids = {run_id: name for name, run_id in group.runs.items()}
-    history = list_runs(connection, home, limit=None, ids=list(ids))
-    return GroupView(group, {ids[row.run_id]: row for row in history.rows})
+def load_group_view(
+    connection: Connection, group: RunGroup, known: GroupView | None = None
+) -> GroupView:
+    """Return the runs of a group as they are now; runs that ended in `known` are not read again."""
+    rows = {name: row for name, row in known.rows.items() if row.result} if known else {}
+    ids = {run_id: name for name, run_id in group.runs.items() if name not in rows}
+    found = list_runs(connection, limit=None, ids=list(ids)).rows
+    return GroupView(group, rows | {ids[row.run_id]: row for row in found})
 
 
 def cancel_group(
@@ -145,15 +147,17 @@ def cancel_group(
 _POLL_S = 1.0
 
 
-def group_views(connection: Connection, home: Path, group: RunGroup) -> Iterator[GroupView | None]:
+def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView | None]:
     """A view each second until all runs have ended; None while contact is lost.
 
     Raises RunnerError (R-SERVICES-DOWN) when that lasts.
     """
     contact = time.monotonic()
+    view = last = None
     while True:
         try:
-            view, contact = load_group_view(connection, home, group), time.monotonic()
+            view = last = load_group_view(connection, group, last)
+            contact = time.monotonic()
         except RunnerError as err:
             if err.code != SERVICES_DOWN or time.monotonic() - contact > CONTACT_TIMEOUT_S:
                 raise

@@ -1,7 +1,7 @@
-"""All runs, newest first.
+"""List runs, newest first.
 
-Where a finished run comes from, cheapest first: what this machine kept of it, the index (one
-listing for all runs), its own documents. What goes on is asked of Batch.
+Finished runs come from the index (one listing for all runs) or from their own documents; for
+unfinished runs Batch is asked.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import in_parallel
@@ -21,12 +20,11 @@ from runner.flows.runs.documents import (
     load_result,
     runs_container,
 )
-from runner.flows.runs.run_cache import RunCache
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, newest_first, slug, submission_time
 from runner.protocol.results import RunRecord, RunResult, parse_run
 
-_INDEX_FROM = 40  # runs not kept here: below it reading their documents is quicker than the index
+_INDEX_FROM = 40  # below it, reading the documents of the runs is faster than the index
 _PAGE = 20
 
 
@@ -83,7 +81,6 @@ EVERY_RUN = RunFilter()
 
 def list_runs(
     connection: Connection,
-    home: Path,
     *,
     limit: int | None,
     experiment: str | None = None,
@@ -96,7 +93,7 @@ def list_runs(
     """
     only = RunFilter(experiment or only.experiment, only.states, only.since)
     among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
-    listing = _Listing(connection, home, among, prune=ids is None)
+    listing = _Listing(connection)
     ids = among
     if only.since is not None:
         ids = [run_id for run_id in ids if _not_before(run_id, only.since)]
@@ -119,30 +116,18 @@ def _not_before(run_id: str, since: datetime) -> bool:
 
 
 class _Listing:
-    """Rows of run ids, with what is kept on this machine and the index behind them."""
+    """Rows of run ids; the index is read once, if it is needed."""
 
-    def __init__(
-        self, connection: Connection, home: Path, ids: Sequence[str], *, prune: bool
-    ) -> None:
+    def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._cache = RunCache(home, connection)
-        if prune:
-            self._cache.prune(ids)
         self._index: dict[str, IndexEntry] | None = None
 
     def rows(self, ids: Sequence[str]) -> list[RunRow | None]:
-        """One row an id, in order; only what is not known is asked for."""
-        found: dict[str, RunRow | None] = {
-            run_id: _finished(*kept) for run_id in ids if (kept := self._cache.get(run_id))
-        }
-        if len(ids) - len(found) >= _INDEX_FROM:
-            found |= self._indexed([run_id for run_id in ids if run_id not in found])
-        asked = [run_id for run_id in ids if run_id not in found]
-        rows = in_parallel(lambda run_id: _row(self._connection, run_id), asked)
-        self._cache.add(
-            (row.record, row.result) for row in rows if row and row.record and row.result
-        )
-        found |= dict(zip(asked, rows, strict=True))
+        """Return one row for each id, in order."""
+        found = self._indexed(ids) if len(ids) >= _INDEX_FROM else {}
+        missing = [run_id for run_id in ids if run_id not in found]
+        rows = in_parallel(lambda run_id: _row(self._connection, run_id), missing)
+        found |= dict(zip(missing, rows, strict=True))
         return [found[run_id] for run_id in ids]
 
     def _indexed(self, ids: Iterable[str]) -> dict[str, RunRow | None]:
@@ -152,7 +137,6 @@ class _Listing:
         rows: dict[str, RunRow | None] = {
             e.record.run_id: _finished(e.record, e.result) for e in entries if e.result
         }
-        self._cache.add((e.record, e.result) for e in entries if e.result)
         going_on = [entry.record for entry in entries if entry.result is None]
         if not going_on:
             return rows

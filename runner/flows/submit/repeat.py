@@ -7,7 +7,6 @@ import os
 from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
@@ -46,9 +45,9 @@ def retry_run(
     return submit_again(connection, record, Repetition("retry", after=after), pool, on_progress)
 
 
-def list_to_retry(connection: Connection, home: Path, experiment: str | None) -> list[RunRow]:
+def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow]:
     """Failed and lost runs that no later run repeats: newest first, behind those they wait for."""
-    rows = list_runs(connection, home, limit=None, only=RunFilter(experiment)).rows
+    rows = list_runs(connection, limit=None, only=RunFilter(experiment)).rows
     repeated = {row.record.origin.run_id for row in rows if row.record and row.record.origin}
     found = {
         row.run_id: row

@@ -95,7 +95,7 @@ def ps(
 
     def read() -> RunHistory:
         most = None if all_ or ids else limit
-        return list_runs(connection, settings.home, limit=most, only=only, ids=ids)
+        return list_runs(connection, limit=most, only=only, ids=ids)
 
     if watch:
         _watch(out, read, only)

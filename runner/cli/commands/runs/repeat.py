@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.cli.commands.runs.attach import Followed
     from runner.core.progress import OnProgress
-    from runner.core.settings import Settings
     from runner.protocol.results import RunRecord
 
 
@@ -125,7 +124,7 @@ def retry(
     settings = open_settings(target, stack, output_dir=output_dir)
     connection = connect(settings)
     if run is None:
-        _retry_all(out, connection, settings, experiment, pool)
+        _retry_all(out, connection, experiment, pool)
         return
     record = find_run(connection, run)
     again, followed = submit_and_follow(
@@ -145,14 +144,13 @@ def _folder(output_dir: Path, *, download: bool) -> Path | None:
 def _retry_all(
     out: Output,
     connection: Connection,
-    settings: Settings,
     experiment: str | None,
     pool: str | None,
 ) -> None:
     from runner.core.progress import ignore_progress
     from runner.flows.submit.repeat import list_to_retry, retry_each
 
-    found = list_to_retry(connection, settings.home, experiment)
+    found = list_to_retry(connection, experiment)
     rows: list[dict[str, str]] = []
     problems: list[RunnerError] = []
     for row, again in retry_each(connection, found, pool, ignore_progress):

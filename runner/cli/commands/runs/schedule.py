@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -125,7 +124,7 @@ def show(
         shown = {"groups": _some(groups)} if found.tasks else {"runs": _some(runs)}
         out.record({**_texts(_row(found)), **shown})
         if found.tasks:
-            _draw(out, connection, settings.home, found, groups)
+            _draw(out, connection, found, groups)
     else:
         out.record(
             {
@@ -237,9 +236,7 @@ def _some(ids: list[str]) -> str:
     return f"{len(ids)}: {', '.join(reversed(ids[-5:]))}{', ...' if len(ids) > 5 else ''}"
 
 
-def _draw(
-    out: Output, connection: Connection, home: Path, schedule: ScheduleRecord, groups: list[str]
-) -> None:
+def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups: list[str]) -> None:
     """The newest group with its states; the tasks alone where there is none, or none any more."""
     from runner.cli.ui.groups import draw_group
     from runner.core.schedules.submit_file import draw
@@ -248,7 +245,7 @@ def _draw(
     view = None
     if groups:
         with suppress(RunnerError):
-            view = load_group_view(connection, home, find_group(connection, groups[-1]))
+            view = load_group_view(connection, find_group(connection, groups[-1]))
     if view is not None:
         out.text(f"\n{view.group.group_id}:")
         draw_group(out, view)

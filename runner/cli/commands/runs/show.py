@@ -255,7 +255,7 @@ def show(
     except RunnerError as err:
         group = group_instead(connection, run, err)
         finish_interrupted(connection)
-        show_group(out, load_group_view(connection, settings.home, group))
+        show_group(out, load_group_view(connection, group))
         return
     shown = _load(connection, record)
     if output is not OutputFormat.TABLE:

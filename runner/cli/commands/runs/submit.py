@@ -74,7 +74,7 @@ def submit(
         )
         out.note(f"see it: runner show {group_id}   end it: runner cancel {group_id}")
         return
-    _follow(out, connection, settings, prepared)
+    _follow(out, connection, prepared)
 
 
 def _make_schedule(
@@ -155,16 +155,14 @@ def _submit(
     return connection, prepared
 
 
-def _follow(
-    out: Output, connection: Connection, settings: Settings, prepared: PreparedGroup
-) -> None:
+def _follow(out: Output, connection: Connection, prepared: PreparedGroup) -> None:
     from runner.cli.ui.groups import show_group, watch_group
     from runner.core.states import RunState
 
     group = prepared.group
     out.note(f"group {group.group_id}   (Ctrl-C leaves it running)")
     try:
-        view = watch_group(out, connection, settings, group)
+        view = watch_group(out, connection, group)
     except KeyboardInterrupt:
         out.note(f"detached; the runs go on. See them: runner show {group.group_id}")
         out.note(f"                         End them: runner cancel {group.group_id}")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -129,30 +128,26 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Store:
     return Store(monkeypatch)
 
 
-def rows_of(connection: Connection, home: Path, **only: Any) -> list[RunRow]:
-    return list(list_runs(connection, home, limit=None, only=RunFilter(**only)).rows)
+def rows_of(connection: Connection, **only: Any) -> list[RunRow]:
+    return list(list_runs(connection, limit=None, only=RunFilter(**only)).rows)
 
 
-def test_many_runs_are_listed_without_reading_one(
-    connection: Connection, tmp_path: Path, store: Store
-) -> None:
+def test_many_runs_are_listed_without_reading_one(connection: Connection, store: Store) -> None:
     for number in range(COUNT):
         store.add(number, indexed=True, over=True)
-    rows = rows_of(connection, tmp_path)
+    rows = rows_of(connection)
     assert len(rows) == COUNT
     assert {row.status.state for row in rows if row.status} == {RunState.SUCCEEDED}
     assert {(row.attempts, row.evicted) for row in rows} == {(3, 1)}
     assert not store.read
 
 
-def test_list_is_the_same_with_and_without_an_index(
-    connection: Connection, tmp_path: Path, store: Store
-) -> None:
+def test_list_is_the_same_with_and_without_an_index(connection: Connection, store: Store) -> None:
     for number in range(COUNT):
         store.add(number, indexed=True, over=True)
-    indexed = rows_of(connection, tmp_path / "a")
+    indexed = rows_of(connection)
     store.index.clear()
-    plain = rows_of(connection, tmp_path / "b")
+    plain = rows_of(connection)
     assert len(store.read) == 2 * COUNT
 
     def shown(row: RunRow) -> list[Any]:
@@ -164,7 +159,7 @@ def test_list_is_the_same_with_and_without_an_index(
 
 
 def test_entry_of_a_newer_or_broken_kind_is_not_believed(
-    connection: Connection, tmp_path: Path, store: Store
+    connection: Connection, store: Store
 ) -> None:
     for number in range(COUNT):
         store.add(number, indexed=True, over=True)
@@ -173,28 +168,26 @@ def test_entry_of_a_newer_or_broken_kind_is_not_believed(
     store.index[index_blob(torn)] = {"run": "{torn"}
     other = store.add(72, indexed=True, over=True)
     store.index[index_blob(other)] = index_metadata(run_of("another"), None)
-    rows = {row.run_id: row for row in rows_of(connection, tmp_path)}
+    rows = {row.run_id: row for row in rows_of(connection)}
     assert "newer" in rows[newer].problem
     assert rows[torn].result
     assert rows[other].result
 
 
-def test_entry_of_a_deleted_run_shows_no_run(
-    connection: Connection, tmp_path: Path, store: Store
-) -> None:
+def test_entry_of_a_deleted_run_shows_no_run(connection: Connection, store: Store) -> None:
     for number in range(COUNT):
         store.add(number, indexed=True, over=True)
     gone = store.add(70, indexed=True, over=True)
     del store.documents[f"{gone}/run.json"], store.documents[f"{gone}/result.json"]
-    assert gone not in {row.run_id for row in rows_of(connection, tmp_path)}
+    assert gone not in {row.run_id for row in rows_of(connection)}
 
 
 def test_runs_that_wait_are_known_from_their_job_alone(
-    connection: Connection, tmp_path: Path, store: Store
+    connection: Connection, store: Store
 ) -> None:
     ids = [store.add(number, indexed=True, over=False) for number in range(COUNT)]
     store.tasks = {run_id: TaskView("active") for run_id in ids[1:]}
-    rows = {row.run_id: row for row in rows_of(connection, tmp_path)}
+    rows = {row.run_id: row for row in rows_of(connection)}
     states = {run_id: row.status.state for run_id, row in rows.items() if row.status}
     assert states.pop(ids[0]) is RunState.LOST
     assert set(states.values()) == {RunState.QUEUED}
@@ -202,33 +195,29 @@ def test_runs_that_wait_are_known_from_their_job_alone(
 
 
 def test_result_that_the_index_missed_is_found_when_the_task_is_gone(
-    connection: Connection, tmp_path: Path, store: Store
+    connection: Connection, store: Store
 ) -> None:
     for number in range(COUNT):
         store.add(number, indexed=True, over=False)
     store.documents["mnist-20261120-120003-abcd/result.json"] = json.dumps(
         result_of("mnist-20261120-120003-abcd")
     ).encode()
-    rows = {row.run_id: row.status for row in rows_of(connection, tmp_path)}
+    rows = {row.run_id: row.status for row in rows_of(connection)}
     status = rows["mnist-20261120-120003-abcd"]
     assert status
     assert status.state is RunState.SUCCEEDED
 
 
-def test_filters_are_by_experiment_state_and_time(
-    connection: Connection, tmp_path: Path, store: Store
-) -> None:
+def test_filters_are_by_experiment_state_and_time(connection: Connection, store: Store) -> None:
     for number in range(COUNT):
         store.add(number, indexed=True, over=number % 2 == 0)
     letters = store.add(80, indexed=True, over=True, experiment="letters")
-    assert [row.run_id for row in rows_of(connection, tmp_path, experiment="letters")] == [letters]
-    lost = rows_of(connection, tmp_path, states=frozenset({RunState.LOST}))
+    assert [row.run_id for row in rows_of(connection, experiment="letters")] == [letters]
+    lost = rows_of(connection, states=frozenset({RunState.LOST}))
     assert len(lost) == COUNT / 2
     since = datetime(2026, 11, 20, 12, 0, 50, tzinfo=UTC)
-    assert len(rows_of(connection, tmp_path, since=since)) == 11, "and one whose id is no time"
-    found = list_runs(
-        connection, tmp_path, limit=3, only=RunFilter(states=frozenset({RunState.LOST}))
-    )
+    assert len(rows_of(connection, since=since)) == 11, "and one whose id is no time"
+    found = list_runs(connection, limit=3, only=RunFilter(states=frozenset({RunState.LOST})))
     assert len(found.rows) == 3
 
 
