@@ -22,6 +22,7 @@ from runner.azure.storage.stores import FileStore
 from runner.core.progress import ignore_progress
 from runner.core.settings import load_settings
 from runner.core.stored_paths import StoredPath
+from runner.flows.data.stores import open_store
 from runner.flows.data.transfer import get_files, plan_get, plan_put, put_files
 
 ROUNDS = 7
@@ -76,12 +77,10 @@ def _race(
 
 
 def _ours(connection: Connection, folder: Path, turn: int) -> tuple[float, float]:
-    store = connection.open_store("data")
     place = StoredPath("data", f"{folder.name}-{turn}")
     back = folder.with_name(f"{folder.name}-back-{turn}")
-    seconds = _seconds(_put, store, folder, place), _seconds(_get, store, place, back)
-    store.close()
-    return seconds
+    with open_store(connection, "data") as store:
+        return _seconds(_put, store, folder, place), _seconds(_get, store, place, back)
 
 
 def _sdk(

@@ -135,7 +135,9 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
         return RunnerError(
             fault.code, fault.what, why=why, fix=fault.fix, exit_code=fault.exit_code
         )
-    if isinstance(err, ServiceRequestError | ServiceResponseError | IncompleteReadError):
+    # The SDK's downloads wrap the break of a body in an HttpResponseError.
+    broken = err.inner_exception if isinstance(err.inner_exception, AzureError) else err
+    if isinstance(broken, ServiceRequestError | ServiceResponseError | IncompleteReadError):
         return _down(doing, err)
     return RunnerError(
         "R-SERVICE",

@@ -347,9 +347,10 @@ def _parts(folder: Path, at_least: int) -> list[Path]:
 
 
 def _requests(store: Any, act: Callable[[], object]) -> dict[str, int]:
-    """How many blocks and ranges `act` asked the service for."""
+    """Count the blocks and ranges that `act` requests from the service."""
     counts = {"stage": 0, "range": 0}
-    send, fetch = store._send, store._range
+    container = store._container
+    send, fetch = container._send, store._range
 
     def counted_send(*args: object) -> None:
         counts["stage"] += 1
@@ -359,9 +360,9 @@ def _requests(store: Any, act: Callable[[], object]) -> dict[str, int]:
         counts["range"] += 1
         return fetch(*args)
 
-    store._send, store._range = counted_send, counted_range
+    container._send, store._range = counted_send, counted_range
     try:
         act()
     finally:
-        store._send, store._range = send, fetch
+        container._send, store._range = send, fetch
     return counts

@@ -21,7 +21,6 @@ from runner.azure.auth.stack import load_outputs
 from runner.contract import StackOutputs
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
-from runner.core.stored_paths import SHARE
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -30,9 +29,6 @@ if TYPE_CHECKING:
     from azure.core.credentials import AccessToken, TokenCredential
     from azure.storage.blob import BlobServiceClient
     from azure.storage.fileshare import ShareClient, ShareServiceClient
-
-    from runner.azure.storage.blob_requests import BlobRequests
-    from runner.azure.storage.stores import FileStore
 
 
 STORAGE_SCOPE = "https://storage.azure.com/.default"
@@ -77,7 +73,6 @@ class CachedTokens:
 _MAX_CONNECTIONS = 32
 _READ_BYTES = 1024 * 1024
 _COMMON: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
-_BLOB_RETRIES: dict[str, Any] = {"retry_total": 6, "retry_connect": 1, "retry_status": 5}
 
 
 def batch_options() -> dict[str, Any]:
@@ -95,13 +90,10 @@ def blob_options() -> dict[str, Any]:
         "initial_backoff": 0,
         "increment_base": 1,
         "random_jitter_range": 0.2,
-        **_BLOB_RETRIES,
+        "retry_total": 6,
+        "retry_connect": 1,
+        "retry_status": 5,
     }
-
-
-def retry_options() -> dict[str, Any]:
-    """Keyword arguments for azure-core's `RetryPolicy`: as patient as `blob_options`."""
-    return {**_BLOB_RETRIES, "retry_mode": "fixed", "retry_backoff_factor": 1}
 
 
 def storage_transport(**options: Any) -> Any:
@@ -122,7 +114,6 @@ def storage_transport(**options: Any) -> Any:
 
 
 COPY_LIFETIME = timedelta(hours=1)
-_STORE_LIFETIME = timedelta(days=7)  # of an opened store; local services only
 # What a task may do. It deletes checkpoints beyond the last few; nothing of a model, ever.
 _NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
 
@@ -145,16 +136,6 @@ class Connection:
     def blob_service(self) -> BlobServiceClient:
         """The client of the storage account."""
         return self._blob
-
-    def open_store(self, name: str) -> FileStore:
-        """The container `name`, or with SHARE the stack's file share. Raises RunnerError."""
-        if name != SHARE:
-            from runner.azure.storage.blob_store import BlobStore
-
-            return BlobStore(self.blob_service(), name, self._blob_requests(name))
-        from runner.azure.storage.share_store import ShareStore
-
-        return ShareStore(self.share_client())
 
     def share_client(self) -> ShareClient:
         """The client of the stack's file share. Raises RunnerError where there is none."""
@@ -258,16 +239,6 @@ class Connection:
     @cached_property
     def _storage_transport(self) -> Any:
         return storage_transport(**self._direct)
-
-    def _blob_requests(self, container: str) -> BlobRequests:
-        from runner.azure.storage.blob_requests import BlobRequests
-        from runner.azure.storage.storage_sign_in import StorageSignIn
-
-        url = self._container_url(container)
-        if self._token is not None:
-            return BlobRequests(url, self._storage_transport, StorageSignIn(self._token))
-        sas = self._container_sas(container, _STORE_LIFETIME, "racw")
-        return BlobRequests(f"{url}?{sas}", self._storage_transport)
 
     @cached_property
     def _file(self) -> ShareServiceClient:

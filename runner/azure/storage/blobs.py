@@ -1,28 +1,36 @@
-"""Blob containers: conditional writes, reads from an offset, parallel transfers; and creating
-them.
+"""Blob containers over the SDK: documents and files of a container, and creating containers.
 
-`BlobContainer` is one container of a run's storage account.
+`BlobContainer` is one container: conditional writes, reads from an offset, and uploads of files in
+parallel blocks that continue after a break. `BlobStore` offers its files as a `FileStore`.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import hashlib
 import json
-from base64 import b64encode
+import os
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import IO, Any, TypeVar
 from uuid import uuid4
 
+from azure.core import MatchConditions
 from azure.core.exceptions import (
     HttpResponseError,
+    IncompleteReadError,
     ResourceExistsError,
     ResourceModifiedError,
     ResourceNotFoundError,
 )
 from azure.storage.blob import (
+    BlobBlock,
+    BlobClient,
     BlobPrefix,
     BlobProperties,
     BlobServiceClient,
@@ -32,12 +40,20 @@ from azure.storage.blob import (
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
-from runner.azure.storage.checked_reader import CheckedReader, Hashed
-from runner.azure.storage.stores import CountingReader, OnBytes
+from runner.azure.storage.stores import ChangedError, OnBytes, SourceChangedError, StoredFile
 
 T = TypeVar("T")
 R = TypeVar("R")
+MIB = 1024 * 1024
+BLOCK_BYTES = 8 * MIB
 _PARALLEL = 8
+# A blob has at most 50,000 blocks (learn.microsoft.com/answers/questions/614012, read 2026-11-21,
+# which quotes "Scalability targets for Blob storage").
+_MAX_BLOCKS = 50_000
+_PARALLEL_BLOCKS = 16  # of all files of a container
+_WINDOW = 8  # blocks of one file that are sent or received at once
+_CONFLICTS = (ResourceExistsError, ResourceModifiedError)
+_NOT_THAT_FILE = frozenset({"BlobNotFound", "ConditionNotMet", "ContainerNotFound", "InvalidRange"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,22 +67,39 @@ class BlobInfo:
 
 
 class BlobContainer:
-    """One container. Every method raises RunnerError for what the service refuses."""
+    """One container. Every method raises RunnerError if the service refuses or cannot be reached.
+
+    `close` ends the threads of `upload_file`, which are started with the first large file.
+    """
 
     def __init__(self, service: BlobServiceClient, name: str) -> None:
-        self._client: ContainerClient = service.get_container_client(name)
+        self.client: ContainerClient = service.get_container_client(name)
         self.name = name
 
+    @cached_property
+    def threads(self) -> ThreadPoolExecutor:
+        """The threads that send and receive the blocks of large files."""
+        return ThreadPoolExecutor(_PARALLEL_BLOCKS, thread_name_prefix="block")
+
+    def blob(self, name: str) -> BlobClient:
+        """Return the SDK's client of one blob."""
+        return self.client.get_blob_client(name)
+
     def read(self, blob: str) -> bytes | None:
-        """The whole blob, or None where there is none."""
+        """Return the content of a blob, or None if it does not exist."""
         return self.read_range(blob, 0, None)
 
     def read_range(self, blob: str, offset: int, length: int | None) -> bytes | None:
-        """Bytes from `offset`: empty at or beyond the end, None where there is no blob."""
+        """Return the bytes from `offset`: empty at or beyond the end, None if the blob is missing.
+
+        Args:
+            blob: Name of the blob.
+            offset: First byte.
+            length: Number of bytes at most; None means up to the end.
+        """
         with service_errors(f"reading {blob}"):
             try:
-                client = self._client.get_blob_client(blob)
-                return client.download_blob(offset=offset, length=length).readall()
+                return self.blob(blob).download_blob(offset=offset, length=length).readall()
             except ResourceNotFoundError as err:
                 if error_code(err) == "ContainerNotFound":
                     raise
@@ -77,100 +110,164 @@ class BlobContainer:
                 raise
 
     def size(self, blob: str) -> int | None:
-        """Size in bytes, or None where there is no blob."""
-        with service_errors(f"looking at {blob}"):
+        """Return the size in bytes, or None if the blob does not exist."""
+        with service_errors(f"reading the properties of {blob}"):
             try:
-                return self._client.get_blob_client(blob).get_blob_properties().size
+                return self.blob(blob).get_blob_properties().size
             except ResourceNotFoundError:
                 return None
 
     def create(self, blob: str, document: Mapping[str, Any]) -> bool:
-        """Write a JSON document unless the blob exists; whether this call wrote it."""
+        """Write a JSON document unless the blob exists. Return True if this call wrote it."""
         return self.create_bytes(blob, json.dumps(document, indent=2).encode(), "application/json")
 
     def create_bytes(self, blob: str, content: bytes, content_type: str) -> bool:
-        """Write bytes unless the blob exists; whether this call wrote it."""
+        """Write bytes unless the blob exists. Return True if this call wrote them."""
         with service_errors(f"writing {blob}"):
             try:
-                self._client.get_blob_client(blob).upload_blob(
+                self.blob(blob).upload_blob(
                     content,
                     overwrite=False,
                     content_settings=ContentSettings(content_type=content_type),
                 )
-            except (ResourceExistsError, ResourceModifiedError):
+            except _CONFLICTS:
                 return False
             return True
 
     def put(self, blob: str, document: Mapping[str, Any]) -> None:
-        """Write a JSON document, over what was there."""
+        """Write a JSON document, replacing an existing blob."""
         with service_errors(f"writing {blob}"):
-            self._client.get_blob_client(blob).upload_blob(
+            self.blob(blob).upload_blob(
                 json.dumps(document, indent=2).encode(),
                 overwrite=True,
                 content_settings=ContentSettings(content_type="application/json"),
             )
 
-    def upload_file(self, blob: str, path: Path, hashed: Hashed, on_bytes: OnBytes) -> bool:
-        """Upload a file unless the blob exists; whether it was uploaded. Reports new bytes sent.
+    def upload_file(
+        self,
+        blob: str,
+        source: Path,
+        on_bytes: OnBytes,
+        over: str | None = None,
+        sha256: str | None = None,
+    ) -> None:
+        """Write a file as a blob with its MD5, whole or not at all.
 
-        Raises SourceChangedError where the content is not `hashed` any more: nothing is there then.
+        Blocks that an interrupted upload of the same content has staged are not sent again.
+
+        Args:
+            blob: Name of the blob.
+            source: The file on this machine.
+            on_bytes: Called with the number of bytes that were sent or were already staged.
+            over: ETag of the blob to replace; None means that the blob must not exist.
+            sha256: Expected hash of the content, if it is known.
+
+        Raises:
+            ChangedError: the blob exists, or has another ETag than `over`.
+            SourceChangedError: the file changed while it was sent, or does not have that `sha256`.
+            OSError: the file cannot be read.
         """
-        with service_errors(f"uploading {path.name}"), path.open("rb") as source:
-            checked = CheckedReader(CountingReader(source, on_bytes), hashed)
+        with service_errors(f"uploading {blob}"), source.open("rb") as content:
+            hashes = _Hashes(sha256)
+            before = os.fstat(content.fileno())
+            if before.st_size <= BLOCK_BYTES:
+                data = content.read(BLOCK_BYTES + 1)
+                hashes.update(data)
+                write = partial(self.blob(blob).upload_blob, data, overwrite=over is not None)
+            else:
+                blocks = self._stage(blob, content, before.st_size, hashes, on_bytes)
+                write = partial(self.blob(blob).commit_block_list, blocks)
+            hashes.check(content, before)
+            condition: dict[str, Any] = {"match_condition": MatchConditions.IfMissing}
+            if over is not None:
+                condition = {"etag": over, "match_condition": MatchConditions.IfNotModified}
             try:
-                self._client.get_blob_client(blob).upload_blob(
-                    checked,  # pyright: ignore[reportArgumentType] - read() is all the SDK calls
-                    length=hashed.size_bytes,
-                    overwrite=False,
-                    max_concurrency=2,
-                )
-            except (ResourceExistsError, ResourceModifiedError):
-                return False
-            return True
+                write(content_settings=ContentSettings(content_md5=hashes.md5()), **condition)
+            except _CONFLICTS as err:
+                raise ChangedError(blob) from err
+            if before.st_size <= BLOCK_BYTES:
+                on_bytes(before.st_size)
+
+    def _stage(
+        self, blob: str, content: IO[bytes], size: int, hashes: _Hashes, on_bytes: OnBytes
+    ) -> list[BlobBlock]:
+        """Send the blocks that are not staged yet. The ID of a block names all content so far."""
+        staged = self._staged(blob)
+        length = max(BLOCK_BYTES, -(-size // _MAX_BLOCKS))
+        blocks: list[BlobBlock] = []
+
+        def missing() -> Iterator[Callable[[], None]]:
+            while data := content.read(length):
+                hashes.update(data)
+                block_id = f"{len(blocks):06d}{hashes.md5().hex()}"
+                blocks.append(BlobBlock(block_id))
+                if block_id in staged:
+                    on_bytes(len(data))
+                else:
+                    yield partial(self._send, blob, block_id, data, on_bytes)
+
+        for _ in _ahead(self.threads, missing()):
+            pass
+        return blocks
+
+    def _staged(self, blob: str) -> frozenset[str]:
+        with contextlib.suppress(ResourceNotFoundError):
+            _, uncommitted = self.blob(blob).get_block_list("uncommitted")
+            return frozenset(_block_id(block.id) for block in uncommitted)
+        return frozenset()
+
+    def _send(self, blob: str, block_id: str, data: bytes, on_bytes: OnBytes) -> None:
+        self.blob(blob).stage_block(block_id, data, len(data))
+        on_bytes(len(data))
 
     def delete(self, blob: str) -> None:
-        """Delete a blob; nothing happens where there is none."""
+        """Delete a blob if it exists."""
         with service_errors(f"deleting {blob}"), contextlib.suppress(ResourceNotFoundError):
-            self._client.get_blob_client(blob).delete_blob()
+            self.blob(blob).delete_blob()
 
     def list(self, prefix: str) -> Iterator[BlobInfo]:
-        """All blobs below a prefix, by name."""
+        """Yield all blobs below a prefix, by name."""
         with service_errors(f"listing {prefix}"):
-            for blob in self._client.list_blobs(name_starts_with=prefix):
+            for blob in self.client.list_blobs(name_starts_with=prefix):
                 yield _info(blob)
 
     def put_metadata(self, blob: str, metadata: Mapping[str, str], *, overwrite: bool) -> None:
-        """Write an empty blob that is all metadata; without `overwrite` unless it exists."""
+        """Write an empty blob with metadata, unless it exists and `overwrite` is False."""
         with (
             service_errors(f"writing {blob}"),
-            contextlib.suppress(ResourceExistsError, ResourceModifiedError),
+            contextlib.suppress(*_CONFLICTS),
         ):
-            self._client.get_blob_client(blob).upload_blob(
-                b"", metadata=dict(metadata), overwrite=overwrite
-            )
+            self.blob(blob).upload_blob(b"", metadata=dict(metadata), overwrite=overwrite)
 
     def list_metadata(self, prefix: str) -> Iterator[tuple[str, Mapping[str, str]]]:
-        """Names and metadata of all blobs below a prefix, 5,000 a request."""
+        """Yield names and metadata of all blobs below a prefix, 5,000 per request."""
         with service_errors(f"listing {prefix}"):
-            for blob in self._client.list_blobs(name_starts_with=prefix, include=["metadata"]):
+            for blob in self.client.list_blobs(name_starts_with=prefix, include=["metadata"]):
                 yield str(blob.name), dict(blob.metadata or {})
 
     def folders(self, prefix: str = "") -> Iterator[str]:
-        """Names of the folders directly below a prefix, without the closing slash."""
-        with service_errors(f"listing {self._client.container_name}"):
-            for entry in self._client.walk_blobs(name_starts_with=prefix, delimiter="/"):
+        """Yield the names of the folders directly below a prefix, without the closing slash."""
+        with service_errors(f"listing {self.client.container_name}"):
+            for entry in self.client.walk_blobs(name_starts_with=prefix, delimiter="/"):
                 if isinstance(entry, BlobPrefix):
                     yield str(entry.name).rstrip("/")
 
     def download(
         self, blob: str, path: Path, on_bytes: OnBytes, check: Callable[[Path], None]
     ) -> None:
-        """Write a blob to `path`, complete and passed by `check`, or not at all."""
+        """Write a blob to `path`, or nothing if it is incomplete or `check` raises an error.
+
+        Args:
+            blob: Name of the blob.
+            path: The file to create or replace; its folder is created.
+            on_bytes: Called with the number of bytes of each chunk.
+            check: Called with the complete file before it gets its name.
+        """
         path.parent.mkdir(parents=True, exist_ok=True)
         part = path.with_name(f".{path.name}.{uuid4().hex[:8]}.part")
         try:
             with service_errors(f"downloading {blob}"), part.open("wb") as target:
-                stream = self._client.get_blob_client(blob).download_blob()
+                stream = self.blob(blob).download_blob()
                 for chunk in stream.chunks():
                     target.write(chunk)
                     on_bytes(len(chunk))
@@ -180,19 +277,198 @@ class BlobContainer:
             part.unlink(missing_ok=True)
 
 
+class BlobStore:
+    """The files of one container, as a `FileStore`."""
+
+    def __init__(self, service: BlobServiceClient, container: str) -> None:
+        self._container = BlobContainer(service, container)
+
+    def close(self) -> None:
+        """Cancel the blocks that are not begun; running requests end by themselves."""
+        self._container.threads.shutdown(wait=False, cancel_futures=True)
+
+    def find(self, path: str) -> StoredFile | None:
+        """Return one file, or None if it does not exist."""
+        with service_errors(f"reading the properties of {path}"):
+            try:
+                return _stored(self._container.blob(path).get_blob_properties())
+            except ResourceNotFoundError as err:
+                if error_code(err) == "ContainerNotFound":
+                    raise
+                return None
+
+    def list(self, prefix: str) -> Iterator[StoredFile]:
+        """Yield all files below a folder, without the folder markers that other tools write."""
+        folder = f"{prefix}/" if prefix else None
+        with service_errors(f"listing {prefix or self._container.name}"):
+            blobs = self._container.client.list_blobs(folder, include=["metadata"])
+            yield from (_stored(blob) for blob in blobs if not _is_folder(blob))
+
+    def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
+        """See `FileStore.put`."""
+        self._container.upload_file(path, source, on_bytes, over.etag if over else None)
+
+    def get(self, file: StoredFile, target: Path, on_bytes: OnBytes) -> bytes:
+        """See `FileStore.get`."""
+        with service_errors(f"downloading {file.path}"), _open_part(target) as part:
+            digest = _hash_part(part, file.size_bytes)
+            on_bytes(part.tell())
+            for data in self._ranges(file, part.tell()):
+                part.write(data)
+                digest.update(data)
+                on_bytes(len(data))
+            return digest.digest()
+
+    def delete(self, file: StoredFile) -> bool:
+        """See `FileStore.delete`."""
+        with service_errors(f"deleting {file.path}"):
+            try:
+                self._container.blob(file.path).delete_blob(
+                    etag=file.etag,
+                    match_condition=MatchConditions.IfNotModified,
+                    delete_snapshots="include",
+                )
+            except ResourceNotFoundError:
+                return False
+            except ResourceModifiedError as err:
+                if self.find(file.path) is None:  # a missing blob does not meet the condition
+                    return False
+                raise ChangedError(file.path) from err
+            return True
+
+    def _ranges(self, file: StoredFile, start: int) -> Iterator[bytes]:
+        """Yield the content from `start` in order, and request some ranges ahead."""
+        ranges = (
+            partial(self._range, file, first, min(BLOCK_BYTES, file.size_bytes - first))
+            for first in range(start, file.size_bytes, BLOCK_BYTES)
+        )
+        if file.size_bytes - start <= BLOCK_BYTES:  # one range needs no thread
+            return (load() for load in ranges)
+        return _ahead(self._container.threads, ranges)
+
+    def _range(self, file: StoredFile, first: int, length: int) -> bytes:
+        try:
+            stream = self._container.blob(file.path).download_blob(
+                first,
+                length,
+                etag=file.etag,
+                match_condition=MatchConditions.IfNotModified,
+                decompress=False,  # a stored .gz stays one
+            )
+            data = stream.readall()
+        except HttpResponseError as err:
+            if error_code(err) in _NOT_THAT_FILE:
+                raise ChangedError(file.path) from err
+            raise
+        if len(data) != length:
+            raise IncompleteReadError(f"{file.path}: {len(data)} of {length} bytes")
+        return data
+
+
+class _Hashes:
+    """The hashes of a file that is being sent."""
+
+    def __init__(self, sha256: str | None) -> None:
+        self._expected = sha256
+        self._sha256 = hashlib.sha256()
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._size = 0
+
+    def update(self, data: bytes) -> None:
+        self._md5.update(data)
+        self._size += len(data)
+        if self._expected is not None:
+            self._sha256.update(data)
+
+    def md5(self) -> bytearray:
+        return bytearray(self._md5.digest())
+
+    def check(self, content: IO[bytes], before: os.stat_result) -> None:
+        """Raise SourceChangedError if the file is not what it was before, or not as expected."""
+        after = os.fstat(content.fileno())
+        if (self._size, after.st_size, after.st_mtime_ns) != (
+            before.st_size,
+            before.st_size,
+            before.st_mtime_ns,
+        ):
+            raise SourceChangedError
+        if self._expected is not None and self._sha256.hexdigest() != self._expected:
+            raise SourceChangedError
+
+
+def _ahead(threads: ThreadPoolExecutor, work: Iterator[Callable[[], R]]) -> Iterator[R]:
+    """Yield the results of `work` in order, some calls ahead. At the end none of them runs."""
+    waiting: deque[Future[R]] = deque()
+    try:
+        for call in work:
+            if len(waiting) >= _WINDOW:
+                yield waiting.popleft().result()
+            waiting.append(threads.submit(call))
+        while waiting:
+            yield waiting.popleft().result()
+    finally:
+        for future in waiting:
+            future.cancel()
+        for future in waiting:
+            if not future.cancelled():
+                future.exception()
+
+
+def _stored(blob: BlobProperties) -> StoredFile:
+    md5 = blob.content_settings.content_md5
+    return StoredFile(
+        str(blob.name),
+        int(blob.size or 0),
+        bytes(md5) if md5 else None,
+        _etag(blob),
+        blob.last_modified,
+    )
+
+
+def _etag(blob: BlobProperties) -> str:
+    """Return the ETag in quotes, as in a header; listings have none."""
+    etag = str(blob.etag or "").strip('"')
+    return f'"{etag}"' if etag else ""
+
+
+def _is_folder(blob: BlobProperties) -> bool:
+    return bool((blob.metadata or {}).get("hdi_isfolder"))
+
+
+def _block_id(listed: str) -> str:
+    """Decode the ID of a block: some versions of the SDK encode it and do not decode the list."""
+    try:
+        return base64.b64decode(listed, validate=True).decode()
+    except ValueError:
+        return listed
+
+
+def _open_part(target: Path) -> IO[bytes]:
+    return target.open("r+b" if target.exists() else "w+b")
+
+
+def _hash_part(part: IO[bytes], size: int) -> Any:
+    """Hash the bytes of an earlier attempt and seek to their end. Drop too many bytes."""
+    digest = hashlib.md5(usedforsecurity=False)
+    if os.fstat(part.fileno()).st_size > size:
+        part.truncate(0)
+    while data := part.read(MIB):
+        digest.update(data)
+    return digest
+
+
 def _info(blob: BlobProperties) -> BlobInfo:
     digest = blob.content_settings.content_md5
-    etag = str(blob.etag or "")
     return BlobInfo(
         str(blob.name),
         int(blob.size or 0),
-        etag if etag.startswith('"') or not etag else f'"{etag}"',
-        b64encode(bytes(digest)).decode() if digest else None,
+        _etag(blob),
+        base64.b64encode(bytes(digest)).decode() if digest else None,
     )
 
 
 def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-    """`function` of every item, eight at a time, in order; the first error is raised."""
+    """Return `function` of every item in order, eight calls at a time. Raise the first error."""
     work = list(items)
     if len(work) <= 1:
         return [function(item) for item in work]
@@ -201,10 +477,10 @@ def in_parallel(function: Callable[[T], R], items: Iterable[T]) -> list[R]:
 
 
 def ensure_containers(connection: Connection) -> None:
-    """Create the containers `runs`, `models` and `data` where they are missing."""
+    """Create the containers `runs`, `models` and `data` if they are missing."""
     outputs = connection.outputs
     service = connection.blob_service()
-    with service_errors("making the blob containers"):
+    with service_errors("creating the blob containers"):
         wanted = (outputs.container_runs, outputs.container_models, outputs.container_data)
         present = {container.name for container in service.list_containers()}
         for name in wanted:
@@ -212,12 +488,12 @@ def ensure_containers(connection: Connection) -> None:
                 continue
             try:
                 service.create_container(name)  # pyright: ignore[reportUnknownMemberType]
-            except ResourceExistsError:  # made by another runner meanwhile
+            except ResourceExistsError:  # created by another process meanwhile
                 continue
 
 
 def stored_bytes(connection: Connection) -> dict[str, int]:
-    """Bytes in each container of the stack; one that is not there holds none."""
+    """Return the bytes in each container of the stack: 0 for a missing one."""
     outputs = connection.outputs
     sizes: dict[str, int] = {}
     names = (outputs.container_runs, outputs.container_models, outputs.container_data)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Lock
+from typing import IO
 from uuid import uuid4
 
 from azure.core.exceptions import HttpResponseError, ResourceExistsError, ResourceNotFoundError
@@ -26,7 +27,6 @@ from runner.azure.auth.credentials import Connection
 from runner.azure.faults import error_code, service_errors
 from runner.azure.storage.stores import (
     ChangedError,
-    CountingReader,
     OnBytes,
     SourceChangedError,
     StoredFile,
@@ -70,6 +70,19 @@ class ShareParts:
 _READ_BYTES = 1024 * 1024
 _PARALLEL = 4  # ranges of one file; files travel side by side too
 _NO_FILE = frozenset({"ParentNotFound", "ResourceNotFound", "ResourceTypeMismatch"})
+
+
+class _CountingReader:
+    """A file that reports how many bytes were read."""
+
+    def __init__(self, source: IO[bytes], on_bytes: OnBytes) -> None:
+        self._source = source
+        self._on_bytes = on_bytes
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._source.read(size)
+        self._on_bytes(len(data))
+        return data
 
 
 class ShareStore:
@@ -173,7 +186,7 @@ class ShareStore:
             while data := content.read(_READ_BYTES):
                 digest.update(data)
             content.seek(0)
-            sent = CountingReader(content, on_bytes)
+            sent = _CountingReader(content, on_bytes)
             settings = ContentSettings(content_md5=bytearray(digest.digest()))
             part.upload_file(  # pyright: ignore[reportUnknownMemberType]
                 sent,  # pyright: ignore[reportArgumentType] - read() is all the SDK calls

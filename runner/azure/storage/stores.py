@@ -1,4 +1,4 @@
-"""What `runner data` needs of a store of files; containers and the file share both offer it."""
+"""What `runner data` needs of a store of files. Containers and the file share implement it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import IO, Protocol
+from typing import Protocol
 
 OnBytes = Callable[[int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredFile:
-    """One file in storage. `md5` is None where whoever wrote it left none; `etag` is its state."""
+    """One file in storage.
+
+    `md5` is None if its writer stored none; `etag` changes with every write.
+    """
 
     path: str
     size_bytes: int
@@ -23,57 +26,57 @@ class StoredFile:
 
 
 class ChangedError(Exception):
-    """The file in storage is not (any more) what it was when it was listed."""
+    """The file in storage is not the one that was listed, or it exists and should not."""
 
 
 class SourceChangedError(Exception):
     """The file on this machine changed while it was sent; nothing was written."""
 
 
-class CountingReader:
-    """A file that reports how much of it was read."""
-
-    def __init__(self, source: IO[bytes], on_bytes: OnBytes) -> None:
-        self._source = source
-        self._on_bytes = on_bytes
-
-    def read(self, size: int = -1) -> bytes:
-        """Read and report."""
-        data = self._source.read(size)
-        self._on_bytes(len(data))
-        return data
-
-
 class FileStore(Protocol):
-    """Files by path. Methods raise RunnerError for what the service refuses."""
+    """Files by path. Methods raise RunnerError if the service refuses or cannot be reached."""
 
     def close(self) -> None:
-        """Give up what was not begun."""
+        """Cancel transfers that have not begun."""
         ...
 
     def find(self, path: str) -> StoredFile | None:
-        """One file, or None where there is none (or a folder)."""
+        """Return one file, or None if it does not exist or is a folder."""
         ...
 
     def list(self, prefix: str) -> Iterator[StoredFile]:
-        """All files below a folder ("" means all), at any depth."""
+        """Yield all files below a folder ("" means all), at any depth."""
         ...
 
     def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
-        """Write a file whole or not at all, with its MD5; bytes already there are not sent again.
+        """Write a file with its MD5, whole or not at all, without sending stored bytes again.
 
-        `over` is what it replaces, None means that nothing may be there. Raises ChangedError where
-        somebody else wrote meanwhile, SourceChangedError where `source` did not hold still.
+        Args:
+            path: Where to store it.
+            source: The file on this machine.
+            on_bytes: Called with the number of bytes of each part that is stored.
+            over: The file to replace; None means that `path` must not exist.
+
+        Raises:
+            ChangedError: `path` was written by another process since it was listed.
+            SourceChangedError: `source` changed while it was sent.
         """
         ...
 
     def get(self, file: StoredFile, target: Path, on_bytes: OnBytes) -> bytes:
-        """Write a file's content to `target`, going on where an earlier try stopped.
+        """Write the content of a file to `target` and return its MD5.
 
-        Returns its MD5. Raises ChangedError where the file is not the listed one any more.
+        Bytes of an earlier attempt in `target` are continued.
+
+        Raises:
+            ChangedError: the file is not the listed one any more.
         """
         ...
 
     def delete(self, file: StoredFile) -> bool:
-        """Delete a file; False where it is gone, ChangedError where it is another one by now."""
+        """Delete a file. Return False if it does not exist.
+
+        Raises:
+            ChangedError: the file is not the listed one any more.
+        """
         ...

@@ -12,6 +12,7 @@ from threading import Event, Lock
 from typing import TypeVar
 
 from runner.azure.auth.credentials import Connection
+from runner.azure.storage.blobs import BlobStore
 from runner.azure.storage.stores import ChangedError, FileStore, StoredFile
 from runner.core.progress import OnProgress, Progress
 from runner.core.stored_paths import SHARE, StoredPath
@@ -40,8 +41,14 @@ class Entry:
 
 @contextmanager
 def open_store(connection: Connection, name: str) -> Generator[FileStore]:
-    """The store of that name; its threads end with the block."""
-    store = connection.open_store(name)
+    """Yield the container `name`, or the stack's file share; its threads end with the block."""
+    store: FileStore
+    if name == SHARE:
+        from runner.azure.storage.share_store import ShareStore  # noqa: PLC0415  an SDK of its own
+
+        store = ShareStore(connection.share_client())
+    else:
+        store = BlobStore(connection.blob_service(), name)
     try:
         yield store
     except RunnerError as err:

@@ -24,6 +24,7 @@ from runner.core.schedules.submit_file import SubmitFile
 from runner.core.settings import Settings
 from runner.core.stored_paths import SHARE
 from runner.flows.data.datasets import is_cached
+from runner.flows.data.stores import open_store
 from runner.flows.local.lifecycle import expected_outputs, is_reachable
 from runner.flows.local.pools import is_made_on_demand
 from runner.flows.runs.documents import load_result, runs_container
@@ -149,10 +150,11 @@ class _ServiceLookups:
     def _share(self, connection: Connection, what: str, document: Mapping[str, Any]) -> None:
         """Only noted: a run before this one may write it, and a pool may mount more than this."""
         path = str(document["path"])
-        store = connection.open_store(SHARE)
-        for place in filter(None, (path, path.partition("/")[2])):  # with the mount's name, or not
-            if store.find(place) or next(iter(store.list(place)), None):
-                return
+        with open_store(connection, SHARE) as store:
+            # With the name of the mount, or without it.
+            for place in filter(None, (path, path.partition("/")[2])):
+                if store.find(place) or next(iter(store.list(place)), None):
+                    return
         self.found.notes.append(f"{what}: there is no {path} on the file share now")
 
     def _note_unfinished(self, plan: RunPlan, awaited: Collection[str], whose: str) -> None:

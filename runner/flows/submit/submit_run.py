@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -13,8 +14,7 @@ from runner.azure.batch.jobs import add_task, ensure_job, terminate_task
 from runner.azure.batch.translate import to_task
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
-from runner.azure.storage.checked_reader import Hashed
-from runner.azure.storage.stores import SourceChangedError
+from runner.azure.storage.stores import ChangedError, SourceChangedError
 from runner.core.planning.plan import RunPlan
 from runner.core.planning.run_document import run_document
 from runner.core.progress import OnProgress, Progress
@@ -155,9 +155,11 @@ def upload_runs(
 
 def _send(upload: _BlobUpload, on_bytes: Callable[[int], None]) -> None:
     if isinstance(upload.content, Path):
-        hashed = Hashed(upload.size_bytes, upload.sha256)
         try:
-            upload.container.upload_file(upload.blob, upload.content, hashed, on_bytes)
+            with contextlib.suppress(ChangedError):  # sent by another process meanwhile
+                upload.container.upload_file(
+                    upload.blob, upload.content, on_bytes, sha256=upload.sha256
+                )
         except (SourceChangedError, FileNotFoundError) as err:
             raise RunnerError(
                 "R-DATA-UNSTABLE",

@@ -2,20 +2,24 @@ from __future__ import annotations
 
 import base64
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import cast
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from azure.core.credentials import TokenCredential
 
-from runner.azure.auth.credentials import Connection, connect
+from runner.azure.auth.credentials import STORAGE_SCOPE, CachedTokens, Connection, connect
 from runner.contract import StackOutputs
 from runner.core.home import HomePaths
 from runner.core.settings import Settings, load_settings
 from runner.flows.local.pools import local_outputs
 from runner.flows.local.state import LocalState
 from runner.protocol.errors import ExitCode, RunnerError
+from tests.unit.azure.auth.fake_credential import FakeCredential
 
 KEY = base64.b64encode(b"k" * 64).decode()
 HOUR = timedelta(hours=1)
@@ -111,3 +115,26 @@ def test_damaged_outputs_name_the_field(local: Connection, settings: Settings) -
         connect(settings)
     assert caught.value.code == "R-STACK-OUTPUTS"
     assert "location" in caught.value.why
+
+
+def cached(credential: FakeCredential) -> CachedTokens:
+    return CachedTokens(cast("TokenCredential", credential))
+
+
+def test_threads_and_clients_share_one_token() -> None:
+    tokens = cached(FakeCredential())
+    with ThreadPoolExecutor(16) as pool:
+        found = set(pool.map(lambda _: tokens.get_token(STORAGE_SCOPE).token, range(100)))
+    assert found == {"home-1"}
+    assert tokens.get_token("https://batch.core.windows.net//.default").token == "home-2"
+
+
+def test_expiring_or_refused_token_is_replaced() -> None:
+    tokens = cached(FakeCredential(lifetime_s=200))
+    assert [tokens.get_token("s").token for _ in range(2)] == ["home-1", "home-2"]
+    credential = FakeCredential()
+    tokens = cached(credential)
+    assert tokens.get_token("s").token == "home-1"
+    assert tokens.get_token("s", claims="c").token == "home-2"
+    assert tokens.get_token("s").token == "home-2"
+    assert credential.requests[1]["claims"] == "c"
