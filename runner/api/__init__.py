@@ -23,7 +23,10 @@ from typing import TYPE_CHECKING
 from runner.api import data as data
 from runner.api import local as local
 from runner.api.arguments import checked
+from runner.api.catalogue import Pool as Pool
 from runner.api.catalogue import new_recipe as new_recipe
+from runner.api.catalogue import pool as pool
+from runner.api.catalogue import pools as pools
 from runner.api.catalogue import recipe as recipe
 from runner.api.catalogue import recipes as recipes
 from runner.api.catalogue import settings as settings
@@ -43,16 +46,13 @@ from runner.api.models import model as model
 from runner.api.models import models as models
 from runner.api.models import remove_model as remove_model
 from runner.api.models import unalias_model as unalias_model
-from runner.api.pools import Pool as Pool
-from runner.api.pools import pool as pool
-from runner.api.pools import pools as pools
 from runner.api.progress import OnUpdate as OnUpdate
 from runner.api.progress import RunnerWarning as RunnerWarning
 from runner.api.progress import Update as Update
 from runner.api.progress import live
 from runner.api.requests import overrides_of, where_flags
-from runner.api.run_contents import Metric as Metric
 from runner.api.run_object import Command as Command
+from runner.api.run_object import Metric as Metric
 from runner.api.run_object import Run
 from runner.api.schedules import Schedule as Schedule
 from runner.api.schedules import create_schedule as create_schedule

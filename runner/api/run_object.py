@@ -1,69 +1,61 @@
-"""A run as an object: its state, what can be done with it, and commands on its node."""
+"""A run as an object: its state, logs, metrics and files, and the verbs for one run."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from runner.api import html
 from runner.api.arguments import checked
+from runner.api.html import Table
 from runner.api.progress import LiveView, OnUpdate, live
 from runner.api.requests import overrides_of
-from runner.api.run_contents import RunContents
+from runner.core.units import format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
     from runner.core.planning.reproduction import Drift
     from runner.core.states import RunStatus
     from runner.flows.models.versions import ModelVersion
-    from runner.flows.runs.events import WatchEvent
+    from runner.flows.runs.attempts import AttemptRow
+    from runner.flows.runs.events import LogStream, WatchEvent
     from runner.flows.session import Session
     from runner.flows.submit.reproduce import Comparison
-    from runner.protocol.results import RunRecord, RunResult
+    from runner.protocol.checkpoints import CheckpointManifest
+    from runner.protocol.metrics import Goal, MetricPoint
+    from runner.protocol.results import OutputFile, RunRecord, RunResult
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Metric:
+    """A metric of a run: all values with their steps, the last value and the best one."""
+
+    name: str
+    steps: tuple[int, ...]
+    values: tuple[float, ...]
+    last: float
+    best: float | None
+    best_step: int | None
+
+    def __repr__(self) -> str:
+        best = "" if self.best is None else f", best={self.best:g} at step {self.best_step}"
+        return f"<Metric {self.name}: last={self.last:g}{best}, {len(self.values)} points>"
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """How a command on a run's node ended, and what it wrote."""
+    """Exit code and output of a command that ran on a run's node."""
 
     exit_code: int
     stdout: str
     stderr: str
 
 
-def run_command(
-    session: Session,
-    record: RunRecord,
-    command: Sequence[str],
-    node: str | int | None,
-    stdin: str | None,
-) -> Command:
-    """Run it in the run's folder, with its environment."""
-    from runner.flows.runs.shell import capture_login, find_location, open_login
-
-    connection, home = session.connection, session.settings.home
-    place = find_location(connection, record, None if node is None else str(node))
-    with open_login(connection, home, place, list(command), terminal=False) as login:
-        return Command(*capture_login(login, stdin))
-
-
-def check_command(command: Sequence[str], ended: Command) -> None:
-    """Raises RunnerError (R-EXEC) for one that failed."""
-    if ended.exit_code:
-        said = ended.stderr.strip().splitlines()
-        raise RunnerError(
-            "R-EXEC",
-            f"{command[0]} ended with code {ended.exit_code}",
-            why=said[-1] if said else "",
-            fix="look at .stdout and .stderr: call it without check=True",
-            exit_code=ExitCode.RUN_FAILED,
-        )
-
-
-class Run(RunContents):
-    """One run; its properties are read when asked for, and kept once it has ended."""
+class Run:
+    """A submitted run. Properties are read on access, and stored once the run has ended."""
 
     def __init__(
         self,
@@ -73,15 +65,158 @@ class Run(RunContents):
         *,
         partial: bool = False,
     ) -> None:
-        super().__init__(session, record, partial=partial)
+        """Wrap a run.
+
+        Args:
+            session: settings and connection.
+            record: the run's description; `partial` if only the fields of a listing are set.
+            status: the status if the caller has read it.
+        """
+        self.session = session
+        self._record = record
+        self._partial = partial
         self._status = status if status is not None and status.state.final else None
         self._result: RunResult | None = None
 
-    # -- what it does
+    @property
+    def id(self) -> str:
+        """The run ID, as every verb of the command line accepts it."""
+        return self._record.run_id
+
+    @property
+    def record(self) -> RunRecord:
+        """The complete run record, `run.json`."""
+        if self._partial:
+            from runner.flows.runs.documents import find_run
+
+            self._record = find_run(self.session.connection, self.id)
+            self._partial = False
+        return self._record
+
+    @property
+    def experiment(self) -> str:
+        """The experiment the run belongs to."""
+        return self._record.experiment
+
+    @property
+    def created(self) -> datetime:
+        """Time of submission, in UTC."""
+        return self._record.created
+
+    @property
+    def params(self) -> Mapping[str, Any]:
+        """Parameters by name."""
+        return self._record.params
+
+    @checked
+    def logs(
+        self,
+        stream: LogStream = "stdout",
+        *,
+        tail: int | None = None,
+        attempt: int | None = None,
+        node: int = 0,
+    ) -> str:
+        """Return the script's output so far.
+
+        Args:
+            stream: "stdout" or "stderr".
+            tail: number of last lines; None returns everything.
+            attempt: only this attempt, from 1; None returns all attempts.
+            node: rank of the node, from 0, if the run has several.
+        """
+        from runner.flows.runs.logs import read_log
+
+        connection = self.session.connection
+        return "".join(
+            read_log(connection, self.record, stream, tail=tail, attempt=attempt, node=node)
+        )
+
+    def attempts(self) -> Table[AttemptRow]:
+        """Return the attempts: node, start, duration (`.took_s`), and the reason each ended."""
+        from runner.flows.runs.attempts import list_attempts
+        from runner.flows.runs.view import load_view
+
+        connection = self.session.connection
+        return Table(list_attempts(connection, load_view(connection, self.record)), _attempt_cells)
+
+    def checkpoints(self) -> Table[CheckpointManifest]:
+        """Return the complete checkpoints, newest first; `resume` starts from the first."""
+        from runner.flows.runs.attempts import list_checkpoints
+        from runner.flows.runs.documents import runs_container
+
+        container = runs_container(self.session.connection)
+        return Table(list_checkpoints(container, self.id), _checkpoint_cells)
+
+    def environment(self) -> dict[str, Any] | None:
+        """Return Python, packages, hardware and driver of the run, or None if not recorded."""
+        from runner.flows.submit.reproduce import load_environment
+
+        return load_environment(self.session.connection, self.record)
+
+    def metrics(self) -> dict[str, Metric]:
+        """Return the metrics by name. Of a step in several attempts, the last value counts."""
+        from runner.core.export import final_points
+        from runner.protocol.metrics import summarize_metrics
+
+        record, points = self.record, self.points()
+        goals: dict[str, Goal] = {}
+        if record.primary_metric:
+            goals[record.primary_metric] = record.goal
+        series: dict[str, list[tuple[int, float]]] = {}
+        for point in final_points(points):
+            series.setdefault(point.name, []).append((point.step, point.value))
+        return {
+            each.name: Metric(
+                each.name,
+                tuple(step for step, _ in series[each.name]),
+                tuple(value for _, value in series[each.name]),
+                each.last,
+                each.best,
+                each.best_step,
+            )
+            for each in summarize_metrics(points, goals)
+        }
+
+    def points(self) -> list[MetricPoint]:
+        """Return every value as it was written: `pandas.DataFrame(run.points())`."""
+        from runner.flows.runs.documents import load_points
+
+        return load_points(self.session.connection, self._record)
+
+    def outputs(self) -> tuple[OutputFile, ...]:
+        """Return the exported files; while the run is active, those uploaded so far."""
+        from runner.flows.runs.outputs import list_outputs
+
+        return list_outputs(self.session.connection, self._record)
+
+    @checked
+    def download(
+        self,
+        folder: str | Path | None = None,
+        patterns: Iterable[str] = (),
+        *,
+        on_progress: OnUpdate | None = None,
+    ) -> Path:
+        """Download and verify the outputs. Return the folder `FOLDER/<run id>`.
+
+        Args:
+            folder: parent folder; by default the `output_dir` setting.
+            patterns: only files that match one of these globs.
+            on_progress: called with updates.
+        """
+        from runner.flows.runs.outputs import fetch_outputs
+
+        target = self.session.settings.output_dir if folder is None else Path(folder).expanduser()
+        with live(on_progress, self.id) as view:
+            fetched = fetch_outputs(
+                self.session.connection, self._record, target.absolute(), view.on_progress, patterns
+            )
+        return fetched.folder
 
     @property
     def status(self) -> RunStatus:
-        """State, the reason for it, and the node, as they are now."""
+        """Current state with its reason, and the node."""
         if self._status is None:
             from runner.flows.runs.view import load_view
 
@@ -99,12 +234,12 @@ class Run(RunContents):
 
     @property
     def done(self) -> bool:
-        """Whether it has ended."""
+        """True if the run has ended."""
         return self.status.state.final
 
     @property
     def result(self) -> RunResult | None:
-        """Its outcome, or None while there is none."""
+        """The outcome, or None if the run is active or ended without one."""
         if self._result is None and self.done:
             from runner.flows.runs.documents import load_result, runs_container
 
@@ -119,16 +254,19 @@ class Run(RunContents):
         check: bool = False,
         on_progress: OnUpdate | None = None,
     ) -> Run:
-        """Wait for the end, shown live in a notebook; with `check` a run that fails raises.
+        """Wait until the run has ended, with a live display in a notebook. Return the run.
 
-        Interrupting leaves the run running. Raises RunnerError (R-TIMEOUT) after `timeout_s`.
+        An interrupt (Ctrl-C) leaves the run active.
+
+        Raises:
+            RunnerError: R-TIMEOUT after `timeout_s`; with `check`, R-RUN-FAILED if it failed.
         """
         with live(on_progress, self.id) as view:
             self.follow(view, timeout_s)
         return self.check() if check else self
 
     def check(self) -> Run:
-        """The run itself. Raises RunnerError (R-RUN-FAILED) if it ended without success."""
+        """Return the run. Raise RunnerError (R-RUN-FAILED) if it ended without success."""
         status = self.status
         if status.state.final and status.state.value != "succeeded":
             raise RunnerError(
@@ -142,22 +280,22 @@ class Run(RunContents):
 
     @checked
     def events(self, tail: int | None = None, *, beats: bool = False) -> Iterator[WatchEvent]:
-        """Everything that happens, as data, until it ends: states, stages, log text, metrics.
+        """Yield states, stages, log text and metrics until the run has ended.
 
-        `tail` leaves out all but the last lines printed before; `beats` adds one event a second.
+        Args:
+            tail: number of earlier log lines; None yields all of them.
+            beats: also yield one event per second.
         """
         from runner.flows.runs.watch import WatchOptions, watch_run
 
         return watch_run(self.session.connection, self.record, WatchOptions(tail=tail, beats=beats))
 
     def follow(self, view: LiveView, timeout_s: float | None = None) -> None:
-        """Show it in a view to its end; `wait` makes one."""
+        """Show the run in a view until it has ended."""
         self._status = view.follow(self.events(beats=True), timeout_s)
 
-    # -- what can be done with it
-
     def cancel(self) -> Run:
-        """End it; a run that had ended stays as it ended."""
+        """Cancel the run unless it has ended. Return the run."""
         from runner.flows.runs.cancel import cancel_run
 
         cancel_run(self.session.connection, self.record)
@@ -171,7 +309,7 @@ class Run(RunContents):
         wait: bool = False,
         on_progress: OnUpdate | None = None,
     ) -> Run:
-        """Run it again from its beginning, as a new run; for one that did not succeed."""
+        """Submit a run that did not succeed again, from the beginning. Return the new run."""
         from runner.flows.submit.repeat import retry_run
 
         connection = self.session.connection
@@ -192,9 +330,15 @@ class Run(RunContents):
         wait: bool = False,
         on_progress: OnUpdate | None = None,
     ) -> Run:
-        """Go on from its newest complete checkpoint, or `checkpoint`, as a new run.
+        """Submit a new run that starts from a checkpoint of this one. Return the new run.
 
-        On another number of `nodes`, where it is given.
+        Args:
+            set: parameters to change.
+            checkpoint: number of the checkpoint; by default the newest complete one.
+            nodes: number of nodes; by default as before.
+            pool: pool to run on; by default as before.
+            wait: return when the new run has ended.
+            on_progress: called with updates.
         """
         from runner.flows.submit.repeat import resume_run
 
@@ -215,7 +359,7 @@ class Run(RunContents):
         wait: bool = False,
         on_progress: OnUpdate | None = None,
     ) -> Run:
-        """Run it again with the same code, data and packages; `against` says what came of it."""
+        """Submit the same code, data and packages again. Return the new run; see `against`."""
         from runner.flows.submit.reproduce import reproduce_run
 
         connection = self.session.connection
@@ -227,14 +371,14 @@ class Run(RunContents):
 
     @checked
     def drift(self, *, pool: str | None = None) -> tuple[Drift, ...]:
-        """What would not be as it was if it were reproduced now: `.what`, `.was`, `.now`."""
+        """Return what would differ if it were reproduced now: `.what`, `.was`, `.now`."""
         from runner.flows.submit.reproduce import find_drift
 
         return find_drift(self.session.connection, self.record, pool)
 
     @checked
     def against(self, repeated: Run) -> Comparison:
-        """Whether another run made the same: `.same_model`, `.files`, `.metrics`, `.drift`."""
+        """Compare with a repeated run: `.same_model`, `.files`, `.metrics`, `.drift`."""
         from runner.flows.submit.reproduce import compare_runs
 
         return compare_runs(self.session.connection, self.record, repeated.record)
@@ -263,10 +407,16 @@ class Run(RunContents):
         description: str = "",
         on_progress: OnUpdate | None = None,
     ) -> ModelVersion:
-        """Make its outputs a version of a model; registered again it stays that version.
+        """Register the outputs as a version of a model. Return the version.
 
-        `name` and `path`, a glob of outputs, are the recipe's unless given. `aliases` point at the
-        version then, wherever they pointed before.
+        Registering the same run again returns the existing version.
+
+        Args:
+            name: name of the model; by default the recipe's.
+            aliases: aliases to move to the version.
+            path: glob of outputs; by default the recipe's, or all.
+            description: text stored with the version.
+            on_progress: called with updates.
         """
         from runner.flows.models.register import default_request, register_with_aliases
 
@@ -286,10 +436,29 @@ class Run(RunContents):
         stdin: str | None = None,
         check: bool = False,
     ) -> Command:
-        """Run a command on its node, in its folder, with its environment; what it wrote."""
-        ended = run_command(self.session, self.record, command, node, stdin)
-        if check:
-            check_command(command, ended)
+        """Run a command on the run's node, in its folder and environment. Return its output.
+
+        Args:
+            command: program and arguments.
+            node: rank from 0 or node ID, if the run has several nodes.
+            stdin: text for the standard input.
+            check: raise RunnerError (R-EXEC) if the exit code is not 0.
+        """
+        from runner.flows.runs.shell import capture_login, find_location, open_login
+
+        connection, home = self.session.connection, self.session.settings.home
+        place = find_location(connection, self.record, None if node is None else str(node))
+        with open_login(connection, home, place, list(command), terminal=False) as login:
+            ended = Command(*capture_login(login, stdin))
+        if check and ended.exit_code:
+            lines = ended.stderr.strip().splitlines()
+            raise RunnerError(
+                "R-EXEC",
+                f"{command[0]} exited with code {ended.exit_code}",
+                why=lines[-1] if lines else "",
+                fix="call exec without check=True and read .stdout and .stderr",
+                exit_code=ExitCode.RUN_FAILED,
+            )
         return ended
 
     @checked
@@ -301,9 +470,16 @@ class Run(RunContents):
         artifacts: bool = True,
         on_progress: OnUpdate | None = None,
     ) -> str:
-        """Copy it to MLflow or TensorBoard, or bring the copy up to date; where it lies there.
+        """Copy the run to MLflow or TensorBoard, or update the copy.
 
-        With MLflow that is the id of the run in it, with TensorBoard a folder.
+        Args:
+            to: the tool.
+            uri: tracking URI of MLflow, or folder for TensorBoard.
+            artifacts: also send the outputs to MLflow.
+            on_progress: called with updates.
+
+        Returns:
+            The ID of the run in MLflow, or the folder of the event files.
         """
         connection, home = self.session.connection, self.session.settings.home
         if to == "tensorboard":
@@ -318,8 +494,6 @@ class Run(RunContents):
                 connection, self.record, home, address, view.on_progress, artifacts=artifacts
             ).id
 
-    # -- how it is shown
-
     def __repr__(self) -> str:
         return f"<Run {self.id}{f': {self._status.state.value}' if self._status else ''}>"
 
@@ -331,3 +505,26 @@ class Run(RunContents):
 
     def _repr_html_(self) -> str:
         return html.run_card(self)
+
+
+def _attempt_cells(attempt: AttemptRow) -> dict[str, object]:
+    return {
+        "attempt": attempt.attempt,
+        "state": attempt.why,
+        "node": attempt.node,
+        "spot": attempt.spot,
+        "started": attempt.started,
+        "took": "" if attempt.took_s is None else format_duration(attempt.took_s),
+        "exit code": attempt.exit_code,
+    }
+
+
+def _checkpoint_cells(checkpoint: CheckpointManifest) -> dict[str, object]:
+    return {
+        "checkpoint": checkpoint.number,
+        "attempt": checkpoint.attempt,
+        "step": checkpoint.step,
+        "time": checkpoint.time,
+        "files": len(checkpoint.files),
+        "size": format_size(checkpoint.size_bytes),
+    }

@@ -1,4 +1,4 @@
-"""`runner attach`: watch a run from here, from its beginning or its last lines."""
+"""`runner attach` and `runner cancel`: watch a run to its end, or end it."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from runner.cli.options import (
     DownloadOption,
     OutputDirOption,
     RunArgument,
+    RunOrGroupArgument,
     StackOption,
     TargetOption,
+    open_connection,
     open_settings,
 )
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from runner.flows.models.register import RunModel
     from runner.flows.runs.events import RunEnded
     from runner.protocol.results import RunRecord
+
 
 INTERRUPTED = 130  # the shell's code for Ctrl-C
 
@@ -165,3 +168,49 @@ def _settle(
         return settle_model(connection, record, view.on_progress)
     except KeyboardInterrupt:  # the run is over, and its agent or `models register` does it
         return None
+
+
+def cancel(
+    run: RunOrGroupArgument,
+    target: TargetOption = None,
+    stack: StackOption = None,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """End a run, or all of a group; logs and what was written so far stay."""
+    from runner.flows.runs.cancel import cancel_run
+    from runner.flows.runs.documents import find_run
+
+    out = Output(output)
+    connection = open_connection(target, stack)
+    try:
+        record = find_run(connection, run)
+    except RunnerError as err:
+        _cancel_group(out, connection, run, err)
+        return
+    cancelled = cancel_run(connection, record)
+    if output is not OutputFormat.TABLE:
+        out.record(
+            {"run_id": record.run_id, "state": cancelled.state.value, "changed": cancelled.changed}
+        )
+    elif cancelled.changed:
+        out.note(f"{record.run_id} is cancelled; its log: runner logs {record.run_id}")
+    else:
+        out.note(f"{record.run_id} had ended before: {cancelled.state.value}")
+
+
+def _cancel_group(out: Output, connection: Connection, reference: str, err: RunnerError) -> None:
+    from runner.flows.runs.groups import cancel_group, group_instead
+
+    group = group_instead(connection, reference, err)
+    with out.stages() as view:
+        done = cancel_group(connection, group, view.on_progress)
+    rows = [
+        {
+            "task": name,
+            "run_id": group.runs[name],
+            "state": cancelled.state.value,
+            "changed": cancelled.changed,
+        }
+        for name, cancelled in done.items()
+    ]
+    out.rows(rows, ("task", "run_id", "state", "changed"), empty="its runs are gone")

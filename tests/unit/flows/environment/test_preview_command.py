@@ -59,7 +59,7 @@ def test_price_that_nobody_knows_is_unknown_and_warned_of(
     assert main(["preview", "--offline"]) == 0
     said = capsys.readouterr()
     assert "unknown" in said.out
-    assert "no price known for t4" in said.err
+    assert "unknown price of t4" in said.err
 
 
 def test_spot_price_that_nobody_knows_is_below_the_dedicated_one(

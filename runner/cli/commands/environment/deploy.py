@@ -1,0 +1,392 @@
+"""`runner check`, `preview`, `up` and `down`: deploy an Azure environment and remove it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from runner.cli.options import NewStackOption, StackOption, YesOption, open_settings
+from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.protocol.errors import ExitCode, RunnerError
+
+if TYPE_CHECKING:
+    from infra.engine.automation import Change, Deployed, Environment
+    from infra.engine.offline import DeclaredStack
+    from runner.contract import StackOutputs
+    from runner.core.checks import Check
+    from runner.core.settings import Settings
+    from runner.flows.environment.plan import Plan, PoolCost
+    from runner.flows.environment.takedown import Remains
+
+
+RESOURCE_COLUMNS = ("change", "type", "name", "part_of", "kept_by_down")
+CHANGE_COLUMNS = ("change", "type", "name", "because_of")
+LEFT_COLUMNS = ("type", "name")
+REMAINING_COLUMNS = ("what", "size", "usd_per_month")
+COST_COLUMNS = ("pool", "vm_size", "gpu", "nodes", "usd_per_hour", "idle_usd_per_hour", "prices_of")
+_SYMBOLS = {"create": "+", "update": "~", "replace": "±", "delete": "-"}
+
+
+def resource_rows(declared: Sequence[DeclaredStack]) -> list[dict[str, Any]]:
+    """Return one row per resource of a first deployment."""
+    return [
+        {
+            "change": "+ create",
+            "type": found.type.removeprefix("azure-native:"),
+            "name": found.azure_name or found.name,
+            "part_of": found.component,
+            "kept_by_down": "yes" if found.protect else "",
+        }
+        for found in declared
+    ]
+
+
+def change_rows(changes: Sequence[Change]) -> list[dict[str, Any]]:
+    """Return one row per changed resource, without the engine's components and providers."""
+    return [
+        {
+            "change": f"{_SYMBOLS.get(change.op, ' ')} {change.op}",
+            "type": change.type.removeprefix("azure-native:"),
+            "name": change.name,
+            "because_of": ", ".join(change.keys),
+        }
+        for change in changes
+        if change.type.startswith("azure-native:")
+    ]
+
+
+def cost_rows(costs: Sequence[PoolCost]) -> list[dict[str, Any]]:
+    """Return one row per pool: its highest cost per hour, and its cost while idle."""
+    return [
+        {
+            "pool": cost.pool,
+            "vm_size": cost.vm_size,
+            "gpu": cost.gpu or "none",
+            "nodes": _node_range(cost),
+            "usd_per_hour": _money(cost.usd_per_hour_max, "below " if cost.bounded else "up to "),
+            "idle_usd_per_hour": "0" if not cost.idle_nodes else _money(cost.usd_per_hour_max),
+            "prices_of": cost.as_of.isoformat() if cost.as_of else "unknown",
+        }
+        for cost in costs
+    ]
+
+
+def _node_range(cost: PoolCost) -> str:
+    low = "" if cost.idle_nodes else "0 to "
+    kinds = ((cost.max_spot, "spot"), (cost.max_dedicated, "dedicated"))
+    return " + ".join(f"{low}{count} {kind}" for count, kind in kinds if count)
+
+
+def _money(usd: float | None, before: str = "") -> str:
+    return "unknown" if usd is None else f"{before}{usd:.2f}"
+
+
+def _azure_settings(stack: str | None) -> Settings:
+    from runner.core.settings import load_settings
+
+    return load_settings({"target": "azure", "stack": stack}, cwd=Path.cwd(), env=os.environ)
+
+
+def _read_plan(stack: str | None, *, example: bool = False) -> tuple[Settings, Plan]:
+    """Read and plan the stack's file; `example` fills in a missing subscription and region."""
+    from runner.flows.environment.plan import EXAMPLE, plan_environment
+
+    settings = _azure_settings(stack)
+    env = {**EXAMPLE, **os.environ} if example else os.environ
+    return settings, plan_environment(settings, cwd=Path.cwd(), env=env, now=datetime.now(UTC))
+
+
+def _open_environment(out: Output, settings: Settings, folder: Path, *, yes: bool) -> Environment:
+    """Open the engine of the stack. Asks before installing the Pulumi CLI."""
+    from runner.flows.environment.plan import need_pulumi
+
+    need_pulumi()
+    from runner.flows.environment.deploy import open_engine
+
+    return open_engine(settings, folder, os.environ, lambda question: yes or out.confirm(question))
+
+
+def _show_declared(out: Output, plan: Plan) -> None:
+    """Print every resource of a first deployment and the costs of the pools."""
+    from runner.flows.environment.plan import EXAMPLE, offline_preview
+
+    rows = resource_rows(offline_preview(plan, datetime.now(UTC)))
+    if out.format is OutputFormat.JSON:
+        out.record({"resources": rows, "pools": cost_rows(plan.costs)})
+        return
+    out.rows(rows, RESOURCE_COLUMNS)
+    out.note(f"{len(rows)} resources of a first deployment of stack {plan.config.stack!r}")
+    if plan.config.subscription_id == EXAMPLE["ARM_SUBSCRIPTION_ID"]:
+        out.note("no subscription is set: names and prices are examples", style="dim")
+    _show_costs(out, plan)
+
+
+def _refuse_impossible(out: Output, settings: Settings, plan: Plan) -> None:
+    """Raise the first problem that would fail a deployment half-way."""
+    from runner.flows.environment.check import first_failure
+
+    failure = first_failure(_run_checks(out, settings, plan.folder))
+    if failure is not None:
+        out.note("run `runner check` to see every problem", style="dim")
+        raise failure
+
+
+def _run_checks(out: Output, settings: Settings, folder: Path) -> Sequence[Check]:
+    from runner.flows.environment.check import run_checks
+
+    with out.stages() as view:
+        return run_checks(
+            settings,
+            folder=folder,
+            env=os.environ,
+            today=datetime.now(UTC).date(),
+            on_progress=view.on_progress,
+        )
+
+
+def _find_changes(
+    out: Output, settings: Settings, plan: Plan, *, yes: bool
+) -> tuple[Environment, Sequence[Change]]:
+    """Return the engine and the changes that it would make."""
+    environment = _open_environment(out, settings, plan.folder, yes=yes)
+    from runner.flows.environment import deploy
+
+    with out.stages() as view:
+        return environment, deploy.preview(environment, view.on_progress)
+
+
+def _show_changes(out: Output, plan: Plan, changes: Sequence[Change]) -> None:
+    """Print the changes and the costs of the pools."""
+    rows = change_rows(changes)
+    if out.format is OutputFormat.JSON:
+        out.record({"changes": rows, "pools": cost_rows(plan.costs)})
+        return
+    out.rows(rows, CHANGE_COLUMNS, empty="no changes")
+    _show_costs(out, plan)
+
+
+def _show_costs(out: Output, plan: Plan) -> None:
+    if out.format is not OutputFormat.TABLE:
+        return
+    out.text()
+    out.rows(cost_rows(plan.costs), COST_COLUMNS)
+    unknown = [cost.pool for cost in plan.costs if cost.usd_per_hour_max is None]
+    if unknown:
+        out.warning(f"unknown price of {', '.join(unknown)}: run `runner skus --refresh`")
+
+
+def check(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
+    """Check everything that could fail a deployment: sign-in, rights, names, quotas, images.
+
+    Creates and changes nothing. Exits with 0 if every check passed, else with the code of the first
+    failure: 3, 4 (sign-in or access), 5 (quota or capacity) or 6 (spend cap).
+    """
+    from runner.core.checks import exit_code
+
+    out = Output(output)
+    found = _run_checks(out, open_settings("azure", stack), _project_folder(Path.cwd()))
+    rows = [
+        {"check": each.name, "state": each.state, "detail": each.detail}
+        | ({} if output is OutputFormat.TABLE else {"fix": each.fix, "code": each.code})
+        for each in found
+    ]
+    columns = ("check", "state", "detail") if output is OutputFormat.TABLE else (*rows[0],)
+    out.rows(rows, columns)
+    if output is OutputFormat.TABLE:
+        for each in found:
+            if each.fix:
+                out.note(f"fix {each.name}: {each.fix}", style="yellow")
+    if code := exit_code(found):
+        raise typer.Exit(code)
+
+
+def _project_folder(cwd: Path) -> Path:
+    """Return the folder of Pulumi.yaml; if there is none, `cwd`, and the checks report it."""
+    from runner.flows.environment.plan import find_project
+
+    try:
+        return find_project(cwd)
+    except RunnerError:
+        return cwd
+
+
+def up(
+    stack: NewStackOption = None,
+    yes: YesOption = False,
+    check: Annotated[bool, typer.Option(help="Run the checks of `runner check` first.")] = True,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Create or change the Azure environment: storage, Batch account, pools that scale to zero."""
+    out = Output(output)
+    settings, plan = _read_plan(stack)
+    if check:
+        _refuse_impossible(out, settings, plan)
+    environment, changes = _find_changes(out, settings, plan, yes=yes)
+    if output is OutputFormat.TABLE:  # otherwise stdout is only for the outputs
+        _show_changes(out, plan, changes)
+    from runner.flows.environment import deploy, images
+    from runner.flows.environment.plan import refuse_changed
+
+    doomed, versions = images.deleted_images(environment, changes, os.environ)
+    _warn_of_images(out, versions)
+    count = len(change_rows(changes))
+    if count and not (yes or out.confirm(f"Deploy these {count} changes?")):
+        raise _declined("R-UP-DECLINED", "nothing was deployed")
+    refuse_changed(plan, settings, env=os.environ, now=datetime.now(UTC))
+    with out.stages() as view:
+        if versions:
+            images.delete_versions_of(doomed, os.environ, view.on_progress)
+        outputs = deploy.deploy(settings, environment, changes, view.on_progress)
+    _print_outputs(out, settings, outputs)
+
+
+def _declined(code: str, what: str) -> RunnerError:
+    return RunnerError(
+        code,
+        what,
+        why="the question was not answered with y",
+        fix="answer y, or add --yes if there is no terminal",
+        exit_code=ExitCode.USAGE,
+    )
+
+
+def _warn_of_images(out: Output, versions: Sequence[str]) -> None:
+    if versions:
+        out.warning(
+            f"this deletes the VM image and its versions ({', '.join(versions)}); "
+            "`runner image build` builds a new one in about an hour"
+        )
+
+
+def _print_outputs(out: Output, settings: Settings, outputs: StackOutputs) -> None:
+    if out.format is not OutputFormat.TABLE:
+        import dataclasses
+
+        out.record(dataclasses.asdict(outputs))
+        return
+    out.panel(
+        "The environment is ready",
+        {
+            "stack": f"{settings.stack} in {outputs.location}",
+            "account": outputs.batch_endpoint,
+            "pools": ", ".join(pool.id for pool in outputs.pools),
+        },
+        commands=(
+            "runner train mnist --target azure",
+            "runner pool ls --target azure",
+            "runner down",
+        ),
+    )
+
+
+def preview(
+    stack: NewStackOption = None,
+    offline: Annotated[
+        bool,
+        typer.Option(
+            "--offline", help="Show a first deployment, without Azure and the Pulumi CLI."
+        ),
+    ] = False,
+    yes: Annotated[
+        bool, typer.Option("-y", "--yes", help="Install the Pulumi CLI without asking.")
+    ] = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Show what `runner up` would create or change in Azure, and what it costs."""
+    out = Output(output)
+    settings, plan = _read_plan(stack, example=offline)
+    if offline:
+        _show_declared(out, plan)
+        return
+    _, changes = _find_changes(out, settings, plan, yes=yes)
+    _show_changes(out, plan, changes)
+
+
+def down(
+    stack: NewStackOption = None,
+    everything: Annotated[
+        bool, typer.Option("--everything", help="Delete the storage account and its data, too.")
+    ] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Skip the check for active runs; they are lost.")
+    ] = False,
+    yes: YesOption = False,
+    output: OutputOption = OutputFormat.TABLE,
+) -> None:
+    """Delete the Azure environment; runs, models and data stay unless --everything."""
+    from runner.flows.environment.plan import find_project, never_deployed
+
+    out = Output(output)
+    settings = _azure_settings(stack)
+    folder = find_project(Path.cwd())
+    if never_deployed(settings, os.environ):
+        _print_not_deployed(out, settings)
+        return
+    environment = _open_environment(out, settings, folder, yes=yes)
+    from runner.flows.environment import takedown
+
+    with out.stages() as view:
+        remains = takedown.find_remains(
+            settings, environment, os.environ, view.on_progress, ask=not force
+        )
+    if not remains.resources:
+        _print_not_deployed(out, settings)
+        return
+    if not force:
+        takedown.refuse_active_runs(remains)
+    _show_removal(out, settings, remains, everything=everything)
+    if not (everything or any(not r.protect for r in remains.resources)):
+        out.note("already down; `runner down --everything` deletes the remaining resources, too")
+        _print_remaining(out, remains.resources)
+        return
+    question = "Delete everything, with all runs and models?" if everything else "Take it down?"
+    if not (yes or out.confirm(question)):
+        raise _declined("R-DOWN-DECLINED", "nothing was deleted")
+    with out.stages() as view:
+        left = takedown.destroy(
+            settings, environment, os.environ, view.on_progress, everything=everything
+        )
+    _print_remaining(out, left)
+
+
+def _print_not_deployed(out: Output, settings: Settings) -> None:
+    out.note(f"stack {settings.stack!r} is not deployed")
+    if out.format is not OutputFormat.TABLE:
+        out.rows([], LEFT_COLUMNS)
+
+
+def _show_removal(out: Output, settings: Settings, remains: Remains, *, everything: bool) -> None:
+    doomed = [r for r in remains.resources if everything or not r.protect]
+    total = len(remains.resources)
+    out.note(f"stack {settings.stack!r}: deletes {len(doomed)} of {total} resources")
+    _warn_of_images(out, remains.versions)
+    if everything:
+        out.warning("this deletes runs, models and data for good")
+    elif out.format is OutputFormat.TABLE:
+        out.note("remaining resources and their costs:")
+        out.rows([_remaining_row(part) for part in remains.parts], REMAINING_COLUMNS)
+
+
+def _remaining_row(part: tuple[str, int | None, float | None]) -> dict[str, str]:
+    from runner.core.units import format_size
+
+    what, size_bytes, usd = part
+    return {
+        "what": what,
+        "size": "unknown" if size_bytes is None else format_size(size_bytes),
+        "usd_per_month": "unknown" if usd is None else f"{usd:.2f}",
+    }
+
+
+def _print_remaining(out: Output, left: Sequence[Deployed]) -> None:
+    rows = [{"type": r.type.removeprefix("azure-native:"), "name": r.name} for r in left]
+    if out.format is OutputFormat.TABLE and not rows:
+        out.note("no resources are left")
+        return
+    out.note(f"{len(rows)} resources remain; `runner up` creates the others again")
+    out.rows(rows, LEFT_COLUMNS)
