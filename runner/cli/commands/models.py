@@ -81,8 +81,9 @@ def version_row(version: ModelVersion, *, as_text: bool) -> dict[str, Any]:
 
 def version_pairs(version: ModelVersion) -> dict[str, str]:
     """`models show` for people."""
-    from runner.cli.ui.output import local_time, metric
+    from runner.cli.ui.output import local_time
     from runner.core.units import format_size
+    from runner.protocol.metrics import format_metric
 
     document: Mapping[str, Any] = version.document or {}
     pairs = {
@@ -96,7 +97,7 @@ def version_pairs(version: ModelVersion) -> dict[str, str]:
     names = sorted(metrics, key=lambda name: name != version.primary_metric)
     for name in names:
         value = version.metric(name)
-        pairs[name] = str(metrics[name]) if value is None else metric(value)
+        pairs[name] = str(metrics[name]) if value is None else format_metric(value)
     pairs |= _lineage(cast("Mapping[str, Any]", document.get("lineage") or {}))
     for file in version.files:
         text = f"{format_size(int(file['size_bytes']))}, sha256 {str(file['sha256'])[:12]}"
@@ -135,11 +136,11 @@ def _part(lineage: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _metric(version: ModelVersion | None) -> str:
-    from runner.cli.ui.output import metric
+    from runner.protocol.metrics import format_metric
 
     name = version.primary_metric if version else None
     value = version.metric(name) if version else None
-    return "" if name is None or value is None else f"{name} {metric(value)}"
+    return "" if name is None or value is None else f"{name} {format_metric(value)}"
 
 
 def _created(version: ModelVersion | None) -> str | None:

@@ -1,6 +1,4 @@
-"""The only place that prints: tables, records and JSON on stdout, progress and errors on stderr;
-and how values are written for people.
-"""
+"""Print: tables, records and JSON on stdout, progress and errors on stderr. Nothing else prints."""
 
 from __future__ import annotations
 
@@ -14,122 +12,40 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated, Any, cast
+from typing import TYPE_CHECKING, Annotated, Any, TextIO, cast
 
 import typer
 
-from runner.cli.ui.terminal import StageView, is_terminal, silence_stdout, styled
+from runner.cli.ui.terminal import (
+    StageView,
+    is_terminal,
+    shows_colour,
+    silence_stdout,
+    styled,
+)
 from runner.core.units import format_duration
 
 if TYPE_CHECKING:
     from runner.protocol.errors import RunnerError
 
 
-GAP = "  "
-_LEAST = 16  # of a last column of sentences that are cut; shorter says nothing
-
-
-def text_width(text: str) -> int:
-    """Cells that a terminal takes for the text: Chinese letters take two, accents none."""
-    if text.isascii():
-        return len(text)
-    return sum(_cells(char) for char in text)
-
-
-def _cells(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me", "Cf"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in ("W", "F") else 1
-
-
-def padded(text: str, width: int, *, right: bool) -> str:
-    """Spaces before or after the text, to that many cells."""
-    space = " " * (width - text_width(text))
-    return space + text if right else text + space
-
-
-def aligned(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    """One line of a table."""
-    filled = zip(cells, widths, right, strict=True)
-    return GAP.join(padded(cell, width, right=numeric) for cell, width, numeric in filled).rstrip()
-
-
-def room() -> int | None:
-    """Cells of a line of the terminal that shows the table; None where a program reads it."""
-    return shutil.get_terminal_size().columns if is_terminal(sys.stdout) else None
-
-
-def columns_that_fit(
-    lines: Sequence[Sequence[str]], columns: Sequence[str], spare: Sequence[str], cells: int | None
-) -> list[int]:
-    """Which columns are shown in that many cells: `spare` ones go, in order, until the rest fits,
-    and come back where one that went later made the room.
-
-    `lines` begin with the heading. A last column of sentences counts with what it can be cut to.
-    """
-    kept = list(range(len(columns)))
-    if cells is None:
-        return kept
-    widths = [max(text_width(line[n]) for line in lines) for n in kept]
-    gone: list[int] = []
-    for name in spare:
-        if _least(lines, kept, widths) <= cells:
-            break
-        gone += [n for n in kept if columns[n] == name]
-        kept = [n for n in kept if n not in gone]
-    for back in reversed(gone):
-        again = sorted((*kept, back))
-        kept = again if _least(lines, again, widths) <= cells else kept
-    return kept
-
-
-def _least(lines: Sequence[Sequence[str]], kept: Sequence[int], widths: Sequence[int]) -> int:
-    last = widths[kept[-1]]
-    if any(" " in line[kept[-1]] for line in lines[1:]):
-        last = min(last, _LEAST)
-    return sum(widths[n] for n in kept[:-1]) + last + len(GAP) * (len(kept) - 1)
-
-
-def cut(text: str, cells: int) -> str:
-    """The beginning of the text, with a mark where something was left out."""
-    if text_width(text) <= cells:
-        return text
-    shown = ""
-    while text_width(shown + text[len(shown)]) < cells:
-        shown += text[len(shown)]
-    return f"{shown}…"
+_ANY_WIDTH = 1_000_000  # of a table that a program reads
+_SENTENCE = 30  # cells; a longer column of several words is wrapped where there is no room
+_SENTENCE_MIN = 16
 
 
 def local_time(moment: datetime) -> str:
-    """Date and time of day in this machine's zone."""
+    """Return date and time of day in the local time zone."""
     return f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
 
 
-def metric(value: float) -> str:
-    """A metric as tables show it."""
-    from runner.protocol.metrics import format_metric
-
-    return format_metric(value)
-
-
-def where_time_went(stages_s: Mapping[str, float]) -> str:
-    """`environment 2.3 s, command 61 s`: stages of at least a tenth of a second, in order."""
+def format_stages(stages_s: Mapping[str, float]) -> str:
+    """Return `environment 2.3 s, command 61 s`: the stages of at least 0.05 s, in order."""
     return ", ".join(f"{name} {format_duration(s)}" for name, s in stages_s.items() if s >= 0.05)
 
 
-__all__ = [
-    "Output",
-    "OutputFormat",
-    "OutputOption",
-    "StageView",
-    "show_error",
-    "show_trace",
-    "start_output",
-]
-
-
 class OutputFormat(StrEnum):
-    """How data is printed on stdout."""
+    """Format of the data on stdout."""
 
     TABLE = "table"
     JSON = "json"
@@ -137,14 +53,14 @@ class OutputFormat(StrEnum):
 
 
 OutputOption = Annotated[
-    OutputFormat, typer.Option("-o", "--output", help="How to print data on stdout.")
+    OutputFormat, typer.Option("-o", "--output", help="Format of the data on stdout.")
 ]
 
 
 class Output:
-    """Prints for one command: `Output(fmt)`; `columns` are keys of the rows, in order."""
+    """The output of one command."""
 
-    has_printed = False  # data, by any command of this process
+    has_printed = False  # True once any command of this process has printed data
 
     def __init__(self, fmt: OutputFormat = OutputFormat.TABLE) -> None:
         self.format = fmt
@@ -158,9 +74,13 @@ class Output:
         empty: str = "nothing to show",
         spare: Sequence[str] = (),
     ) -> None:
-        """A list on stdout: a table, a JSON array of whole rows, or TSV; `empty` goes to stderr.
+        """Print rows on stdout: a table, a JSON array of whole rows, or TSV.
 
-        `spare` columns are left out, in that order, where the terminal is too narrow for a table.
+        Args:
+            rows: the values by column.
+            columns: keys of the rows to print, in order.
+            empty: printed on stderr if a table would have no rows.
+            spare: columns that a narrow terminal does without, the first to drop first.
         """
         if self.format is OutputFormat.JSON:
             self.text(_json(list(rows)))
@@ -174,7 +94,7 @@ class Output:
             self.note(empty)
 
     def record(self, record: Mapping[str, Any], *, title: str = "") -> None:
-        """One thing on stdout: name and value lines, a JSON object, or TSV pairs."""
+        """Print one record on stdout: name and value lines, a JSON object, or TSV pairs."""
         if self.format is OutputFormat.JSON:
             self.text(_json(dict(record)))
             return
@@ -184,47 +104,45 @@ class Output:
             return
         if title:
             self.text(styled(title, "bold", sys.stdout))
-        width = max((len(name) for name in record), default=0)
-        for key, value in record.items():
-            name = _visible(key)
-            label = styled(f"{name:<{width}}", "dim", sys.stdout)
-            shown = "\n".join(_visible(line) for line in _cell(value).split("\n"))
-            self.text(f"{label}  {shown}".rstrip())
+        shown = {
+            name: "\n".join(_visible(line) for line in _cell(value).split("\n"))
+            for name, value in record.items()
+        }
+        for line in _pair_lines(shown, sys.stdout):
+            self.text(line)
 
     def text(self, line: str = "") -> None:
-        """A line of data on stdout, as it is."""
+        """Print a line of data on stdout, unchanged."""
         Output.has_printed = True
         sys.stdout.write(f"{line}\n")
 
     def note(self, line: str, *, style: str = "") -> None:
-        """A line for people on stderr; `style` is `bold`, `dim`, or a colour."""
+        """Print a message on stderr; `style` is `bold`, `dim` or a colour."""
         sys.stdout.flush()
         text = styled(line, style, sys.stderr)
-        if self._view is not None:  # bars are being drawn: the line has to go above them
+        if self._view is not None:  # the line has to go above the progress bars
             self._view.log(text, error=True)
             return
         sys.stderr.write(f"{text}\n")
         sys.stderr.flush()
 
     def warning(self, line: str) -> None:
-        """A line that must not be missed, on stderr."""
+        """Print a warning on stderr."""
         self.note(f"{styled('warning:', 'bold yellow', sys.stderr)} {line}")
 
     def panel(self, title: str, pairs: Mapping[str, str], *, commands: Sequence[str] = ()) -> None:
-        """The closing summary on stderr: names and values, then useful next commands."""
+        """Print a summary on stderr: names and values, then next commands."""
         self.note("")
         self.note(title, style="bold")
-        width = max((len(name) for name in pairs), default=0)
-        for name, value in pairs.items():
-            label = styled(f"{_visible(name):<{width}}", "dim", sys.stderr)
-            self.note(f"  {label}  {value}")
+        for line in _pair_lines(pairs, sys.stderr):
+            self.note(f"  {line}")
         if commands:
             self.note("")
         for command in commands:
             self.note(f"  {styled(command, 'cyan', sys.stderr)}")
 
     def confirm(self, question: str) -> bool:
-        """Ask on the terminal; False when there is none."""
+        """Ask on the terminal and return the answer; False if there is no terminal."""
         if not is_terminal(sys.stdin):
             return False
         sys.stderr.write(f"{question} [y/N] ")
@@ -233,7 +151,7 @@ class Output:
 
     @contextmanager
     def stages(self) -> Generator[StageView]:
-        """A live display on stderr while the block runs; plain lines when stderr is no terminal."""
+        """Show stages on stderr during the block: live on a terminal, else a line per change."""
         self._view = view = StageView()
         try:
             yield view
@@ -244,26 +162,71 @@ class Output:
     def _table(
         self, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], spare: Sequence[str]
     ) -> None:
-        lines = [[_heading(column) for column in columns]]
-        lines += [[_visible(_cell(row.get(column))) for column in columns] for row in rows]
-        cells = room() if spare else None  # elsewhere long lines are continued: nothing is lost
-        kept = columns_that_fit(lines, columns, spare, cells)
-        lines = [[line[n] for n in kept] for line in lines]
-        widths = [max(text_width(line[n]) for line in lines) for n in range(len(kept))]
-        right = [_is_number_column(rows, columns[n]) for n in kept]
-        for number, line in enumerate(lines):
-            text = aligned(line, widths, right)
-            text = text if cells is None else cut(text, cells)
-            self.text(text if number else styled(text, "bold", sys.stdout))
+        from rich.cells import cell_len
+        from rich.console import Console
+        from rich.table import Table
+
+        cells = {name: [_visible(_cell(row.get(name))) for row in rows] for name in columns}
+        width = shutil.get_terminal_size().columns if is_terminal(sys.stdout) else _ANY_WIDTH
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+        longest = {
+            name: max(map(cell_len, (_heading(name), *texts))) for name, texts in cells.items()
+        }
+        wrapped = {
+            name
+            for name, texts in cells.items()
+            if longest[name] > _SENTENCE and any(" " in text for text in texts)
+        }
+        least = {**longest, **dict.fromkeys(wrapped, _SENTENCE_MIN)}
+        shown = list(columns)
+        for name in spare:
+            if _line_width(shown, least) > width:
+                shown = [each for each in shown if each != name]
+        fits = _line_width(shown, longest) <= width
+        folds = _line_width(shown, least) > width  # every column, since none can be left out
+        for name in shown:
+            table.add_column(
+                _heading(name),
+                justify="right" if _is_number_column(rows, name) else "left",
+                width=longest[name] if fits else None,  # given, so that rich measures no cell
+                no_wrap=name not in wrapped and not folds,
+                overflow="fold",
+            )
+        for row in zip(*(cells[name] for name in shown), strict=True):
+            table.add_row(*row)
+        console = Console(
+            file=sys.stdout,
+            width=width,
+            color_system="standard" if shows_colour(sys.stdout) else None,
+            markup=False,
+            emoji=False,
+            highlight=False,
+        )
+        with console.capture() as capture:
+            console.print(table)
+        for line in capture.get().removesuffix("\n").split("\n"):
+            self.text(line.rstrip())
+        if dropped := [name for name in columns if name not in shown]:
+            self.note(f"not shown at this width: {', '.join(dropped)}", style="dim")
+
+
+def _line_width(columns: Sequence[str], widths: Mapping[str, int]) -> int:
+    return sum(widths[name] + 2 for name in columns) - 2
+
+
+def _pair_lines(pairs: Mapping[str, str], stream: TextIO) -> Generator[str]:
+    width = max((len(name) for name in pairs), default=0)
+    for name, value in pairs.items():
+        yield f"{styled(f'{_visible(name):<{width}}', 'dim', stream)}  {value}".rstrip()
 
 
 def _heading(column: str) -> str:
-    """A field's name in capitals; the id of a run as it is, since it is there to be copied."""
+    """Return the field's name in capitals; a run ID stays as it is, so that it can be copied."""
     return column if "-" in column else column.upper().replace("_", " ")
 
 
 def start_output() -> None:
-    """Before a command: nothing was printed, and no character is one that a stream cannot show."""
+    """Reset the output before a command, and escape characters that a stream cannot encode."""
     Output.has_printed = False
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -271,9 +234,9 @@ def start_output() -> None:
 
 
 def show_error(err: RunnerError, *, as_json: bool = False) -> None:
-    """What, why and fix on stderr, a line each.
+    """Print what, why and fix on stderr, a line each.
 
-    `as_json`: stdout was asked to be one JSON document. It is, also now, unless it has it already.
+    With `as_json`, also print the error as JSON on stdout, unless a document was printed before.
     """
     if as_json and not Output.has_printed:
         document = {
@@ -283,7 +246,7 @@ def show_error(err: RunnerError, *, as_json: bool = False) -> None:
             "fix": err.fix,
             "exit_code": int(err.exit_code),
         }
-        with suppress(OSError):  # the error may be that nothing can be written there
+        with suppress(OSError):  # the error may be that stdout cannot be written
             Output().text(_json({"error": document}))
     _end_data()
     what, *details = str(err).split("\n")
@@ -296,13 +259,13 @@ def show_error(err: RunnerError, *, as_json: bool = False) -> None:
 
 
 def show_trace(trace: str) -> None:
-    """The trace that --debug asks for."""
+    """Print the traceback of --debug."""
     _end_data()
     sys.stderr.write(trace)
 
 
 def _end_data() -> None:
-    """Data that was printed before the error comes before it on a terminal, too."""
+    """Flush the data, so that a terminal shows it before the error."""
     try:
         sys.stdout.flush()
     except OSError:
@@ -325,7 +288,7 @@ def _cell(value: Any) -> str:
 
 
 def _visible(text: str) -> str:
-    """Names come from scripts: one must neither break a row nor tell the terminal what to do."""
+    """Escape control characters: names come from scripts, and must not control the terminal."""
     if text.isprintable():
         return text
     return "".join(
@@ -338,7 +301,7 @@ def _json(value: Any) -> str:
 
 
 def _finite(value: Any) -> Any:
-    """NaN and infinities as the strings of the run format: JSON has no numbers for them."""
+    """Replace NaN and infinities by strings: JSON has no numbers for them."""
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if isinstance(value, Mapping):

@@ -102,10 +102,10 @@ class RunDisplay:
         )
 
     def _metric(self, name: str, value: float, step: int | None) -> None:
-        from runner.cli.ui.output import metric
         from runner.core.progress import Progress
+        from runner.protocol.metrics import format_metric
 
-        self._metrics[name] = metric(value)
+        self._metrics[name] = format_metric(value)
         if not self._command_runs:
             return
         values = "  ".join(f"{key} {text}" for key, text in list(self._metrics.items())[-4:])
@@ -263,10 +263,10 @@ def _status_line(ended: RunEnded) -> str:
 
 
 def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
-    from runner.cli.ui.output import metric, where_time_went
+    from runner.cli.ui.output import format_stages
     from runner.core.states import advice_for_result
     from runner.core.units import format_duration, format_size
-    from runner.protocol.metrics import describe_non_finite
+    from runner.protocol.metrics import describe_non_finite, format_metric
 
     pairs: dict[str, str] = {}
     if result.status != "succeeded" and result.message:
@@ -274,12 +274,12 @@ def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
     if fix := advice_for_result(result.code):
         pairs["fix"] = fix
     names = sorted(result.metrics, key=lambda name: name != record.primary_metric)
-    pairs |= {name: metric(result.metrics[name]) for name in names}
+    pairs |= {name: format_metric(result.metrics[name]) for name in names}
     if odd := describe_non_finite(result.metrics, record.run_id):
         pairs["not finite"] = odd
     if result.started and result.ended:
         pairs["took"] = format_duration((result.ended - result.started).total_seconds())
-    if stages := where_time_went(result.stages_s):
+    if stages := format_stages(result.stages_s):
         pairs["of which"] = stages
     if result.outputs:
         total = format_size(sum(file.size_bytes for file in result.outputs))
@@ -291,11 +291,11 @@ def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
 
 def _in_all(result: RunResult, view: StageView) -> dict[str, str]:
     """What this machine waited for beside the run itself: services, upload, boot, download."""
-    from runner.cli.ui.output import where_time_went
+    from runner.cli.ui.output import format_stages
     from runner.core.units import format_duration
 
     inside = {"azurite", *result.stages_s}  # Azurite's installation is part of the services' time
-    around = where_time_went({k: s for k, s in view.seconds.items() if k not in inside})
+    around = format_stages({k: s for k, s in view.seconds.items() if k not in inside})
     total = format_duration(time.monotonic() - view.began)
     return {"in all": f"{total}, with {around}" if around else total}
 

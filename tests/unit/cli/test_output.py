@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from runner.cli.ui.output import Output, OutputFormat, columns_that_fit, cut, text_width
+from runner.cli.ui.output import Output, OutputFormat
 from runner.cli.ui.terminal import mark, styled
 from runner.core.progress import Progress
 
@@ -172,35 +172,50 @@ def test_name_that_a_script_chose_cannot_break_a_row_or_steer_the_terminal(
     assert "\x1b" not in shown.out + shown.err
 
 
-_RUNS = (("run", "recipe", "status", "error"), ("cats-1", "cats", "failed", "could not " * 9))
+RUN = {"run": "cats-1", "recipe": "cats", "status": "failed", "error": "could not " * 9}
 
 
-def _shown(cells: int | None, spare: tuple[str, ...]) -> list[str]:
-    kept = columns_that_fit(_RUNS, _RUNS[0], spare, cells)
-    return [_RUNS[0][n] for n in kept]
+def _table_lines(monkeypatch: pytest.MonkeyPatch, width: int, **run: str) -> list[str]:
+    screen = Terminal()
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("NO_COLOR", "1")
+    rows = [{**RUN, **run}]
+    Output().rows(rows, tuple(rows[0]), spare=("recipe", "error"))
+    return screen.getvalue().splitlines()
 
 
-def test_spare_columns_go_in_their_order_where_the_terminal_is_narrow() -> None:
-    spare = ("recipe", "error")
-    assert _shown(None, spare) == list(_RUNS[0])
-    assert _shown(40, spare) == list(_RUNS[0]), "the last column may be cut to 16"
-    assert _shown(39, spare) == ["run", "status", "error"]
-    assert _shown(22, spare) == ["run", "recipe", "status"], "recipe is back"
-    assert _shown(21, spare) == ["run", "status"]
+def test_narrow_table_drops_spare_columns_in_order_and_names_them(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _table_lines(monkeypatch, 40)[0] == "RUN     RECIPE  STATUS  ERROR"
+    assert capsys.readouterr().err == ""
+    assert _table_lines(monkeypatch, 39)[0] == "RUN     STATUS  ERROR"
+    assert capsys.readouterr().err == "not shown at this width: recipe\n"
+    assert _table_lines(monkeypatch, 31) == ["RUN     STATUS", "cats-1  failed"]
+    assert capsys.readouterr().err == "not shown at this width: recipe, error\n"
 
 
-def test_last_column_that_is_a_name_is_not_cut() -> None:
-    lines = (("size", "run"), ("1 kB", "x" * 30))
-    assert columns_that_fit(lines, lines[0], ("size",), 35) == [1]
+def test_sentences_are_wrapped_and_ids_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = "cats-and-dogs-20261121-143005-k3f9"
+    lines = _table_lines(monkeypatch, 80, run=run_id)
+    assert run_id in lines[1]
+    assert all(len(line) <= 80 for line in lines)
+    assert " ".join(" ".join(line[-25:].split()) for line in lines).count("could not") == 9
 
 
-def test_cut_text_takes_no_more_cells_than_there_are() -> None:
-    assert cut("abcdef", 6) == "abcdef"
-    assert cut("abcdefg", 6) == "abcde…"
-    assert text_width(cut("日本語日本語", 6)) <= 6
+def test_id_wider_than_the_terminal_is_folded(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = _table_lines(monkeypatch, 20, run="x" * 30)
+    assert sum(line.count("x") for line in lines) == 30
+
+
+def test_piped_table_is_never_cut_or_wrapped(capsys: pytest.CaptureFixture[str]) -> None:
+    Output().rows([{**RUN, "run": "x" * 300}], tuple(RUN), spare=("recipe", "error"))
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith("x" * 300 + "  cats    failed  could not")
+    assert line.count("could not") == 9
 
 
 def test_letters_that_are_wide_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     Output().rows([{"path": "モデル.bin", "size": "1 B"}], ("path", "size"))
     assert capsys.readouterr().out.splitlines() == ["PATH        SIZE", "モデル.bin  1 B"]
-    assert text_width("e\u0301") == 1

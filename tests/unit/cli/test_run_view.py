@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from runner.cli.ui.output import where_time_went
+from runner.cli.ui.output import format_stages
 from runner.cli.ui.run_view import RunDisplay
 from runner.cli.ui.terminal import StageView
 from runner.core.states import RunState, RunStatus, describe_exit
@@ -109,7 +109,7 @@ def test_lost_contact_and_skipped_output_say_what_it_means(
 
 
 def test_stages_too_short_to_matter_are_left_out() -> None:
-    assert where_time_went({"code": 0.01, "environment": 2.34, "command": 61.0}) == (
+    assert format_stages({"code": 0.01, "environment": 2.34, "command": 61.0}) == (
         "environment 2.3 s, command 1 min 01 s"
     )
 

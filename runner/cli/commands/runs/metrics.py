@@ -140,7 +140,7 @@ def _show(out: Output, compared: MetricComparison, *, drawn: bool, points: bool)
 
 
 def _summary_rows(compared: MetricComparison) -> list[dict[str, Any]]:
-    from runner.cli.ui.output import metric as text
+    from runner.protocol.metrics import format_metric as text
 
     return [
         {
@@ -200,8 +200,8 @@ def _draw(out: Output, compared: MetricComparison) -> None:
 
 
 def _show_points(out: Output, compared: MetricComparison) -> None:
-    from runner.cli.ui.output import metric as text
     from runner.core.curves import align
+    from runner.protocol.metrics import format_metric as text
 
     ids = [run.record.run_id for run in compared.runs]
     for name in compared.names:

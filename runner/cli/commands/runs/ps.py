@@ -170,8 +170,8 @@ def _row(row: RunRow) -> dict[str, Any]:
 
 
 def _text_row(row: RunRow) -> dict[str, Any]:
-    from runner.cli.ui.output import metric
     from runner.core.units import format_age, format_duration
+    from runner.protocol.metrics import format_metric
 
     record, status = row.record, row.status
     ended = status is None or status.state.final
@@ -190,7 +190,7 @@ def _text_row(row: RunRow) -> dict[str, Any]:
         "pool": record.pool if record else "",
         "age": format_age(datetime.now(UTC) - record.created) if record else "",
         "duration": "" if took is None else format_duration(took),
-        "metric": "" if name is None else f"{name} {metric(metrics[name])}",
+        "metric": "" if name is None else f"{name} {format_metric(metrics[name])}",
         "error": _short(reason) if ended else "",
     }
 

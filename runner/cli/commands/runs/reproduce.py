@@ -108,7 +108,7 @@ def _document(found: Comparison) -> dict[str, Any]:
 
 
 def _show(out: Output, found: Comparison) -> None:
-    from runner.cli.ui.output import metric as text
+    from runner.protocol.metrics import format_metric as text
 
     out.rows(_files(found), _FILE_COLUMNS, empty="no outputs")
     out.text()

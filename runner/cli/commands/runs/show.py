@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from runner.cli.options import RunOrGroupArgument, StackOption, TargetOption, open_settings
-from runner.cli.ui.output import Output, OutputFormat, OutputOption, local_time, where_time_went
-from runner.cli.ui.output import metric as metric_text
+from runner.cli.ui.output import Output, OutputFormat, OutputOption, format_stages, local_time
 from runner.core.units import format_duration, format_size
 from runner.protocol.errors import RunnerError
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -153,7 +153,7 @@ def time(shown: RunDetails) -> dict[str, str]:
         return {}
     return {
         "took": format_duration((result.ended - result.started).total_seconds()),
-        "of which": where_time_went(result.stages_s),
+        "of which": format_stages(result.stages_s),
     }
 
 
@@ -227,11 +227,11 @@ SUBJECTS: tuple[Callable[[RunDetails], dict[str, str]], ...] = (
 
 
 def _metric(summary: MetricSummary) -> str:
-    last = metric_text(summary.last)
+    last = format_metric(summary.last)
     if summary.best is None or summary.best == summary.last:
         return last
     step = f" at step {summary.best_step}" if summary.best_step is not None else ""
-    return f"{last}, best {metric_text(summary.best)}{step}"
+    return f"{last}, best {format_metric(summary.best)}{step}"
 
 
 def show(
