@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 from runner.api import html
 from runner.api.arguments import checked
 from runner.api.html import Table
-from runner.api.requests import bind, settings_of, whole
+from runner.api.requests import bind, settings_of
 
 if TYPE_CHECKING:
+    from pydantic import NonNegativeInt
+
     from runner.core.recipe.recipe import Recipe
     from runner.core.settings import Settings
     from runner.flows.environment.pools import NodeStatus, PoolStatus, Resized
@@ -130,7 +132,11 @@ class Pool(_BoundPool):
 
     @checked
     def resize(
-        self, spot: int, dedicated: int | None = None, *, disable_autoscale: bool = False
+        self,
+        spot: NonNegativeInt,
+        dedicated: NonNegativeInt | None = None,
+        *,
+        disable_autoscale: bool = False,
     ) -> Resized:
         """Set how many nodes it is to have; nodes that go end their tasks first.
 
@@ -140,7 +146,7 @@ class Pool(_BoundPool):
         from runner.flows.environment.pools import resize
 
         return resize(
-            self.settings, self.id, spot=whole(spot), dedicated=whole(dedicated),
+            self.settings, self.id, spot=spot, dedicated=dedicated,
             without_formula=disable_autoscale,
         )  # fmt: skip
 

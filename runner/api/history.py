@@ -17,6 +17,8 @@ from runner.api.run_object import Run
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
+    from pydantic import NonNegativeInt
+
     from runner.flows.runs.history import RunRow
     from runner.flows.session import Session
 
@@ -66,7 +68,7 @@ def group(ref: str = "@last", *, target: str | None = None, stack: str | None = 
 
 @checked
 def runs(
-    limit: int | None = 20,
+    limit: NonNegativeInt | None = 20,
     *,
     experiment: str | None = None,
     status: str | Iterable[str] = (),

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING
 from runner.api.arguments import checked
 from runner.api.html import Table
 from runner.api.progress import OnUpdate, live
-from runner.api.requests import settings_of, whole
+from runner.api.requests import settings_of
 
 if TYPE_CHECKING:
+    from pydantic import NonNegativeFloat, PositiveInt
+
     from runner.flows.local.evict import Evicted
     from runner.flows.local.lifecycle import LocalStatus
 
@@ -33,8 +35,8 @@ def up(
 
     with live(on_progress, what="local.up") as view:
         return lifecycle.up(
-            settings_of("local", None), view.on_progress, nodes=whole(nodes), slots=whole(slots),
-            port=whole(port), blob_port=whole(blob_port),
+            settings_of("local", None), view.on_progress, nodes=nodes, slots=slots,
+            port=port, blob_port=blob_port,
         )  # fmt: skip
 
 
@@ -66,10 +68,10 @@ def evict(
     node: str | None = None,
     *,
     pool: str | None = None,
-    count: int | None = None,
+    count: PositiveInt | None = None,
     everything: bool = False,
-    notice_s: float | None = None,
-    away_s: float | None = None,
+    notice_s: NonNegativeFloat | None = None,
+    away_s: NonNegativeFloat | None = None,
 ) -> Table[Evicted]:
     """Take spot nodes away, as Azure does: notice, then disk and processes are gone.
 
@@ -79,7 +81,7 @@ def evict(
     from runner.flows.local import evict as local_evict
 
     gone = local_evict.evict(
-        settings_of("local", None), node=node, pool=pool, count=whole(count),
+        settings_of("local", None), node=node, pool=pool, count=count,
         everything=everything, notice_s=notice_s, away_s=away_s,
     )  # fmt: skip
     return Table(gone, _cells)

@@ -17,6 +17,8 @@ from runner.core.units import format_duration, format_size
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
+    from pydantic import NonNegativeInt, PositiveInt
+
     from runner.core.planning.reproduction import Drift
     from runner.core.states import RunStatus
     from runner.flows.models.versions import ModelVersion
@@ -113,9 +115,9 @@ class Run:
         self,
         stream: LogStream = "stdout",
         *,
-        tail: int | None = None,
-        attempt: int | None = None,
-        node: int = 0,
+        tail: NonNegativeInt | None = None,
+        attempt: PositiveInt | None = None,
+        node: NonNegativeInt = 0,
     ) -> str:
         """Return the script's output so far.
 
@@ -279,7 +281,9 @@ class Run:
         return self
 
     @checked
-    def events(self, tail: int | None = None, *, beats: bool = False) -> Iterator[WatchEvent]:
+    def events(
+        self, tail: NonNegativeInt | None = None, *, beats: bool = False
+    ) -> Iterator[WatchEvent]:
         """Yield states, stages, log text and metrics until the run has ended.
 
         Args:
@@ -432,7 +436,7 @@ class Run:
         self,
         command: Sequence[str],
         *,
-        node: str | int | None = None,
+        node: str | NonNegativeInt | None = None,
         stdin: str | None = None,
         check: bool = False,
     ) -> Command:

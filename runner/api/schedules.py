@@ -18,6 +18,8 @@ from runner.api.requests import bind, connect, overrides_of, settings_of, whole
 from runner.api.run_object import Run
 
 if TYPE_CHECKING:
+    from pydantic import PositiveInt
+
     from runner.flows.schedules.manage import Firing
     from runner.flows.schedules.manage import ScheduleRecord as Found
     from runner.flows.session import Session
@@ -136,7 +138,7 @@ def create_schedule(
     timezone: str | None = None,
     start: str | datetime | None = None,
     until: str | datetime | None = None,
-    max_runs: int | None = None,
+    max_runs: PositiveInt | None = None,
     name: str | None = None,
     set: Mapping[str, object] | None = None,  # noqa: A002  as on the command line
     priority: int | None = None,
