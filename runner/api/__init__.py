@@ -61,8 +61,8 @@ from runner.api.schedules import schedules as schedules
 from runner.protocol.errors import RunnerError
 
 if TYPE_CHECKING:
-    from runner.core.recipe.recipe import Capacity
     from runner.flows.runs.metrics import MetricComparison
+    from runner.protocol.run_spec import Capacity
 
 
 @checked

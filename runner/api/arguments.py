@@ -8,9 +8,9 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, ParamSpec, TypeVar, cast, get_type_hints
 
-from runner.core.recipe.recipe import Capacity
 from runner.flows.runs.events import LogStream
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import Capacity
 
 P = ParamSpec("P")
 R = TypeVar("R")

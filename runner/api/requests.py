@@ -15,9 +15,9 @@ from runner.protocol.errors import RunnerError
 if TYPE_CHECKING:
     from runner.api.run_object import Run
     from runner.core.recipe.overrides import RecipeFlags
-    from runner.core.recipe.recipe import Capacity
     from runner.core.settings import Settings
     from runner.flows.session import Session
+    from runner.protocol.run_spec import Capacity
 
 
 def connect(target: str | None, stack: str | None) -> Session:

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from runner.flows.submit.reproduce import Comparison
     from runner.protocol.checkpoints import CheckpointManifest
     from runner.protocol.metrics import Goal, MetricPoint
-    from runner.protocol.results import OutputFile, RunRecord, RunResult
+    from runner.protocol.results import OutputFile, RunResult
+    from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -62,7 +63,7 @@ class Run:
     def __init__(
         self,
         session: Session,
-        record: RunRecord,
+        record: RunSpec,
         status: RunStatus | None = None,
         *,
         partial: bool = False,
@@ -86,7 +87,7 @@ class Run:
         return self._record.run_id
 
     @property
-    def record(self) -> RunRecord:
+    def record(self) -> RunSpec:
         """The complete run record, `run.json`."""
         if self._partial:
             from runner.flows.runs.documents import find_run
@@ -389,7 +390,7 @@ class Run:
 
     def _again(
         self,
-        submit: Callable[[LiveView], RunRecord],
+        submit: Callable[[LiveView], RunSpec],
         *,
         wait: bool,
         on_progress: OnUpdate | None,

@@ -10,7 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from runner.protocol.metrics import MetricPoint
-from runner.protocol.results import RunRecord, RunResult
+from runner.protocol.results import RunResult
+from runner.protocol.run_spec import RunSpec
 
 _QUERY = re.compile(r"(https?://[^\s\"'?]+)\?[^\s\"']*")
 
@@ -53,9 +54,9 @@ def final_points(points: Iterable[MetricPoint]) -> Iterator[ExportPoint]:
             yield counter.point(point)
 
 
-def lineage(record: RunRecord, result: RunResult | None) -> dict[str, str]:
+def lineage(record: RunSpec, result: RunResult | None) -> dict[str, str]:
     """Where a run came from and how it ended, as flat text; what is unknown is left out."""
-    raw = record.raw
+    raw = record.to_json()
     found: dict[str, Any] = {
         "run_id": record.run_id,
         "experiment": record.experiment,

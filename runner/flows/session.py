@@ -19,7 +19,7 @@ from runner.flows.submit.prepare import TrainOptions, prepare_run, request_run
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup
-from runner.protocol.results import RunRecord
+from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ def start_run(
     env: Mapping[str, str],
     on_warning: Callable[[str], None],
     where: RecipeFlags = NO_FLAGS,
-) -> tuple[Session, RunRecord]:
+) -> tuple[Session, RunSpec]:
     """Submit a recipe, a folder or a script; local services are started first if need be."""
     settings = read_settings(flags, cwd=cwd, env=env)
     recipe = with_flags(load_recipe(ref, cwd=cwd), where)

@@ -13,26 +13,6 @@ from typing import Any, cast
 
 from runner.protocol.encoding import parse_json
 
-
-@dataclass(frozen=True, slots=True)
-class ModelSpec:
-    """A model's name and what becomes of a run; `path` None takes every output."""
-
-    name: str
-    aliases: tuple[str, ...] = ()
-    path: str | None = None
-    description: str = ""
-
-    def to_json(self) -> dict[str, Any]:
-        """As run.json has it."""
-        return {
-            "name": self.name,
-            "aliases": list(self.aliases),
-            "path": self.path,
-            "description": self.description,
-        }
-
-
 FORMAT = 1
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
@@ -81,43 +61,56 @@ def model_record_blob(run_id: str, name: str) -> str:
     return f"{run_id}/models/{name}{_SUFFIX}"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ModelRequest:
-    """What a run, or a person, asks to have registered; `path` None takes every output."""
+    """The model that a run becomes a version of, as a recipe or a person asks for it.
+
+    Attributes:
+        path: A file, glob or folder of the outputs; None takes all of them.
+        register: False in a reproduction: the run retains the request, and makes no version.
+    """
 
     name: str
     aliases: tuple[str, ...] = ()
     path: str | None = None
     description: str = ""
+    register: bool = True
 
+    def to_json(self) -> dict[str, Any]:
+        """Return `model` of run.json."""
+        return {
+            "name": self.name,
+            "aliases": list(self.aliases),
+            "path": self.path,
+            "description": self.description,
+            **({} if self.register else {"register": False}),
+        }
 
-def wants_registration(raw: object) -> bool:
-    """Whether `model` of run.json asks for a version; a reproduction keeps it, and does not."""
-    return bool(raw) and not (
-        isinstance(raw, dict) and cast("ModelDocument", raw).get("register") is False
-    )
-
-
-def parse_request(raw: object) -> ModelRequest | None:
-    """`model` of run.json; None where the run asks for nothing. Raises RegistryError."""
-    if not raw:
-        return None
-    try:
-        wanted: ModelDocument = dict(cast("ModelDocument", raw))
-        request = ModelRequest(
-            name=str(wanted["name"]),
-            aliases=tuple(str(alias) for alias in wanted.get("aliases") or ()),
+    @classmethod
+    def from_json(cls, raw: object) -> ModelRequest:
+        """Read `model` of run.json. A run may not fail because of it: `check` does later."""
+        wanted = cast("ModelDocument", raw) if isinstance(raw, dict) else {}
+        aliases = wanted.get("aliases")
+        return cls(
+            name=str(wanted.get("name") or ""),
+            aliases=tuple(str(a) for a in cast("list[object]", aliases))
+            if isinstance(aliases, list)
+            else (),
             path=wanted.get("path"),
             description=str(wanted.get("description") or ""),
+            register=wanted.get("register") is not False,
         )
-    except (KeyError, TypeError, ValueError, OverflowError) as err:
-        raise ModelError(
-            "R-MODEL-REQUEST", "run.json names no model", str(err), "submit the run again"
-        ) from err
-    check_name(request.name)
-    for alias in request.aliases:
-        check_alias(alias)
-    return request
+
+    def check(self) -> ModelRequest:
+        """Return the request. Raise ModelError for a name or alias that is not allowed."""
+        if not self.name:
+            raise ModelError(
+                "R-MODEL-REQUEST", "run.json names no model", "", "submit the run again"
+            )
+        check_name(self.name)
+        for alias in self.aliases:
+            check_alias(alias)
+        return self
 
 
 def check_name(name: str) -> str:

@@ -6,48 +6,15 @@ from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import PurePosixPath
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from runner.protocol.encoding import parse_json
-from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.run_spec import FORMAT
+from runner.protocol.run_spec import broken_document, parse_document
 
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
-
-
-@dataclass(frozen=True, slots=True)
-class RunOrigin:
-    """The run that another one repeats: kind is retry, resume or reproduce."""
-
-    kind: str
-    run_id: str
-
-
-@dataclass(frozen=True, slots=True)
-class RunRecord:
-    """`run.json`; `raw` is the whole document, for `show -o json`."""
-
-    run_id: str
-    experiment: str
-    created: datetime
-    recipe: str
-    pool: str
-    spot: bool
-    job_id: str
-    task_id: str
-    params: Mapping[str, Any]
-    primary_metric: str | None
-    goal: Literal["max", "min"]
-    data_notice: str | None
-    raw: Mapping[str, Any]
-    origin: RunOrigin | None = None
-    priority: int = 0
-    after: tuple[str, ...] = ()
-    group: str | None = None
-    nodes: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +24,10 @@ class OutputFile:
     path: str
     size_bytes: int
     sha256: str
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the file as result.json lists it."""
+        return asdict(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,38 +80,9 @@ class AttemptEnd:
     message: str | None = None
 
 
-def parse_run(content: bytes, run_id: str) -> RunRecord:
-    """Read `run.json`. Raises RunnerError when it is newer than this runner, or not such a file."""
-    raw = _document(content, run_id, "run.json")
-    try:
-        batch, metrics, data_set = raw["batch"], _part(raw, "metrics"), _part(raw, "data")
-        return RunRecord(
-            run_id=raw["run_id"],
-            experiment=raw["experiment"],
-            created=datetime.fromisoformat(raw["created"]),
-            recipe=raw["recipe"]["name"],
-            pool=batch["pool"],
-            spot=bool(batch["spot"]),
-            job_id=batch["job_id"],
-            task_id=batch["task_id"],
-            params=raw["params"],
-            primary_metric=metrics.get("primary"),
-            goal="min" if metrics.get("goal") == "min" else "max",
-            data_notice=data_set.get("notice"),
-            raw=raw,
-            origin=_origin(_part(raw, "origin")),
-            priority=int(raw.get("priority") or 0),
-            after=tuple(str(run) for run in raw.get("after") or ()),
-            group=raw.get("group"),
-            nodes=int(_part(raw, "resources").get("nodes") or 1),
-        )
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
-        raise _broken(run_id, "run.json", err) from err
-
-
 def parse_result(data: bytes, run_id: str) -> RunResult:
     """Read `result.json`. Raises RunnerError for a path that leaves the output folder."""
-    raw = _document(data, run_id, "result.json")
+    raw = parse_document(data, run_id, "result.json")
     try:
         if raw["status"] not in ("succeeded", "failed", "cancelled"):
             raise ValueError(f"status {raw['status']!r}")
@@ -162,7 +104,7 @@ def parse_result(data: bytes, run_id: str) -> RunResult:
             evicted=None if raw.get("evicted") is None else int(raw["evicted"]),
         )
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
-        raise _broken(run_id, "result.json", err) from err
+        raise broken_document(run_id, "result.json", err) from err
 
 
 def parse_attempt_start(data: bytes) -> AttemptStart | None:
@@ -211,10 +153,6 @@ def check_output_path(path: str) -> str:
     return path
 
 
-def _origin(raw: dict[str, Any]) -> RunOrigin | None:
-    return RunOrigin(str(raw["kind"]), str(raw["run_id"])) if raw else None
-
-
 def _part(raw: dict[str, Any], name: str) -> dict[str, Any]:
     return raw.get(name) or {}
 
@@ -229,35 +167,6 @@ def _output(entry: dict[str, Any]) -> OutputFile:
 
 def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
-
-
-def _document(data: bytes, run_id: str, name: str) -> dict[str, Any]:
-    try:
-        raw: Any = parse_json(data)
-    except (ValueError, RecursionError) as err:
-        raise _broken(run_id, name, err) from err
-    if not isinstance(raw, dict):
-        raise _broken(run_id, name, ValueError("not a JSON object"))
-    document = cast("dict[str, Any]", raw)
-    version = document.get("format")
-    if not isinstance(version, int) or version > FORMAT:
-        raise RunnerError(
-            "R-RUN-FORMAT",
-            f"{name} of {run_id} has format {version}, this runner reads {FORMAT}",
-            why="a newer runner wrote it",
-            fix="update runner",
-        )
-    return document
-
-
-def _broken(run_id: str, name: str, err: Exception) -> RunnerError:
-    return RunnerError(
-        "R-RUN-BROKEN",
-        f"{name} of {run_id} cannot be read",
-        why=f"{type(err).__name__}: {err}",
-        fix="the run is damaged in storage; submit it again",
-        exit_code=ExitCode.RUN_FAILED,
-    )
 
 
 def is_selected_output(name: str, path: str) -> bool:

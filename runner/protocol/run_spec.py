@@ -1,162 +1,257 @@
-"""The specification of a run: `run.json`, which the client writes and the agent executes."""
+"""The run specification, `run.json`: the client writes it, and client and agent read it.
+
+`RecipeSpec` is the part that `train.yaml` decides, `RunSpec` the whole document. Reading is
+lenient, since an entry of the index holds a few keys only: `parse_run` checks what the client
+needs, `parse_run_spec` what the agent needs. Docs: docs/run-format.md.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
 from pathlib import PurePosixPath
-from typing import Any
+from typing import Any, Literal, cast
 
 from runner.protocol.encoding import parse_json
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.metrics import Goal
+from runner.protocol.models import ModelRequest
+from runner.protocol.paths import code_blob
 
-FORMAT = 1
-# What a document of any kind may raise; an infinite number overflows, a deep list recurs.
-_UNEXPECTED = (
-    re.error,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    OverflowError,
-    RecursionError,
-)
+FORMAT = 1  # of run.json, result.json and groups/<id>.json
+Document = Mapping[str, Any]
+Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
+# What reading a document of any content may raise.
+DAMAGED = (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError)
+_UNKNOWN_TIME = datetime.fromtimestamp(0, timezone.utc)  # noqa: UP017 - the agent runs on 3.10
+_KEYS = (
+    "format", "run_id", "experiment", "created", "recipe", "code", "agent", "command", "params",
+    "env", "requirements", "python", "data", "inputs", "secrets", "secret_refs", "outputs",
+    "named_outputs", "metrics", "model", "checkpoints", "timeout_s", "retries", "resources",
+    "priority", "after", "group", "batch", "image", "price", "origin",
+)  # fmt: skip
+_CLIENT_NEEDS = (
+    "run_id", "experiment", "created", "params", "recipe.name", "batch.pool", "batch.spot",
+    "batch.job_id", "batch.task_id",
+)  # fmt: skip
 
 
 class RunSpecError(Exception):
-    """run.json cannot be run by this agent; the message says why."""
+    """The agent cannot execute a `run.json`; the message is the reason."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What a node must have at least; None and () accept any. `memory_bytes` is the node's."""
+
+    gpus: int | None = None
+    memory_bytes: int | None = None
+    vm_sizes: tuple[str, ...] = ()
+    nodes: int = 1
+    capacity: Capacity | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `resources` of run.json."""
+        return asdict(self) | {"vm_sizes": list(self.vm_sizes)}
+
+    @classmethod
+    def from_json(cls, raw: Document) -> Resources:
+        """Read `resources` of run.json."""
+        return cls(
+            gpus=raw.get("gpus"),
+            memory_bytes=raw.get("memory_bytes"),
+            vm_sizes=tuple(raw.get("vm_sizes") or ()),
+            nodes=int(raw.get("nodes") or 1),
+            capacity=raw.get("capacity"),
+        )
+
+
+NO_RESOURCES = Resources()
+
+
+@dataclass(frozen=True, slots=True)
 class CheckpointRule:
-    """How often checkpoints are committed, how many are kept, and how large the folder may be."""
+    """How often checkpoints are committed, how many are retained, and how large they may be."""
 
-    interval_s: float = 60.0
+    interval_s: float = 60
     keep: int = 3
     max_bytes: int = 10 << 30
 
+    @classmethod
+    def from_json(cls, raw: Document) -> CheckpointRule:
+        """Read `checkpoints` of run.json; a missing key has its default."""
+        default = cls()
+        return cls(
+            interval_s=max(float(raw.get("interval_s", default.interval_s)), 0.1),
+            keep=max(int(raw.get("keep", default.keep)), 1),
+            max_bytes=int(raw.get("max_bytes", default.max_bytes)),
+        )
 
-@dataclass(frozen=True)
-class ResumeFrom:
-    """Where a run without checkpoints of its own begins; `checkpoint` None is the newest."""
 
-    run_id: str
-    checkpoint: int | None
+@dataclass(frozen=True, slots=True)
+class SecretRef:
+    """A secret variable of the script: from a variable of the client, or from a key vault."""
+
+    variable: str
+    env: str | None = None
+    keyvault: str | None = None
+
+    def to_json(self) -> dict[str, str]:
+        """Return the reference as train.yaml and run.json have it."""
+        return {"env": self.env} if self.env else {"keyvault": self.keyvault or ""}
 
 
-@dataclass(frozen=True)
-class RunSpec:
-    """One run. `data_prefix` is None when the run has no data set."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeSpec:
+    """What `train.yaml` decides about a run, as `run.json` stores it.
 
-    run_id: str
-    code_sha256: str
-    command: tuple[str, ...]
-    params: Mapping[str, Any]
-    env: Mapping[str, str]
-    requirements_file: str | None
-    constraints: tuple[str, ...]  # `name==version` of every package; empty leaves them open
-    python: str | None
-    data_prefix: str | None
-    data_files: tuple[DataFile, ...]
-    outputs: tuple[str, ...]
-    named_outputs: Mapping[str, str]
-    metric_patterns: Mapping[str, str]
-    timeout_s: float | None
-    retries: int
-    inputs: Mapping[str, Mapping[str, Any]]
-    checkpoints: CheckpointRule | None = None
-    resume_from: ResumeFrom | None = None
-    secrets: frozenset[str] = frozenset()
+    Attributes:
+        requirements_file: Path in the code archive.
+        secrets: A reference without a source is of a run.json that has names only.
+        named_outputs: Folders below the outputs, by the variable that names them.
+        metric_patterns: Regular expressions over standard output, by metric.
+        checkpoints: None switches them off.
+        image: Reference of the container image that the script runs in.
+    """
+
+    env: Mapping[str, str] = field(default_factory=dict[str, str])
+    requirements_file: str | None = None
+    python: str | None = None
+    secrets: tuple[SecretRef, ...] = ()
+    outputs: tuple[str, ...] = ()
+    named_outputs: Mapping[str, str] = field(default_factory=dict[str, str])
+    metric_patterns: Mapping[str, str] = field(default_factory=dict[str, str])
+    primary_metric: str | None = None
+    goal: Goal = "max"
+    model: ModelRequest | None = None
+    checkpoints: CheckpointRule | None = CheckpointRule()
+    timeout_s: float | None = None
+    retries: int = 0
+    resources: Resources = NO_RESOURCES
+    priority: int = 0
     image: str | None = None
-    nodes: int = 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the keys of run.json that the recipe decides."""
+        return {
+            "env": dict(self.env),
+            "requirements": {"file": self.requirements_file} if self.requirements_file else None,
+            "python": self.python,
+            "secrets": [ref.variable for ref in self.secrets],
+            "secret_refs": {ref.variable: ref.to_json() for ref in self.secrets},
+            "outputs": list(self.outputs),
+            "named_outputs": dict(self.named_outputs),
+            "metrics": {
+                "patterns": dict(self.metric_patterns),
+                "primary": self.primary_metric,
+                "goal": self.goal,
+            },
+            "model": self.model.to_json() if self.model else None,
+            "checkpoints": asdict(self.checkpoints) if self.checkpoints else None,
+            "timeout_s": self.timeout_s,
+            "retries": self.retries,
+            "resources": self.resources.to_json(),
+            "priority": self.priority,
+            "image": {"name": self.image, "digest": image_digest(self.image)}
+            if self.image
+            else None,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Document) -> RecipeSpec:
+        """Read these keys; a missing one has its default."""
+        metrics, checkpoints = _part(raw, "metrics"), raw.get("checkpoints", {})
+        refs: dict[str, Any] = {str(name): {} for name in raw.get("secrets") or ()}
+        refs |= _part(raw, "secret_refs")
+        return RecipeSpec(
+            env={str(name): str(value) for name, value in _part(raw, "env").items()},
+            requirements_file=_part(raw, "requirements").get("file"),
+            python=raw.get("python"),
+            secrets=tuple(
+                SecretRef(name, ref.get("env"), ref.get("keyvault")) for name, ref in refs.items()
+            ),
+            outputs=tuple(raw.get("outputs") or ()),
+            named_outputs={v: str(path) for v, path in _part(raw, "named_outputs").items()},
+            metric_patterns=dict(metrics.get("patterns") or {}),
+            primary_metric=metrics.get("primary"),
+            goal="min" if metrics.get("goal") == "min" else "max",
+            model=ModelRequest.from_json(raw["model"]) if raw.get("model") else None,
+            checkpoints=None if checkpoints is None else CheckpointRule.from_json(checkpoints),
+            timeout_s=raw.get("timeout_s"),
+            retries=int(raw.get("retries") or 0),
+            resources=Resources.from_json(_part(raw, "resources")),
+            priority=int(raw.get("priority") or 0),
+            image=_part(raw, "image").get("name"),
+        )
+
+    @property
+    def secret_names(self) -> frozenset[str]:
+        """Variables whose values are secret."""
+        return frozenset(ref.variable for ref in self.secrets)
+
+    @property
+    def nodes(self) -> int:
+        """Number of nodes that run it at the same time."""
+        return self.resources.nodes
+
+    def recipe_fields(self) -> dict[str, Any]:
+        """Return the values of the fields of this class, without those of a derived one."""
+        return {each.name: getattr(self, each.name) for each in fields(RecipeSpec)}
 
 
-def parse_run_spec(body: bytes) -> RunSpec:
-    """Read run.json; unknown fields are ignored. Raises RunSpecError."""
-    try:
-        raw: dict[str, Any] = parse_json(body)
-        found = int(raw["format"])
-        if found > FORMAT:
-            raise RunSpecError(f"run.json has format {found}; this agent knows up to {FORMAT}")
-        spec = _to_spec(raw)
-        for pattern in spec.metric_patterns.values():
-            re.compile(pattern)
-    except _UNEXPECTED as err:
-        raise RunSpecError(f"run.json is not as expected: {type(err).__name__}: {err}") from err
-    if not spec.command:
-        raise RunSpecError("run.json has no command")
-    return spec
+def image_digest(name: str) -> str | None:
+    """Return `sha256:...` of an image reference, or None: a tag may mean another image later."""
+    return name.partition("@")[2] or None
 
 
-def _to_spec(raw: dict[str, Any]) -> RunSpec:
-    data: dict[str, Any] = raw.get("data") or {}
-    requirements: dict[str, Any] = raw.get("requirements") or {}
-    metrics: dict[str, Any] = raw.get("metrics") or {}
-    env: dict[str, Any] = raw.get("env") or {}
-    image: dict[str, Any] = raw.get("image") or {}
-    resources: dict[str, Any] = raw.get("resources") or {}
-    return RunSpec(
-        run_id=str(raw["run_id"]),
-        code_sha256=str(raw["code"]["sha256"]),
-        command=tuple(str(word) for word in raw["command"]),
-        params=dict(raw.get("params") or {}),
-        env={str(key): str(value) for key, value in env.items()},
-        requirements_file=requirements.get("file"),
-        constraints=tuple(requirements.get("constraints") or ()),
-        python=raw.get("python"),
-        data_prefix=data.get("prefix"),
-        data_files=tuple(parse_data_files(data.get("files") or [])),
-        outputs=tuple(raw.get("outputs") or ()),
-        named_outputs=_variables(raw.get("named_outputs") or {}),
-        metric_patterns=dict(metrics.get("patterns") or {}),
-        timeout_s=raw.get("timeout_s"),
-        retries=int(raw.get("retries") or 0),
-        inputs=dict(raw.get("inputs") or {}),
-        checkpoints=_rule(raw.get("checkpoints", {})),
-        resume_from=_resume_from(raw.get("resume_from")),
-        secrets=frozenset(raw.get("secrets") or ()),
-        image=image.get("name"),
-        nodes=int(resources.get("nodes") or 1),
-    )
+@dataclass(frozen=True, slots=True)
+class CodeRef:
+    """The recipe's files as one content-addressed archive.
+
+    `files` is their number, 0 if the reference was read from blob.
+    """
+
+    sha256: str = ""
+    size_bytes: int = 0
+    files: int = field(default=0, compare=False)
+    git_revision: str | None = None
+    git_dirty: bool = False
+
+    @property
+    def blob(self) -> str:
+        """Name in the `runs` container."""
+        return code_blob(self.sha256)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `code` of run.json."""
+        return {
+            "sha256": self.sha256,
+            "blob": self.blob,
+            "size_bytes": self.size_bytes,
+            "git_revision": self.git_revision,
+            "git_dirty": self.git_dirty,
+        }
+
+    @classmethod
+    def from_json(cls, raw: Document) -> CodeRef:
+        """Read `code` of run.json."""
+        return cls(
+            sha256=str(raw.get("sha256") or ""),
+            size_bytes=int(raw.get("size_bytes") or 0),
+            git_revision=raw.get("git_revision"),
+            git_dirty=bool(raw.get("git_dirty")),
+        )
 
 
-def _variables(raw: dict[str, Any]) -> dict[str, str]:
-    """Folders of the outputs by variable; none leads out of them or takes another's name."""
-    for variable, path in raw.items():
-        parts = PurePosixPath(str(path)).parts
-        if not variable.startswith("RUNNER_OUTPUT_") or variable == "RUNNER_OUTPUT_DIR":
-            raise ValueError(f"{variable} is no variable of an output")
-        if not parts or parts[0] == "/" or ".." in parts:
-            raise ValueError(f"{path!r} leaves the outputs")
-    return {variable: str(path) for variable, path in raw.items()}
-
-
-def _rule(raw: dict[str, Any] | None) -> CheckpointRule | None:
-    """A run of before there were checkpoints has them; null switches them off."""
-    if raw is None:
-        return None
-    usual = CheckpointRule()
-    return CheckpointRule(
-        interval_s=max(float(raw.get("interval_s", usual.interval_s)), 0.1),
-        keep=max(int(raw.get("keep", usual.keep)), 1),
-        max_bytes=int(raw.get("max_bytes", usual.max_bytes)),
-    )
-
-
-def _resume_from(raw: dict[str, Any] | None) -> ResumeFrom | None:
-    if raw is None:
-        return None
-    run_id, number = str(raw["run_id"]), raw.get("checkpoint")
-    if not run_id or "/" in run_id or run_id in (".", ".."):
-        raise ValueError(f"{run_id!r} is no run id")
-    return ResumeFrom(run_id, None if number is None else int(number))
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DataFile:
-    """One file of the data set; what is None is not known, and not checked.
+    """One file of a data set or an input; None is unknown, and not checked.
 
-    `etag` is of the version that is meant, `md5` is in base64 as storage has it.
+    `etag` is of the blob's version, `md5` in base64 as storage has it.
     """
 
     name: str
@@ -165,10 +260,315 @@ class DataFile:
     etag: str | None = None
     md5: str | None = None
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the file as `data` of run.json lists it."""
+        return {"name": self.name, "size_bytes": self.size_bytes, "sha256": self.sha256}
 
-def parse_data_files(raw: Sequence[dict[str, Any]]) -> list[DataFile]:
-    """The files as run.json lists them."""
+
+@dataclass(frozen=True, slots=True)
+class DataRef:
+    """The data set of a run; `prefix` is its folder in the `data` container."""
+
+    name: str
+    source: str
+    notice: str | None
+    files: tuple[DataFile, ...]
+    prefix: str
+
+    @classmethod
+    def of_files(
+        cls, name: str, source: str, notice: str | None, files: Iterable[tuple[str, int, str]]
+    ) -> DataRef:
+        """Return the reference to files given as (name, size in bytes, SHA-256)."""
+        listed = tuple(files)
+        prefix = data_prefix(name, listed)
+        return cls(name, source, notice, tuple(DataFile(*each) for each in listed), prefix)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return `data` of run.json."""
+        return {
+            "name": self.name,
+            "source": self.source,
+            "notice": self.notice,
+            "prefix": self.prefix,
+            "files": [file.to_json() for file in self.files],
+        }
+
+    @classmethod
+    def from_json(cls, raw: Document) -> DataRef:
+        """Read `data` of run.json."""
+        return cls(
+            name=str(raw.get("name") or ""),
+            source=str(raw.get("source") or ""),
+            notice=raw.get("notice"),
+            files=tuple(parse_data_files(raw.get("files") or ())),
+            prefix=str(raw.get("prefix") or ""),
+        )
+
+
+def data_prefix(folder: str, files: Iterable[tuple[str, int, str]]) -> str:
+    """Return the prefix of files given as (name, size in bytes, SHA-256): equal for equal files."""
+    manifest = json.dumps(sorted(files), separators=(",", ":"))
+    return f"{folder}/{hashlib.sha256(manifest.encode()).hexdigest()}/"
+
+
+def parse_data_files(raw: Sequence[Document]) -> list[DataFile]:
+    """Read a list of files in run.json."""
     return [
         DataFile(str(f["name"]), int(f["size_bytes"]), f.get("sha256"), f.get("etag"), f.get("md5"))
         for f in raw
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeFrom:
+    """Where a run without checkpoints of its own starts; `checkpoint` None is the newest."""
+
+    run_id: str
+    checkpoint: int | None
+
+    @classmethod
+    def from_json(cls, raw: Document) -> ResumeFrom:
+        """Read `resume_from` of run.json. Raise ValueError if it names no run."""
+        run_id, number = str(raw["run_id"]), raw.get("checkpoint")
+        if not run_id or "/" in run_id or run_id in (".", ".."):
+            raise ValueError(f"{run_id!r} is no run id")
+        return cls(run_id, None if number is None else int(number))
+
+
+@dataclass(frozen=True, slots=True)
+class RunOrigin:
+    """The run that another one repeats: kind is retry, resume or reproduce."""
+
+    kind: str
+    run_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec(RecipeSpec):
+    """One run: the document `run.json`.
+
+    Attributes:
+        recipe: Name of the recipe, with its `description` and `source`.
+        agent_sha256: Hash of the archive with the node agent.
+        constraints: `name==version` of every package; empty leaves them open.
+        inputs: Named inputs; each as docs/run-format.md describes it.
+        after: Runs that must succeed before it.
+        schedule: Name of the schedule that started it.
+        raw: The document that this was read from. `to_json` retains its order and its unknown keys.
+    """
+
+    run_id: str
+    experiment: str = ""
+    created: datetime = _UNKNOWN_TIME
+    recipe: str = ""
+    description: str = ""
+    source: str = "folder"
+    code: CodeRef = CodeRef()
+    agent_sha256: str = ""
+    command: tuple[str, ...] = ()
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    requirements_sha256: str | None = None
+    constraints: tuple[str, ...] = ()
+    data: DataRef | None = None
+    inputs: Mapping[str, Document] = field(default_factory=dict[str, Document])
+    after: tuple[str, ...] = ()
+    group: str | None = None
+    account: str | None = None
+    pool: str = ""
+    vm_size: str | None = None
+    spot: bool = False
+    job_id: str = ""
+    task_id: str = ""
+    origin: RunOrigin | None = None
+    schedule: str | None = None
+    resume_from: ResumeFrom | None = None
+    raw: Document = field(default_factory=dict[str, Any], compare=False, repr=False)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return run.json. Of a document that was read, only what changed since is replaced."""
+        document = self._document()
+        if not self.raw:
+            return document
+        return _updated(self.raw, RunSpec.from_json(self.raw)._document(), document)
+
+    def _document(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            **RecipeSpec.to_json(self),
+            "format": FORMAT,
+            "run_id": self.run_id,
+            "experiment": self.experiment,
+            "created": self.created.isoformat(),
+            "recipe": {
+                "name": self.recipe,
+                "description": self.description,
+                "source": self.source,
+            },
+            "code": self.code.to_json(),
+            "agent": {"sha256": self.agent_sha256, "blob": code_blob(self.agent_sha256)},
+            "command": list(self.command),
+            "params": dict(self.params),
+            "requirements": self._requirements(),
+            "data": self.data.to_json() if self.data else None,
+            "inputs": dict(self.inputs),
+            "after": list(self.after),
+            "group": self.group,
+            "batch": {
+                "account": self.account,
+                "pool": self.pool,
+                "vm_size": self.vm_size,
+                "spot": self.spot,
+                "job_id": self.job_id,
+                "task_id": self.task_id,
+            },
+            "price": None,
+            "origin": asdict(self.origin) if self.origin else None,
+        }
+        if self.schedule is not None or "schedule" in self.raw:
+            found["schedule"] = self.schedule
+        repeated = self.origin is not None and self.origin.kind != "reproduce"
+        if self.resume_from is not None or repeated or "resume_from" in self.raw:
+            found["resume_from"] = asdict(self.resume_from) if self.resume_from else None
+        return {**{name: found[name] for name in _KEYS}, **found}
+
+    def _requirements(self) -> dict[str, Any] | None:
+        if self.requirements_file is None or self.requirements_sha256 is None:
+            return None
+        pins = {"constraints": list(self.constraints)} if self.constraints else {}
+        return {"file": self.requirements_file, "sha256": self.requirements_sha256, **pins}
+
+    @classmethod
+    def from_json(cls, raw: Document) -> RunSpec:
+        """Read run.json, whole or in part; a missing key has its default.
+
+        Raises:
+            Exception: One of DAMAGED, for a value of the wrong type.
+        """
+        batch, recipe, origin = _part(raw, "batch"), _part(raw, "recipe"), raw.get("origin")
+        requirements, data = _part(raw, "requirements"), _part(raw, "data")
+        return RunSpec(
+            **RecipeSpec.from_json(raw).recipe_fields(),
+            run_id=str(raw["run_id"]),
+            experiment=str(raw.get("experiment") or ""),
+            created=datetime.fromisoformat(raw["created"]) if "created" in raw else _UNKNOWN_TIME,
+            recipe=str(recipe.get("name") or ""),
+            description=str(recipe.get("description") or ""),
+            source=str(recipe.get("source") or "folder"),
+            code=CodeRef.from_json(_part(raw, "code")),
+            agent_sha256=str(_part(raw, "agent").get("sha256") or ""),
+            command=tuple(str(word) for word in raw.get("command") or ()),
+            params=dict(raw.get("params") or {}),
+            requirements_sha256=requirements.get("sha256"),
+            constraints=tuple(requirements.get("constraints") or ()),
+            data=DataRef.from_json(data) if any(data.values()) else None,
+            inputs=dict(raw.get("inputs") or {}),
+            after=tuple(str(run) for run in raw.get("after") or ()),
+            group=raw.get("group"),
+            account=batch.get("account"),
+            pool=str(batch.get("pool") or ""),
+            vm_size=batch.get("vm_size"),
+            spot=bool(batch.get("spot")),
+            job_id=str(batch.get("job_id") or ""),
+            task_id=str(batch.get("task_id") or ""),
+            origin=RunOrigin(str(origin["kind"]), str(origin["run_id"])) if origin else None,
+            schedule=raw.get("schedule"),
+            resume_from=ResumeFrom.from_json(raw["resume_from"])
+            if raw.get("resume_from") is not None
+            else None,
+            raw=raw,
+        )
+
+    def check_executable(self) -> None:
+        """Raise ValueError if the agent cannot run it."""
+        if not self.code.sha256 or not self.command:
+            raise ValueError(f"it has no {'command' if self.code.sha256 else 'code'}")
+        try:
+            for pattern in self.metric_patterns.values():
+                re.compile(pattern)
+        except re.error as err:
+            raise ValueError(str(err)) from err
+        for variable, path in self.named_outputs.items():
+            parts = PurePosixPath(path).parts
+            if not variable.startswith("RUNNER_OUTPUT_") or variable == "RUNNER_OUTPUT_DIR":
+                raise ValueError(f"{variable} is no variable of an output")
+            if not parts or parts[0] == "/" or ".." in parts:
+                raise ValueError(f"{path!r} leaves the outputs")
+
+
+def _updated(raw: Document, before: Document, after: Document) -> dict[str, Any]:
+    """Return `raw` with the differences between `before` and `after`, at any depth."""
+    changed: dict[str, Any] = {}
+    for key, value in after.items():
+        if key not in before or before[key] != value:
+            parts: list[Any] = [part.get(key) for part in (raw, before, after)]
+            changed[key] = _updated(*parts) if all(isinstance(p, dict) for p in parts) else value
+    return {k: v for k, v in {**raw, **changed}.items() if k in after or k not in before}
+
+
+def _part(raw: Document, name: str) -> dict[str, Any]:
+    return raw.get(name) or {}
+
+
+def parse_run_spec(body: bytes) -> RunSpec:
+    """Read run.json for the agent.
+
+    Raises:
+        RunSpecError: Its format is newer, or the run cannot be executed.
+    """
+    try:
+        raw: dict[str, Any] = parse_json(body)
+        found = int(raw["format"])
+        if found > FORMAT:
+            raise RunSpecError(f"run.json has format {found}; this agent reads up to {FORMAT}")
+        spec = RunSpec.from_json(raw)
+        spec.check_executable()
+    except DAMAGED as err:
+        raise RunSpecError(f"invalid run.json: {type(err).__name__}: {err}") from err
+    return spec
+
+
+def parse_run(content: bytes, run_id: str) -> RunSpec:
+    """Read run.json, or the part of it in the index, for the client.
+
+    Raises:
+        RunnerError: R-RUN-FORMAT if it is newer, R-RUN-BROKEN if it is damaged.
+    """
+    raw = parse_document(content, run_id, "run.json")
+    try:
+        for key in _CLIENT_NEEDS:
+            part, _, name = key.rpartition(".")
+            _ = raw[part][name] if part else raw[name]
+        return RunSpec.from_json(raw)
+    except DAMAGED as err:
+        raise broken_document(run_id, "run.json", err) from err
+
+
+def parse_document(content: bytes, run_id: str, name: str) -> dict[str, Any]:
+    """Read a JSON object of a run, and check its format. Raise RunnerError as `parse_run` does."""
+    try:
+        raw: Any = parse_json(content)
+    except (ValueError, RecursionError) as err:
+        raise broken_document(run_id, name, err) from err
+    if not isinstance(raw, dict):
+        raise broken_document(run_id, name, ValueError("not a JSON object"))
+    document = cast("dict[str, Any]", raw)
+    version = document.get("format")
+    if not isinstance(version, int) or version > FORMAT:
+        raise RunnerError(
+            "R-RUN-FORMAT",
+            f"{name} of {run_id} has format {version}, this runner reads {FORMAT}",
+            why="a newer runner wrote it",
+            fix="update runner",
+        )
+    return document
+
+
+def broken_document(run_id: str, name: str, err: Exception) -> RunnerError:
+    """Return the error for a document of a run that cannot be read."""
+    return RunnerError(
+        "R-RUN-BROKEN",
+        f"{name} of {run_id} cannot be read",
+        why=f"{type(err).__name__}: {err}",
+        fix="the run is damaged in storage; submit it again",
+        exit_code=ExitCode.RUN_FAILED,
+    )

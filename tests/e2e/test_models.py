@@ -49,9 +49,9 @@ from runner.protocol import model_registry
 from runner.protocol.errors import RunnerError
 from runner.protocol.models import ModelBlobs, ModelRequest, draft_version, model_document_bytes
 from runner.protocol.paths import RunPaths, make_run_id
-from runner.protocol.results import RunRecord, parse_run
+from runner.protocol.run_spec import RunSpec, parse_run
 
-Make = Callable[..., RunRecord]
+Make = Callable[..., RunSpec]
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def make(runs: BlobContainer, name: str) -> Make:
 
     def run(
         files: dict[str, bytes], status: str | None = "succeeded", model: Any = None, **metrics: Any
-    ) -> RunRecord:
+    ) -> RunSpec:
         suffix = f"{name[:2]}{len(made):02d}"
         made.append(suffix)
         run_id = make_run_id(f"r{name}", datetime.now(UTC), suffix)
@@ -120,7 +120,7 @@ def content(folder: Path) -> dict[str, bytes]:
     }
 
 
-def register(connection: Connection, record: RunRecord, name: str, **asked: Any) -> int:
+def register(connection: Connection, record: RunSpec, name: str, **asked: Any) -> int:
     return register_run(connection, record, ModelRequest(name, **asked)).version
 
 
@@ -473,7 +473,7 @@ def test_copy_that_was_killed_half_way_is_completed_by_the_other_side(
             raise KeyboardInterrupt
         return sent(method, blob, **more)
 
-    def source(record: RunRecord) -> str:
+    def source(record: RunSpec) -> str:
         return RunPaths(record.run_id).output(1) + "m.bin"
 
     def blob(content: bytes) -> str:

@@ -41,7 +41,7 @@ from runner.flows.runs.watch import watch_run
 from runner.flows.submit.prepare import TrainOptions, prepare_run
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import RunRecord
+from runner.protocol.run_spec import RunSpec
 from tests import plain_http
 from tests.e2e.arm_pools import data_plane
 from tests.e2e.conftest import new_home, until
@@ -193,7 +193,7 @@ def _answers(url: str) -> bool:
 
 def _train(
     stack: Stack, recipe: Path | str, pool: str, *overrides: str, data: Path | None = None
-) -> RunRecord:
+) -> RunSpec:
     settings = replace(stack.settings, pool=pool)
     loaded = load_recipe(str(recipe), cwd=settings.home)
     prepared = prepare_run(
@@ -206,7 +206,7 @@ def _train(
     return submit_run(stack.connection, prepared, ignore_progress)
 
 
-def _ended(stack: Stack, record: RunRecord) -> RunEnded:
+def _ended(stack: Stack, record: RunSpec) -> RunEnded:
     *_, last = watch_run(stack.connection, record)
     assert isinstance(last, RunEnded)
     return last

@@ -31,7 +31,7 @@ from runner.flows.submit.prepare import PreparedRun, TrainOptions, prepare_run
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, make_run_id
-from runner.protocol.results import RunRecord, parse_run
+from runner.protocol.run_spec import RunSpec, parse_run
 from tests.e2e.conftest import until
 
 Write = Callable[..., Path]
@@ -69,7 +69,7 @@ def prepared(connection: Connection, settings: Settings, script: Write) -> Prepa
     return prepare_run(recipe, settings, connection.outputs, options, ignore_progress)
 
 
-def ended(connection: Connection, record: RunRecord) -> RunEnded:
+def ended(connection: Connection, record: RunSpec) -> RunEnded:
     *_, last = watch_run(connection, record)
     assert isinstance(last, RunEnded)
     return last
@@ -143,15 +143,12 @@ def test_outputs_are_fetched_once_and_repaired_when_damaged(
     assert caught.value.code == "R-FILE-UNKNOWN"
 
 
-def foreign_run(
-    runs: BlobContainer, prepared: PreparedRun, suffix: str, **changes: Any
-) -> RunRecord:
+def foreign_run(runs: BlobContainer, prepared: PreparedRun, suffix: str, **changes: Any) -> RunSpec:
     """A run as some other client might have left it."""
-    from runner.core.planning.run_document import run_document
 
     run_id = make_run_id("foreign", datetime.now(UTC), suffix)
     plan = replace(prepared.plan, run_id=run_id)
-    document = run_document(plan, plan.job_id)
+    document = plan.to_spec(plan.job_id).to_json()
     runs.create(RunPaths(run_id).run, document)
     result = {"format": 1, "run_id": run_id, "status": "succeeded", **changes}
     runs.create(RunPaths(run_id).result, result)

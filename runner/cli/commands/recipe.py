@@ -72,7 +72,7 @@ def _described(recipe: Recipe) -> dict[str, Any]:
         "source": recipe.source,
         "folder": str(recipe.folder),
         "command": " ".join(recipe.command),
-        "requirements": recipe.requirements,
+        "requirements": recipe.requirements_file,
         "python": recipe.python,
         "dataset": recipe.dataset,
         "params": {param.name: param.default for param in recipe.params},

@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from runner.flows.models.register import RunModel
     from runner.flows.runs.events import LogText, RunEnded, StatusChanged, WatchEvent
     from runner.protocol.events import StageEvent, StageState
-    from runner.protocol.results import RunRecord, RunResult
+    from runner.protocol.results import RunResult
+    from runner.protocol.run_spec import RunSpec
 
 
 LAST_LINES = 20
@@ -168,7 +169,7 @@ def output_url(connection: Connection, run_id: str, result: RunResult | None) ->
 
 def result_document(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     ended: RunEnded,
     folder: Path | None,
     model: RunModel | None = None,
@@ -184,7 +185,7 @@ def result_document(
         "experiment": record.experiment,
         "job_id": record.job_id,
         "pool": record.pool,
-        "code_sha256": record.raw["code"]["sha256"],
+        "code_sha256": record.code.sha256,
         "output_url": output_url(connection, record.run_id, ended.result),
         "output_dir": str(folder) if folder else None,
         "model": dataclasses.asdict(model) if model else None,
@@ -194,7 +195,7 @@ def result_document(
 def print_summary(
     out: Output,
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     ended: RunEnded,
     folder: Path | None,
     view: StageView | None = None,
@@ -213,8 +214,8 @@ def print_summary(
         pairs["in blob"] = output_url(connection, record.run_id, ended.result)
     if folder is not None:
         pairs["on disk"] = str(folder)
-    if record.data_notice:
-        pairs["data"] = record.data_notice
+    if record.data and record.data.notice:
+        pairs["data"] = record.data.notice
     if model is not None:
         pairs["model"] = f"registered {model}" if model.version else str(model)
     commands = _next_commands(record, ended, folder)
@@ -227,7 +228,7 @@ def print_summary(
 def print_failure(
     out: Output,
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     ended: RunEnded,
     display: RunDisplay,
 ) -> None:
@@ -244,7 +245,7 @@ def print_failure(
         out.note(f"  {line}")
 
 
-def _log_tail(connection: Connection, record: RunRecord, node: int) -> list[str]:
+def _log_tail(connection: Connection, record: RunSpec, node: int) -> list[str]:
     from runner.flows.runs.logs import last_lines
 
     stderr = last_lines(connection, record.run_id, "stderr", LAST_LINES, node)
@@ -262,7 +263,7 @@ def _status_line(ended: RunEnded) -> str:
     return f"{state}{where}{code}"
 
 
-def _result_pairs(record: RunRecord, result: RunResult) -> dict[str, str]:
+def _result_pairs(record: RunSpec, result: RunResult) -> dict[str, str]:
     from runner.cli.ui.output import format_stages
     from runner.core.states import advice_for_result
     from runner.core.units import format_duration, format_size
@@ -300,7 +301,7 @@ def _in_all(result: RunResult, view: StageView) -> dict[str, str]:
     return {"in all": f"{total}, with {around}" if around else total}
 
 
-def _next_commands(record: RunRecord, ended: RunEnded, folder: Path | None) -> list[str]:
+def _next_commands(record: RunSpec, ended: RunEnded, folder: Path | None) -> list[str]:
     run_id = record.run_id
     commands = [f"runner show {run_id}", f"runner logs {run_id}"]
     if ended.result and ended.result.rank:

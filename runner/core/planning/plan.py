@@ -2,55 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.pool_choice import choose_pool, pools_for
-from runner.core.recipe.recipe import NO_RESOURCES, ParamValue, Recipe, Resources
+from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.settings import Settings
 from runner.protocol.paths import job_id_for, slug
+from runner.protocol.run_spec import NO_RESOURCES, CodeRef, DataRef, Resources, RunOrigin, RunSpec
 
 _QUEUE_ALLOWANCE = timedelta(days=7)  # how long a task may wait for a node before its SAS ends
 _AFTER_ALLOWANCE = timedelta(days=30)  # how long others may take that it waits for
 _WALL_CLOCK_MARGIN = timedelta(minutes=30)  # environment, data and export around the command
-
-
-@dataclass(frozen=True, slots=True)
-class CodeRef:
-    """The recipe's files as one content-addressed archive."""
-
-    sha256: str
-    size_bytes: int
-    files: int
-    git_revision: str | None = None
-    git_dirty: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class DataRef:
-    """A data set as `run.json` names it; `files` are (name, size in bytes, sha256)."""
-
-    name: str
-    source: str
-    notice: str | None
-    files: tuple[tuple[str, int, str], ...]
-
-    @property
-    def prefix(self) -> str:
-        """Folder in the `data` container: the same files have the same prefix."""
-        manifest = json.dumps(sorted(self.files), separators=(",", ":"))
-        return f"{self.name}/{hashlib.sha256(manifest.encode()).hexdigest()}/"
-
-    @property
-    def size_bytes(self) -> int:
-        """Of all files together."""
-        return sum(size for _, size, _ in self.files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +65,7 @@ class RunPlan:
     recipe: Recipe
     inputs: RunInputs
     origin: Mapping[str, str] | None = None  # kind and run_id of what it repeats
-    repeats: Mapping[str, Any] | None = None  # run.json of that, of which it keeps what it can
+    repeats: RunSpec | None = None  # the run that it repeats, with the changes asked for
     after: tuple[str, ...] = ()
     depends_on: tuple[str, ...] = ()
     group: str | None = None
@@ -108,6 +75,39 @@ class RunPlan:
     def task_id(self) -> str:
         """The run id is the task id: a second submission of one plan finds the task there."""
         return self.run_id
+
+    def to_spec(self, job_id: str) -> RunSpec:
+        """Return the specification of the run, as a task of this job."""
+        decided: dict[str, Any] = {
+            "run_id": self.run_id,
+            "created": self.created,
+            "agent_sha256": self.inputs.agent_sha256,
+            "command": self.command,
+            "params": self.params,
+            "account": self.account,
+            "pool": self.pool.id,
+            "vm_size": self.pool.vm_size,
+            "spot": self.pool.spot,
+            "job_id": job_id,
+            "task_id": self.task_id,
+            "origin": RunOrigin(**self.origin) if self.origin else None,
+            "group": self.group,
+        }
+        if self.repeats is not None:
+            return replace(self.repeats, **decided)
+        return RunSpec(
+            **self.recipe.recipe_fields(),
+            **decided,
+            experiment=self.experiment,
+            recipe=self.recipe.name,
+            description=self.recipe.description,
+            source=self.recipe.source,
+            code=self.inputs.code,
+            requirements_sha256=self.inputs.requirements_sha256,
+            data=self.inputs.data,
+            inputs=self.inputs.named,
+            after=self.after,
+        )
 
     @property
     def wall_clock(self) -> timedelta | None:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.pricing.machines import find_machine
-from runner.core.recipe.recipe import NO_RESOURCES, Resources
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.run_spec import NO_RESOURCES, Resources
 
 
 def pools_for(image: str | None, wanted: str | None, outputs: StackOutputs) -> StackOutputs:

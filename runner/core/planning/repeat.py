@@ -6,19 +6,19 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.planning.plan import CodeRef, RunInputs, RunPlan, to_arguments
+from runner.core.planning.plan import RunInputs, RunPlan, to_arguments
 from runner.core.planning.pool_choice import check_nodes
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import Param, ParamType, ParamValue, Recipe, Resources
+from runner.core.recipe.recipe import Param, ParamType, ParamValue, Recipe
 from runner.core.recipe.secrets import recorded_secrets
 from runner.core.schedules.submit_file import in_order
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import CyclicError, Edges
 from runner.protocol.paths import job_id_for
-from runner.protocol.results import RunRecord
+from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 RepeatKind = Literal["retry", "resume", "reproduce"]
 
@@ -32,14 +32,14 @@ class Repetition:
 
     kind: RepeatKind
     overrides: tuple[str, ...] = ()
-    resume_from: Mapping[str, Any] | None = None
+    resume_from: ResumeFrom | None = None
     after: Mapping[str, str] = field(default_factory=dict[str, str])
     constraints: tuple[str, ...] | None = None  # `name==version` of every package; None leaves them
     nodes: int | None = None  # on so many; None leaves it
 
 
 def plan_again(
-    record: RunRecord,
+    record: RunSpec,
     asked: Repetition,
     outputs: StackOutputs,
     pool: PoolOutput,
@@ -49,10 +49,18 @@ def plan_again(
     agent_sha256: str,
 ) -> RunPlan:
     """The plan of the repetition. Raises RunnerError for a parameter that the run does not have."""
-    raw = record.raw
+    record.check_executable()
     params = change_params(record.params, asked.overrides)
-    code: Mapping[str, Any] = raw["code"]
-    requirements: Mapping[str, Any] = raw.get("requirements") or {}
+    again = _changed(record, asked)
+    recipe = Recipe(
+        **again.recipe_fields(),
+        name=record.recipe,
+        description=record.description,
+        folder=Path(),
+        source="folder",
+        command=record.command,
+        after=tuple(dict.fromkeys(asked.after.values())),
+    )
     return RunPlan(
         run_id=run_id,
         experiment=record.experiment,
@@ -61,21 +69,17 @@ def plan_again(
         account=outputs.batch_account,
         pool=pool,
         job_id=job_id_for(record.experiment, pool.id, record.priority),
-        command=_command(raw["command"], record.params, params),
+        command=_command(record.command, record.params, params),
         params=params,
-        recipe=replace(
-            _recipe(raw),
-            after=tuple(dict.fromkeys(asked.after.values())),
-            resources=_resources(raw, asked.nodes),
-        ),
+        recipe=replace(recipe, secrets=recorded_secrets(record)),
         inputs=RunInputs(
-            code=CodeRef(sha256=code["sha256"], size_bytes=code["size_bytes"], files=0),
+            code=record.code,
             agent_sha256=agent_sha256,
-            requirements_sha256=requirements.get("sha256"),
+            requirements_sha256=record.requirements_sha256,
             data=None,
-            named=_inputs(raw, asked.after),
+            named=again.inputs,
         ),
-        repeats=_kept(raw, asked),
+        repeats=again,
         origin={"kind": asked.kind, "run_id": record.run_id},
     )
 
@@ -89,7 +93,7 @@ def change_params(
 
 
 def choose_same_pool(
-    wanted: str | None, record: RunRecord, outputs: StackOutputs, nodes: int | None = None
+    wanted: str | None, record: RunSpec, outputs: StackOutputs, nodes: int | None = None
 ) -> PoolOutput:
     """The pool that is named, else the run's own. Raises RunnerError where there is none.
 
@@ -98,7 +102,7 @@ def choose_same_pool(
     name = (wanted or record.pool).lower()
     for pool in outputs.pools:
         if pool.id.lower() == name:
-            check_nodes(pool, _resources(record.raw, nodes).nodes)
+            check_nodes(pool, nodes or record.nodes)
             return pool
     names = ", ".join(pool.id for pool in outputs.pools)
     raise RunnerError(
@@ -124,67 +128,27 @@ def order_again(after: Edges) -> tuple[str, ...]:
         ) from err
 
 
-def _kept(raw: Mapping[str, Any], asked: Repetition) -> dict[str, Any]:
-    kept = {**raw, "group": None}
-    if kept.get("after"):
-        kept["after"] = list(dict.fromkeys(asked.after.values()))
-    if asked.nodes is not None:
-        kept["resources"] = {**(raw.get("resources") or {}), "nodes": asked.nodes}
-    if kept.get("inputs"):
-        kept["inputs"] = _inputs(raw, asked.after)
-    if asked.kind != "reproduce":  # a run that went on elsewhere is reproduced from there, too
-        kept["resume_from"] = asked.resume_from
-    elif isinstance(model := kept.get("model"), dict):
-        # Else looking into an old run would move @latest and its aliases back to it.
-        kept["model"] = {**cast("dict[str, Any]", model), "register": False}
-    requirements = kept.get("requirements")
-    if requirements and asked.constraints is not None:
-        kept["requirements"] = {**requirements, "constraints": list(asked.constraints)}
-    return kept
-
-
-def _inputs(raw: Mapping[str, Any], after: Mapping[str, str]) -> dict[str, Mapping[str, Any]]:
-    """As they were; what a run wrote comes from the one that took its place."""
-    inputs: Mapping[str, Mapping[str, Any]] = raw.get("inputs") or {}
-    return {
-        name: {**one, "run_id": after[one["run_id"]]}
-        if one.get("kind") == "run" and one.get("run_id") in after
-        else one
-        for name, one in inputs.items()
+def _changed(record: RunSpec, asked: Repetition) -> RunSpec:
+    """Return the run with the changes asked for; everything else stays as it was recorded."""
+    after, model = asked.after, record.model
+    changes: dict[str, Any] = {
+        "after": tuple(dict.fromkeys(after.values())) if record.after else (),
+        "inputs": {
+            name: {**one, "run_id": after[one["run_id"]]}
+            if one.get("kind") == "run" and one.get("run_id") in after
+            else one
+            for name, one in record.inputs.items()
+        },
+        "resources": replace(record.resources, nodes=asked.nodes or record.nodes),
     }
-
-
-def _recipe(raw: Mapping[str, Any]) -> Recipe:
-    """What planning and the task need of it: what the run did not record is nobody's any more."""
-    recipe: Mapping[str, Any] = raw["recipe"]
-    metrics: Mapping[str, Any] = raw.get("metrics") or {}
-    requirements: Mapping[str, Any] = raw.get("requirements") or {}
-    image: Mapping[str, Any] = raw.get("image") or {}
-    return Recipe(
-        name=recipe["name"],
-        description=recipe.get("description") or "",
-        folder=Path(),
-        source=recipe.get("source") or "folder",
-        command=tuple(raw["command"]),
-        requirements=requirements.get("file"),
-        python=raw.get("python"),
-        outputs=tuple(raw.get("outputs") or ()),
-        metric_patterns=metrics.get("patterns") or {},
-        primary_metric=metrics.get("primary"),
-        goal="min" if metrics.get("goal") == "min" else "max",
-        env=raw.get("env") or {},
-        timeout_s=raw.get("timeout_s"),
-        retries=int(raw.get("retries") or 0),
-        priority=int(raw.get("priority") or 0),
-        secrets=recorded_secrets(raw),
-        image=image.get("name"),
-    )
-
-
-def _resources(raw: Mapping[str, Any], nodes: int | None) -> Resources:
-    """What the task is made from; the pool is chosen already."""
-    resources: Mapping[str, Any] = raw.get("resources") or {}
-    return Resources(nodes=int(nodes or resources.get("nodes") or 1))
+    if asked.kind != "reproduce":  # a run that resumed another one is reproduced from there, too
+        changes["resume_from"] = asked.resume_from
+    elif model is not None:
+        # A new version would move @latest and the aliases back to an old run.
+        changes["model"] = replace(model, register=False)
+    if asked.constraints is not None:
+        changes["constraints"] = asked.constraints
+    return replace(record, **changes)
 
 
 def _command(

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from runner.contract import PoolOutput
 from runner.core.planning.plan import to_arguments
-from runner.protocol.results import RunRecord
+from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,34 +35,31 @@ _MACHINE = (
     ("gpus", "GPUs"),
     ("driver", "GPU driver"),
 )
-_SPEC = ("data", "image")
 # Named one by one, with the word for one of them.
 _NAMED = (("params", "parameter"), ("env", "variable"), ("inputs", "input"))
 
 
-def plan_drift(record: RunRecord, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
+def plan_drift(record: RunSpec, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
     """What can be told before a run is repeated on that pool."""
     drift: list[Drift] = []
-    _add(drift, "node agent", _sha256(record, "agent"), agent_sha256[:12])
-    _add(drift, "VM size", _text(record.raw["batch"].get("vm_size")), pool.vm_size)
+    _add(drift, "node agent", _text(record.agent_sha256)[:12], agent_sha256[:12])
+    _add(drift, "VM size", _text(record.vm_size), pool.vm_size)
     return drift
 
 
-def spec_drift(original: RunRecord, repeated: RunRecord) -> list[Drift]:
+def spec_drift(original: RunSpec, repeated: RunSpec) -> list[Drift]:
     """What two runs were asked to do that is not the same."""
     drift: list[Drift] = []
-    for name in ("code", "agent"):
-        shown = "node agent" if name == "agent" else name
-        _add(drift, shown, _sha256(original, name), _sha256(repeated, name))
-    _add(drift, "command", _words(original.raw), _words(repeated.raw))
+    _add(drift, "code", original.code.sha256[:12], repeated.code.sha256[:12])
+    _add(drift, "node agent", original.agent_sha256[:12], repeated.agent_sha256[:12])
+    _add(drift, "command", _words(original), _words(repeated))
     for part, shown in _NAMED:
-        was, now = _entries(original, part), _entries(repeated, part)
+        was, now = getattr(original, part), getattr(repeated, part)
         for name in dict.fromkeys((*was, *now)):
             _add(drift, f"{shown} {name}", *(_one(part, each.get(name)) for each in (was, now)))
-    for name in _SPEC:
-        _add(drift, name, _part(original.raw, name), _part(repeated.raw, name))
-    sizes = (_text(each.raw["batch"].get("vm_size")) for each in (original, repeated))
-    _add(drift, "VM size", *sizes)
+    _add(drift, "data", *(_text(run.data and run.data.prefix) for run in (original, repeated)))
+    _add(drift, "image", _text(original.image), _text(repeated.image))
+    _add(drift, "VM size", _text(original.vm_size), _text(repeated.vm_size))
     return drift
 
 
@@ -85,25 +82,9 @@ def _add(drift: list[Drift], what: str, was: str, now: str) -> None:
         drift.append(Drift(what, was, now))
 
 
-def _sha256(record: RunRecord, name: str) -> str:
-    part: Mapping[str, Any] = record.raw.get(name) or {}
-    return _text(part.get("sha256"))[:12]
-
-
-def _part(raw: Mapping[str, Any], name: str) -> str:
-    value = raw.get(name) or None
-    if name == "data" and value is not None:
-        value = raw["data"].get("prefix")  # it names the files' hashes; their source may vary
-    return "none" if value is None else json.dumps(value, sort_keys=True)
-
-
-def _entries(record: RunRecord, part: str) -> Mapping[str, Any]:
-    return record.raw.get(part) or {}
-
-
-def _words(raw: Mapping[str, Any]) -> str:
+def _words(run: RunSpec) -> str:
     """The command without the parameters, which are named one by one."""
-    words, given = list(raw.get("command") or ()), to_arguments(raw.get("params") or {})
+    words, given = list(run.command), to_arguments(run.params)
     for n in range(len(words) - len(given) + 1):
         if given and words[n : n + len(given)] == given:
             del words[n : n + len(given)]

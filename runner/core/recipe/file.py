@@ -43,7 +43,6 @@ from runner.core.recipe.keys import (
 )
 from runner.core.recipe.recipe import (
     BUILTIN_FOLDER,
-    NO_RESOURCES,
     RECIPE_FILE,
     Param,
     ParamValue,
@@ -61,6 +60,7 @@ from runner.core.yaml_files import (
     read_document,
 )
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import NO_RESOURCES
 
 _SHELL_WORDS = {"|", "||", "&&", ";", ">", ">>", "<", "&", "2>&1"}
 _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -466,7 +466,7 @@ def _build(
         source=source,
         command=tuple(parsed.command or ("python", script or "train.py")),
         params=tuple(_param(name, param) for name, param in parsed.params.items()),
-        requirements=requirements,
+        requirements_file=requirements,
         python=parsed.python,
         dataset=parsed.dataset,
         outputs=(*parsed.outputs, *parsed.named_outputs.values()),

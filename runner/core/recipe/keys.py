@@ -17,17 +17,11 @@ from runner.core.recipe.inputs import (
     check_variables,
     parse_input,
 )
-from runner.core.recipe.recipe import (
-    IMAGE_NAME,
-    MOST_NODES,
-    PRIORITIES,
-    Capacity,
-    CheckpointRule,
-    Resources,
-)
-from runner.core.recipe.secrets import SecretRef, check_secret
+from runner.core.recipe.recipe import IMAGE_NAME, MOST_NODES, PRIORITIES
+from runner.core.recipe.secrets import check_secret
 from runner.core.yaml_files import Amount, TextField
-from runner.protocol.models import ModelSpec
+from runner.protocol.models import ModelRequest
+from runner.protocol.run_spec import Capacity, CheckpointRule, Resources, SecretRef
 
 # What the agent and Batch set: they come after `env`, so it would change nothing.
 _SET_BY_OTHERS = ("RUNNER_", "AZ_BATCH_")
@@ -170,11 +164,11 @@ class ModelFile(BaseModel):
 Model = Annotated[ModelFile, BeforeValidator(_expand_model, json_schema_input_type=str | ModelFile)]
 
 
-def to_model(parsed: ModelFile | None) -> ModelSpec | None:
+def to_model(parsed: ModelFile | None) -> ModelRequest | None:
     """What the recipe holds of it."""
     if parsed is None:
         return None
-    return ModelSpec(parsed.name, tuple(parsed.aliases), parsed.path, parsed.description.strip())
+    return ModelRequest(parsed.name, tuple(parsed.aliases), parsed.path, parsed.description.strip())
 
 
 Priority = Annotated[int, Field(ge=PRIORITIES.start, le=PRIORITIES.stop - 1)]

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from runner.core.recipe.recipe import (
     MOST_NODES,
     PRIORITIES,
-    Capacity,
     Param,
     ParamValue,
     Recipe,
-    Resources,
 )
 from runner.core.units import parse_duration_flag
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import Capacity, Resources
 
 _TRUE = frozenset({"true", "yes", "on", "1"})
 _FALSE = frozenset({"false", "no", "off", "0"})

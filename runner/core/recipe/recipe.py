@@ -7,44 +7,17 @@ Imports no pydantic: `file` is imported when a recipe is loaded.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 from runner.core.recipe.inputs import InputSpec
-from runner.core.recipe.secrets import SecretRef
-from runner.protocol.models import ModelSpec
+from runner.protocol.run_spec import Capacity, RecipeSpec
 
-Capacity = Literal["spot", "dedicated", "spot-then-dedicated"]
 CAPACITIES: tuple[Capacity, ...] = get_args(Capacity)
 # Of a pool whose nodes reach one another (Batch quotas page).
 MOST_NODES = 100
 PRIORITIES = range(-1000, 1001)  # of a Batch job: Jobs - Create, Batch REST 2025-06-01
-
-
-@dataclass(frozen=True, slots=True)
-class Resources:
-    """What a node must have at least; None and () do not care. `memory_bytes` is the node's."""
-
-    gpus: int | None = None
-    memory_bytes: int | None = None
-    vm_sizes: tuple[str, ...] = ()
-    nodes: int = 1
-    capacity: Capacity | None = None
-
-    def to_json(self) -> Mapping[str, Any]:
-        """As run.json holds it."""
-        return {
-            "gpus": self.gpus,
-            "memory_bytes": self.memory_bytes,
-            "vm_sizes": list(self.vm_sizes),
-            "nodes": self.nodes,
-            "capacity": self.capacity,
-        }
-
-
-NO_RESOURCES = Resources()
 
 
 BUILTIN_FOLDER = Path(__file__).resolve().parents[2] / "recipes"
@@ -77,19 +50,12 @@ class Param:
 
 
 @dataclass(frozen=True, slots=True)
-class CheckpointRule:
-    """How often checkpoints are committed, how many are kept, how large the folder may be."""
+class Recipe(RecipeSpec):
+    """A loaded recipe: what `run.json` stores of it, and what only this machine needs.
 
-    interval_s: int = 60
-    keep: int = 3
-    max_bytes: int = 10 << 30
-
-
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """A loaded recipe. `files` limits what is uploaded from `folder`; None means all of it.
-
-    `after` holds references to runs, as typed; `named_outputs` are paths by variable.
+    Attributes:
+        files: What is uploaded from `folder`; None means all of it.
+        after: References to runs, as typed.
     """
 
     name: str
@@ -98,27 +64,11 @@ class Recipe:
     source: RecipeSource
     command: tuple[str, ...]
     params: tuple[Param, ...] = ()
-    requirements: str | None = None
-    python: str | None = None
     dataset: str | None = None
-    outputs: tuple[str, ...] = ()
-    metric_patterns: Mapping[str, str] = field(default_factory=dict[str, str])
-    primary_metric: str | None = None
-    goal: Literal["max", "min"] = "max"
-    env: Mapping[str, str] = field(default_factory=dict[str, str])
-    timeout_s: int | None = None
-    retries: int = 0
+    inputs: tuple[InputSpec, ...] = ()
+    after: tuple[str, ...] = ()
     estimate: str | None = None
     files: tuple[str, ...] | None = None
-    inputs: tuple[InputSpec, ...] = ()
-    checkpoints: CheckpointRule | None = CheckpointRule()
-    model: ModelSpec | None = None
-    secrets: tuple[SecretRef, ...] = ()
-    resources: Resources = NO_RESOURCES
-    priority: int = 0
-    after: tuple[str, ...] = ()
-    image: str | None = None
-    named_outputs: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 def load_recipe(ref: str, *, cwd: Path) -> Recipe:
@@ -141,12 +91,6 @@ _IMAGE_PATH_PART = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 
 IMAGE_NAME = re.compile(
     rf"(?:[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?(?::\d{{1,5}})?/)?{_IMAGE_PATH_PART}(?:/{_IMAGE_PATH_PART})*"
-    r"(?::\w[\w.-]{0,127})?(?P<digest>@sha256:[0-9a-f]{64})?",
+    r"(?::\w[\w.-]{0,127})?(?:@sha256:[0-9a-f]{64})?",
     re.ASCII,
 )
-
-
-def image_digest(name: str) -> str | None:
-    """`sha256:…` where the name holds it: a tag alone may mean another image tomorrow."""
-    match = IMAGE_NAME.fullmatch(name)
-    return match["digest"][1:] if match and match["digest"] else None

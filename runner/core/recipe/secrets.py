@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from typing import Any
 from urllib.parse import urlsplit
 
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.run_spec import RunSpec, SecretRef
 
 REDACTED_FROM = 6  # characters; shorter values occur in any text
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -18,19 +17,6 @@ _RESERVED_NAMES = frozenset({"PATH", "VIRTUAL_ENV", "LD_PRELOAD", "LD_LIBRARY_PA
 # Key Vault docs, "Vault name and object name": one suffix for each cloud.
 VAULT_HOSTS = (".vault.azure.net", ".vault.azure.cn", ".vault.usgovcloudapi.net")
 _VAULT_PATH = re.compile(r"/secrets/[0-9A-Za-z-]{1,127}(/[0-9a-f]{32})?/?")
-
-
-@dataclass(frozen=True, slots=True)
-class SecretRef:
-    """A variable of the script: from one of this machine's variables, or from a key vault."""
-
-    variable: str
-    env: str | None = None
-    keyvault: str | None = None
-
-    def to_json(self) -> dict[str, str]:
-        """As train.yaml has it."""
-        return {"env": self.env} if self.env else {"keyvault": self.keyvault or ""}
 
 
 class SecretValues:
@@ -92,18 +78,14 @@ def _check_vault(url: str) -> None:
         raise ValueError("keyvault is https://VAULT.vault.azure.net/secrets/NAME, or with /VERSION")
 
 
-def recorded_secrets(raw: Mapping[str, Any]) -> tuple[SecretRef, ...]:
-    """The references that a run.json holds. Raises RunnerError for one that is none."""
-    refs: Mapping[str, Mapping[str, str]] = raw.get("secret_refs") or {}
+def recorded_secrets(run: RunSpec) -> tuple[SecretRef, ...]:
+    """Return the secrets that a run recorded. Raise RunnerError for an invalid reference."""
     try:
-        return tuple(
-            check_secret(SecretRef(name, ref.get("env"), ref.get("keyvault")))
-            for name, ref in refs.items()
-        )
-    except (ValueError, AttributeError) as err:
+        return tuple(check_secret(ref) for ref in run.secrets if ref.env or ref.keyvault)
+    except ValueError as err:
         raise RunnerError(
             "R-RUN-BROKEN",
-            f"the secrets of {raw.get('run_id')} cannot be read",
+            f"the secrets of {run.run_id} cannot be read",
             why=str(err),
             fix="submit it again from its recipe",
         ) from err

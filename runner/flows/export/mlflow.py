@@ -25,7 +25,7 @@ from runner.flows.runs.documents import load_points
 from runner.flows.runs.outputs import fetch_outputs
 from runner.flows.runs.view import RunView, load_view
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.results import RunRecord
+from runner.protocol.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -54,7 +54,7 @@ class Exported:
 
 def export_to_mlflow(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     home: Path,
     uri: str | None,
     on_progress: OnProgress,
@@ -172,7 +172,7 @@ def _send(client: Any, run_id: str, **kinds: list[Any]) -> None:
 
 
 def _send_files(
-    client: Any, run_id: str, connection: Connection, record: RunRecord, on_progress: OnProgress
+    client: Any, run_id: str, connection: Connection, record: RunSpec, on_progress: OnProgress
 ) -> int:
     """Send outputs that are not there in their size; a run's outputs never change."""
     with tempfile.TemporaryDirectory(prefix="runner-export-") as folder:

@@ -43,7 +43,7 @@ from runner.protocol.checkpoints import (
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.metrics import MetricPoint, parse_metric_line
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import RunRecord
+from runner.protocol.run_spec import RunSpec
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
@@ -56,7 +56,7 @@ _SUBFOLDERS = {"wd/output": "", "wd/checkpoints": "checkpoints/"}
 class EventFolder:
     """The event files of one run; every `update` adds what is new."""
 
-    def __init__(self, connection: Connection, record: RunRecord, folder: Path) -> None:
+    def __init__(self, connection: Connection, record: RunSpec, folder: Path) -> None:
         self._connection = connection
         self._record = record
         self._folder = folder / record.run_id
@@ -182,7 +182,7 @@ class EventFolder:
 
 
 def write_event_files(
-    connection: Connection, records: Iterable[RunRecord], folder: Path
+    connection: Connection, records: Iterable[RunSpec], folder: Path
 ) -> dict[str, int]:
     """Write what there is of some runs, once; how many values each has."""
     written: dict[str, int] = {}
@@ -197,7 +197,7 @@ def write_event_files(
 
 
 def export_to_tensorboard(
-    connection: Connection, record: RunRecord, uri: str | Path | None
+    connection: Connection, record: RunSpec, uri: str | Path | None
 ) -> tuple[Path, int]:
     """Event files of a run in a folder, by default `./tensorboard`; where, and how many values."""
     # Before a folder is made that would stay empty.
@@ -280,7 +280,7 @@ class TensorBoardProcess:
 
 @contextmanager
 def show_runs(
-    connection: Connection, records: Sequence[RunRecord], home: Path, port: int | None
+    connection: Connection, records: Sequence[RunSpec], home: Path, port: int | None
 ) -> Generator[TensorBoardProcess]:
     """Start TensorBoard on runs and follow them while the block runs; then end it.
 

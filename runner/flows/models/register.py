@@ -31,11 +31,10 @@ from runner.protocol.models import (
     check_name,
     draft_version,
     model_record_blob,
-    parse_request,
-    wants_registration,
 )
 from runner.protocol.paths import RunPaths, slug
-from runner.protocol.results import RunRecord, RunResult
+from runner.protocol.results import RunResult
+from runner.protocol.run_spec import RunSpec
 
 _STAGE = "model"
 _POLL_S = 0.15
@@ -64,10 +63,10 @@ class RunModel:
         return f"{self.reference} ({self.problem})" if self.problem else self.reference
 
 
-def wanted_model(record: RunRecord) -> ModelRequest | None:
+def wanted_model(record: RunSpec) -> ModelRequest | None:
     """What the run's recipe asked to have registered."""
     with model_registry_errors():
-        return parse_request(record.raw.get("model"))
+        return record.model.check() if record.model else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ class RegisteredVersion:
 
 def register_with_aliases(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     request: ModelRequest,
     aliases: Iterable[str],
     on_progress: OnProgress,
@@ -96,7 +95,7 @@ def register_with_aliases(
 
 def register_run(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     request: ModelRequest,
     on_progress: OnProgress = ignore_progress,
     *,
@@ -112,7 +111,7 @@ def register_run(
         check_name(request.name)
         for alias in request.aliases:
             check_alias(alias)
-        draft = draft_version(request, record.raw, result.raw)
+        draft = draft_version(request, record.to_json(), result.raw)
         on_bytes = _counter(draft, on_progress)
         on_progress(Progress(_STAGE, "start", f"registering {request.name}"))
         prefix = RunPaths(record.run_id).root + result.output
@@ -126,7 +125,7 @@ def register_run(
 
 
 def default_request(
-    record: RunRecord, name: str | None, path: str | None, aliases: tuple[str, ...], text: str
+    record: RunSpec, name: str | None, path: str | None, aliases: tuple[str, ...], text: str
 ) -> ModelRequest:
     """What a person asked for, filled up from what the run's recipe says."""
     try:
@@ -145,32 +144,29 @@ def default_request(
 
 
 def settle_model(
-    connection: Connection, record: RunRecord, on_progress: OnProgress = ignore_progress
+    connection: Connection, record: RunSpec, on_progress: OnProgress = ignore_progress
 ) -> RunModel | None:
     """The version of a run that succeeded: its agent's, or made here. None where none was asked.
 
     A run is not worse for a model that could not be registered: then `problem` says why.
     """
-    if not wants_registration(record.raw.get("model")):
+    request = record.model
+    if request is None or not request.register:
         return None
     try:
-        request = wanted_model(record)
-        if request is None:
-            return None
+        with model_registry_errors():
+            request.check()
         found = _await_agent(connection, record, request.name)
         if found is not None:
             on_progress(Progress(_STAGE, "end", str(found)))
             return found
         registered = register_run(connection, record, request, on_progress)
     except RunnerError as err:
-        wanted: ModelDocument = record.raw.get("model") or {}
-        return RunModel(
-            str(wanted.get("name")), None, f"{err.what}: {err.why}" if err.why else err.what
-        )
+        return RunModel(request.name, None, f"{err.what}: {err.why}" if err.why else err.what)
     return RunModel(request.name, registered.version, "deleted" if registered.deleted else "")
 
 
-def _await_agent(connection: Connection, record: RunRecord, name: str) -> RunModel | None:
+def _await_agent(connection: Connection, record: RunSpec, name: str) -> RunModel | None:
     """What the agent wrote; None once its task is over and it wrote nothing."""
     container = runs_container(connection)
     until = time.monotonic() + _AGENT_TIMEOUT_S
@@ -187,15 +183,13 @@ def _await_agent(connection: Connection, record: RunRecord, name: str) -> RunMod
             time.sleep(_POLL_S)
 
 
-def describe_models(connection: Connection, record: RunRecord) -> list[RunModel]:
+def describe_models(connection: Connection, record: RunSpec) -> list[RunModel]:
     """What a succeeded run became, and what it should have become; removed versions say so."""
     found = load_run_models(runs_container(connection), record.run_id)
     described = [_checked(connection, model) for model in found]
-    wanted: ModelDocument = record.raw.get("model") or {}
-    if wants_registration(wanted) and str(wanted.get("name")) not in {
-        model.name for model in found
-    }:
-        described.append(RunModel(str(wanted.get("name")), None, "its agent did not come to it"))
+    wanted = record.model
+    if wanted and wanted.register and wanted.name not in {model.name for model in found}:
+        described.append(RunModel(wanted.name, None, "its agent did not come to it"))
     return described
 
 
@@ -238,7 +232,7 @@ def _remember(container: BlobContainer, run_id: str, registered: CommittedVersio
     container.put(model_record_blob(run_id, name), record)
 
 
-def _succeeded(result: RunResult | None, record: RunRecord) -> RunResult:
+def _succeeded(result: RunResult | None, record: RunSpec) -> RunResult:
     run_id = record.run_id
     if result is None:
         raise RunnerError(

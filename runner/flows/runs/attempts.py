@@ -19,7 +19,8 @@ from runner.protocol.checkpoints import (
 )
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import AttemptEnd, AttemptStart, RunRecord
+from runner.protocol.results import AttemptEnd, AttemptStart
+from runner.protocol.run_spec import RunSpec
 
 
 def list_checkpoints(container: BlobContainer, run_id: str) -> tuple[CheckpointManifest, ...]:
@@ -74,7 +75,7 @@ def _sorted_out(
 
 
 def find_checkpoint(
-    container: BlobContainer, record: RunRecord, wanted: int | None = None
+    container: BlobContainer, record: RunSpec, wanted: int | None = None
 ) -> tuple[str, CheckpointManifest] | None:
     """What a run would go on from, and whose it is: its own newest, else what it began from.
 
@@ -84,10 +85,10 @@ def find_checkpoint(
     chosen = next((each for each in own if wanted in (None, each.number)), None)
     if chosen is not None:
         return record.run_id, chosen
-    before = record.raw.get("resume_from")
-    if not before or wanted is not None:
+    before = record.resume_from
+    if before is None or wanted is not None:
         return None
-    run_id, number = str(before["run_id"]), before.get("checkpoint")
+    run_id, number = before.run_id, before.checkpoint
     there = list_checkpoints(container, run_id)
     found = next((each for each in there if number in (None, each.number)), None)
     return (run_id, found) if found else None
@@ -185,7 +186,7 @@ def list_attempts(connection: Connection, view: RunView) -> tuple[AttemptRow, ..
     )
 
 
-def _others(connection: Connection, record: RunRecord) -> Callable[[int], tuple[str | None, ...]]:
+def _others(connection: Connection, record: RunSpec) -> Callable[[int], tuple[str | None, ...]]:
     container, ranks = runs_container(connection), range(1, record.nodes)
     found = in_parallel(lambda rank: load_attempts(container, record.run_id, rank), ranks)
     by_rank = [{start.attempt: start.node for start in starts} for starts in found]

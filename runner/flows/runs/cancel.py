@@ -17,8 +17,8 @@ from runner.flows.runs.documents import (
     runs_container,
 )
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import AttemptStart, RunRecord, RunResult
-from runner.protocol.run_spec import FORMAT
+from runner.protocol.results import AttemptStart, RunResult
+from runner.protocol.run_spec import FORMAT, RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class Cancelled:
     changed: bool
 
 
-def cancel_run(connection: Connection, record: RunRecord) -> Cancelled:
+def cancel_run(connection: Connection, record: RunSpec) -> Cancelled:
     """End a run. The first to create `result.json` decides: a run that ended stays as it ended.
 
     Repeating it is safe, and ends a task that a broken connection left running.
@@ -46,7 +46,7 @@ def cancel_run(connection: Connection, record: RunRecord) -> Cancelled:
     document = _document(record, attempts, count_evicted(began, ends, waiting=waiting))
     committed = container.create(RunPaths(record.run_id).result, document)
     if committed:
-        index_run(container, record.raw, document)
+        index_run(container, record.to_json(), document)
     result = load_result(container, record.run_id)
     if result is None or result.status == "cancelled":
         terminate_task(connection, record.job_id, record.task_id)
@@ -62,9 +62,7 @@ def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState |
     return status.state if status.state.final else None
 
 
-def _document(
-    record: RunRecord, attempts: tuple[AttemptStart, ...], evicted: int
-) -> dict[str, Any]:
+def _document(record: RunSpec, attempts: tuple[AttemptStart, ...], evicted: int) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "run_id": record.run_id,

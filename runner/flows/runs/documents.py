@@ -26,13 +26,12 @@ from runner.protocol.paths import (
 from runner.protocol.results import (
     AttemptEnd,
     AttemptStart,
-    RunRecord,
     RunResult,
     parse_attempt_end,
     parse_attempt_start,
     parse_result,
-    parse_run,
 )
+from runner.protocol.run_spec import RunSpec, parse_run
 
 _ONE_SECOND = 64  # made in it; of more any may be called the last
 
@@ -42,7 +41,7 @@ def runs_container(connection: Connection) -> BlobContainer:
     return BlobContainer(connection.blob_service(), connection.outputs.container_runs)
 
 
-def find_run(connection: Connection, reference: str) -> RunRecord:
+def find_run(connection: Connection, reference: str) -> RunSpec:
     """The run of an id, a unique prefix, or `@last`. Raises RunnerError for none or several."""
     text = check_reference(reference)
     container = runs_container(connection)
@@ -162,14 +161,14 @@ def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | Non
     return stages[-1] if stages else None
 
 
-def load_points(connection: Connection, record: RunRecord) -> list[MetricPoint]:
+def load_points(connection: Connection, record: RunSpec) -> list[MetricPoint]:
     """Every value of every metric of a run, as they were written."""
     content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
     lines = content.decode("utf-8", "replace").splitlines()
     return [point for line in lines if (point := parse_metric_line(line))]
 
 
-def load_metrics(connection: Connection, record: RunRecord) -> list[MetricSummary]:
+def load_metrics(connection: Connection, record: RunSpec) -> list[MetricSummary]:
     """Last and best of every metric of a run."""
     points = load_points(connection, record)
     return summarize_metrics(
@@ -181,7 +180,7 @@ def load_metrics(connection: Connection, record: RunRecord) -> list[MetricSummar
 class IndexEntry:
     """What the index knows of a run; `raw` of both holds that much and no more."""
 
-    record: RunRecord
+    record: RunSpec
     result: RunResult | None
 
 

@@ -25,7 +25,7 @@ from runner.protocol.groups import (
     parse_group,
 )
 from runner.protocol.paths import RunPaths, check_reference, is_run_id, near_run, newest_first
-from runner.protocol.results import parse_run
+from runner.protocol.run_spec import parse_run
 
 _NOT_A_RUN = frozenset({"R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"})
 

@@ -22,7 +22,8 @@ from runner.flows.runs.documents import (
 )
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, newest_first, slug, submission_time
-from runner.protocol.results import RunRecord, RunResult, parse_run
+from runner.protocol.results import RunResult
+from runner.protocol.run_spec import RunSpec, parse_run
 
 _INDEX_FROM = 40  # below it, reading the documents of the runs is faster than the index
 _PAGE = 20
@@ -38,7 +39,7 @@ class RunRow:
     """
 
     run_id: str
-    record: RunRecord | None
+    record: RunSpec | None
     status: RunStatus | None
     result: RunResult | None
     problem: str = ""
@@ -145,7 +146,7 @@ class _Listing:
         return rows | live_rows(self._connection, going_on)
 
 
-def _finished(record: RunRecord, result: RunResult) -> RunRow:
+def _finished(record: RunSpec, result: RunResult) -> RunRow:
     status = RunStatus(RunState(result.status), result.message or "")
     return RunRow(
         record.run_id, record, status, result, attempts=result.attempt, evicted=result.evicted

@@ -12,7 +12,8 @@ from runner.flows.runs.documents import load_attempts, runs_container
 from runner.flows.runs.events import LogStream
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import AttemptStart, RunRecord
+from runner.protocol.results import AttemptStart
+from runner.protocol.run_spec import RunSpec
 
 _READ_BYTES = 4 * 1024**2  # of one request: a long log arrives in pieces
 _TAIL_BYTES = 64 * 1024
@@ -89,7 +90,7 @@ def tail_offset(
 
 def read_log(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     stream: LogStream,
     *,
     tail: int | None = None,
@@ -124,7 +125,7 @@ def last_lines(
     return text.splitlines()[-lines:]
 
 
-def check_node(record: RunRecord, node: int) -> None:
+def check_node(record: RunSpec, node: int) -> None:
     """Raise RunnerError for a node that the run does not have."""
     if node < record.nodes:
         return
@@ -164,6 +165,6 @@ def _attempt_range(
     return offsets[number], offsets.get(number + 1, size)
 
 
-def _task_log(connection: Connection, record: RunRecord, stream: LogStream) -> str:
+def _task_log(connection: Connection, record: RunSpec, stream: LogStream) -> str:
     found = read_task_file(connection, record.job_id, record.task_id, f"{stream}.txt")
     return (found or b"").decode("utf-8", "replace")

@@ -13,14 +13,14 @@ from runner.flows.runs.documents import runs_container
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import MetricSummary, parse_metric_line, summarize_metrics
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import RunRecord
+from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
 class RunMetrics:
     """All that a run measured: a summary and a curve for each metric."""
 
-    record: RunRecord
+    record: RunSpec
     summaries: tuple[MetricSummary, ...]
     curves: tuple[Curve, ...]
 
@@ -59,7 +59,7 @@ class MetricComparison:
 
 
 def load_run_metrics(
-    connection: Connection, record: RunRecord, last: int | None = None
+    connection: Connection, record: RunSpec, last: int | None = None
 ) -> RunMetrics:
     """Everything a run measured so far; `last` keeps so many steps of each curve."""
     content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
@@ -77,7 +77,7 @@ def load_run_metrics(
 
 def compare_metrics(
     connection: Connection,
-    records: Sequence[RunRecord],
+    records: Sequence[RunSpec],
     names: Iterable[str] = (),
     last: int | None = None,
 ) -> MetricComparison:
@@ -101,7 +101,7 @@ def _only(run: RunMetrics, wanted: tuple[str, ...]) -> RunMetrics:
     )
 
 
-def _unknown(name: str, known: tuple[str, ...], records: Sequence[RunRecord]) -> RunnerError:
+def _unknown(name: str, known: tuple[str, ...], records: Sequence[RunSpec]) -> RunnerError:
     near = difflib.get_close_matches(name, known, n=1)
     run_id = records[0].run_id
     return RunnerError(

@@ -15,7 +15,8 @@ from runner.flows.runs.documents import load_attempts, load_result, runs_contain
 from runner.flows.transfers import BytesMoved, count_text, has_content, sha256_of, target_within
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import OutputFile, RunRecord
+from runner.protocol.results import OutputFile
+from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,12 @@ class Fetched:
     downloaded: int
 
 
-def list_outputs(connection: Connection, record: RunRecord) -> tuple[OutputFile, ...]:
+def list_outputs(connection: Connection, record: RunSpec) -> tuple[OutputFile, ...]:
     """What a run exported; before its result, what has been uploaded so far (without hashes)."""
     return find_outputs(connection, record)[1]
 
 
-def find_outputs(connection: Connection, record: RunRecord) -> tuple[str, tuple[OutputFile, ...]]:
+def find_outputs(connection: Connection, record: RunSpec) -> tuple[str, tuple[OutputFile, ...]]:
     """The prefix of a run's outputs, and what lies there."""
     container = runs_container(connection)
     paths = RunPaths(record.run_id)
@@ -49,7 +50,7 @@ def find_outputs(connection: Connection, record: RunRecord) -> tuple[str, tuple[
 
 def fetch_outputs(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     output_dir: Path,
     on_progress: OnProgress,
     patterns: Iterable[str] = (),

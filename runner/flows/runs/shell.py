@@ -34,7 +34,8 @@ from runner.core.states import RunState
 from runner.flows.runs.documents import load_attempts, runs_container
 from runner.flows.runs.view import RunView, load_view
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.results import AttemptStart, RunRecord
+from runner.protocol.results import AttemptStart
+from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import SHELL_FILE
 
 if TYPE_CHECKING:
@@ -235,9 +236,7 @@ class Login:
     over_ssh: bool
 
 
-def find_location(
-    connection: Connection, record: RunRecord, node: str | None = None
-) -> RunLocation:
+def find_location(connection: Connection, record: RunSpec, node: str | None = None) -> RunLocation:
     """Where a run works now; `node` is a number from 0, or begins a node's id.
 
     Raises RunnerError for a run that does not run, or whose node is not known.
@@ -268,7 +267,7 @@ def find_location(
 
 
 def _others(
-    connection: Connection, record: RunRecord, attempt: int
+    connection: Connection, record: RunSpec, attempt: int
 ) -> dict[str, tuple[int, AttemptStart]]:
     """The nodes beside the primary that have begun with an attempt, with their ranks.
 
@@ -284,8 +283,8 @@ def _others(
     }
 
 
-def _expiry(record: RunRecord) -> datetime:
-    limit = record.raw.get("timeout_s")
+def _expiry(record: RunSpec) -> datetime:
+    limit = record.timeout_s
     lasts = timedelta(seconds=limit) if isinstance(limit, int | float) else _LONGEST
     return datetime.now(UTC) + min(lasts, _LONGEST)
 

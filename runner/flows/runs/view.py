@@ -24,12 +24,13 @@ from runner.flows.runs.documents import (
 )
 from runner.flows.runs.history import RunRow
 from runner.protocol.errors import RunnerError
-from runner.protocol.results import AttemptStart, RunRecord, RunResult
+from runner.protocol.results import AttemptStart, RunResult
+from runner.protocol.run_spec import RunSpec
 
 
 def explain_queue_reason(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     status: RunStatus,
     attempts: int,
     *,
@@ -47,7 +48,7 @@ def explain_queue_reason(
     return status if attempts else _reason_before_it(connection, record, status)
 
 
-def _reason_before_it(connection: Connection, record: RunRecord, status: RunStatus) -> RunStatus:
+def _reason_before_it(connection: Connection, record: RunSpec, status: RunStatus) -> RunStatus:
     if not record.after:
         together = f"waiting for {record.nodes} nodes at once"
         return status if record.nodes == 1 else replace(status, reason=together)
@@ -68,14 +69,14 @@ def _reason_before_it(connection: Connection, record: RunRecord, status: RunStat
 class RunView:
     """Everything known of a run."""
 
-    record: RunRecord
+    record: RunSpec
     status: RunStatus
     result: RunResult | None
     task: TaskView | None
     attempts: tuple[AttemptStart, ...]
 
 
-def load_view(connection: Connection, record: RunRecord) -> RunView:
+def load_view(connection: Connection, record: RunSpec) -> RunView:
     """The run as it is now; the task is read before the result, as `decide_status` asks."""
     container = runs_container(connection)
     result = load_result(container, record.run_id)
@@ -93,7 +94,7 @@ def load_view(connection: Connection, record: RunRecord) -> RunView:
 _TOGETHER_FROM = 4  # runs of one job: below it each task is asked for by itself
 
 
-def live_row(connection: Connection, record: RunRecord) -> RunRow:
+def live_row(connection: Connection, record: RunSpec) -> RunRow:
     """One run as it is now."""
     try:
         return _live_row(connection, load_view(connection, record))
@@ -103,7 +104,7 @@ def live_row(connection: Connection, record: RunRecord) -> RunRow:
         return RunRow(record.run_id, None, None, None, problem=f"{err.what}: {err.why}")
 
 
-def live_rows(connection: Connection, records: Sequence[RunRecord]) -> dict[str, RunRow | None]:
+def live_rows(connection: Connection, records: Sequence[RunSpec]) -> dict[str, RunRow | None]:
     """Many runs, by id. Tasks are read before results, as `decide_status` asks."""
     counts = Counter(record.job_id for record in records)
     jobs = [job for job, count in counts.items() if count >= _TOGETHER_FROM]
@@ -112,7 +113,7 @@ def live_rows(connection: Connection, records: Sequence[RunRecord]) -> dict[str,
     looked = in_parallel(lambda job: is_disabled(connection, job), held)
     disabled = {job for job, found in zip(held, looked, strict=True) if found}
 
-    def row(record: RunRecord) -> RunRow:
+    def row(record: RunSpec) -> RunRow:
         if record.job_id in tasks:
             paused = record.job_id in disabled
             known = _without_attempts(connection, record, tasks[record.job_id], disabled=paused)
@@ -125,7 +126,7 @@ def live_rows(connection: Connection, records: Sequence[RunRecord]) -> dict[str,
 
 
 def _without_attempts(
-    connection: Connection, record: RunRecord, tasks: dict[str, TaskView], *, disabled: bool
+    connection: Connection, record: RunSpec, tasks: dict[str, TaskView], *, disabled: bool
 ) -> RunRow | None:
     """A run that is known from its task alone; None for one that has begun, or is over."""
     task = tasks.get(record.task_id)

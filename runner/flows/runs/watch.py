@@ -35,7 +35,8 @@ from runner.protocol.errors import RunnerError
 from runner.protocol.events import SIDE_STAGES, parse_event_line
 from runner.protocol.metrics import parse_metric_line
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import RunRecord, RunResult
+from runner.protocol.results import RunResult
+from runner.protocol.run_spec import RunSpec
 
 _BEAT_S = 1.0
 CONTACT_TIMEOUT_S = (
@@ -76,7 +77,7 @@ class WatchOptions:
 
 
 def watch_run(
-    connection: Connection, record: RunRecord, options: WatchOptions | None = None
+    connection: Connection, record: RunSpec, options: WatchOptions | None = None
 ) -> Iterator[WatchEvent]:
     """Yield what happens to a run from now on; the last event is RunEnded.
 
@@ -158,7 +159,7 @@ class _LogTail:
 class _RunWatcher:
     """What has been seen of a run. An error leaves it as it was: the next look repeats."""
 
-    def __init__(self, connection: Connection, record: RunRecord, options: WatchOptions) -> None:
+    def __init__(self, connection: Connection, record: RunSpec, options: WatchOptions) -> None:
         self.ended = False
         self.contact_was_lost = False
         self._connection = connection
@@ -235,7 +236,7 @@ class _RunWatcher:
     def _after_lost_contact(self) -> None:
         if self.contact_was_lost:
             # A service that was killed may have lost what it was given last: the run's description.
-            self._container.create(self._paths.run, self._record.raw)
+            self._container.create(self._paths.run, self._record.to_json())
             for log in self._logs or ():
                 log.lost_from = log.cursor.lost_from()
             self.contact_was_lost = False

@@ -21,7 +21,6 @@ from runner.azure.batch.schedules import (
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.planning.plan import RunPlan
-from runner.core.planning.run_document import run_document
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.overrides import RecipeFlags, with_flags
 from runner.core.recipe.recipe import load_recipe
@@ -87,7 +86,7 @@ def create_schedule(
     upload_runs(connection, [prepared], container, on_progress)
     plan = prepared.plan
     made = _new(request, plan, plan.recipe.name, {})
-    template = run_document(plan, "") | {"schedule": request.schedule_id}
+    template = replace(plan.to_spec(""), schedule=request.schedule_id).to_json()
 
     def job() -> JobSpecification:
         name = f"{plan.recipe.name}: schedule {request.schedule_id}"
@@ -125,7 +124,7 @@ def create_group_schedule(
             name: {
                 "run_id": run.plan.run_id,
                 "after": after[name],
-                "run": run_document(run.plan, ""),
+                "run": run.plan.to_spec("").to_json(),
                 "task": task_template(run.plan, connection),
             }
             for name, run in ready.items()

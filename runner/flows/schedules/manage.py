@@ -18,7 +18,7 @@ from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import load_result, runs_container
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import parse_run
+from runner.protocol.run_spec import parse_run
 from runner.protocol.schedules import SCHEDULES_FOLDER
 
 

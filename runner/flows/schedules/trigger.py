@@ -16,8 +16,7 @@ from runner.azure.batch.translate import to_task
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.planning.plan import RunPlan
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
-from runner.core.planning.run_document import run_document
-from runner.core.recipe.secrets import SecretRef, SecretValues, read_secrets, recorded_secrets
+from runner.core.recipe.secrets import SecretValues, read_secrets, recorded_secrets
 from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.schedules.manage import ScheduleRecord
 from runner.flows.submit.group import place_group
@@ -25,7 +24,7 @@ from runner.flows.submit.interrupted import submitting
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import RunGroup, parse_group
 from runner.protocol.paths import SUFFIX_ALPHABET, RunPaths, make_run_id
-from runner.protocol.results import RunRecord, parse_run
+from runner.protocol.run_spec import RunSpec, SecretRef, parse_run
 from runner.protocol.schedules import (
     GroupAccess,
     fired_group,
@@ -41,7 +40,7 @@ from runner.protocol.schedules import (
 _LIFETIME = timedelta(days=90)
 
 
-def trigger(connection: Connection, schedule: ScheduleRecord) -> RunRecord | RunGroup:
+def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGroup:
     """A run of the schedule now, or a group of them; the next ones stay as planned.
 
     Secrets from variables are read again from this machine's: Batch hands out none that it keeps.
@@ -68,12 +67,12 @@ def _template(container: BlobContainer, schedule: ScheduleRecord, blob: str) -> 
     return template
 
 
-def _trigger_run(connection: Connection, schedule: ScheduleRecord, record: RunRecord) -> RunRecord:
+def _trigger_run(connection: Connection, schedule: ScheduleRecord, record: RunSpec) -> RunSpec:
     container = runs_container(connection)
     plan = _plan(connection, schedule, record)
     values = _secrets(schedule, plan.recipe.secrets)
     job_id = ensure_job(connection, plan.job_id, plan.pool.id, plan.recipe.priority)
-    document = run_document(plan, job_id)
+    document = plan.to_spec(job_id).to_json()
     container.create(RunPaths(plan.run_id).run, document)
     try:
         add_task(connection, job_id, to_task(plan, connection, values))
@@ -84,7 +83,7 @@ def _trigger_run(connection: Connection, schedule: ScheduleRecord, record: RunRe
     return parse_run(json.dumps(document).encode(), plan.run_id)
 
 
-def _plan(connection: Connection, schedule: ScheduleRecord, record: RunRecord) -> RunPlan:
+def _plan(connection: Connection, schedule: ScheduleRecord, record: RunSpec) -> RunPlan:
     now = datetime.now(UTC)
     suffix = "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))
     plan = plan_again(
@@ -94,7 +93,7 @@ def _plan(connection: Connection, schedule: ScheduleRecord, record: RunRecord) -
         choose_same_pool(None, record, connection.outputs),
         run_id=make_run_id(schedule.schedule_id, now, suffix),
         created=now,
-        agent_sha256=record.raw["agent"]["sha256"],
+        agent_sha256=record.agent_sha256,
     )
     return replace(plan, origin=None)
 
@@ -104,7 +103,8 @@ def _trigger_group(
 ) -> RunGroup:
     tasks: dict[str, Any] = template["tasks"]
     values = {
-        name: _secrets(schedule, recorded_secrets(task["run"])) for name, task in tasks.items()
+        name: _secrets(schedule, recorded_secrets(RunSpec.from_json(task["run"])))
+        for name, task in tasks.items()
     }
     firing = make_firing(template, secrets.token_hex(8), "", datetime.now(UTC))
     with submitting(connection, firing["group_id"]):

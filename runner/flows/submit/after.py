@@ -17,7 +17,8 @@ from runner.core.planning.plan import RunPlan
 from runner.core.planning.pool_choice import pools_for
 from runner.flows.runs.documents import find_run, load_index, load_result, runs_container
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.results import RunRecord, RunResult
+from runner.protocol.results import RunResult
+from runner.protocol.run_spec import RunSpec
 
 _FAILED = "R-AFTER-FAILED"
 
@@ -35,7 +36,7 @@ def resolve_after(connection: Connection, plan: RunPlan) -> RunPlan:
     return replace(plan, job_id=job_id, depends_on=tuple(record.task_id for record in waiting))
 
 
-def after_again(connection: Connection, record: RunRecord, *, began: bool) -> dict[str, str]:
+def after_again(connection: Connection, record: RunSpec, *, began: bool) -> dict[str, str]:
     """What a run waits for when it is run again, by what it waited for.
 
     The same runs; in the place of one that failed, the newest that repeats it and may succeed.
@@ -55,7 +56,7 @@ def after_again(connection: Connection, record: RunRecord, *, began: bool) -> di
     return found
 
 
-def _may_succeed(connection: Connection, before: RunRecord, waiting: RunRecord) -> RunRecord:
+def _may_succeed(connection: Connection, before: RunSpec, waiting: RunSpec) -> RunSpec:
     try:
         _succeeded(connection, before)
     except RunnerError as err:
@@ -74,7 +75,7 @@ def _may_succeed(connection: Connection, before: RunRecord, waiting: RunRecord) 
     return before
 
 
-def _repetitions(connection: Connection, record: RunRecord) -> list[RunRecord]:
+def _repetitions(connection: Connection, record: RunSpec) -> list[RunSpec]:
     """Runs that are this one again, newest first."""
     entries = load_index(runs_container(connection)).values()
     made = [
@@ -85,11 +86,11 @@ def _repetitions(connection: Connection, record: RunRecord) -> list[RunRecord]:
     return sorted(made, key=lambda each: each.created, reverse=True)
 
 
-def _find(connection: Connection, references: Sequence[str]) -> list[RunRecord]:
+def _find(connection: Connection, references: Sequence[str]) -> list[RunSpec]:
     return [find_run(connection, reference) for reference in references]
 
 
-def _succeeded(connection: Connection, record: RunRecord) -> bool:
+def _succeeded(connection: Connection, record: RunSpec) -> bool:
     """False while it goes on. Raises RunnerError where it can never succeed any more."""
     container = runs_container(connection)
     result = load_result(container, record.run_id)
@@ -103,7 +104,7 @@ def _succeeded(connection: Connection, record: RunRecord) -> bool:
     raise _never(record, result)
 
 
-def _never(record: RunRecord, result: RunResult | None) -> RunnerError:
+def _never(record: RunSpec, result: RunResult | None) -> RunnerError:
     how = f"it {'was ' if result.status == 'cancelled' else ''}{result.status}" if result else ""
     return RunnerError(
         _FAILED,
@@ -114,7 +115,7 @@ def _never(record: RunRecord, result: RunResult | None) -> RunnerError:
     )
 
 
-def _common_job(connection: Connection, plan: RunPlan, waiting: Sequence[RunRecord]) -> str:
+def _common_job(connection: Connection, plan: RunPlan, waiting: Sequence[RunSpec]) -> str:
     first = waiting[0]
     if other := next((r for r in waiting if r.job_id != first.job_id), None):
         why = f"{first.run_id} is in job {first.job_id}, {other.run_id} in job {other.job_id}"
@@ -141,7 +142,7 @@ def _there(connection: Connection, plan: RunPlan, pool_id: str) -> str:
     return f"--pool {pool_id}" if pool_id.lower() in known else ""
 
 
-def _cannot_wait(plan: RunPlan, first: RunRecord, why: str, option: str = "") -> RunnerError:
+def _cannot_wait(plan: RunPlan, first: RunSpec, why: str, option: str = "") -> RunnerError:
     again = "train ..."
     if plan.origin is not None:
         again = f"{plan.origin['kind']} {plan.origin['run_id']}"

@@ -18,12 +18,10 @@ from runner.azure.storage.blobs import in_parallel
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import RunPlan
 from runner.core.planning.pool_choice import choose_common_pool, is_mixed, pools_for_all
-from runner.core.planning.run_document import run_document
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.file import missing_script
 from runner.core.recipe.keys import to_inputs
 from runner.core.recipe.recipe import (
-    NO_RESOURCES,
     Param,
     ParamType,
     ParamValue,
@@ -41,6 +39,7 @@ from runner.flows.submit.submit_run import upload_runs, with_inputs
 from runner.protocol.errors import RunnerError
 from runner.protocol.groups import RunGroup, group_blob
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, SUFFIX_ALPHABET, RunPaths, make_run_id, slug
+from runner.protocol.run_spec import NO_RESOURCES
 
 _TYPES: Mapping[type, ParamType] = {bool: "bool", int: "int", float: "float", str: "str"}
 
@@ -260,7 +259,7 @@ def _loaded(name: str, task: TaskFile, base: Path, memo: Memo) -> Recipe:
         source="folder",
         command=tuple(task.command or ()),
         params=tuple(_param(key, value) for key, value in task.params.items()),
-        requirements=requirements,
+        requirements_file=requirements,
     )
 
 
@@ -304,7 +303,7 @@ def submit_group(connection: Connection, prepared: PreparedGroup, on_progress: O
         job_id = ensure_job(
             connection, group.job_id, group.pool, prepared.priority, prepared.max_parallel
         )
-        documents = [run_document(plan, job_id) for plan in plans]
+        documents = [plan.to_spec(job_id).to_json() for plan in plans]
         place_group(
             connection,
             job_id,

@@ -12,12 +12,12 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, BlobInfo
 from runner.contract import StackOutputs
-from runner.core.planning.plan import DataRef
 from runner.core.progress import OnProgress
 from runner.core.recipe.inputs import InputSpec
 from runner.flows.data.datasets import Dataset, check_dataset, from_path, resolve_dataset
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import is_selected_output
+from runner.protocol.run_spec import data_prefix
 
 # run.json lists every file; more of them belong into an archive.
 MAX_FILES = 50_000
@@ -85,7 +85,7 @@ def _uploaded(spec: InputSpec, dataset: Dataset, folder: str, *, single: str | N
     document = {
         "kind": spec.kind,
         spec.kind: spec.source,
-        "prefix": DataRef(folder, dataset.source, None, files).prefix,
+        "prefix": data_prefix(folder, files),
         "single": single,
         "files": [{"name": n, "size_bytes": size, "sha256": sha256} for n, size, sha256 in files],
     }

@@ -17,12 +17,17 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from runner.contract import StackOutputs
-from runner.core.planning.plan import CodeRef, DataRef, RunInputs, RunPlan, RunRequest, plan_run
+from runner.core.planning.plan import (
+    RunInputs,
+    RunPlan,
+    RunRequest,
+    plan_run,
+)
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
 from runner.core.recipe.inputs import override_inputs
 from runner.core.recipe.overrides import resolve_params
-from runner.core.recipe.recipe import NO_RESOURCES, Recipe, Resources
+from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import SecretValues, no_secrets, read_secrets, refuse_in_the_open
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, check_dataset, resolve_dataset
@@ -31,6 +36,7 @@ from runner.flows.submit.agent_archive import build_agent
 from runner.flows.submit.inputs import NamedInput, local_paths, prepare_inputs
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, make_run_id, slug
+from runner.protocol.run_spec import NO_RESOURCES, CodeRef, DataRef, Resources
 
 T = TypeVar("T")
 
@@ -210,14 +216,14 @@ def _code_ref(recipe: Recipe, code: CodeArchive, memo: Memo) -> CodeRef:
 def _data_ref(dataset: Dataset | None) -> DataRef | None:
     if dataset is None:
         return None
-    files = tuple((file.name, file.size_bytes, file.sha256) for file in dataset.files)
-    return DataRef(dataset.name, dataset.source, dataset.notice, files)
+    files = ((file.name, file.size_bytes, file.sha256) for file in dataset.files)
+    return DataRef.of_files(dataset.name, dataset.source, dataset.notice, files)
 
 
 def _requirements_sha256(recipe: Recipe) -> str | None:
-    if recipe.requirements is None:
+    if recipe.requirements_file is None:
         return None
-    path = recipe.folder / recipe.requirements
+    path = recipe.folder / recipe.requirements_file
     try:
         return hashlib.sha256(path.read_bytes()).hexdigest()
     except OSError as err:

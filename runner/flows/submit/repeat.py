@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -28,15 +28,15 @@ from runner.flows.submit.submit_run import submit_run
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import make_run_id
-from runner.protocol.results import RunRecord
+from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 _TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
 _FAILED = frozenset({RunState.FAILED, RunState.LOST})
 
 
 def retry_run(
-    connection: Connection, record: RunRecord, pool: str | None, on_progress: OnProgress
-) -> RunRecord:
+    connection: Connection, record: RunSpec, pool: str | None, on_progress: OnProgress
+) -> RunSpec:
     """A run that failed, was cancelled or lost, again from its beginning, as a new run."""
     view = load_view(connection, record)
     if view.status.state not in _TO_RETRY:
@@ -64,7 +64,7 @@ def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow
 
 def retry_each(
     connection: Connection, rows: Iterable[RunRow], pool: str | None, on_progress: OnProgress
-) -> Iterator[tuple[RunRow, RunRecord | RunnerError]]:
+) -> Iterator[tuple[RunRow, RunSpec | RunnerError]]:
     """Each of them as a new run, or why it is none; the services being away ends it."""
     for row in rows:
         try:
@@ -80,14 +80,14 @@ def retry_each(
 
 def resume_run(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     pool: str | None,
     overrides: tuple[str, ...],
     on_progress: OnProgress,
     number: int | None = None,
     *,
     nodes: int | None = None,
-) -> RunRecord:
+) -> RunSpec:
     """A run that ended, continued as a new run from its newest complete checkpoint.
 
     Or from checkpoint `number`: the newest may be whole, and still what the script fails on.
@@ -110,13 +110,13 @@ def resume_run(
             fix=f"runner retry {record.run_id} starts it from the beginning",
         )
     run_id, checkpoint = found
-    before = {"run_id": run_id, "checkpoint": checkpoint.number}
+    before = ResumeFrom(run_id, checkpoint.number)
     asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
     return submit_again(connection, record, asked, pool, on_progress)
 
 
 def _no_such_checkpoint(
-    record: RunRecord, number: int, there: Sequence[CheckpointManifest]
+    record: RunSpec, number: int, there: Sequence[CheckpointManifest]
 ) -> RunnerError:
     names = ", ".join(str(each.number) for each in there) or "none"
     return RunnerError(
@@ -129,11 +129,11 @@ def _no_such_checkpoint(
 
 def submit_again(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     asked: Repetition,
     pool: str | None,
     on_progress: OnProgress,
-) -> RunRecord:
+) -> RunSpec:
     """Submit the repetition, with the code and data that lie in blob."""
     created, agent = datetime.now(UTC), build_agent()
     place = choose_same_pool(pool, record, connection.outputs, asked.nodes)
@@ -156,7 +156,7 @@ def submit_again(
 
 
 @contextmanager
-def whole_record(record: RunRecord) -> Generator[None]:
+def whole_record(record: RunSpec) -> Generator[None]:
     """`run.json` can be read, and yet lack what running it again needs."""
     try:
         yield
@@ -170,27 +170,27 @@ def whole_record(record: RunRecord) -> Generator[None]:
         ) from err
 
 
-def check_parts(connection: Connection, record: RunRecord) -> None:
+def check_parts(connection: Connection, record: RunSpec) -> None:
     """Raise RunnerError where the run's code or data is gone from blob."""
-    code = record.raw["code"]
-    size = runs_container(connection).size(code["blob"])
-    if size is None or size != code.get("size_bytes", size):
-        raise _gone(record, "code", code["blob"], connection.outputs.container_runs)
+    record.check_executable()
+    code = record.code
+    size = runs_container(connection).size(code.blob)
+    if size is None or size != (code.size_bytes or size):
+        raise _gone(record, "code", code.blob, connection.outputs.container_runs)
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
-    named: dict[str, dict[str, Any]] = record.raw.get("inputs") or {}
-    uploaded = [each for each in named.values() if each.get("kind") in ("path", "dataset")]
-    for data in (record.raw.get("data"), *uploaded):
+    uploaded = [each for each in record.inputs.values() if each.get("kind") in ("path", "dataset")]
+    for data in (record.data.to_json() if record.data else None, *uploaded):
         if data and (gone := _missing_file(container, data)):
             raise _gone(record, "data", gone, container.name)
 
 
-def _missing_file(container: BlobContainer, data: dict[str, Any]) -> str | None:
+def _missing_file(container: BlobContainer, data: Mapping[str, Any]) -> str | None:
     there = {blob.name: blob.size_bytes for blob in container.list(data["prefix"])}
     names = {data["prefix"] + file["name"]: file["size_bytes"] for file in data["files"]}
     return next((name for name, size in names.items() if there.get(name) != size), None)
 
 
-def _not_to_retry(record: RunRecord, state: RunState) -> RunnerError:
+def _not_to_retry(record: RunSpec, state: RunState) -> RunnerError:
     if not state.final:
         return _goes_on(record, state)
     return RunnerError(
@@ -201,7 +201,7 @@ def _not_to_retry(record: RunRecord, state: RunState) -> RunnerError:
     )
 
 
-def _goes_on(record: RunRecord, state: RunState) -> RunnerError:
+def _goes_on(record: RunSpec, state: RunState) -> RunnerError:
     return RunnerError(
         "R-RUN-GOES-ON",
         f"{record.run_id} is {state.value}",
@@ -210,7 +210,7 @@ def _goes_on(record: RunRecord, state: RunState) -> RunnerError:
     )
 
 
-def _gone(record: RunRecord, what: str, blob: str, container: str) -> RunnerError:
+def _gone(record: RunSpec, what: str, blob: str, container: str) -> RunnerError:
     return RunnerError(
         f"R-REPEAT-{what.upper()}",
         f"the {what} of {record.run_id} is not in blob any more",

@@ -28,7 +28,8 @@ from runner.flows.submit.repeat import check_parts, submit_again, whole_record
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import OutputFile, RunRecord, RunResult
+from runner.protocol.results import OutputFile, RunResult
+from runner.protocol.run_spec import RunSpec
 
 FileVerdict = Literal["same", "same content", "differs", "missing", "new"]
 _LARGEST_BYTES = 4 << 30  # of a file that is fetched to be looked into
@@ -71,7 +72,7 @@ class Comparison:
         return bool(models) and all(file.same for file in models)
 
 
-def find_drift(connection: Connection, record: RunRecord, pool: str | None) -> tuple[Drift, ...]:
+def find_drift(connection: Connection, record: RunSpec, pool: str | None) -> tuple[Drift, ...]:
     """What is known not to be as it was, before anything is submitted.
 
     Raises RunnerError where the run's code, data or outcome is gone: it cannot be reproduced.
@@ -82,16 +83,15 @@ def find_drift(connection: Connection, record: RunRecord, pool: str | None) -> t
     place = choose_same_pool(pool, record, connection.outputs)
     drift = plan_drift(record, place, hashlib.sha256(build_agent()).hexdigest())
     drift += _input_drift(connection, record)
-    if record.raw.get("requirements") and load_environment(connection, record) is None:
+    if record.requirements_file and load_environment(connection, record) is None:
         drift.append(Drift("packages", "versions not recorded", "resolved anew"))
     return tuple(drift)
 
 
-def _input_drift(connection: Connection, record: RunRecord) -> list[Drift]:
+def _input_drift(connection: Connection, record: RunSpec) -> list[Drift]:
     """Inputs that lie elsewhere: what they hold now, and what nobody pinned."""
     drift: list[Drift] = []
-    named: Mapping[str, Mapping[str, Any]] = record.raw.get("inputs") or {}
-    for name, was in named.items():
+    for name, was in record.inputs.items():
         if was.get("kind") == "blob":
             now = resolve_in_service(connection, {name: was})[name]
             if now.get("manifest") != was.get("manifest"):
@@ -102,8 +102,8 @@ def _input_drift(connection: Connection, record: RunRecord) -> list[Drift]:
 
 
 def reproduce_run(
-    connection: Connection, record: RunRecord, pool: str | None, on_progress: OnProgress
-) -> RunRecord:
+    connection: Connection, record: RunSpec, pool: str | None, on_progress: OnProgress
+) -> RunSpec:
     """The run once more: same code, data and parameters, with the very packages it had."""
     environment = load_environment(connection, record)
     constraints = None
@@ -114,7 +114,7 @@ def reproduce_run(
     return submit_again(connection, record, asked, pool, on_progress)
 
 
-def load_environment(connection: Connection, record: RunRecord) -> dict[str, Any] | None:
+def load_environment(connection: Connection, record: RunSpec) -> dict[str, Any] | None:
     """What the attempt that decided ran with, or None where that was not recorded."""
     container = runs_container(connection)
     result = load_result(container, record.run_id)
@@ -127,7 +127,7 @@ def load_environment(connection: Connection, record: RunRecord) -> dict[str, Any
     return cast("dict[str, Any]", raw) if isinstance(raw, dict) else None
 
 
-def compare_runs(connection: Connection, original: RunRecord, repeated: RunRecord) -> Comparison:
+def compare_runs(connection: Connection, original: RunSpec, repeated: RunSpec) -> Comparison:
     """Outputs, metrics and environments of two runs. Raises RunnerError unless both succeeded."""
     container = runs_container(connection)
     was, now = _succeeded(container, original), _succeeded(container, repeated)
@@ -150,9 +150,9 @@ class _Files:
     def __init__(
         self,
         container: BlobContainer,
-        original: RunRecord,
+        original: RunSpec,
         was: RunResult,
-        repeated: RunRecord,
+        repeated: RunSpec,
         now: RunResult,
     ) -> None:
         self._container = container
@@ -193,10 +193,9 @@ class _Files:
             return content_difference(*pair)
 
 
-def _model_files(record: RunRecord, paths: list[str]) -> frozenset[str]:
+def _model_files(record: RunSpec, paths: list[str]) -> frozenset[str]:
     """The files that the recipe calls its model; else those that are no text; else all."""
-    model: Mapping[str, Any] = record.raw.get("model") or {}
-    pattern: str | None = model.get("path")
+    pattern = record.model.path if record.model else None
     if pattern:
         named = {path for path in paths if fnmatchcase(path, pattern) or path.startswith(pattern)}
         if named:
@@ -205,7 +204,7 @@ def _model_files(record: RunRecord, paths: list[str]) -> frozenset[str]:
     return frozenset(binary or paths)
 
 
-def _succeeded(container: BlobContainer, record: RunRecord) -> RunResult:
+def _succeeded(container: BlobContainer, record: RunSpec) -> RunResult:
     result = load_result(container, record.run_id)
     if result is not None and result.status == "succeeded":
         return result

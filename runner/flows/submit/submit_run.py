@@ -16,7 +16,6 @@ from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.azure.storage.stores import ChangedError, SourceChangedError
 from runner.core.planning.plan import RunPlan
-from runner.core.planning.run_document import run_document
 from runner.core.progress import OnProgress, Progress
 from runner.flows.data.datasets import Dataset
 from runner.flows.runs.documents import index_run
@@ -26,7 +25,7 @@ from runner.flows.submit.prepare import Memo, PreparedRun
 from runner.flows.transfers import BytesMoved, count_text
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import RunPaths, code_blob
-from runner.protocol.results import RunRecord, parse_run
+from runner.protocol.run_spec import RunSpec, parse_run
 
 _ADD_TRIES = 4
 _ADD_PAUSE_S = 1.0
@@ -43,7 +42,7 @@ class _BlobUpload:
     sha256: str = ""  # of a file, which may change before it is sent
 
 
-def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnProgress) -> RunRecord:
+def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnProgress) -> RunSpec:
     """Bring the run into being. A second call with the same plan finds it there."""
     prepared = with_inputs(connection, prepared)
     plan = prepared.plan
@@ -84,20 +83,20 @@ def with_inputs(
     return replace(prepared, plan=replace(plan, inputs=replace(plan.inputs, named=named)))
 
 
-def find_submitted(connection: Connection, run_id: str) -> RunRecord | None:
+def find_submitted(connection: Connection, run_id: str) -> RunSpec | None:
     """The run of a submission that was broken off, or None where it left nothing behind."""
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
     found = runs.read(RunPaths(run_id).run)
     return None if found is None else parse_run(found, run_id)
 
 
-def _submit_new(connection: Connection, prepared: PreparedRun, runs: BlobContainer) -> RunRecord:
+def _submit_new(connection: Connection, prepared: PreparedRun, runs: BlobContainer) -> RunSpec:
     plan = prepared.plan
     paths = RunPaths(plan.run_id)
     job_id = plan.job_id
     if not plan.depends_on:  # else it is the job of those it depends on
         job_id = ensure_job(connection, job_id, plan.pool.id, plan.recipe.priority)
-    document = run_document(plan, job_id)
+    document = plan.to_spec(job_id).to_json()
     try:
         runs.create(paths.run, document)
         _add_with_retries(connection, prepared, job_id)
@@ -126,9 +125,13 @@ def _add_with_retries(connection: Connection, prepared: PreparedRun, job_id: str
             time.sleep(_ADD_PAUSE_S)
 
 
-def _same_run(record: RunRecord, plan: RunPlan) -> RunRecord:
-    planned = run_document(plan, record.job_id)
-    if all(record.raw.get(part) == planned[part] for part in ("code", "command", "created")):
+def _same_run(record: RunSpec, plan: RunPlan) -> RunSpec:
+    planned = plan.to_spec(record.job_id)
+    if (record.code, record.command, record.created) == (
+        planned.code,
+        planned.command,
+        planned.created,
+    ):
         return record
     raise RunnerError(
         "R-RUN-EXISTS", f"another run is named {plan.run_id}", fix="run the same command again"

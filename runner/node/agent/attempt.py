@@ -39,7 +39,7 @@ from runner.node.script.metrics import (
     json_value,
     parse_metrics,
 )
-from runner.node.script.outputs import OutputFile, check_promised, export_outputs, restore_outputs
+from runner.node.script.outputs import check_promised, export_outputs, restore_outputs
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
 from runner.node.script.workspace import (
@@ -52,6 +52,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths
+from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec
 from runner.protocol.task import CODE_ARCHIVE
 
@@ -94,7 +95,7 @@ class FinishedScript:
 
     def _of(self) -> list[str]:
         boot = _BOOT_ID.read_text(encoding="ascii").strip() if _BOOT_ID.exists() else ""
-        return [self._spec.run_id, self._spec.code_sha256, boot]
+        return [self._spec.run_id, self._spec.code.sha256, boot]
 
     def use(self, log: MetricLog) -> None:
         """Whose metrics are meant; what earlier attempts measured becomes its last values."""
@@ -189,17 +190,18 @@ class Attempt:
         """Stages code to inputs; returns the variables they add for the script."""
         with self.events.stage("code", "unpacking the code"):
             archive = self._node.work_dir / CODE_ARCHIVE
-            unpack_code(archive, self._dirs.code, self._spec.code_sha256)
+            unpack_code(archive, self._dirs.code, self._spec.code.sha256)
         self._termination.check()
         variables = {"VIRTUAL_ENV": str(self._environment())}
         self._termination.check()
-        if self._spec.data_prefix is not None:
+        data = self._spec.data
+        if data is not None and data.prefix:
             with self.events.stage("data", "fetching the data set") as report:
                 root = self._node.shared_dir / "runner" / "data"
                 cache = DataCache(
                     access.data.transport, root, self._retry_budget, report, self._termination.check
                 )
-                folder = cache.ensure(self._spec.data_prefix, self._spec.data_files)
+                folder = cache.ensure(data.prefix, data.files)
             variables["RUNNER_DATA_DIR"] = str(folder)
         if self._spec.inputs:
             self._termination.check()
@@ -227,13 +229,13 @@ class Attempt:
             if spec.image is not None:
                 inside = ImageEnvironment(shared, spec.image, report, check)
                 file, pins = spec.requirements_file, spec.constraints
-                return inside.ensure(code, file, spec.code_sha256, pins)
+                return inside.ensure(code, file, spec.code.sha256, pins)
             builder = EnvironmentBuilder(shared, report, check)
             return builder.ensure(
                 code,
                 spec.requirements_file,
                 spec.python,
-                spec.code_sha256,
+                spec.code.sha256,
                 constraints=spec.constraints,
             )
 
@@ -253,7 +255,7 @@ class Attempt:
         `others` are the run's other nodes, where this is the primary of several.
         """
         environment = self._script_environment(inherited, prepared)
-        write_shell_file(self._dirs.logs, environment, self._spec.secrets)
+        write_shell_file(self._dirs.logs, environment, self._spec.secret_names)
         with self.events.stage("command", shlex.join(self._spec.command)):
             checkpoints = self._checkpoints
             try:

@@ -48,7 +48,6 @@ from runner.node.failures import (
     disk_full,
     is_disk_full,
 )
-from runner.node.script.outputs import OutputFile
 from runner.node.script.redaction import Redactor, log_to_stdout
 from runner.node.script.streams import EventLog, Streams
 from runner.node.script.workspace import AttemptDirs, make_dirs
@@ -56,6 +55,7 @@ from runner.node.storage.http import StorageRequestError
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import now_text
 from runner.protocol.paths import RunPaths
+from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec, RunSpecError, parse_run_spec
 from runner.protocol.task import JOIN_ARGUMENT, NODES_TOKEN_VARIABLE, SCHEDULE_TASKS_VARIABLE
 

@@ -38,10 +38,9 @@ from runner.protocol.models import (
     ModelRequest,
     draft_version,
     model_record_blob,
-    parse_request,
-    wants_registration,
 )
 from runner.protocol.paths import RunPaths
+from runner.protocol.run_spec import RunSpec
 
 
 class AgentModelStore:
@@ -185,39 +184,37 @@ def register_model(
 ) -> None:
     """Register what run.json asks for, if the run succeeded and it was not done yet."""
     try:
-        run: ModelDocument = parse_json(runs.get(blobs.run) or b"{}")
-        if not wants_registration(run.get("model")):
+        run = RunSpec.from_json(parse_json(runs.get(blobs.run) or b"{}"))
+        request = run.model
+        if request is None or not request.register:
             return
         result: ModelDocument = parse_json(runs.get(blobs.result) or b"{}")
-        if result.get("status") == "succeeded" and not _is_done(runs, run):
-            _register(runs, models, blobs, run, result, redactor)
+        if result.get("status") == "succeeded" and not _is_done(runs, run.run_id, request):
+            _register(runs, models, run, request, result, redactor)
     except (StorageRequestError, OSError) as err:
         logger.warning("the model was not registered: %s", err)
     except Exception:
         logger.exception("the model was not registered")
 
 
-def _is_done(runs: ContainerClient, run: ModelDocument) -> bool:
-    name = str(run["model"].get("name"))
-    record: ModelDocument = parse_json(
-        runs.get(model_record_blob(str(run["run_id"]), name)) or b"{}"
-    )
+def _is_done(runs: ContainerClient, run_id: str, request: ModelRequest) -> bool:
+    record: ModelDocument = parse_json(runs.get(model_record_blob(run_id, request.name)) or b"{}")
     return bool(record.get("version"))
 
 
 def _register(
     runs: ContainerClient,
     models: ContainerClient | None,
-    blobs: RunPaths,
-    run: ModelDocument,
+    run: RunSpec,
+    request: ModelRequest,
     result: ModelDocument,
     redactor: Redactor,
 ) -> None:
-    run_id, name = str(run["run_id"]), str(run["model"].get("name"))
-    events = AppendBlob(runs, blobs.attempt_events(int(result["attempt"])))
+    run_id, name = run.run_id, request.name
+    events = AppendBlob(runs, RunPaths(run_id).attempt_events(int(result["attempt"])))
     try:
         with _stage(events, f"registering the model {name}", redactor) as report:
-            registered = _version(runs, models, blobs, run, result, report)
+            registered = _version(runs, models, run, request, result, report)
     except StageFailedError as err:
         again = f"runner models register {run_id}"
         problem = {
@@ -243,8 +240,8 @@ def _register(
 def _version(
     runs: ContainerClient,
     models: ContainerClient | None,
-    blobs: RunPaths,
-    run: ModelDocument,
+    run: RunSpec,
+    request: ModelRequest,
     result: ModelDocument,
     report: Report,
 ) -> CommittedVersion:
@@ -252,9 +249,8 @@ def _version(
     try:
         if models is None:
             raise NO_ACCESS
-        request = parse_request(run["model"]) or ModelRequest("")
-        draft = draft_version(request, run, result)
-        prefix = blobs.root + str(result.get("output") or "output/")
+        draft = draft_version(request.check(), run.to_json(), result)
+        prefix = RunPaths(run.run_id).root + str(result.get("output") or "output/")
         registry = ModelRegistry(AgentModelStore(models, runs), request.name, _in_parallel)
         return registry.register(
             draft, lambda path: prefix + path, on_bytes=_counter(draft, report)

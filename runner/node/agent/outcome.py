@@ -23,12 +23,12 @@ from runner.node.agent.records import (
     write_end,
 )
 from runner.node.failures import StageFailedError
-from runner.node.script.outputs import OutputFile
 from runner.node.script.streams import EventLog, Streams
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.paths import RunPaths
+from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import FORMAT
 
 BLOCKED_CODE = "Blocked"

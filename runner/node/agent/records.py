@@ -10,12 +10,12 @@ from typing import Any, cast
 from runner.node.agent.settings import NodeSettings
 from runner.node.failures import StageFailedError
 from runner.node.script.metrics import MetricValue
-from runner.node.script.outputs import OutputFile
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.index import index_blob, index_metadata
 from runner.protocol.paths import RunPaths
+from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import FORMAT
 
 

@@ -20,9 +20,9 @@ from runner.node.checkpoints.snapshot import (
     TooManyFilesError,
     list_folder,
 )
-from runner.node.script.outputs import OutputFile
 from runner.node.storage.blobs import ContainerClient
 from runner.protocol.encoding import parse_json
+from runner.protocol.results import OutputFile
 
 WATCH_INTERVAL_S = 5.0
 _MANY = f"more than {MAX_FILES:,} files"

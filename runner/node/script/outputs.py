@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 
@@ -13,25 +12,13 @@ from runner.node.failures import StageFailedError
 from runner.node.script.streams import Report
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import run_watched
+from runner.protocol.results import OutputFile
 
 logger = logging.getLogger(__name__)
 
 STEP = "export"
 # Small files cost a round trip each, not bandwidth.
 THREADS = 8
-
-
-@dataclass(frozen=True)
-class OutputFile:
-    """One exported file; `path` counts from the output folder."""
-
-    path: str
-    size_bytes: int
-    sha256: str
-
-    def to_json(self) -> dict[str, str | int]:
-        """As result.json lists it."""
-        return asdict(self)
 
 
 def check_promised(output_dir: Path, promised: Sequence[str]) -> None:

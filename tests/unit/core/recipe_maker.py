@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.planning.plan import CodeRef, RunInputs, RunPlan, RunRequest, plan_run
+from runner.core.planning.plan import (
+    RunInputs,
+    RunPlan,
+    RunRequest,
+    plan_run,
+)
 from runner.core.recipe.recipe import Param, ParamValue, Recipe, load_recipe
 from runner.core.settings import Settings
+from runner.protocol.run_spec import CodeRef
 
 CREATED = datetime(2026, 11, 21, 14, 30, 5, 123456, tzinfo=UTC)
 RUN_ID = "digits-20261121-143005-k3f9"

@@ -19,7 +19,6 @@ from runner.node.checkpoints.restore import CheckpointRestore
 from runner.node.distributed.rank_outputs import write_list
 from runner.node.failures import StageFailedError
 from runner.node.script.metrics import MetricLog, MetricsFileReader
-from runner.node.script.outputs import OutputFile
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
@@ -30,6 +29,7 @@ from runner.node.storage.limits import RetryBudget
 from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
 from runner.protocol.model_registry import ModelRegistry
 from runner.protocol.paths import RunPaths
+from runner.protocol.results import OutputFile
 from runner.protocol.schedules import GroupAccess
 from tests.unit.node.fake_blob import FakeBlobs
 

@@ -14,9 +14,8 @@ from unittest.mock import patch
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
 from runner.azure.storage.model_container import ModelContainer
-from runner.core.planning.plan import CodeRef, DataRef, RunInputs, RunPlan, RunRequest, plan_run
+from runner.core.planning.plan import RunInputs, RunPlan, RunRequest, plan_run
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
-from runner.core.planning.run_document import run_document
 from runner.core.recipe.code_archive import CodeArchive
 from runner.core.schedules.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.states import TaskView
@@ -31,7 +30,7 @@ from runner.flows.submit.prepare import PreparedRun
 from runner.protocol.groups import RunGroup, group_blob
 from runner.protocol.model_registry import ModelRegistry
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import parse_run
+from runner.protocol.run_spec import CodeRef, DataRef, ResumeFrom, parse_run
 from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -77,7 +76,9 @@ checkpoints: {interval: 90s, keep: 5, max_size: 2GiB}
 resources: {gpus: 1, memory: 28GiB, vm_sizes: [Standard_NC4as_T4_v3], capacity: spot}
 priority: 7
 """.replace("SHA256", "5" * 64)
-DATA = DataRef("mnist", "cache", "a notice", (("b.gz", 2, "b" * 64), ("a.gz", 1, "a" * 64)))
+DATA = DataRef.of_files(
+    "mnist", "cache", "a notice", (("b.gz", 2, "b" * 64), ("a.gz", 1, "a" * 64))
+)
 RUN_ID = "cats-20261121-143005-k3f9"
 GROUP_ID = "nightly-20261121-143005-g7h8"
 
@@ -144,7 +145,7 @@ class Client:
             RunInputs(
                 code=CODE,
                 agent_sha256=AGENT,
-                requirements_sha256="d" * 64 if recipe.requirements else None,
+                requirements_sha256="d" * 64 if recipe.requirements_file else None,
                 data=changes.pop("data", None),
                 named=documents,
             ),
@@ -153,7 +154,7 @@ class Client:
 
     def submit(self, plan: RunPlan, job_id: str | None = None) -> dict[str, Any]:
         """Write run.json and the run's entry in the index."""
-        document = run_document(plan, job_id or plan.job_id)
+        document = plan.to_spec(job_id or plan.job_id).to_json()
         self.runs.create(RunPaths(plan.run_id).run, document)
         index_run(self.runs, document)
         return document
@@ -202,7 +203,7 @@ def _runs(client: Client) -> dict[str, str]:
         Repetition(
             "resume",
             overrides=("epochs=9",),
-            resume_from={"run_id": RUN_ID, "checkpoint": 7},
+            resume_from=ResumeFrom(RUN_ID, 7),
             nodes=2,
         ),
     )

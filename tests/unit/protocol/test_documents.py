@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import replace
-from datetime import UTC, datetime
+from dataclasses import fields, replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,20 +20,30 @@ from runner.protocol.checkpoints import (
 from runner.protocol.events import StageEvent, parse_event_line
 from runner.protocol.groups import RunGroup, parse_group
 from runner.protocol.metrics import MetricPoint, parse_metric_line
-from runner.protocol.models import parse_aliases, parse_version, parse_version_summary
+from runner.protocol.models import ModelRequest, parse_aliases, parse_version, parse_version_summary
 from runner.protocol.results import (
     AttemptEnd,
     AttemptStart,
     OutputFile,
-    RunOrigin,
-    RunRecord,
     RunResult,
     parse_attempt_end,
     parse_attempt_start,
     parse_result,
-    parse_run,
 )
-from runner.protocol.run_spec import CheckpointRule, DataFile, ResumeFrom, RunSpec, parse_run_spec
+from runner.protocol.run_spec import (
+    CheckpointRule,
+    CodeRef,
+    DataFile,
+    DataRef,
+    RecipeSpec,
+    Resources,
+    ResumeFrom,
+    RunOrigin,
+    RunSpec,
+    SecretRef,
+    parse_run,
+    parse_run_spec,
+)
 from tests.unit.protocol.clients_documents import CREATED, GROUP_ID, RUN_ID
 from tests.unit.protocol.documents import ATTEMPTED, GOLDEN, NOW, OLD, render
 
@@ -56,24 +67,146 @@ def test_written_documents_are_byte_for_byte_the_golden_ones() -> None:
     assert {name for name, body in written.items() if body != golden(name)} == set()
 
 
-def test_client_reads_every_field_of_a_run() -> None:
-    assert parse_run(golden("run-full.json"), RUN_ID) == RunRecord(
-        run_id=RUN_ID,
-        experiment="cats",
-        created=CREATED,
-        recipe="cats",
-        pool="local",
-        spot=True,
-        job_id="cats_local-2",
-        task_id=RUN_ID,
-        params={"epochs": 5, "optimizer": "adam"},
-        primary_metric="val_loss",
-        goal="min",
-        data_notice="a notice",
-        raw=raw("run-full.json"),
-        priority=7,
-        after=("mnist-20261120-080910-x7m2",),
-    )
+FULL = RunSpec(
+    run_id=RUN_ID,
+    experiment="cats",
+    created=CREATED,
+    recipe="cats",
+    description="Tells cats from dogs, äöü",
+    code=CodeRef("c" * 64, 4096, git_revision="0123456789abcdef0123456789abcdef01234567"),
+    agent_sha256="a" * 64,
+    command=("python", "-m", "train it", "--epochs", "5", "--optimizer", "adam"),
+    params={"epochs": 5, "optimizer": "adam"},
+    env={"TF_CPP_MIN_LOG_LEVEL": "2"},
+    requirements_file="requirements.txt",
+    requirements_sha256="d" * 64,
+    python="3.12",
+    data=DataRef(
+        name="mnist",
+        source="cache",
+        notice="a notice",
+        files=(DataFile("b.gz", 2, "b" * 64), DataFile("a.gz", 1, "a" * 64)),
+        prefix="mnist/a423bfb963e538511b57de206f37911e949a12867c435151be9aa25e25bafcf5/",
+    ),
+    inputs=raw("run-full.json")["inputs"],
+    secrets=(
+        SecretRef("HF_TOKEN", env="HF_TOKEN"),
+        SecretRef("WANDB_API_KEY", keyvault="https://team.vault.azure.net/secrets/wandb"),
+    ),
+    outputs=("model.keras", "*.json", "figures", "lists/words"),
+    named_outputs={"RUNNER_OUTPUT_PLOTS": "figures", "RUNNER_OUTPUT_WORD_LIST": "lists/words"},
+    metric_patterns={"loss": "loss=([0-9.]+)"},
+    primary_metric="val_loss",
+    goal="min",
+    model=ModelRequest("cats", ("staging",), "model*", "Cats"),
+    checkpoints=CheckpointRule(90, 5, 2 << 30),
+    timeout_s=7200,
+    retries=2,
+    resources=Resources(1, 28 << 30, ("Standard_NC4as_T4_v3",), 1, "spot"),
+    priority=7,
+    after=("mnist-20261120-080910-x7m2",),
+    account="batch",
+    pool="local",
+    vm_size="STANDARD_NC4AS_T4_V3",
+    spot=True,
+    job_id="cats_local-2",
+    task_id=RUN_ID,
+)
+AGAIN = replace(
+    FULL, created=CREATED + timedelta(days=1), agent_sha256="e" * 64, job_id="cats_local-2"
+)
+OLD_RUN = RunSpec(
+    run_id=OLD_ID,
+    experiment="digits",
+    created=datetime(2026, 11, 1, 12, tzinfo=UTC),
+    recipe="digits",
+    source="script",
+    code=CodeRef("c" * 64, 1),
+    agent_sha256="a" * 64,
+    command=("python", "digits.py"),
+    account="local",
+    pool="local",
+    vm_size="STANDARD_D2S_V3",
+    spot=True,
+    job_id="digits_local",
+    task_id=OLD_ID,
+)
+
+
+@pytest.mark.parametrize(
+    ("name", "spec"),
+    [
+        ("run-full.json", FULL),
+        (
+            "run-reproduce.json",
+            replace(
+                AGAIN,
+                run_id="cats-20261122-143005-gggg",
+                task_id="cats-20261122-143005-gggg",
+                constraints=("keras==3.12.0", "numpy==2.3.4"),
+                model=ModelRequest("cats", ("staging",), "model*", "Cats", register=False),
+                origin=RunOrigin("reproduce", RUN_ID),
+                after=(),
+            ),
+        ),
+        (
+            "run-resume.json",
+            replace(
+                AGAIN,
+                run_id="cats-20261122-143005-ffff",
+                task_id="cats-20261122-143005-ffff",
+                command=("python", "-m", "train it", "--epochs", "9", "--optimizer", "adam"),
+                params={"epochs": 9, "optimizer": "adam"},
+                resume_from=ResumeFrom(RUN_ID, 7),
+                resources=replace(FULL.resources, nodes=2),
+                origin=RunOrigin("resume", RUN_ID),
+                after=(),
+            ),
+        ),
+        ("old-run.json", OLD_RUN),
+    ],
+)
+def test_client_and_agent_read_every_field_of_a_run(name: str, spec: RunSpec) -> None:
+    assert parse_run(golden(name), "") == parse_run_spec(golden(name)) == spec
+
+
+@pytest.mark.parametrize("path", sorted(GOLDEN.glob("*run-*.json")), ids=lambda path: path.stem)
+def test_document_that_is_read_is_written_as_it_was(path: Path) -> None:
+    assert list(parse_run(path.read_bytes(), "").to_json().items()) == list(raw(path.name).items())
+
+
+OTHER_VALUES: dict[str, Any] = {
+    "env": {"A": "b"},
+    "requirements_file": "requirements.txt",
+    "python": "3.12",
+    "secrets": (SecretRef("A", env="B"), SecretRef("C", keyvault="https://x")),
+    "outputs": ("a", "b"),
+    "named_outputs": {"RUNNER_OUTPUT_A": "a"},
+    "metric_patterns": {"loss": "(.*)"},
+    "primary_metric": "loss",
+    "goal": "min",
+    "model": ModelRequest("cats", ("a",), "b", "c", register=False),
+    "checkpoints": CheckpointRule(1.5, 2, 3),
+    "timeout_s": 90,
+    "retries": 3,
+    "resources": Resources(1, 2, ("a",), 3, "spot"),
+    "priority": -5,
+    "image": f"a@sha256:{'0' * 64}",
+}
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(RecipeSpec)])
+def test_every_field_of_a_recipe_survives_writing_and_reading(name: str) -> None:
+    changed = RecipeSpec(**{name: OTHER_VALUES[name]})
+    assert changed != RecipeSpec(), "the value must not be the default"
+    assert RecipeSpec.from_json(json.loads(json.dumps(changed.to_json()))) == changed
+
+
+@pytest.mark.parametrize("name", [each.name for each in fields(RecipeSpec)])
+def test_change_of_a_run_that_was_read_is_written(name: str) -> None:
+    before = parse_run(golden("run-full.json"), RUN_ID)
+    written = replace(before, **{name: OTHER_VALUES[name]}).to_json()
+    assert getattr(RunSpec.from_json(written), name) == OTHER_VALUES[name]
 
 
 def test_client_reads_what_a_run_repeats_and_its_nodes() -> None:
@@ -84,97 +217,6 @@ def test_client_reads_what_a_run_repeats_and_its_nodes() -> None:
         GROUP_ID,
         ("nightly-prepare-20261121-143005-aaaa",),
     )
-
-
-def test_client_reads_a_run_of_the_first_version() -> None:
-    assert parse_run(golden("old-run.json"), OLD_ID) == RunRecord(
-        run_id=OLD_ID,
-        experiment="digits",
-        created=datetime(2026, 11, 1, 12, tzinfo=UTC),
-        recipe="digits",
-        pool="local",
-        spot=True,
-        job_id="digits_local",
-        task_id=OLD_ID,
-        params={},
-        primary_metric=None,
-        goal="max",
-        data_notice=None,
-        raw=raw("old-run.json"),
-    )
-
-
-FULL_SPEC = RunSpec(
-    run_id=RUN_ID,
-    code_sha256="c" * 64,
-    command=("python", "-m", "train it", "--epochs", "5", "--optimizer", "adam"),
-    params={"epochs": 5, "optimizer": "adam"},
-    env={"TF_CPP_MIN_LOG_LEVEL": "2"},
-    requirements_file="requirements.txt",
-    constraints=(),
-    python="3.12",
-    data_prefix="mnist/a423bfb963e538511b57de206f37911e949a12867c435151be9aa25e25bafcf5/",
-    data_files=(DataFile("b.gz", 2, "b" * 64), DataFile("a.gz", 1, "a" * 64)),
-    outputs=("model.keras", "*.json", "figures", "lists/words"),
-    named_outputs={"RUNNER_OUTPUT_PLOTS": "figures", "RUNNER_OUTPUT_WORD_LIST": "lists/words"},
-    metric_patterns={"loss": "loss=([0-9.]+)"},
-    timeout_s=7200,
-    retries=2,
-    inputs=raw("run-full.json")["inputs"],
-    checkpoints=CheckpointRule(90, 5, 2 << 30),
-    secrets=frozenset({"HF_TOKEN", "WANDB_API_KEY"}),
-)
-
-
-@pytest.mark.parametrize(
-    ("name", "spec"),
-    [
-        ("run-full.json", FULL_SPEC),
-        (
-            "run-reproduce.json",
-            replace(
-                FULL_SPEC,
-                run_id="cats-20261122-143005-gggg",
-                constraints=("keras==3.12.0", "numpy==2.3.4"),
-            ),
-        ),
-        (
-            "run-resume.json",
-            replace(
-                FULL_SPEC,
-                run_id="cats-20261122-143005-ffff",
-                command=("python", "-m", "train it", "--epochs", "9", "--optimizer", "adam"),
-                params={"epochs": 9, "optimizer": "adam"},
-                resume_from=ResumeFrom(RUN_ID, 7),
-                nodes=2,
-            ),
-        ),
-        (
-            "old-run.json",
-            RunSpec(
-                run_id=OLD_ID,
-                code_sha256="c" * 64,
-                command=("python", "digits.py"),
-                params={},
-                env={},
-                requirements_file=None,
-                constraints=(),
-                python=None,
-                data_prefix=None,
-                data_files=(),
-                outputs=(),
-                named_outputs={},
-                metric_patterns={},
-                timeout_s=None,
-                retries=0,
-                inputs={},
-                checkpoints=CheckpointRule(60, 3, 10 << 30),
-            ),
-        ),
-    ],
-)
-def test_agent_reads_every_field_of_a_run(name: str, spec: RunSpec) -> None:
-    assert parse_run_spec(golden(name)) == spec
 
 
 def test_agent_reads_image_nodes_and_no_checkpoints() -> None:
@@ -333,7 +375,15 @@ def test_entries_of_the_index_are_read() -> None:
     entry = dict(line.removeprefix("x-ms-meta-").split("=", 1) for line in lines)
     record = parse_run(entry["run"].encode(), ATTEMPTED)
     whole = parse_run(golden("run-retry.json"), ATTEMPTED)
-    assert replace(record, raw={}) == replace(whole, raw={}, priority=0)
+    stored = (
+        "run_id", "experiment", "created", "recipe", "params", "origin", "group", "after", "pool",
+        "vm_size", "spot", "job_id", "task_id", "primary_metric", "goal",
+    )  # fmt: skip
+    assert {name: getattr(record, name) for name in stored} == {
+        name: getattr(whole, name) for name in stored
+    }
+    assert record.data is not None
+    assert record.data.notice == "a notice"
     result = parse_result(entry["result"].encode(), ATTEMPTED)
     assert (result.status, result.attempt, result.evicted) == ("succeeded", 2, 1)
 

@@ -19,8 +19,8 @@ from runner.protocol.results import (
     parse_attempt_end,
     parse_attempt_start,
     parse_result,
-    parse_run,
 )
+from runner.protocol.run_spec import parse_run
 
 RESULT: dict[str, Any] = {
     "format": 1,

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runner.cli.ui.run_view import RunDisplay
     from runner.flows.models.register import RunModel
     from runner.flows.runs.events import RunEnded
-    from runner.protocol.results import RunRecord
+    from runner.protocol.run_spec import RunSpec
 
 
 INTERRUPTED = 130  # the shell's code for Ctrl-C
@@ -77,7 +77,7 @@ def follow(
     out: Output,
     view: StageView,
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     output_dir: Path | None,
     *,
     tail: int | None = None,
@@ -110,7 +110,7 @@ def detached(view: StageView, run_id: str) -> typer.Exit:
 def report(
     out: Output,
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     followed: Followed,
     view: StageView | None = None,
 ) -> None:
@@ -131,7 +131,7 @@ def report(
 
 
 def _watch(
-    connection: Connection, record: RunRecord, display: RunDisplay, tail: int | None
+    connection: Connection, record: RunSpec, display: RunDisplay, tail: int | None
 ) -> RunEnded:
     from runner.flows.runs.watch import WatchOptions, watch_run
 
@@ -143,7 +143,7 @@ def _watch(
 
 def _fetch(
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     ended: RunEnded,
     output_dir: Path | None,
     view: StageView,
@@ -156,7 +156,7 @@ def _fetch(
 
 
 def _settle(
-    connection: Connection, record: RunRecord, ended: RunEnded, view: StageView
+    connection: Connection, record: RunSpec, ended: RunEnded, view: StageView
 ) -> RunModel | None:
     """The version that a succeeded run became: its agent is about to register it."""
     from runner.core.states import RunState

@@ -14,7 +14,7 @@ from runner.cli.ui.output import Output, OutputFormat, OutputOption
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.core.settings import Settings
-    from runner.protocol.results import RunRecord
+    from runner.protocol.run_spec import RunSpec
 
 
 class Destination(StrEnum):
@@ -59,7 +59,7 @@ def export(
 def _to_mlflow(
     out: Output,
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     settings: Settings,
     uri: str | None,
     *,
@@ -81,7 +81,7 @@ def _to_mlflow(
     }
 
 
-def _to_tensorboard(connection: Connection, record: RunRecord, uri: str | None) -> dict[str, Any]:
+def _to_tensorboard(connection: Connection, record: RunSpec, uri: str | None) -> dict[str, Any]:
     from runner.flows.export.tensorboard import export_to_tensorboard
 
     where, points = export_to_tensorboard(connection, record, uri)

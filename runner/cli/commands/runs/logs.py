@@ -12,7 +12,7 @@ from runner.cli.ui.output import Output
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.flows.runs.events import LogStream
-    from runner.protocol.results import RunRecord
+    from runner.protocol.run_spec import RunSpec
 
 
 def logs(
@@ -54,7 +54,7 @@ def logs(
 def _print(
     out: Output,
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     stream: LogStream,
     tail: int | None,
     attempt: int | None,
@@ -77,7 +77,7 @@ def _print(
 def _say_where_else(
     out: Output,
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     stream: LogStream,
     attempt: int | None,
     node: int,
@@ -97,7 +97,7 @@ def _say_where_else(
 def _follow(
     out: Output,
     connection: Connection,
-    record: RunRecord,
+    record: RunSpec,
     stream: LogStream,
     tail: int | None,
     node: int,

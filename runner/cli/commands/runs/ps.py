@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from collections.abc import Callable
@@ -164,8 +165,8 @@ def _row(row: RunRow) -> dict[str, Any]:
         "params": dict(record.params) if record else {},
         "attempts": row.attempts,
         "evicted": row.evicted,
-        "origin": record.raw.get("origin") if record else None,
-        "group": record.raw.get("group") if record else None,
+        "origin": dataclasses.asdict(record.origin) if record and record.origin else None,
+        "group": record.group if record else None,
     }
 
 

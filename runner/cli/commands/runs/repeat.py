@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.cli.commands.runs.attach import Followed
     from runner.core.progress import OnProgress
-    from runner.protocol.results import RunRecord
+    from runner.protocol.run_spec import RunSpec
 
 
 OtherPoolOption = Annotated[
@@ -38,11 +38,11 @@ OtherPoolOption = Annotated[
 def submit_and_follow(
     out: Output,
     connection: Connection,
-    submit: Callable[[OnProgress], RunRecord],
+    submit: Callable[[OnProgress], RunSpec],
     *,
     detach: bool,
     output_dir: Path | None,
-) -> tuple[RunRecord, Followed | None]:
+) -> tuple[RunSpec, Followed | None]:
     """The new run, and how it ended unless nobody waits. Ctrl-C exits 130 and leaves it running."""
     from runner.cli.commands.runs.attach import INTERRUPTED, follow
 
@@ -58,9 +58,7 @@ def submit_and_follow(
         return record, follow(out, view, connection, record, output_dir)
 
 
-def finish(
-    out: Output, connection: Connection, record: RunRecord, followed: Followed | None
-) -> None:
+def finish(out: Output, connection: Connection, record: RunSpec, followed: Followed | None) -> None:
     """Say how it ended, exit 1 unless it succeeded; or how to watch it."""
     from runner.cli.commands.runs.attach import report
 
@@ -70,7 +68,7 @@ def finish(
     show_submitted(out, record)
 
 
-def show_submitted(out: Output, record: RunRecord) -> None:
+def show_submitted(out: Output, record: RunSpec) -> None:
     """A run that nobody waits for."""
     out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
     out.note(f"watch it: runner attach {record.run_id}")
@@ -164,7 +162,7 @@ def _retry_all(
         raise problems[0]
 
 
-def _row(run_id: str, again: RunRecord) -> dict[str, str]:
+def _row(run_id: str, again: RunSpec) -> dict[str, str]:
     return {"run_id": again.run_id, "retry_of": run_id, "pool": again.pool}
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.core.planning.reproduction import Drift
     from runner.flows.submit.reproduce import Comparison
-    from runner.protocol.results import RunRecord
+    from runner.protocol.run_spec import RunSpec
 
 _FILE_COLUMNS = ("file", "outcome", "differs_in")
 
@@ -55,8 +55,8 @@ def reproduce(
 
 
 def _run(
-    out: Output, connection: Connection, original: RunRecord, pool: str | None, *, detach: bool
-) -> RunRecord | None:
+    out: Output, connection: Connection, original: RunSpec, pool: str | None, *, detach: bool
+) -> RunSpec | None:
     """The new run when it succeeded; None when nobody waits. Exits 1 when it did not."""
     from runner.cli.commands.runs.attach import report
     from runner.cli.commands.runs.repeat import show_submitted, submit_and_follow
@@ -79,17 +79,15 @@ def _run(
     return repeated
 
 
-def _announce(out: Output, original: RunRecord, drift: Sequence[Drift]) -> None:
-    code = original.raw["code"]
-    if code.get("git_dirty"):
-        out.note(f"code as it was, with changes on top of git {str(code['git_revision'])[:12]}")
+def _announce(out: Output, original: RunSpec, drift: Sequence[Drift]) -> None:
+    code = original.code
+    if code.git_dirty:
+        out.note(f"code as it was, with changes on top of git {str(code.git_revision)[:12]}")
     for one in drift:
         out.warning(f"not as it was: {one.what}, {one.was} -> {one.now}")
 
 
-def _conclude(
-    out: Output, connection: Connection, original: RunRecord, repeated: RunRecord
-) -> None:
+def _conclude(out: Output, connection: Connection, original: RunSpec, repeated: RunSpec) -> None:
     from runner.flows.submit.reproduce import compare_runs
 
     found = compare_runs(connection, original, repeated)

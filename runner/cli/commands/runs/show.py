@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from runner.flows.runs.view import RunView
     from runner.protocol.checkpoints import CheckpointManifest
     from runner.protocol.metrics import MetricSummary
-    from runner.protocol.results import RunRecord
+    from runner.protocol.run_spec import RunSpec
 
 
 _LISTED = 10
@@ -39,11 +39,6 @@ class RunDetails:
     checkpoints: Sequence[CheckpointManifest]
     models: Sequence[RunModel]
     checkpoint_problem: str
-
-    @property
-    def raw(self) -> Mapping[str, Any]:
-        """`run.json`."""
-        return self.view.record.raw
 
 
 def lines(shown: RunDetails) -> dict[str, str]:
@@ -67,13 +62,8 @@ def state(shown: RunDetails) -> dict[str, str]:
         "where": f"pool {record.pool}"
         + (", spot" if record.spot else "")
         + (f", {record.nodes} nodes" if record.nodes > 1 else ""),
-        "image": _image(shown),
+        "image": record.image or "",
     }
-
-
-def _image(shown: RunDetails) -> str:
-    image: Mapping[str, Any] = shown.raw.get("image") or {}
-    return str(image.get("name") or "")
 
 
 def nodes(shown: RunDetails) -> dict[str, str]:
@@ -86,31 +76,32 @@ def nodes(shown: RunDetails) -> dict[str, str]:
 
 def origin(shown: RunDetails) -> dict[str, str]:
     """The run that it repeats or goes on from."""
-    found, before = shown.raw.get("origin"), shown.raw.get("resume_from")
+    found, before = shown.view.record.origin, shown.view.record.resume_from
     lines: dict[str, str] = {}
     if found:
-        lines["origin"] = f"{found.get('kind')} of {found.get('run_id')}"
+        lines["origin"] = f"{found.kind} of {found.run_id}"
     if before:
-        number = before.get("checkpoint")
+        number = before.checkpoint
         which = "newest checkpoint" if number is None else f"checkpoint {number}"
-        lines["resumes"] = f"{which} of {before.get('run_id')}"
+        lines["resumes"] = f"{which} of {before.run_id}"
     return lines
 
 
 def command(shown: RunDetails) -> dict[str, str]:
     """What runs."""
-    params = ", ".join(f"{name}={value}" for name, value in shown.view.record.params.items())
-    return {"command": shlex.join(shown.raw.get("command") or ()), "parameters": params}
+    record = shown.view.record
+    params = ", ".join(f"{name}={value}" for name, value in record.params.items())
+    return {"command": shlex.join(record.command), "parameters": params}
 
 
 def code(shown: RunDetails) -> dict[str, str]:
     """Which code, and with which packages."""
-    found: Mapping[str, Any] = shown.raw.get("code") or {}
-    git = found.get("git_revision")
-    changed = " and changes, which the archive holds" if found.get("git_dirty") else ""
+    found = shown.view.record.code
+    git = found.git_revision
+    changed = " and changes, which the archive holds" if found.git_dirty else ""
     return {
-        "code": f"sha256 {found['sha256'][:12]}, {format_size(found.get('size_bytes') or 0)}"
-        if found
+        "code": f"sha256 {found.sha256[:12]}, {format_size(found.size_bytes)}"
+        if found.sha256
         else "",
         "git": f"{git[:12]}{changed}" if git else "",
         "environment": _environment(shown),
@@ -118,8 +109,8 @@ def code(shown: RunDetails) -> dict[str, str]:
 
 
 def _environment(shown: RunDetails) -> str:
-    requirements, found = shown.raw.get("requirements"), shown.environment
-    parts = [requirements["file"]] if requirements else []
+    requirements, found = shown.view.record.requirements_file, shown.environment
+    parts = [requirements] if requirements else []
     if found:
         packages: Mapping[str, str] = found.get("packages") or {}
         parts += [f"Python {found.get('python') or 'unknown'}"]
@@ -130,11 +121,11 @@ def _environment(shown: RunDetails) -> str:
 
 def data(shown: RunDetails) -> dict[str, str]:
     """The data set."""
-    found = shown.raw.get("data")
-    if not found:
+    found = shown.view.record.data
+    if found is None:
         return {}
-    text = f"{found['name']} from {found['source']}"
-    return {"data": f"{text}: {found['notice']}" if found.get("notice") else text}
+    text = f"{found.name} from {found.source}"
+    return {"data": f"{text}: {found.notice}" if found.notice else text}
 
 
 def metrics(shown: RunDetails) -> dict[str, str]:
@@ -269,7 +260,7 @@ def show(
         out.rows(attempt_rows(shown), columns, spare=("spot", "node"))
 
 
-def _load(connection: Connection, record: RunRecord) -> RunDetails:
+def _load(connection: Connection, record: RunSpec) -> RunDetails:
     from runner.flows.runs.attempts import checkpoint_problem, list_attempts, list_checkpoints
     from runner.flows.runs.documents import load_metrics, runs_container
     from runner.flows.runs.view import load_view
@@ -308,7 +299,7 @@ def _document(shown: RunDetails) -> dict[str, Any]:
         "checkpoints": [_checkpoint(checkpoint) for checkpoint in shown.checkpoints],
         "checkpoint_problem": shown.checkpoint_problem or None,
         "output_url": output_url(shown.connection, view.record.run_id, view.result),
-        "run": view.record.raw,
+        "run": view.record.to_json(),
         "result": view.result.raw if view.result else None,
         "models": [dataclasses.asdict(model) for model in shown.models],
     }

@@ -101,7 +101,6 @@ def _dry_run(
 ) -> None:
     import shlex
 
-    from runner.core.planning.run_document import run_document
     from runner.core.schedules.submit_file import draw
     from runner.flows.schedules.create import plan_schedule
     from runner.flows.submit.dry_run import plan_submit
@@ -115,7 +114,7 @@ def _dry_run(
     plans = {name: run.plan for name, run in prepared.runs.items()}
     notes = {name: shlex.join(plan.command) for name, plan in plans.items()}
     if out.format is not OutputFormat.TABLE:
-        documents = {name: run_document(plan, plan.job_id) for name, plan in plans.items()}
+        documents = {name: plan.to_spec(plan.job_id).to_json() for name, plan in plans.items()}
         more = {"priority": prepared.priority, "not_looked_up": found.to_json()}
         schedule = {"schedule": asked.to_json()} if asked else {}
         out.record({**group.to_json(), **more, **schedule, "runs": documents})

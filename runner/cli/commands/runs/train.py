@@ -108,14 +108,13 @@ def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
 
 
 def _dry_run(out: Output, recipe: Recipe, settings: Settings, options: TrainOptions) -> None:
-    from runner.core.planning.run_document import run_document
     from runner.flows.submit.dry_run import plan_train
 
     prepared, found = plan_train(recipe, settings, options)
     plan = prepared.plan
     for text in (*prepared.warnings, *found.notes):
         out.warning(text)
-    document = run_document(plan, plan.job_id)
+    document = plan.to_spec(plan.job_id).to_json()
     document["after"] = list(plan.after or recipe.after)
     document["not_looked_up"] = found.to_json()
     if document["data"] is None and recipe.dataset:
@@ -149,7 +148,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "git": f"{code.git_revision[:12]}{' and changes' if code.git_dirty else ''}"
         if code.git_revision
         else "none",
-        "packages": recipe.requirements or "none: the node's Python as it is",
+        "packages": recipe.requirements_file or "none: the node's Python as it is",
         "data": f"{data['name']}, {data['source']}" if data else "none",
         "inputs": ", ".join(plan.inputs.named) or "none",
         "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",

@@ -10,7 +10,7 @@ from azure.batch import models
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import to_task
-from runner.core.recipe.recipe import Resources
+from runner.protocol.run_spec import Resources
 from tests.unit.core.recipe_maker import outputs, plan, recipe
 
 THREE = Resources(nodes=3)

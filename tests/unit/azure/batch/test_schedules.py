@@ -13,9 +13,9 @@ import pytest
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.schedules import ScheduledTask, group_job, run_job, task_template
 from runner.core.planning.plan import RunPlan
-from runner.core.recipe.recipe import Resources
 from runner.core.recipe.secrets import SecretValues, no_secrets
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import Resources
 from runner.protocol.schedules import GroupAccess, fired_task_bodies, make_firing
 from tests.unit.core.recipe_maker import CREATED, outputs, plan, recipe
 

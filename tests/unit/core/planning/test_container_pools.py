@@ -4,9 +4,9 @@ import pytest
 
 from runner.core.planning.pool_choice import pools_for, pools_for_all
 from runner.core.recipe.file import load_recipe
-from runner.core.recipe.recipe import image_digest
 from runner.core.states import RunState, TaskView, decide_status
 from runner.protocol.errors import RunnerError
+from runner.protocol.run_spec import image_digest
 from tests.unit.core.recipe_maker import outputs, plan, pool, recipe
 
 PLAIN, BOXES, UNKNOWN = pool("a", containers=False), pool("b", containers=True), pool("c")

@@ -7,14 +7,12 @@ from datetime import timedelta
 
 import pytest
 
-from runner.core.planning.plan import CodeRef, DataRef, RunInputs, RunRequest
-from runner.core.planning.run_document import run_document
-from runner.core.recipe.recipe import Resources
+from runner.core.planning.plan import RunInputs, RunRequest
 from runner.protocol.errors import RunnerError
-from runner.protocol.results import parse_run
+from runner.protocol.run_spec import CodeRef, DataRef, Resources, parse_run
 from tests.unit.core.recipe_maker import CREATED, RUN_ID, outputs, plan, pool, recipe
 
-DATA = DataRef("mnist", "path", None, (("b.gz", 2, "bb"), ("a.gz", 1, "aa")))
+DATA = DataRef.of_files("mnist", "path", None, (("b.gz", 2, "bb"), ("a.gz", 1, "aa")))
 CODE = CodeRef("c" * 64, 4096, 2, git_revision="abc", git_dirty=True)
 
 
@@ -41,8 +39,8 @@ def test_variable_with_a_secrets_name_is_warned_about() -> None:
 
 
 def test_same_files_have_the_same_data_prefix_in_any_order() -> None:
-    turned = DataRef("mnist", "cache", "notice", tuple(reversed(DATA.files)))
-    changed = DataRef("mnist", "path", None, (("a.gz", 1, "aa"), ("b.gz", 2, "xx")))
+    turned = DataRef.of_files("mnist", "cache", "notice", (("a.gz", 1, "aa"), ("b.gz", 2, "bb")))
+    changed = DataRef.of_files("mnist", "path", None, (("a.gz", 1, "aa"), ("b.gz", 2, "xx")))
     assert turned.prefix == DATA.prefix
     assert changed.prefix != DATA.prefix
     assert DATA.prefix.startswith("mnist/")
@@ -82,7 +80,7 @@ def test_storage_access_outlives_waiting_and_every_attempt() -> None:
 def test_run_json_survives_json_and_is_read_back() -> None:
     made = plan(
         recipe(
-            requirements="requirements.txt",
+            requirements_file="requirements.txt",
             outputs=("model.keras",),
             metric_patterns={"loss": "loss=([0-9.]+)"},
             primary_metric="accuracy",
@@ -91,7 +89,7 @@ def test_run_json_survives_json_and_is_read_back() -> None:
         request=RunRequest(created=CREATED, params={"epochs": 5}),
         inputs=RunInputs(CODE, "a" * 64, "r" * 64, DATA),
     )
-    document = json.loads(json.dumps(run_document(made, "digits_local-2")))
+    document = json.loads(json.dumps(made.to_spec("digits_local-2").to_json()))
     assert document["code"]["blob"] == f"code/{'c' * 64}"
     assert document["agent"] == {"sha256": "a" * 64, "blob": f"code/{'a' * 64}"}
     assert document["requirements"] == {"file": "requirements.txt", "sha256": "r" * 64}
@@ -104,7 +102,7 @@ def test_run_json_survives_json_and_is_read_back() -> None:
 
 
 def test_run_json_has_exactly_the_documented_fields() -> None:
-    assert set(run_document(plan(), "j")) == {
+    assert set(plan().to_spec("j").to_json()) == {
         "format", "run_id", "experiment", "created", "recipe", "code",
         "agent", "command", "params", "env", "requirements", "python",
         "data", "inputs", "secrets", "secret_refs", "outputs", "metrics",

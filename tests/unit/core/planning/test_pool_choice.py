@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from runner.core.planning.pool_choice import choose_common_pool, choose_pool, lacks
-from runner.core.recipe.recipe import Resources
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.run_spec import Resources
 from tests.unit.core.recipe_maker import outputs, plan, pool, recipe
 
 GIB = 1024**3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,12 +16,11 @@ from runner.core.planning.repeat import (
     order_again,
     plan_again,
 )
-from runner.core.planning.run_document import run_document
 from runner.flows.local.pools import local_outputs
 from runner.flows.local.state import LocalState
 from runner.protocol.errors import RunnerError
-from runner.protocol.models import wants_registration
-from runner.protocol.results import RunRecord, parse_run
+from runner.protocol.models import ModelRequest
+from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run
 
 OUTPUTS = local_outputs(LocalState(20001, 20002, 1, 1))
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
@@ -68,7 +68,7 @@ RAW: dict[str, Any] = {
 }
 
 
-def record(**changes: Any) -> RunRecord:
+def record(**changes: Any) -> RunSpec:
     return parse_run(json.dumps({**RAW, **changes}).encode(), RAW["run_id"])
 
 
@@ -83,7 +83,7 @@ def again(asked: Repetition, **changes: Any) -> dict[str, Any]:
         created=NOW,
         agent_sha256="e" * 64,
     )
-    return run_document(plan, "digits_local")
+    return plan.to_spec("digits_local").to_json()
 
 
 def test_retry_keeps_all_that_the_run_was_known_or_not() -> None:
@@ -127,8 +127,8 @@ def test_reproduction_is_no_new_version_of_the_model_and_moves_no_alias() -> Non
     model = {"name": "cats", "aliases": ["production"], "path": "model*"}
     reproduced = again(Repetition("reproduce"), model=model)["model"]
     assert reproduced == {**model, "register": False}
-    assert wants_registration(model)
-    assert not wants_registration(reproduced)
+    assert ModelRequest.from_json(model).register
+    assert not ModelRequest.from_json(reproduced).register
     assert again(Repetition("retry"), model=model)["model"] == model
 
 
@@ -143,8 +143,8 @@ def test_retry_waits_for_what_took_the_place_and_reads_its_outputs() -> None:
 
 
 def test_resume_says_where_it_goes_on() -> None:
-    before = {"run_id": RAW["run_id"], "checkpoint": 7}
-    assert again(Repetition("resume", resume_from=before))["resume_from"] == before
+    before = ResumeFrom(RAW["run_id"], 7)
+    assert again(Repetition("resume", resume_from=before))["resume_from"] == asdict(before)
 
 
 def test_changed_parameter_stands_in_the_command_where_it_stood() -> None:

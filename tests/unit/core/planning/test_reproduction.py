@@ -6,21 +6,20 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from runner.core.planning.plan import CodeRef, RunInputs, RunRequest
+from runner.core.planning.plan import RunInputs, RunRequest
 from runner.core.planning.reproduction import spec_drift
-from runner.core.planning.run_document import run_document
-from runner.protocol.results import RunRecord, parse_run
+from runner.protocol.run_spec import CodeRef, RunSpec, parse_run
 from tests.unit.core.recipe_maker import CREATED, RUN_ID, plan
 
 
 def record(
     params: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]], *args: str
-) -> RunRecord:
+) -> RunSpec:
     made = plan(
         request=RunRequest(created=CREATED, params=params, script_args=args),
         inputs=RunInputs(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None, inputs),
     )
-    return parse_run(json.dumps(run_document(made, made.job_id)).encode(), RUN_ID)
+    return parse_run(json.dumps(made.to_spec(made.job_id).to_json()).encode(), RUN_ID)
 
 
 def path(place: str, *hashes: str) -> Mapping[str, Any]:
@@ -28,7 +27,7 @@ def path(place: str, *hashes: str) -> Mapping[str, Any]:
     return {"kind": "path", "path": place, "files": files}
 
 
-def drift(was: RunRecord, now: RunRecord) -> list[str]:
+def drift(was: RunSpec, now: RunSpec) -> list[str]:
     return [f"{one.what}, {one.was} -> {one.now}" for one in spec_drift(was, now)]
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.planning.run_document import run_document
 from runner.core.progress import ignore_progress
 from runner.core.recipe.code_archive import pack_code
 from runner.core.recipe.file import load_recipe
@@ -161,4 +160,4 @@ def test_run_json_holds_the_inputs() -> None:
     found = plan()
     named = {"a": {"kind": "url", "url": "https://example.org/x", "sha256": None}}
     changed = replace(found, inputs=replace(found.inputs, named=named))
-    assert run_document(changed, "j")["inputs"] == named
+    assert changed.to_spec("j").to_json()["inputs"] == named

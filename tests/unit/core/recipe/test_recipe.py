@@ -181,7 +181,7 @@ def test_folder_without_a_recipe_file_runs_its_script(
         (tmp_path / name).touch()
     recipe = load_recipe(str(tmp_path), cwd=tmp_path)
     assert recipe.command == command
-    assert recipe.requirements == "requirements.txt"
+    assert recipe.requirements_file == "requirements.txt"
     assert recipe.files is None
 
 

@@ -6,32 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from runner.core.planning.run_document import run_document
 from runner.core.recipe import keys
 from runner.core.recipe.recipe import list_recipes
 from runner.protocol import models as model_documents
 from runner.protocol.errors import RunnerError
-from runner.protocol.models import ModelSpec
+from runner.protocol.models import ModelRequest
 from tests.unit.core import recipe_maker
 
 
-def load(folder: Path, text: str) -> ModelSpec | None:
+def load(folder: Path, text: str) -> ModelRequest | None:
     return recipe_maker.load_text(folder, text).model
 
 
 def test_a_name_is_short_for_all_outputs_under_it(tmp_path: Path) -> None:
-    assert load(tmp_path, "model: cats\n") == ModelSpec("cats")
+    assert load(tmp_path, "model: cats\n") == ModelRequest("cats")
     assert load(tmp_path, "{}\n") is None
 
 
 def test_everything_said_of_a_model_arrives_in_the_run(tmp_path: Path) -> None:
     text = "model: {name: cats, aliases: [next], path: './model*', description: ' Cats '}\n"
     model = load(tmp_path, text)
-    assert model == ModelSpec("cats", ("next",), "model*", "Cats")
-    document = run_document(recipe_maker.plan(recipe_maker.recipe(model=model)), "job")
-    request = model_documents.parse_request(document["model"])
+    assert model == ModelRequest("cats", ("next",), "model*", "Cats")
+    document = recipe_maker.plan(recipe_maker.recipe(model=model)).to_spec("job").to_json()
+    request = model_documents.ModelRequest.from_json(document["model"]).check()
     assert request == model_documents.ModelRequest("cats", ("next",), "model*", "Cats")
-    assert run_document(recipe_maker.plan(), "job")["model"] is None
+    assert recipe_maker.plan().to_spec("job").to_json()["model"] is None
 
 
 @pytest.mark.parametrize(
@@ -65,4 +64,4 @@ def test_recipe_and_registry_agree_on_names() -> None:
 
 def test_built_in_recipe_registers_its_model() -> None:
     models = {recipe.name: recipe.model for recipe in list_recipes()}
-    assert models["mnist"] == ModelSpec("mnist")
+    assert models["mnist"] == ModelRequest("mnist")

@@ -9,12 +9,12 @@ import pytest
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import to_task
-from runner.core.planning.run_document import run_document
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
-from runner.core.recipe.secrets import SecretRef, read_secrets
+from runner.core.recipe.secrets import read_secrets
 from runner.flows.submit.prepare import TrainOptions, prepare_run, request_run
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.run_spec import SecretRef
 from tests.unit.core.recipe_maker import outputs, plan, recipe, settings
 
 VALUE = "hunter2-and-more"
@@ -98,7 +98,7 @@ def test_nothing_but_the_tasks_setting_holds_the_value(
     (tmp_path / "train.py").write_text("print(1)")
     given = recipe(folder=tmp_path, secrets=(SecretRef("A", env="MY_TOKEN"),))
     prepared = prepare_run(given, settings(), outputs(), TrainOptions(), ignore_progress)
-    document = run_document(prepared.plan, "j")
+    document = prepared.plan.to_spec("j").to_json()
     assert (document["secrets"], document["secret_refs"]) == (["A"], {"A": {"env": "MY_TOKEN"}})
     assert VALUE not in json.dumps(document) + repr(prepared) + str(prepared.secrets)
 

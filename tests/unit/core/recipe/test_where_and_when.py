@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from runner.core.recipe.overrides import RecipeFlags, with_flags
-from runner.core.recipe.recipe import Recipe, Resources
+from runner.core.recipe.recipe import Recipe
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import MAX_ID, job_id_for
+from runner.protocol.run_spec import Resources
 from tests.unit.core.recipe_maker import load_text, recipe
 
 Load = Callable[[str], Recipe]

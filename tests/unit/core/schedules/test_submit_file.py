@@ -9,9 +9,7 @@ from pathlib import Path
 import pytest
 
 from runner.core.planning.pool_choice import choose_common_pool
-from runner.core.planning.run_document import run_document
 from runner.core.progress import ignore_progress
-from runner.core.recipe.recipe import Resources
 from runner.core.schedules.submit_file import (
     MAX_TASKS,
     SubmitFile,
@@ -22,6 +20,7 @@ from runner.core.schedules.submit_file import (
 from runner.flows.submit.group import GroupRequest, PreparedGroup, load_tasks, prepare_group
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import is_run_id
+from runner.protocol.run_spec import Resources
 from tests.unit.core.recipe_maker import outputs, pool, settings
 from tools.recipe_schema import SUBMIT_SCHEMA_FILE, submit_schema
 
@@ -89,7 +88,9 @@ def test_tasks_become_runs_of_one_job_behind_one_another(write: Write) -> None:
     assert is_run_id(made.group.group_id)
     assert runs["train"].startswith("cats-train-")
     assert list(made.runs) == ["prepare", "train", "merge"]
-    documents = {name: run_document(run.plan, run.plan.job_id) for name, run in made.runs.items()}
+    documents = {
+        name: run.plan.to_spec(run.plan.job_id).to_json() for name, run in made.runs.items()
+    }
     for name, document in documents.items():
         assert document["group"] == made.group.group_id
         assert document["experiment"] == "trials"

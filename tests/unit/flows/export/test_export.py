@@ -14,7 +14,8 @@ from runner.flows.export.mlflow import _address, _name, _shown, _where
 from runner.flows.export.tensorboard import _append, _single
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import MetricPoint
-from runner.protocol.results import parse_result, parse_run
+from runner.protocol.results import parse_result
+from runner.protocol.run_spec import parse_run
 
 
 def point(name: str, step: int | None, value: float, attempt: int = 1) -> MetricPoint:

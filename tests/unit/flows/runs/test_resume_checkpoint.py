@@ -10,7 +10,7 @@ from azure.storage.blob import BlobServiceClient
 
 from runner.azure.storage.blobs import BlobContainer
 from runner.flows.runs.attempts import find_checkpoint
-from runner.protocol.results import RunRecord, parse_run
+from runner.protocol.run_spec import RunSpec, parse_run
 from tests.unit.core.planning.test_repeat import RAW
 from tests.unit.node.fake_blob import FakeBlobs, serve_fake_blobs
 
@@ -38,7 +38,7 @@ def commit(service: FakeBlobs, run_id: str, number: int, claims: int | None = No
     service.put(f"{run_id}/checkpoints/{number}/manifest.json", body)
 
 
-def record(**changes: object) -> RunRecord:
+def record(**changes: object) -> RunSpec:
     return parse_run(json.dumps({**RAW, **changes}).encode(), RUN)
 
 

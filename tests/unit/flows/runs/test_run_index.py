@@ -19,7 +19,8 @@ from runner.flows.local.state import LocalState
 from runner.flows.runs import history, view
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
 from runner.protocol.index import LIMIT_BYTES, index_blob, index_metadata
-from runner.protocol.results import parse_result, parse_run
+from runner.protocol.results import parse_result
+from runner.protocol.run_spec import parse_run
 
 COUNT = 60
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

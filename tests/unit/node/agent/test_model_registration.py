@@ -21,7 +21,6 @@ from runner.protocol.models import (
     draft_version,
     model_document_bytes,
     parse_aliases,
-    parse_request,
     parse_version,
     parse_version_summary,
     select_outputs,
@@ -97,11 +96,10 @@ def test_wrong_alias_is_refused(alias: str) -> None:
         check_alias(alias)
 
 
-def test_request_without_name_is_refused_and_none_is_none() -> None:
-    assert parse_request(None) is None
+def test_request_without_valid_name_or_alias_is_refused() -> None:
     for wrong in ({"aliases": []}, "cats", [1], {"name": "cats", "aliases": ["best"]}):
         with pytest.raises(ModelError):
-            parse_request(wrong)
+            ModelRequest.from_json(wrong).check()
 
 
 def test_outputs_are_chosen_by_path_glob_or_folder() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from runner.node.checkpoints import snapshot as folder_listing_module
 from runner.node.distributed.rank_outputs import CheckpointWatch, describe_unsaved, rank_folder
-from runner.node.script.outputs import OutputFile
+from runner.protocol.results import OutputFile
 from tests.unit.node.node_group_task import NodeGroupTask, lines_of
 
 WRITES = """

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from runner.node.failures import StageFailedError, TerminatedError
-from runner.node.script.outputs import OutputFile, check_promised, export_outputs
+from runner.node.script.outputs import check_promised, export_outputs
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError, StorageResponse
+from runner.protocol.results import OutputFile
 from tests.unit.node.fake_blob import FakeBlobs
 
 
