@@ -12,12 +12,19 @@ from runner.cli.autocomplete import complete_run
 from runner.cli.options import RunArgument, StackOption, TargetOption, open_connection
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.metrics import format_metric
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from runner.core.curves import Curve
     from runner.flows.runs.metrics import MetricComparison
 
 _COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points")
 _POINT_COLUMNS = ("run_id", "metric", "step", "value")
+_MARKERS = "*o+x#@%&"
+_CHART_SIZE = 72, 10  # columns and rows, with the frame
+_ASCII = str.maketrans("─│┌┐└┘┤┬", "-|++++|+")
 _MANY = 6  # metrics of which all are drawn; of more only those that are named, or the first ones
 
 NamesArgument = Annotated[
@@ -177,12 +184,10 @@ def _value(value: object) -> str:
 
 
 def _draw(out: Output, compared: MetricComparison) -> None:
-    from runner.core.curves import MARKS, draw_chart
-
-    braille = (sys.stdout.encoding or "").lower().startswith("utf")
+    is_utf = (sys.stdout.encoding or "").lower().startswith("utf")
     for name in compared.names[:_MANY]:
         curves = compared.curves(name)
-        lines = draw_chart(curves, braille=braille)
+        lines = draw_chart(curves, is_utf=is_utf)
         if lines:
             out.text()
             out.text(name)
@@ -196,7 +201,40 @@ def _draw(out: Output, compared: MetricComparison) -> None:
     if len(compared.runs) > 1:
         out.text()
         for n, run in enumerate(compared.runs):
-            out.text(f"{MARKS[n % len(MARKS)]} {run.record.run_id}")
+            out.text(f"{_MARKERS[n % len(_MARKERS)]} {run.record.run_id}")
+
+
+def draw_chart(curves: Sequence[Curve], *, is_utf: bool = True) -> list[str]:
+    """Return a chart of all finite values as lines of text; none if there are no finite values.
+
+    A single curve is drawn in Braille patterns if the terminal can show them. Several curves have
+    one of `_MARKERS` each, in order.
+    """
+    import plotext
+
+    from runner.core.curves import Extent
+
+    points = [point for curve in curves for point in curve.finite]
+    if not points:
+        return []
+    extent = Extent(points)
+    plot: Any = plotext  # without types
+    plot.clear_figure()
+    plot.limit_size(False, False)
+    plot.plotsize(*_CHART_SIZE)
+    for number, curve in enumerate(curves):
+        marker = "braille" if is_utf and len(curves) == 1 else _MARKERS[number % len(_MARKERS)]
+        xs = [extent.x(step) for step, _ in curve.finite]
+        plot.plot(xs, [extent.y(value) for _, value in curve.finite], marker=marker)
+    # Positions from 0 to 1 instead of values: plotext cannot draw the largest and smallest floats.
+    for ticks, limits, ends, texts in (
+        (plot.xticks, plot.xlim, extent.steps, map(str, extent.steps)),
+        (plot.yticks, plot.ylim, extent.values, map(format_metric, extent.values)),
+    ):
+        limits(0, 1)
+        ticks([0.5] if ends[0] == ends[1] else [0, 1], list(texts)[: 1 + (ends[0] != ends[1])])
+    text = plot.uncolorize(plot.build())
+    return [line.rstrip() for line in (text if is_utf else text.translate(_ASCII)).splitlines()]
 
 
 def _show_points(out: Output, compared: MetricComparison) -> None:
