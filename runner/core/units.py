@@ -18,7 +18,10 @@ import re
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 
+from runner.protocol import encoding
 from runner.protocol.errors import RunnerError
+
+format_size = encoding.format_size  # the agent formats sizes too
 
 _NUMBER = r"[0-9]+(?:\.[0-9]+)?"
 # Written without flags and named groups, so that the JSON schemas have the same patterns.
@@ -158,16 +161,6 @@ def parse_since(text: str, now: datetime) -> datetime:
             why="it is neither a duration with a unit (m, h, d, w) nor a date",
             fix="--since 7d, --since 12h, or --since 2026-11-21",
         ) from err
-
-
-def format_size(size_bytes: float) -> str:
-    """Return a size for people, in powers of 1000: `812 B`, `4.1 kB`, `11 MB`, `3.2 TB`."""
-    units = ["B", "kB", "MB", "GB", "TB"]
-    while abs(size_bytes) >= 999.5 and len(units) > 1:
-        size_bytes /= 1000
-        units.pop(0)
-    digits = 0 if units[0] == "B" or abs(size_bytes) >= 9.95 else 1
-    return f"{size_bytes:.{digits}f} {units[0]}"
 
 
 def format_duration(duration: float | timedelta) -> str:

@@ -20,7 +20,6 @@ from pydantic import (
     Field,
     model_validator,
 )
-from pydantic_core import PydanticCustomError
 
 from runner.core.recipe.keys import (
     Checkpoints,
@@ -35,6 +34,7 @@ from runner.core.recipe.keys import (
     RunReference,
     Secrets,
     check_named_outputs,
+    key_error,
     output_variable,
     to_inputs,
     to_model,
@@ -68,11 +68,6 @@ _STRICT = ConfigDict(extra="forbid", strict=True, frozen=True)
 Scalar = bool | int | float | str
 
 
-def _refuse(problem: str, fix: str) -> PydanticCustomError:
-    # The text goes in as data: braces in it must not be read as a template.
-    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
-
-
 def _argument_list(value: object) -> object:
     if not isinstance(value, str):
         return value
@@ -80,9 +75,9 @@ def _argument_list(value: object) -> object:
         words = shlex.split(value)
     except ValueError as err:
         problem, fix = f"{value!r} cannot be split into words: {err}", "close it, or write a list"
-        raise _refuse(problem, fix) from err
+        raise key_error(problem, fix) from err
     if operators := [word for word in words if word in _SHELL_WORDS]:
-        raise _refuse(
+        raise key_error(
             f"{operators[0]!r} means nothing here: the command is not run by a shell",
             'write ["bash", "-c", "…"], or put it in a script',
         )
@@ -93,15 +88,15 @@ def relative_path(value: str) -> str:
     """A path below the recipe or output folder, in POSIX form; others are refused."""
     path = PurePosixPath(value)
     if not value.strip() or path.is_absolute() or ".." in path.parts or "\\" in value:
-        raise _refuse(f"{value!r} leaves the folder", "write a path relative to it, without '..'")
+        raise key_error(f"{value!r} leaves the folder", "write a path relative to it, without '..'")
     if any(ord(char) < 32 for char in value):
-        raise _refuse(f"{value!r} has a control character", "rename it")
+        raise key_error(f"{value!r} has a control character", "rename it")
     return str(path)
 
 
 def _python_version(value: object) -> object:
     if isinstance(value, int | float) and not isinstance(value, bool):
-        raise _refuse(f"{value!r} is a number to YAML", f'quote it: python: "{value}"')
+        raise key_error(f"{value!r} is a number to YAML", f'quote it: python: "{value}"')
     return value
 
 
@@ -111,9 +106,9 @@ def _compiled(value: str) -> str:
     except re.error as err:
         problem = f"{value!r} is not a regular expression: {err}"
         fix = "put \\ before ( [ * + ? . | that are meant as they stand"
-        raise _refuse(problem, fix) from err
+        raise key_error(problem, fix) from err
     if compiled.groups != 1 and "value" not in compiled.groupindex:
-        raise _refuse(
+        raise key_error(
             f"{value!r} has {compiled.groups} groups",
             "put ( ) around the number, once, or name its group: (?P<value>...)",
         )
@@ -126,7 +121,7 @@ def _expanded_param(value: object) -> object:
         problem = f"{value!r} is no value of a parameter"
         if value is None:
             problem = "nothing is said of the parameter"
-        raise _refuse(problem, "write its default, or {type: int} if it has none")
+        raise key_error(problem, "write its default, or {type: int} if it has none")
     raw = cast("dict[str, Any]", value if isinstance(value, dict) else {"default": value})
     default = raw.get("default")
     if "type" not in raw and isinstance(default, bool | int | float | str):
@@ -202,11 +197,11 @@ class ParamFile(BaseModel):
     @model_validator(mode="after")
     def _consistent(self) -> ParamFile:
         if self.type in {"str", "bool"} and (self.min is not None or self.max is not None):
-            raise _refuse(
+            raise key_error(
                 f"min and max do not apply to a {self.type}", "remove them, or use choices"
             )
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise _refuse(f"min {self.min:g} is above max {self.max:g}", "exchange them")
+            raise key_error(f"min {self.min:g} is above max {self.max:g}", "exchange them")
         for value in [*(self.choices or []), *([] if self.default is None else [self.default])]:
             _check_value(self, value)
         return self
@@ -220,18 +215,18 @@ def _check_value(param: ParamFile, value: Scalar) -> None:
         "str": isinstance(value, str),
     }
     if not fits[param.type]:
-        raise _refuse(f"{value!r} is not of type {param.type}", _TYPED[param.type])
+        raise key_error(f"{value!r} is not of type {param.type}", _TYPED[param.type])
     if isinstance(value, float) and not math.isfinite(value):
-        raise _refuse(f"{value!r} is not a finite number", "write a finite number, like 0.5")
+        raise key_error(f"{value!r} is not a finite number", "write a finite number, like 0.5")
     if param.choices is not None and value not in param.choices:
         problem = f"{value!r} is not among the choices {param.choices}"
-        raise _refuse(problem, f"choose one of them, or add {value!r} to choices")
+        raise key_error(problem, f"choose one of them, or add {value!r} to choices")
     if isinstance(value, str | bool):
         return
     if param.min is not None and value < param.min:
-        raise _refuse(f"{value!r} is below min {param.min:g}", "raise it, or lower min")
+        raise key_error(f"{value!r} is below min {param.min:g}", "raise it, or lower min")
     if param.max is not None and value > param.max:
-        raise _refuse(f"{value!r} is above max {param.max:g}", "lower it, or raise max")
+        raise key_error(f"{value!r} is above max {param.max:g}", "lower it, or raise max")
 
 
 class MetricsSection(BaseModel):

@@ -20,8 +20,16 @@ from runner.core.recipe.inputs import (
 from runner.core.recipe.recipe import IMAGE_NAME, MOST_NODES, PRIORITIES
 from runner.core.recipe.secrets import check_secret
 from runner.core.yaml_files import Amount, TextField
-from runner.protocol.models import ModelRequest
+from runner.protocol.models import ALIAS_PATTERN, COMPUTED_ALIASES, NAME_PATTERN, ModelRequest
 from runner.protocol.run_spec import Capacity, CheckpointRule, Resources, SecretRef
+
+
+def key_error(problem: str, fix: str, why: str = "") -> PydanticCustomError:
+    """Return the error for a value of train.yaml, which names file, line and key when shown."""
+    # The text goes in as data: braces in it must not be read as a template.
+    context = {"problem": problem, "fix": fix, **({"why": why} if why else {})}
+    return PydanticCustomError("runner", "{problem}", context)
+
 
 # What the agent and Batch set: they come after `env`, so it would change nothing.
 _SET_BY_OTHERS = ("RUNNER_", "AZ_BATCH_")
@@ -29,12 +37,11 @@ _SET_BY_OTHERS = ("RUNNER_", "AZ_BATCH_")
 
 def _check_variable(name: str) -> str:
     if name.upper().startswith(_SET_BY_OTHERS):
-        context = {
-            "problem": f"{name} is set by {'runner' if name.upper().startswith('R') else 'Batch'}",
-            "why": f"names that begin with {' or '.join(_SET_BY_OTHERS)} are not a recipe's",
-            "fix": "choose another name",
-        }
-        raise PydanticCustomError("runner", "{problem}", context)
+        raise key_error(
+            f"{name} is set by {'runner' if name.upper().startswith('R') else 'Batch'}",
+            "choose another name",
+            f"names that begin with {' or '.join(_SET_BY_OTHERS)} are not a recipe's",
+        )
     return name
 
 
@@ -55,11 +62,10 @@ EnvFile = dict[
 
 def _check_image(value: str) -> str:
     if len(value) > 255 or IMAGE_NAME.fullmatch(value) is None:
-        problem = {
-            "problem": f"{value!r} is not the name of an image",
-            "fix": "write repository:tag or registry.example/repository:tag, in lower case",
-        }
-        raise PydanticCustomError("runner", "{problem}", problem)
+        raise key_error(
+            f"{value!r} is not the name of an image",
+            "write repository:tag or registry.example/repository:tag, in lower case",
+        )
     return value
 
 
@@ -79,19 +85,11 @@ def _check_outputs(value: dict[str, str]) -> dict[str, str]:
     for name, path in value.items():
         variable = output_variable(name)
         if variable in taken:
-            raise _output_error(
-                f"{name!r} would be {variable}, as {taken[variable]} is", "rename it"
-            )
+            raise key_error(f"{name!r} would be {variable}, as {taken[variable]} is", "rename it")
         taken[variable] = repr(name)
         if _GLOB & set(path):
-            raise _output_error(
-                f"{path!r} is a pattern", "name a folder; patterns go under outputs"
-            )
+            raise key_error(f"{path!r} is a pattern", "name a folder; patterns go under outputs")
     return value
-
-
-def _output_error(problem: str, fix: str) -> PydanticCustomError:
-    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
 
 
 OutputName = Annotated[
@@ -106,32 +104,20 @@ OutputName = Annotated[
 check_named_outputs = AfterValidator(_check_outputs)
 
 
-# The registry on the node checks them too (runner/protocol/models.py).
-NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
-ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
 _MODEL_NAME_RULE = "small letters, digits, _ and -, 63 at most, and begins with a letter or digit"
 _ALIAS_RULE = "small letters, digits, _ and -, 63 at most, and begins with a letter"
-_RESERVED_ALIASES = ("latest", "best")
-
-
-def _model_error(problem: str, fix: str) -> PydanticCustomError:
-    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
 
 
 def _check_alias(alias: str) -> str:
-    if alias in _RESERVED_ALIASES:
-        raise _model_error(
-            f"{alias!r} is worked out from the versions", "drop it; NAME@latest works"
-        )
+    if alias in COMPUTED_ALIASES:
+        raise key_error(f"{alias!r} is worked out from the versions", "drop it; NAME@latest works")
     return alias
 
 
 def _below_outputs(path: str) -> str:
     pure = PurePosixPath(path)
     if not path.strip() or pure.is_absolute() or ".." in pure.parts or "\\" in path:
-        raise _model_error(
-            f"{path!r} leaves the outputs", "write it relative to $RUNNER_OUTPUT_DIR"
-        )
+        raise key_error(f"{path!r} leaves the outputs", "write it relative to $RUNNER_OUTPUT_DIR")
     return str(pure)
 
 
@@ -215,11 +201,6 @@ class ResourcesFile(BaseModel):
         )
 
 
-def _checkpoint_error(problem: str, fix: str) -> PydanticCustomError:
-    # The text goes in as data: braces in it must not be read as a template.
-    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
-
-
 class CheckpointsFile(BaseModel):
     """How `$RUNNER_CHECKPOINT_DIR` is committed to blob while the script runs."""
 
@@ -240,15 +221,11 @@ class CheckpointsFile(BaseModel):
 
 def _expand_checkpoints(value: object) -> object:
     if value is None:
-        raise _checkpoint_error(
-            "nothing is said after `checkpoints:`", "write false, or interval: 60s"
-        )
+        raise key_error("nothing is said after `checkpoints:`", "write false, or interval: 60s")
     if isinstance(value, str) and value.lower() in ("no", "off", "n", "none", "never"):
-        raise _checkpoint_error(f"YAML 1.2 reads {value} as text", "write false")
+        raise key_error(f"YAML 1.2 reads {value} as text", "write false")
     if isinstance(value, str) and value.lower() in ("yes", "on", "y"):
-        raise _checkpoint_error(
-            f"YAML 1.2 reads {value} as text", "write true, or leave the key out"
-        )
+        raise key_error(f"YAML 1.2 reads {value} as text", "write true, or leave the key out")
     return {} if value is True else (None if value is False else value)
 
 
@@ -275,10 +252,6 @@ _ONE_SOURCE = [{"required": [kind]} for kind in _INPUT_KINDS if kind != "path"] 
 _INPUT_FORMS = (
     "write ./folder, https://…, blob:container/prefix, share:path, dataset:mnist or run:RUN/path"
 )
-
-
-def _input_error(problem: str, fix: str) -> PydanticCustomError:
-    return PydanticCustomError("runner", "{problem}", {"problem": problem, "fix": fix})
 
 
 class InputFile(BaseModel):
@@ -308,15 +281,15 @@ class InputFile(BaseModel):
             given = ["run"]
         if len(given) != 1:
             found = f"got {' and '.join(given)}" if given else "got none"
-            raise _input_error(
+            raise key_error(
                 f"an input has one source, {found}", f"one of {', '.join(_INPUT_KINDS)}"
             )
         if self.sha256 is not None and given != ["url"]:
-            raise _input_error("sha256 goes with url only", "remove it")
+            raise key_error("sha256 goes with url only", "remove it")
         try:
             self.spec("x")
         except ValueError as err:
-            raise _input_error(str(err), _INPUT_FORMS) from err
+            raise key_error(str(err), _INPUT_FORMS) from err
         return self
 
     def spec(self, name: str) -> InputSpec:
@@ -333,7 +306,7 @@ def _expand_input(value: object) -> object:
     try:
         spec = parse_input("x", value)
     except ValueError as err:
-        raise _input_error(str(err), _INPUT_FORMS) from err
+        raise key_error(str(err), _INPUT_FORMS) from err
     return {spec.kind: spec.source, **({"path": spec.part} if spec.part else {})}
 
 
@@ -341,7 +314,7 @@ def _check_input_names(value: dict[str, InputFile]) -> dict[str, InputFile]:
     try:
         check_variables(value)
     except ValueError as err:
-        raise _input_error(str(err), "rename one of them") from err
+        raise key_error(str(err), "rename one of them") from err
     return value
 
 
@@ -397,8 +370,7 @@ def _check_secrets(value: dict[str, SecretFile]) -> dict[str, SecretFile]:
             check_secret(SecretRef(name, file.env, file.keyvault))
         except ValueError as err:
             # Whatever was written there may be the value itself: it is not repeated.
-            problem = {"problem": f"{name}: {err}", "fix": "NAME: {env: NAME}"}
-            raise PydanticCustomError("runner", "{problem}", problem) from None
+            raise key_error(f"{name}: {err}", "NAME: {env: NAME}") from None
     return value
 
 
@@ -408,8 +380,7 @@ def _check_reference(value: object) -> object:
         if all(isinstance(source, str) for source in sources.values()):
             return sources
     # Whoever writes a value here must not find it in an error message.
-    problem = {"problem": "a secret is a reference, never a value", "fix": "{env: NAME}"}
-    raise PydanticCustomError("runner", "{problem}", problem)
+    raise key_error("a secret is a reference, never a value", "{env: NAME}")
 
 
 Secrets = Annotated[

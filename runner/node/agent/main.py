@@ -78,7 +78,7 @@ logger = logging.getLogger(__name__)
 
 NO_ACCESS_EXIT_CODE = 122  # storage refuses: nothing but this code can tell the client
 # Batch follows SIGTERM with SIGKILL after a few seconds: what is to be written, is written by then.
-LAST_WORDS_S = 4.5
+SHUTDOWN_S = 4.5
 STDERR_TAIL_BYTES = 4096
 OVERDUE_S = 60.0  # an eviction that late is none
 POLL_S = 0.1
@@ -90,7 +90,7 @@ def main() -> int:
     log_to_stdout(redactor)
     environment = process_environment()
     retry_budget = RetryBudget()
-    termination = Termination(on_first=lambda: retry_budget.shorten(LAST_WORDS_S))
+    termination = Termination(on_first=lambda: retry_budget.shorten(SHUTDOWN_S))
     termination.install()
     try:
         access = load_access(environment, retry_budget, redactor)
@@ -178,7 +178,7 @@ def _run_attempt(
         others = open_node_group(agent, spec, number, events)
         outputs = _stages(agent, attempt, inherited, others)
     except TerminatedError:
-        close_node_group(others, hurry=True)
+        close_node_group(others, urgent=True)
         return outcome.terminated(events.current)
     except EvictedError:
         close_node_group(others, again=True)
@@ -275,7 +275,7 @@ def _as_failures(agent: AgentContext, events: EventLog) -> Generator[None]:
     except (StageFailedError, TerminatedError, EvictedError):
         raise
     except StorageRequestError as err:
-        agent.termination.check()  # then it is only the hurry that made it fail
+        agent.termination.check()  # else the short timeout made it fail
         left = agent.node.work_dir / "output"
         where = f"; the outputs are still in {left} on node {agent.node.node}"
         text = f"{err}{where if events.current == 'export' else ''}"

@@ -26,6 +26,7 @@ from runner.node.failures import full_disk_text, is_disk_full
 from runner.node.script.streams import EventLog
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.checkpoints import CheckpointManifest
+from runner.protocol.encoding import format_size
 from runner.protocol.run_spec import CheckpointRule
 
 logger = logging.getLogger(__name__)
@@ -168,7 +169,7 @@ class CheckpointCommitter(threading.Thread):
         self._events.aside(
             STAGE,
             "progress",
-            f"{checkpoint.name}, {_size(checkpoint.size_bytes)}, after {took_s:.1f} s",
+            f"{checkpoint.name}, {format_size(checkpoint.size_bytes)}, after {took_s:.1f} s",
             checkpoint=checkpoint.number,
             **({"problem": self.problem} if self.problem else {}),
         )
@@ -223,8 +224,8 @@ class CheckpointCommitter(threading.Thread):
         if listing.size_bytes > self._rule.max_bytes:
             self._report_problem(
                 "size",
-                f"the checkpoint folder holds {_size(listing.size_bytes)}, more than the "
-                f"{_size(self._rule.max_bytes)} of checkpoints.max_size: nothing is committed",
+                f"the checkpoint folder holds {format_size(listing.size_bytes)}, more than "
+                f"checkpoints.max_size, {format_size(self._rule.max_bytes)}: nothing is committed",
             )
             return False
         if full := full_disk_text(self._folder):
@@ -275,10 +276,3 @@ def commit_pause_s(interval_s: float, took_s: float, *, failed: bool) -> float:
     nothing of that: it may have waited ten minutes for storage that is back now.
     """
     return max(interval_s - took_s, min(took_s, interval_s) if failed else took_s)
-
-
-def _size(size_bytes: int) -> str:
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if size_bytes >= 1 << power:
-            return f"{size_bytes / (1 << power):.1f} {unit}"
-    return f"{size_bytes} bytes"

@@ -236,12 +236,12 @@ class NodeGroup:
             self.events.aside("notice", "progress", text)
         return [worker.rank for worker in exporting if worker.exported]
 
-    def close(self, *, again: bool = False, hurry: bool = False) -> None:
+    def close(self, *, again: bool = False, urgent: bool = False) -> None:
         """Stop all workers, and wait for their logs.
 
         Args:
             again: the workers should join the next attempt.
-            hurry: Batch ends the task, so wait for a short time only.
+            urgent: Batch ends the task, so wait for a short time only.
         """
         with self._changed:
             if self._closed:
@@ -252,9 +252,9 @@ class NodeGroup:
         self._send_to_all(order=PrimaryOrder.STOP, again=again)
         connected = [worker for worker in self.workers.values() if worker.connection]
         with suppress(TerminatedError):  # Batch ends the task
-            limit_s = self.timeouts.hurried_flush_s if hurry else self.timeouts.flush_s
+            limit_s = self.timeouts.hurried_flush_s if urgent else self.timeouts.flush_s
             self._wait(
-                lambda: all(w.flushed or w.lost for w in connected), limit_s, checked=not hurry
+                lambda: all(w.flushed or w.lost for w in connected), limit_s, checked=not urgent
             )
         for worker in connected:
             if worker.connection is not None:
@@ -424,11 +424,11 @@ def open_node_group(
 
 
 def close_node_group(
-    node_group: NodeGroup | None, *, again: bool = False, hurry: bool = False
+    node_group: NodeGroup | None, *, again: bool = False, urgent: bool = False
 ) -> None:
     """Close the node group, if there is one."""
     if node_group is not None:
-        node_group.close(again=again, hurry=hurry)
+        node_group.close(again=again, urgent=urgent)
 
 
 def add_node_name(node_group: NodeGroup | None, node: str, err: StageFailedError) -> None:

@@ -21,7 +21,7 @@ from runner.node.checkpoints.snapshot import (
     list_folder,
 )
 from runner.node.storage.blobs import ContainerClient
-from runner.protocol.encoding import parse_json
+from runner.protocol.encoding import format_size, parse_json
 from runner.protocol.results import OutputFile
 
 WATCH_INTERVAL_S = 5.0
@@ -114,10 +114,5 @@ class CheckpointWatch(threading.Thread):
 
 
 def _amount(found: FolderListing) -> str:
-    count, size = len(found.files), float(found.size_bytes)
-    unit = "bytes"
-    for larger in ("kB", "MB", "GB"):
-        if size < 1000:
-            break
-        size, unit = size / 1000, larger
-    return f"{count} file{'s'[: count > 1]} ({size:.3g} {unit})"
+    count = len(found.files)
+    return f"{count} file{'s'[: count > 1]} ({format_size(found.size_bytes)})"

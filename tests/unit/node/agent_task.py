@@ -27,7 +27,7 @@ RUN = "mnist-1"
 # What Batch gives an agent that it ends are seconds. A busy machine may take them all for itself:
 # these agents have a minute, those of the end-to-end tests the seconds.
 UNHURRIED = {
-    "agent/main.py": ("LAST_WORDS_S = 4.5", "LAST_WORDS_S = 60.0"),
+    "agent/main.py": ("SHUTDOWN_S = 4.5", "SHUTDOWN_S = 60.0"),
     "script/command.py": ("TERMINATION_GRACE_S = 3.0", "TERMINATION_GRACE_S = 30.0"),
     "agent/outcome.py": ("FINAL_FLUSH_S = 1.0", "FINAL_FLUSH_S = 30.0"),
     "distributed/join.py": ("FINAL_FLUSH_S = 10.0", "FINAL_FLUSH_S = 60.0"),

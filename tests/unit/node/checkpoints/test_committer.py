@@ -83,7 +83,7 @@ def test_change_is_committed_with_its_step(script: Script, until: Until) -> None
     until(lambda: script.thread.committed)
     assert script.thread.last is not None
     assert (script.thread.last.step, script.said()) == (7, [])
-    assert script.said("progress")[0].startswith("checkpoint 1 of attempt 1 (step 7), 1 bytes")
+    assert script.said("progress")[0].startswith("checkpoint 1 of attempt 1 (step 7), 1 B")
 
 
 def test_what_a_script_wrote_before_the_thread_began_is_news(

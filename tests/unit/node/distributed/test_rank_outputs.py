@@ -73,7 +73,7 @@ while not pathlib.Path(os.environ["AZ_BATCH_NODE_SHARED_DIR"], "go").exists():
     primary = node_group.start_node_group(2)
     until(lambda: notices(node_group))
     text = (
-        "rank 1 on node tvm-1: 1 file (2 kB) in $RUNNER_CHECKPOINT_DIR of this node are in no "
+        "rank 1 on node tvm-1: 1 file (2.0 kB) in $RUNNER_CHECKPOINT_DIR of this node are in no "
         "checkpoint: only rank 0 commits checkpoints"
     )
     assert notices(node_group)[0] == text
@@ -100,9 +100,7 @@ sys.exit(3 if rank == "0" else 0)
     (node_group.shared / "go").touch()
     assert primary.wait(120) == 3
     [text] = [e["message"] for e in lines_of(node_group, 1) if e["stage"] == "notice"]
-    assert text.startswith(
-        "1 file (9 bytes) in $RUNNER_OUTPUT_DIR are not exported: the run did not"
-    )
+    assert text.startswith("1 file (9 B) in $RUNNER_OUTPUT_DIR are not exported: the run did not")
 
 
 def test_restored_checkpoint_folder_causes_no_warning(tmp_path: Path) -> None:
@@ -114,7 +112,7 @@ def test_restored_checkpoint_folder_causes_no_warning(tmp_path: Path) -> None:
     with CheckpointWatch(tmp_path, told.append):
         (tmp_path / "new").write_text("x")
     [text] = told
-    assert text.startswith("1 file (1 bytes) in $RUNNER_CHECKPOINT_DIR of this node are in no")
+    assert text.startswith("1 file (1 B) in $RUNNER_CHECKPOINT_DIR of this node are in no")
 
 
 def test_rank_folder_avoids_outputs_of_rank_0(tmp_path: Path) -> None:
