@@ -116,9 +116,9 @@ def _argument_error(
     elif kind == "unexpected_positional_argument":
         what = f"unexpected positional argument {args[place]!r:.80}"
     else:
-        found = [each for each in parameters if each.name == place]
-        parameter = found[0] if found else parameters[min(place, len(parameters) - 1)]
-        value = kwargs[place] if place in kwargs else args[place]
+        position = place if isinstance(place, int) else [p.name for p in parameters].index(place)
+        parameter = parameters[min(position, len(parameters) - 1)]
+        value = args[place] if isinstance(place, int) else kwargs[place]
         what = f"invalid {parameter.name} {value!r:.80}"
         items = [e["input"] for e in errors if any(isinstance(key, int) for key in e["loc"][1:])]
         item = f" with {items[0]!r:.80} in it" if items else ""

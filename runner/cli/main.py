@@ -1,13 +1,12 @@
-"""Entry of the `runner` command: the one place that finds verbs and turns errors into text and
-exit codes.
+"""Entry of the `runner` command: find the verb, run it, and turn errors into text and exit codes.
 
 `VERBS` lists the verbs in the order of `--help`, each with its heading, its module in
 `runner.cli.commands` and a name there: a function (the first line of its docstring is the help),
-or a `typer.Typer` for a noun with verbs of its own. At its top a command module
-imports only typer, `runner.cli.ui.output`, `runner.cli.options` and the errors; everything
-else inside the functions, so that `--help` loads no Azure SDK and no pydantic. Raise
-RunnerError for expected failures, return for success, and `raise
-typer.Exit(ExitCode.RUN_FAILED)` for an outcome that is no error of the command.
+or a `typer.Typer` for a noun with verbs of its own. A command module imports only typer,
+`runner.cli.ui.output`, `runner.cli.options` and the errors at its top, and everything else inside
+its functions, so that `--help` loads neither an Azure SDK nor pydantic. A verb raises RunnerError
+for an expected failure, returns on success, and raises `typer.Exit(ExitCode.RUN_FAILED)` if the
+command worked but the run failed.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ from runner.cli.ui.terminal import open_closed_streams, silence_stdout
 from runner.protocol.errors import ExitCode, RunnerError
 
 _DEBUG = "--debug"
-# Commands that take words of other programs: why an option is not known, and how to go on.
+# Commands that accept arguments of other programs: why an option is unknown, and what to type.
 _OTHERS_OPTIONS = {
     "runner train": (
-        "parameters of a recipe are set with --set; a script's own arguments follow --",
+        "parameters of a recipe are set with --set; arguments of a script follow --",
         "--set {name}=VALUE, or runner train --help",
     ),
     "runner exec": (
-        "words that begin with - are the command's own only after --",
+        "options of the command follow --",
         "runner exec RUN -- COMMAND -{name}",
     ),
 }
-# What pydantic says of a value that Typer gave it.
+# Messages of pydantic about numbers, and their replacements.
 _NUMBERS = (
-    (re.compile(r"Input should be a valid integer, .*"), "it is a whole number, like 3"),
-    (re.compile(r"Input should be greater than or equal to (\S+)"), r"the least is \1"),
-    (re.compile(r"Input should be less than or equal to (\S+)"), r"the most is \1"),
+    (re.compile(r"Input should be a valid integer, .*"), "expected a whole number such as 3"),
+    (re.compile(r"Input should be greater than or equal to (\S+)"), r"the minimum is \1"),
+    (re.compile(r"Input should be less than or equal to (\S+)"), r"the maximum is \1"),
 )
-# What other programs call it, and what it is here.
+# Verbs of other programs, and the commands of ours.
 _ELSEWHERE = {
     **dict.fromkeys(("run", "fit"), "train RECIPE"),
     **dict.fromkeys(("list", "ls", "runs", "jobs", "history"), "ps"),
@@ -69,7 +68,7 @@ _MESSAGES = {"--version": ["version"], "-V": ["version"]}
 
 
 def normalize_words(words: Sequence[str]) -> list[str]:
-    """Spellings that other programs have taught: `runner --version`, `runner help train`."""
+    """Translate spellings of other programs: `runner --version`, `runner help train`."""
     if not words:
         return ["--help"]
     if words[0] == "help":
@@ -80,33 +79,33 @@ def normalize_words(words: Sequence[str]) -> list[str]:
 
 
 def split_debug(words: Sequence[str]) -> tuple[list[str], bool]:
-    """`--debug` may stand anywhere before `--`; what follows `--` belongs to the script."""
-    own = own_words(words)
-    kept = [word for word in own if word != _DEBUG]
-    asked = len(kept) < len(own) or os.environ.get("RUNNER_DEBUG", "") not in {"", "0"}
-    return [*kept, *words[len(own) :]], asked
+    """Return the words without `--debug`, and whether it was set, here or in RUNNER_DEBUG."""
+    own = _own_words(words)
+    rest = [word for word in own if word != _DEBUG]
+    debug = len(rest) < len(own) or os.environ.get("RUNNER_DEBUG", "") not in {"", "0"}
+    return [*rest, *words[len(own) :]], debug
 
 
 def wants_json(words: Sequence[str]) -> bool:
-    """Whether stdout was asked to be JSON; read here since the mistake may be in the words."""
-    text = " ".join(own_words(words))
+    """Return True if JSON was requested. Typer cannot tell if it failed to parse the words."""
+    text = " ".join(_own_words(words))
     return re.search(r"(^|\s)(-o\s*=?|--output[ =])json(\s|$)", text) is not None
 
 
-def own_words(words: Sequence[str]) -> Sequence[str]:
-    """What is ours, before `--`."""
+def _own_words(words: Sequence[str]) -> Sequence[str]:
+    """Return the words before `--`: those that follow belong to the script."""
     return words[: words.index("--")] if "--" in words else words
 
 
 def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
-    """Typer's own errors, in our form; None where it is none."""
+    """Return an error of Typer as a RunnerError; None if it is another error."""
     if not hasattr(err, "format_message"):
         return None
     message = " ".join(str(err.format_message()).replace("Value error, ", "").split())
     for raw, ours in _NUMBERS:
         message = raw.sub(ours, message)
     if type(err).__name__ == "NoArgsIsHelpError":  # the help text was printed on the way
-        return RunnerError("R-USAGE", message, fix="name one of the commands above")
+        return RunnerError("R-USAGE", message, fix="add one of the commands above")
     if words and message.startswith(f"No such command '{words[0]}'") and words[0] in _ELSEWHERE:
         fix = f"runner {_ELSEWHERE[words[0]]}"
         return RunnerError("R-USAGE", f"No such command '{words[0]}'", fix=fix)
@@ -116,7 +115,7 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
     if type(err).__name__ == "NoSuchOption" and command in _OTHERS_OPTIONS:
         import difflib
 
-        # Typer's own guesses are far: a parameter would be taken for an option.
+        # Typer guesses too freely: it would take a parameter for an option.
         near = difflib.get_close_matches(option, err.possibilities or (), n=1, cutoff=0.8)
         why, fix = _OTHERS_OPTIONS[command]
         fix = f"did you mean {near[0]}?" if near else fix.format(name=option.lstrip("-"))
@@ -125,7 +124,7 @@ def usage_error(err: Any, words: Sequence[str]) -> RunnerError | None:
 
 
 class Verb(NamedTuple):
-    """Where a verb is listed in `--help`, and what implements it."""
+    """A verb: its heading in `--help`, and its implementation."""
 
     heading: str
     module: str  # below runner.cli.commands
@@ -169,17 +168,19 @@ VERBS: Mapping[str, Verb] = {
 _COMPLETE = "_RUNNER_COMPLETE"
 _INTERRUPTED = 130
 _BROKEN_PIPE = 141
-_GC_OBJECTS = 50_000  # importing the SDKs makes that many that stay: fewer looks save 0.1 s
+_GC_OBJECTS = (
+    50_000  # importing the SDKs creates as many that live on: fewer collections save 0.1 s
+)
 
 
 class _Verbs(TyperGroup):
-    """Lists commands in the order of VERBS, where Typer lists nouns last."""
+    """List commands in the order of VERBS; Typer would list the nouns last."""
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002  as Typer calls it
         return [verb for verb in VERBS if verb in self.commands]
 
     def invoke(self, ctx: Any) -> Any:
-        """Say that it was Ctrl-C which ended a command, where the command itself does not."""
+        """Print `interrupted` on Ctrl-C, unless the command handles it."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -188,10 +189,9 @@ class _Verbs(TyperGroup):
 
 
 def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> typer.Typer:
-    """The command line with the given verbs; the others are not even imported.
+    """Return the command line with the given verbs; other modules are not imported.
 
-    A `listed` one only says what there is: reading the options of all verbs takes a quarter of the
-    time of `runner --help`.
+    With `listed`, verbs have no options: reading those takes a quarter of `runner --help`.
     """
     app = typer.Typer(
         name="runner",
@@ -216,7 +216,7 @@ def build_app(verbs: Sequence[str] = tuple(VERBS), *, listed: bool = False) -> t
 
 
 def _no_options() -> None:
-    """In the place of a verb that is only listed."""
+    """Replace a verb that is only listed."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -230,11 +230,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = _run(words)
         sys.stdout.flush()
     except BrokenPipeError:
-        silence_stdout()  # the reader went away
+        silence_stdout()  # the reader has closed the pipe
         return _BROKEN_PIPE
     except KeyboardInterrupt:
         return _INTERRUPTED
-    except Exception as err:  # noqa: BLE001  the last line of defence: text and a code, no trace
+    except Exception as err:  # noqa: BLE001  print any error as text and exit with a code
         return _report(err, words, debug=debug)
     return code
 
@@ -252,7 +252,7 @@ def _run(words: Sequence[str]) -> int:
             args=list(words), prog_name="runner", standalone_mode=False
         )
     except SystemExit as err:
-        # Typer ends with 1 on any broken pipe; 1 says here that the run failed.
+        # Typer exits with 1 on a broken pipe; here, 1 means that the run failed.
         if isinstance(err.__context__, BrokenPipeError):
             raise err.__context__ from None
         raise
@@ -264,14 +264,14 @@ def _check_folder() -> None:
         Path.cwd()
     except FileNotFoundError as err:
         raise RunnerError(
-            "R-FOLDER-GONE", "the current folder was deleted", fix="cd to a folder that exists"
+            "R-FOLDER-GONE", "the current folder was deleted", fix="change to an existing folder"
         ) from err
 
 
 def _root() -> None:
     """Train on Azure Batch spot nodes, or on a local Azure Batch, with the same command.
 
-    Every command takes --debug, which shows the trace of an error.
+    Every command accepts --debug, which prints the traceback of an error.
     """
 
 
@@ -287,33 +287,33 @@ def _report(err: Exception, words: Sequence[str], *, debug: bool) -> int:
         if isinstance(err, RunnerError)
         else usage_error(err, words) or _too_long(err) or _disk_full(err) or _bug(err)
     )
-    # A shell that completes would draw it into the line that is being typed.
+    # During completion, a shell would print it into the line being typed.
     if expected.what and not os.environ.get(_COMPLETE, "").startswith("complete_"):
         show_error(expected, as_json=wants_json(words))
     return expected.exit_code
 
 
 def _too_long(err: Exception) -> RunnerError | None:
-    """Any path that is typed may be longer than the file system can even look for."""
+    """Return an error for a path that is too long for the file system, else None."""
     if not isinstance(err, OSError) or err.errno != errno.ENAMETOOLONG:
         return None
     return RunnerError(
         "R-PATH-LONG",
-        f"no file can have the name {str(err.filename)[:60]}…",
-        why="the file system does not take names of that length",
-        fix="give a shorter path",
+        f"file name too long: {str(err.filename)[:60]}…",
+        why="the file system does not accept names of that length",
+        fix="use a shorter path",
     )
 
 
 def _disk_full(err: Exception) -> RunnerError | None:
-    """Any write may be the one that finds no room, to standard output as well."""
+    """Return an error for a full disk, including one behind standard output, else None."""
     if not isinstance(err, OSError) or err.errno not in (errno.ENOSPC, errno.EDQUOT):
         return None
     return RunnerError(
         "R-DISK-FULL",
-        f"{err.filename or 'something'} could not be written",
+        f"cannot write {err.filename or 'the output'}",
         why=str(err.strerror),
-        fix="make room on the disk, or where standard output goes",
+        fix="free space on the disk, or redirect standard output to another one",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -326,7 +326,7 @@ def _bug(err: Exception) -> RunnerError:
     return RunnerError(
         "R-BUG",
         f"{type(err).__name__}: {err}",
-        why=f"this is a bug of runner, not of your input{where}",
-        fix="run the command again with --debug and report what it prints",
+        why=f"this is a bug in runner{where}, not in your input",
+        fix="run the command again with --debug and report the output",
         exit_code=ExitCode.BUG,
     )

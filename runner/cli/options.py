@@ -1,6 +1,4 @@
-"""Options that several verbs share: which run, what to run, where and when; and how a verb opens
-a connection.
-"""
+"""Arguments and options that several verbs share, and the settings and connection they lead to."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ RunArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run id, a unique prefix of one, or @last.",
+        help="Run ID, unique prefix, or @last.",
         autocompletion=complete_run,
     ),
 ]
@@ -38,7 +36,7 @@ RunOrGroupArgument = Annotated[
     str,
     typer.Argument(
         metavar="RUN",
-        help="A run, or a group that submit made: its id, a unique prefix, or @last.",
+        help="ID of a run or of a group of submit, unique prefix, or @last.",
         autocompletion=complete_run_or_group,
     ),
 ]
@@ -46,7 +44,7 @@ TargetOption = Annotated[
     str | None,
     typer.Option(
         "--target",
-        help="Where runs are: local or azure.",
+        help="Where runs execute: local or azure.",
         show_default=False,
         autocompletion=complete_target,
     ),
@@ -55,24 +53,26 @@ StackOption = Annotated[
     str | None,
     typer.Option(
         "--stack",
-        help="The stack that was deployed.",
+        help="Deployed Pulumi stack.",
         show_default=False,
         autocompletion=complete_stack,
     ),
 ]
 OutputDirOption = Annotated[
     Path | None,
-    typer.Option("--output-dir", help="Where outputs are written.", show_default="./outputs"),
+    typer.Option("--output-dir", help="Folder for downloaded outputs.", show_default="./outputs"),
 ]
 DownloadOption = Annotated[
-    bool, typer.Option("--download/--no-download", help="Bring the outputs to this machine.")
+    bool, typer.Option("--download/--no-download", help="Download the outputs to this machine.")
 ]
-DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit, and do not wait.")]
+DetachOption = Annotated[bool, typer.Option("--detach", "-d", help="Submit and return at once.")]
 NewStackOption = Annotated[
     str | None,
-    typer.Option("--stack", help="The stack.", show_default=False, autocompletion=complete_stack),
+    typer.Option(
+        "--stack", help="Pulumi stack.", show_default=False, autocompletion=complete_stack
+    ),
 ]
-YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("-y", "--yes", help="Do not ask for confirmation.")]
 
 
 def open_settings(
@@ -82,7 +82,7 @@ def open_settings(
     pool: str | None = None,
     output_dir: Path | None = None,
 ) -> Settings:
-    """The settings of this command line."""
+    """Return the settings with the options of the command line applied."""
     from runner.core.settings import load_settings, refuse_stack_of_local
 
     flags = {"target": target, "stack": stack, "pool": pool, "output_dir": output_dir}
@@ -92,7 +92,7 @@ def open_settings(
 
 
 def open_connection(target: str | None, stack: str | None) -> Connection:
-    """A connection to services that are expected to run."""
+    """Connect to the services of the target, which have to be running."""
     from runner.azure.auth.credentials import connect
 
     return connect(open_settings(target, stack))
@@ -102,13 +102,13 @@ RecipeArgument = Annotated[
     str,
     typer.Argument(
         metavar="RECIPE",
-        help="A built-in recipe, a folder, or a script.",
+        help="Built-in recipe, folder, or script.",
         autocompletion=complete_recipe,
     ),
 ]
 ArgsArgument = Annotated[
     list[str] | None,
-    typer.Argument(metavar="-- ARGS", help="Passed to the script.", show_default=False),
+    typer.Argument(metavar="-- ARGS", help="Arguments of the script.", show_default=False),
 ]
 SetOption = Annotated[
     list[str] | None,
@@ -116,7 +116,7 @@ SetOption = Annotated[
         "--set",
         "-s",
         metavar="NAME=VALUE",
-        help="Set a parameter.",
+        help="Parameter of the recipe; can be repeated.",
         show_default=False,
         autocompletion=complete_param,
     ),
@@ -131,13 +131,18 @@ InputOption = Annotated[
         "--input",
         "-i",
         metavar="NAME=SPEC",
-        help="A path, https://…, blob:container/prefix, run:RUN/path, dataset: or share:.",
+        help="Input: a path, https://…, blob:CONTAINER/PREFIX, run:RUN/PATH, dataset:… or share:…",
         show_default=False,
     ),
 ]
 ExperimentOption = Annotated[
     str | None,
-    typer.Option("--experiment", "-e", help="Group of runs.", show_default="the recipe's name"),
+    typer.Option(
+        "--experiment",
+        "-e",
+        help="Experiment that the run belongs to.",
+        show_default="the recipe's name",
+    ),
 ]
 PoolOption = Annotated[
     str | None,
@@ -145,42 +150,54 @@ PoolOption = Annotated[
         "--pool", help="Pool to run on.", show_default=False, autocompletion=complete_pool
     ),
 ]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print the plan and start nothing.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print the plan without submitting anything.")
+]
 
 
 GpuOption = Annotated[
     int | None,
-    typer.Option("--gpu", metavar="N", min=0, help="At least N GPUs.", show_default=False),
+    typer.Option("--gpu", metavar="N", min=0, help="Minimum number of GPUs.", show_default=False),
 ]
 NodesOption = Annotated[
     int | None,
-    typer.Option("--nodes", metavar="N", min=1, help="On N nodes at once.", show_default=False),
+    typer.Option(
+        "--nodes",
+        metavar="N",
+        min=1,
+        help="Number of nodes that run it together.",
+        show_default=False,
+    ),
 ]
 SpotOption = Annotated[
     bool | None,
-    typer.Option("--spot/--dedicated", help="Only on nodes of this kind.", show_default=False),
+    typer.Option("--spot/--dedicated", help="Kind of nodes to run on.", show_default=False),
 ]
 PriorityOption = Annotated[
     int | None,
-    typer.Option("--priority", help="-1000 to 1000; higher goes first.", show_default=False),
+    typer.Option(
+        "--priority", help="Priority from -1000 to 1000; higher runs first.", show_default=False
+    ),
 ]
 AfterOption = Annotated[
     list[str] | None,
     typer.Option(
         "--after",
         metavar="RUN",
-        help="Start once it succeeded.",
+        help="Start after this run has succeeded; can be repeated.",
         autocompletion=complete_run,
         show_default=False,
     ),
 ]
 MaxTimeOption = Annotated[
     str | None,
-    typer.Option("--max-time", metavar="TIME", help="90m, 2h, 1d.", show_default=False),
+    typer.Option("--max-time", metavar="TIME", help="Time limit: 90m, 2h, 1d.", show_default=False),
 ]
 RetriesOption = Annotated[
     int | None,
-    typer.Option("--retries", help="Further attempts after a failure.", show_default=False),
+    typer.Option(
+        "--retries", help="Maximum number of attempts after a failure.", show_default=False
+    ),
 ]
 
 
@@ -194,7 +211,7 @@ def to_flags(
     max_time: str | None,
     retries: int | None,
 ) -> RecipeFlags:
-    """What was typed, as the planner takes it."""
+    """Return the options as the planner expects them."""
     from runner.core.recipe.overrides import RecipeFlags
 
     capacity = None if spot is None else "spot" if spot else "dedicated"

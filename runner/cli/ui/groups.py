@@ -1,4 +1,4 @@
-"""A group of runs: a tree with the state of each, and changes while it runs."""
+"""Display of a group of runs: a tree with their states, and state changes while it is active."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 _ID = re.compile(r"[a-z0-9][a-z0-9_-]+")
-FEW_TASKS = 12  # so many are read one by one; of more a count is told too
+FEW_TASKS = 12  # a larger group is shown as counts
 
 
 def show_group(out: Output, view: GroupView) -> None:
-    """Print the tree, or the same as data."""
+    """Print the tree, or the same data as JSON or TSV."""
     group = view.group
     if out.format is not OutputFormat.TABLE:
         out.record(
@@ -50,15 +50,15 @@ def show_group(out: Output, view: GroupView) -> None:
 
 
 def draw_group(out: Output, view: GroupView) -> None:
-    """Print the tree for people."""
+    """Print the tree."""
     from runner.core.schedules.submit_file import draw
 
     group = view.group
     notes: dict[str, str] = {}
-    named = task_namer(group)
+    with_names = task_namer(group)
     for name, run_id in group.runs.items():
         state = _state(view.rows.get(name))
-        reason = f": {named(state['reason'])}" if state["reason"] else ""
+        reason = f": {with_names(state['reason'])}" if state["reason"] else ""
         notes[name] = f"{state['state']}{reason}  {run_id}"
     for line in draw(group.after, notes):
         out.text(line)
@@ -67,13 +67,13 @@ def draw_group(out: Output, view: GroupView) -> None:
 
 
 def task_namer(group: RunGroup) -> Callable[[str], str]:
-    """Puts tasks, as the file names them, where a reason has the ids of their runs."""
+    """Return a function that replaces run IDs in a text by the names of their tasks."""
     names = {run_id: name for name, run_id in group.runs.items()}
     return lambda text: _ID.sub(lambda found: names.get(found[0], found[0]), text)
 
 
 def count_states(view: GroupView, only: Sequence[str] = ()) -> str:
-    """`97 succeeded, 2 failed, 1 cancelled`: the most first, or `only` these in their order."""
+    """Return `97 succeeded, 2 failed`: the most frequent state first, or `only` these states."""
     counts = Counter(_state(view.rows.get(name))["state"] for name in view.group.runs)
     states = [state for state in only if counts[state]] if only else dict(counts.most_common())
     return ", ".join(f"{counts[state]} {state}" for state in states)
@@ -81,32 +81,32 @@ def count_states(view: GroupView, only: Sequence[str] = ()) -> str:
 
 def _state(row: RunRow | None) -> dict[str, str]:
     if row is None:
-        return {"state": "deleted", "reason": "its description is gone from storage"}
+        return {"state": "deleted", "reason": "its run record was deleted from storage"}
     if row.status is None:
         return {"state": "unreadable", "reason": row.problem}
     return {"state": row.status.state.value, "reason": row.status.reason}
 
 
-_SHORTLY = ("failed", "lost", "unreadable", "running", "preparing")  # beside the bar
-_COUNT_EVERY_S = 15.0  # where no bar can be drawn
+_BAR_STATES = ("failed", "lost", "unreadable", "running", "preparing")  # next to the bar
+_COUNT_EVERY_S = 15.0  # without a terminal
 
 
 def watch_group(out: Output, connection: Connection, group: RunGroup) -> GroupView:
-    """Say how the tasks get on, until all have ended. Lost contact is waited out."""
+    """Show state changes until all tasks have ended, and return the last view."""
     from runner.flows.runs.groups import group_views
 
     last: GroupView | None = None
     with out.stages() as stages:
-        shown = GroupDisplay(out, stages, group)
+        display = GroupDisplay(out, stages, group)
         for last in filter(None, group_views(connection, group)):
-            shown.show(last)
+            display.show(last)
     if last is None:
-        raise AssertionError("the views end with one in which all have ended")
+        raise AssertionError("no view of the group")
     return last
 
 
 class GroupDisplay:
-    """What was said of each task already."""
+    """Prints the state changes of a group."""
 
     def __init__(
         self,
@@ -119,21 +119,21 @@ class GroupDisplay:
         self._stages = stages
         self._group = group
         self._by_name = task_namer(group)
-        self._said: dict[str, str] = {}
+        self._printed: dict[str, str] = {}
         self._clock = clock
         self._counted = ("", clock())
 
     def show(self, view: GroupView) -> None:
-        """Say what is new since the view before."""
+        """Print the changes since the last view."""
         few = len(self._group.runs) <= FEW_TASKS
         for name in self._group.runs:
             row = view.rows.get(name)
             if row is None or not (few or _ended_badly(row)):
                 continue
             text = _text(row)
-            if self._said.get(name) != text:
+            if self._printed.get(name) != text:
                 self._out.note(f"{name}  {self._by_name(text)}")
-                self._said[name] = text
+                self._printed[name] = text
         if not few:
             self._count(view)
 
@@ -145,7 +145,7 @@ class GroupDisplay:
         )
         if is_terminal(sys.stderr):
             state = "end" if ended == total else "progress"
-            text = text if ended == total else count_states(view, _SHORTLY)
+            text = text if ended == total else count_states(view, _BAR_STATES)
             self._stages.on_progress(Progress("tasks", state, text, ended, total))
             return
         before, at = self._counted
@@ -156,7 +156,7 @@ class GroupDisplay:
 
 
 def _ended_badly(row: RunRow) -> bool:
-    """Failed by itself: those that are blocked by it are counted."""
+    """Return True for a failed run, but not for the runs that it blocks."""
     return row.status is None or row.status.state.value in ("failed", "lost")
 
 

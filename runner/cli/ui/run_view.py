@@ -1,4 +1,4 @@
-"""A run while it runs, and how it ended: stages, the script's output, the closing panel."""
+"""Display of one run: stages and log lines while it is active, then the summary."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
 
 
 LAST_LINES = 20
-MESSAGE_WIDTH = 60  # leaves room for the bar on 100 columns
+MESSAGE_WIDTH = 60  # leaves space for the bar on 100 columns
 
 
 class RunDisplay:
-    """Renders one run; `log_to_stderr` keeps stdout free for one final document."""
+    """Display of the events of one run; `log_to_stderr` reserves stdout for a final document."""
 
     def __init__(self, view: StageView, run_id: str, *, log_to_stderr: bool = False) -> None:
         self.shown: deque[str] = deque(maxlen=LAST_LINES)
@@ -39,7 +39,7 @@ class RunDisplay:
         self._command_runs = False
 
     def show(self, event: WatchEvent) -> RunEnded | None:
-        """Draw one event; the last one is handed back."""
+        """Show an event. Return it if it is the last one."""
         from runner.flows.runs import events
 
         match event:
@@ -57,9 +57,9 @@ class RunDisplay:
             case events.LogSkipped(stream, size_bytes):
                 self._skipped(stream, size_bytes)
             case events.ContactLost(why):
-                self._say(f"warning: no contact ({why}); trying again, the run is not affected")
+                self._print(f"warning: lost contact ({why}); retrying, the run is not affected")
             case events.ContactRestored():
-                self._say("contact again")
+                self._print("contact restored")
             case events.StillWatching():
                 pass
             case events.RunEnded():
@@ -90,9 +90,9 @@ class RunDisplay:
 
         if event.attempt != self._attempt:
             self._attempt = event.attempt
-            self._say(f"attempt {event.attempt}")
+            self._print(f"attempt {event.attempt}")
         if event.stage == "notice" or (event.stage in SIDE_STAGES and event.state == "failed"):
-            self._say(f"warning: {event.message}")
+            self._print(f"warning: {event.message}")
             return
         if event.stage not in SIDE_STAGES:
             self._command_runs = event.stage == "command" and event.state in {"start", "progress"}
@@ -117,9 +117,9 @@ class RunDisplay:
         from runner.core.units import format_size
 
         flag = " --stderr" if stream == "stderr" else ""
-        self._say(
-            f"{format_size(size_bytes)} of older {stream} left out: "
-            f"runner logs {self._run_id}{flag}"
+        self._print(
+            f"skipped {format_size(size_bytes)} of older {stream}; "
+            f"run `runner logs {self._run_id}{flag}` to read it"
         )
 
     def _log(self, event: LogText) -> None:
@@ -133,8 +133,7 @@ class RunDisplay:
         self.shown.append(text)
         self._view.log(text, error=self._log_to_stderr or stream == "stderr")
 
-    def _say(self, line: str) -> None:
-        """A line for people, above the stages that are being drawn."""
+    def _print(self, line: str) -> None:
         self._view.log(line, error=True)
 
     def _flush(self) -> None:
@@ -149,9 +148,9 @@ def _short(message: str) -> str:
 
 
 def _last_redraw(line: str) -> str:
-    """Of a line that was redrawn with carriage returns, what stayed on the screen."""
-    kept = line.rstrip("\r")
-    return kept.rsplit("\r", 1)[-1] + line[len(kept) : len(kept) + 1]
+    """Return what a terminal shows of a line with carriage returns."""
+    text = line.rstrip("\r")
+    return text.rsplit("\r", 1)[-1] + line[len(text) : len(text) + 1]
 
 
 def _nodes(counts: dict[str, int]) -> str:
@@ -161,7 +160,7 @@ def _nodes(counts: dict[str, int]) -> str:
 
 
 def output_url(connection: Connection, run_id: str, result: RunResult | None) -> str:
-    """Where the outputs are in blob."""
+    """Return the URL of the outputs in blob storage."""
     outputs = connection.outputs
     folder = result.output if result else "output/"
     return f"{outputs.blob_endpoint}/{outputs.container_runs}/{run_id}/{folder}"
@@ -174,7 +173,7 @@ def result_document(
     folder: Path | None,
     model: RunModel | None = None,
 ) -> dict[str, Any]:
-    """The outcome for programs: `result.json` and where everything is."""
+    """Return the outcome for programs: `result.json`, and the places of everything."""
     result: dict[str, Any] = dict(ended.result.raw) if ended.result else {}
     return {
         **result,
@@ -202,7 +201,7 @@ def print_summary(
     *,
     model: RunModel | None = None,
 ) -> None:
-    """The closing panel on stderr; `view` saw the run from the first key press."""
+    """Print the summary on stderr; `view` has the times since the command started."""
     pairs = {"status": _status_line(ended)}
     if ended.result is None and ended.status.fix:
         pairs["fix"] = ended.status.fix
@@ -220,8 +219,8 @@ def print_summary(
         pairs["model"] = f"registered {model}" if model.version else str(model)
     commands = _next_commands(record, ended, folder)
     if model is not None:
-        again = f"runner models register {record.run_id}"
-        commands.append(f"runner models get {model.reference}" if model.version else again)
+        register = f"runner models register {record.run_id}"
+        commands.append(f"runner models get {model.reference}" if model.version else register)
     out.panel(record.run_id, pairs, commands=commands)
 
 
@@ -232,8 +231,7 @@ def print_failure(
     ended: RunEnded,
     display: RunDisplay,
 ) -> None:
-    """The last 20 lines of a failed run, unless they are what the screen shows already."""
-
+    """Print the last lines of a failed run, unless the display ends with them."""
     node = ended.result.rank if ended.result else 0
     lines = _log_tail(connection, record, node) or ended.task_output.splitlines()[-LAST_LINES:]
     shown = list(display.shown)
@@ -291,11 +289,11 @@ def _result_pairs(record: RunSpec, result: RunResult) -> dict[str, str]:
 
 
 def _in_all(result: RunResult, view: StageView) -> dict[str, str]:
-    """What this machine waited for beside the run itself: services, upload, boot, download."""
+    """Return the total time with the stages of this machine: services, upload, boot, download."""
     from runner.cli.ui.output import format_stages
     from runner.core.units import format_duration
 
-    inside = {"azurite", *result.stages_s}  # Azurite's installation is part of the services' time
+    inside = {"azurite", *result.stages_s}  # installing Azurite is part of starting the services
     around = format_stages({k: s for k, s in view.seconds.items() if k not in inside})
     total = format_duration(time.monotonic() - view.began)
     return {"in all": f"{total}, with {around}" if around else total}

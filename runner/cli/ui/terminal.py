@@ -1,4 +1,4 @@
-"""What a terminal can show, and the live line per stage on it while log lines scroll above."""
+"""Streams and colours of the terminal, and the live display of stages below the log lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CODES = {"bold": "1", "dim": "2", "red": "31", "green": "32", "yellow": "33", "
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Whether a person looks at the stream."""
+    """Return True if the stream is an open terminal."""
     try:
         return stream.isatty()
     except ValueError:  # closed
@@ -28,29 +28,29 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def open_closed_streams() -> None:
-    """A shell may close a stream (`>&-`): what is written there is lost, as with /dev/null.
+    """Replace streams that the shell has closed (`>&-`) by /dev/null.
 
-    Its number has to be taken first: the next file or socket would get it, and the prints with it.
+    This must come first: else the next file or socket gets the number, and our output.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDWR)
-    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115  for the whole process
+    sys.stdin = sys.stdin or open(0, encoding="utf-8")  # noqa: SIM115  open until exit
     sys.stdout = sys.stdout or open(1, "w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or open(2, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def silence_stdout() -> None:
-    """What is still buffered must not fail again when Python exits."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
+    """Discard buffered output, which would fail again when Python exits."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)
 
 
 def styled(text: str, style: str, stream: TextIO) -> str:
-    """The text in colour where the stream shows colours and nobody set NO_COLOR."""
+    """Return the text with ANSI codes if the stream shows colours."""
     if not style or not shows_colour(stream):
         return text
     codes = ";".join(_CODES[name] for name in style.split())
@@ -58,13 +58,13 @@ def styled(text: str, style: str, stream: TextIO) -> str:
 
 
 def shows_colour(stream: TextIO) -> bool:
-    """NO_COLOR (no-color.org) wins over everything."""
+    """Return True for a terminal, unless NO_COLOR (no-color.org) or TERM=dumb is set."""
     plain = os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb"
     return not plain and is_terminal(stream)
 
 
 def mark(symbol: str, fallback: str, stream: TextIO | None = None) -> str:
-    """The symbol, or its ASCII form where the stream's encoding lacks it."""
+    """Return the symbol, or the fallback if the stream cannot encode it."""
     encoding = getattr(stream or sys.stderr, "encoding", None) or "ascii"
     try:
         symbol.encode(encoding)
@@ -74,22 +74,22 @@ def mark(symbol: str, fallback: str, stream: TextIO | None = None) -> str:
 
 
 _LABEL_WIDTH = 12
-_SHOWN_FROM_S = 0.05  # shorter times say nothing
+_SHOWN_FROM_S = 0.05  # shorter times are not printed
 
 
 class StageView:
-    """Draws stages as they pass: live on a terminal, a line at start and end of each elsewhere."""
+    """Display of stages: live on a terminal, else a line at the start and end of each."""
 
     def __init__(self) -> None:
         self._live: RichProgress | None = None
         self._tasks: dict[str, TaskID] = {}
         self._started: dict[str, float] = {}
-        self._said: dict[str, str] = {}
+        self._announced: dict[str, str] = {}
         self.began = time.monotonic()
-        self.seconds: dict[str, float] = {}  # how long each ended stage took
+        self.seconds: dict[str, float] = {}  # duration of each finished stage
 
     def on_progress(self, progress: Progress) -> None:
-        """Draw one step; pass this method wherever an OnProgress is asked for."""
+        """Show a step. This method is an OnProgress."""
         first = progress.stage not in self._started
         if first or progress.state == "start":
             self._started.setdefault(progress.stage, time.monotonic())
@@ -97,26 +97,26 @@ class StageView:
             self._close(progress)
         elif is_terminal(sys.stderr):
             self._draw(progress)
-        elif progress.message and self._said.get(progress.stage) is None:
-            self._said[progress.stage] = progress.message
+        elif progress.message and self._announced.get(progress.stage) is None:
+            self._announced[progress.stage] = progress.message
             self._line(mark("…", "."), "", progress.stage, progress.message)
 
     def log(self, line: str, *, error: bool = False) -> None:
-        """One line of the script's own output, to stdout (or stderr), above the display."""
+        """Print a line to stdout (or stderr), above the display."""
         stream = sys.stderr if error else sys.stdout
         if self._live is not None and is_terminal(stream):
-            # Both streams are this terminal: the line has to pass through the display.
+            # The display owns the terminal, so it has to print the line.
             self._live.console.out(line, highlight=False)
             return
         stream.write(f"{line}\n")
         stream.flush()
 
     def warning(self, text: str) -> None:
-        """A line that somebody should read."""
+        """Print a warning above the display."""
         self.log(f"warning: {text}", error=True)
 
     def close(self) -> None:
-        """Take the display away."""
+        """Remove the display."""
         if self._live is not None:
             self._live.stop()
             self._live = None
@@ -124,10 +124,10 @@ class StageView:
     def _close(self, progress: Progress) -> None:
         seconds = time.monotonic() - self._started.pop(progress.stage)
         self.seconds[progress.stage] = seconds
-        self._said.pop(progress.stage, None)
+        self._announced.pop(progress.stage, None)
         if self._live is not None and progress.stage in self._tasks:
             self._live.remove_task(self._tasks.pop(progress.stage))
-            self._live.refresh()  # or the line below would be drawn above a stale display
+            self._live.refresh()  # else the next line would be printed above a stale display
         failed = progress.state == "failed"
         symbol = mark("✗", "x") if failed else mark("✓", "+")
         took = format_duration(seconds) if seconds >= _SHOWN_FROM_S else ""
@@ -175,7 +175,7 @@ def _columns() -> list[ProgressColumn]:
     from rich.table import Column
 
     class Bar(ProgressColumn):
-        """A bar where it is known how much there is, and nothing elsewhere."""
+        """A progress bar, or nothing if the total is unknown."""
 
         def render(self, task: Task) -> ProgressBar | str:
             if task.total is None:
@@ -190,8 +190,8 @@ def _columns() -> list[ProgressColumn]:
 
 
 def _text(progress: Progress) -> str:
-    """The message, and how far it is in the stage's unit."""
-    message = " ".join(progress.message.splitlines())  # what a program said may have several
+    """Return the message with the count in the stage's unit."""
+    message = " ".join(progress.message.splitlines())  # a program's message may have several lines
     if progress.total is None or progress.done is None or progress.state == "failed":
         return message
     if progress.unit == "bytes":

@@ -310,8 +310,8 @@ def test_completion_is_installed_by_the_spelling_of_others_and_for_the_shell_in_
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["ps", "--limit", "x"], "it is a whole number, like 3"),
-        (["ps", "--limit", "-1"], "the least is 1"),
+        (["ps", "--limit", "x"], "expected a whole number such as 3"),
+        (["ps", "--limit", "-1"], "the minimum is 1"),
         (["local", "evict", "--away", "x"], "invalid --away: 'x' is not a duration"),
     ],
 )

@@ -1,4 +1,4 @@
-"""What is said of the tasks of a group while they run."""
+"""The display of the tasks of an active group."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def shown(of: RunGroup, capsys: Capture, *views: GroupView) -> list[str]:
     return capsys.readouterr().err.splitlines()
 
 
-def test_each_change_of_a_few_is_a_line_in_the_order_of_the_file(capsys: Capture) -> None:
+def test_small_group_prints_each_change_in_file_order(capsys: Capture) -> None:
     few = group(2)
     blocked = RunStatus(RunState.CANCELLED, f"blocked by {few.runs['t0']}, which failed")
     failed = {"t0": RunStatus(RunState.FAILED, "exit code 1"), "t1": blocked}
@@ -53,7 +53,7 @@ def test_each_change_of_a_few_is_a_line_in_the_order_of_the_file(capsys: Capture
     ]
 
 
-def test_many_are_counted_and_only_what_failed_is_a_line(capsys: Capture) -> None:
+def test_large_group_prints_counts_and_failures(capsys: Capture) -> None:
     many = group(FEW_TASKS + 88)
     failed = {"t7": RunStatus(RunState.FAILED, "exit code 1")}
     views = (

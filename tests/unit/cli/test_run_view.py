@@ -1,4 +1,4 @@
-"""What a watched run looks like where the output is no terminal."""
+"""The display of a watched run without a terminal."""
 
 from __future__ import annotations
 
@@ -36,9 +36,7 @@ def stage(name: str, state: str, message: str = "", attempt: int = 1) -> StageRe
     )
 
 
-def test_pieces_become_whole_lines_on_the_stream_they_came_from(
-    display: RunDisplay, capsys: Capture
-) -> None:
+def test_pieces_become_whole_lines_on_their_stream(display: RunDisplay, capsys: Capture) -> None:
     pieces: list[tuple[LogStream, str]] = [
         ("stdout", "epoch 1\nepo"),
         ("stderr", "warn"),
@@ -59,22 +57,20 @@ def test_unfinished_last_line_is_shown_at_the_end(display: RunDisplay, capsys: C
     assert capsys.readouterr().out == "no newline\n"
 
 
-def test_redrawn_progress_bar_shows_what_stayed_on_the_screen(
-    display: RunDisplay, capsys: Capture
-) -> None:
+def test_redrawn_progress_bar_prints_its_last_state(display: RunDisplay, capsys: Capture) -> None:
     for text in ("  1%\r", " 50%\r", "100%", "\r", "done\n", "windows line\r\n"):
         display.show(LogText("stdout", text))
     assert capsys.readouterr().out == "done\nwindows line\n"
 
 
-def test_script_output_leaves_stdout_alone_when_it_is_for_a_document(capsys: Capture) -> None:
+def test_log_goes_to_stderr_if_stdout_is_for_a_document(capsys: Capture) -> None:
     display = RunDisplay(StageView(), "run-1", log_to_stderr=True)
     display.show(LogText("stdout", "hello\n"))
     captured = capsys.readouterr()
     assert (captured.out, captured.err) == ("", "hello\n")
 
 
-def test_boot_lasts_from_the_queue_to_the_first_stage(display: RunDisplay, capsys: Capture) -> None:
+def test_boot_stage_lasts_from_queued_to_first_stage(display: RunDisplay, capsys: Capture) -> None:
     display.show(StatusChanged(RunStatus(RunState.QUEUED, "waiting for a node"), 0))
     display.show(stage("code", "start", "unpacking"))
     lines = capsys.readouterr().err.splitlines()
@@ -82,7 +78,7 @@ def test_boot_lasts_from_the_queue_to_the_first_stage(display: RunDisplay, capsy
     assert "waiting for a node" in lines[0]
 
 
-def test_a_late_metric_does_not_reopen_the_command_stage(
+def test_late_metric_does_not_reopen_the_command_stage(
     display: RunDisplay, capsys: Capture
 ) -> None:
     display.show(stage("command", "start", "python train.py"))
@@ -97,18 +93,16 @@ def test_another_attempt_is_announced(display: RunDisplay, capsys: Capture) -> N
     assert "attempt 2" in capsys.readouterr().err
 
 
-def test_lost_contact_and_skipped_output_say_what_it_means(
-    display: RunDisplay, capsys: Capture
-) -> None:
+def test_lost_contact_and_skipped_log_are_explained(display: RunDisplay, capsys: Capture) -> None:
     display.show(ContactLost("connection refused"))
     display.show(LogSkipped("stderr", 2_000_000))
     text = capsys.readouterr().err
     assert "connection refused" in text
     assert "not affected" in text
-    assert "2.0 MB of older stderr left out: runner logs run-1 --stderr" in text
+    assert "skipped 2.0 MB of older stderr; run `runner logs run-1 --stderr` to read it" in text
 
 
-def test_stages_too_short_to_matter_are_left_out() -> None:
+def test_short_stages_are_left_out() -> None:
     assert format_stages({"code": 0.01, "environment": 2.34, "command": 61.0}) == (
         "environment 2.3 s, command 1 min 01 s"
     )
