@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 
 import uvicorn
 
-from batch_emulator.domain.events import LOG_FIELDS
+from batch_emulator.domain.account import LOG_FIELDS
 from batch_emulator.emulator import Emulator
 from batch_emulator.http.app import App
 from batch_emulator.options import OptionError, check_host, parser, settings_of

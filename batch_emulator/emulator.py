@@ -16,8 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from batch_emulator.domain.account import Account, Limits
-from batch_emulator.domain.applications import Applications
-from batch_emulator.domain.certificates import Certificates
+from batch_emulator.domain.applications import Applications, Certificates
 from batch_emulator.domain.clock import Clock, SystemClock
 from batch_emulator.domain.model import (
     Job,
@@ -30,14 +29,13 @@ from batch_emulator.domain.model import (
     parts,
 )
 from batch_emulator.domain.transitions import eviction, job_schedules, jobs, pools
+from batch_emulator.executor.application_packages import PackageInstaller
+from batch_emulator.executor.blob_client import NodeIdentity
+from batch_emulator.executor.blob_mounts import BlobMounts, forget_leftovers, mounted_below
 from batch_emulator.executor.executor import Executor
-from batch_emulator.executor.mounts.blob_mounts import BlobMounts, forget_leftovers
-from batch_emulator.executor.mounts.blobfuse import mounted_below
-from batch_emulator.executor.mounts.node_mounts import NodeMounts
+from batch_emulator.executor.node_mounts import NodeMounts
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.executor.task_containers import TaskContainers
-from batch_emulator.executor.transfer.application_packages import PackageInstaller
-from batch_emulator.executor.transfer.blob_client import NodeIdentity
 from batch_emulator.files_share.shares import Shares, StorageAccount
 from batch_emulator.folders import remove_tree
 from batch_emulator.launches import LaunchBuilder

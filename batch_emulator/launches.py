@@ -17,7 +17,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from batch_emulator.domain.certificates import Certificates
+from batch_emulator.domain.applications import Certificates
 from batch_emulator.domain.launch import ContainerMount, ContainerSpec, ExecutionError, LaunchSpec
 from batch_emulator.domain.model import (
     Execution,
@@ -33,9 +33,9 @@ from batch_emulator.domain.transitions import eviction
 from batch_emulator.domain.transitions.job_preparation import task_id
 from batch_emulator.domain.values import parse_duration
 from batch_emulator.executor import task_containers
+from batch_emulator.executor.application_packages import PackageInstaller, installed
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.task_process import split_command
-from batch_emulator.executor.transfer.application_packages import PackageInstaller, installed
 
 
 class TaskTokens:

@@ -35,8 +35,8 @@ from batch_emulator.domain.launch import (
 )
 from batch_emulator.domain.model import Execution, ExecutionKind, Job, Json, Node, Stop
 from batch_emulator.domain.transitions import executions, jobs, nodes, task_admission, tasks
+from batch_emulator.executor.blob_mounts import mounted_below
 from batch_emulator.executor.executor import Executor
-from batch_emulator.executor.mounts.blobfuse import mounted_below
 from batch_emulator.executor.node_setup import Booted, NodeSetup
 from batch_emulator.folders import is_below, remove_tree
 from batch_emulator.launches import LaunchBuilder

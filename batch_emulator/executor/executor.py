@@ -22,11 +22,10 @@ from batch_emulator.domain.launch import (
     ended_by_wall_clock,
     exit_code_failure,
 )
-from batch_emulator.executor import members, task_containers, task_process
+from batch_emulator.executor import members, task_containers, task_files, task_process
+from batch_emulator.executor.blob_client import BlobClient, NodeIdentity
 from batch_emulator.executor.engine import inherited
 from batch_emulator.executor.task_containers import TaskContainers, new_name, not_started
-from batch_emulator.executor.transfer import task_files
-from batch_emulator.executor.transfer.blob_client import BlobClient, NodeIdentity
 from batch_emulator.folders import make_plain
 
 _T = TypeVar("_T")

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from batch_emulator.domain.launch import DISK_FULL, LaunchSpec
+from batch_emulator.executor.blob_mounts import BlobMounts
 from batch_emulator.executor.layout import NodeLayout
 from batch_emulator.executor.members import LostNodeProcesses, in_thread
-from batch_emulator.executor.mounts.blob_mounts import BlobMounts
 
 log = logging.getLogger(__name__)
 

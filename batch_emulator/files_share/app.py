@@ -22,7 +22,7 @@ from uuid import uuid4
 from starlette.types import Receive, Scope, Send
 
 from batch_emulator.domain.values import http_date
-from batch_emulator.files_share import xml_text
+from batch_emulator.files_share import faults
 from batch_emulator.files_share.auth import (
     Grant,
     SignedRequest,
@@ -423,7 +423,7 @@ def _fault_of(err: OSError, scope: Scope) -> FilesFault:
 
 
 def _failure(fault: FilesFault, request_id: str, now: datetime) -> FilesReply:
-    headers = {"x-ms-error-code": fault.code, "Content-Type": xml_text.TYPE}
+    headers = {"x-ms-error-code": fault.code, "Content-Type": faults.XML_TYPE}
     if fault.status == 401:
         headers["WWW-Authenticate"] = "SharedKey"
     return FilesReply(fault.status, headers, error_body(fault, request_id, now))

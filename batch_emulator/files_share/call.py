@@ -12,8 +12,7 @@ from typing import TypeAlias
 from batch_emulator.files_share import tree
 from batch_emulator.files_share.auth import Grant
 from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query
-from batch_emulator.files_share.records import Item, Share, ShareRecords
-from batch_emulator.files_share.shares import Shares
+from batch_emulator.files_share.shares import Item, Share, ShareRecords, Shares
 from batch_emulator.files_share.tree import BadNameError, TreeEntry, is_metadata_name, parse_path
 
 _META = "x-ms-meta-"

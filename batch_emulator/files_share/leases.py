@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from uuid import UUID, uuid4
 
 from batch_emulator.files_share.faults import FilesFault, bad_header
-from batch_emulator.files_share.records import Lease
+from batch_emulator.files_share.shares import Lease
 
 _NS = 10**9
 _DURATIONS = range(15, 61)

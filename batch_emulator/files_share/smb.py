@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 
 from batch_emulator.domain.values import http_date
 from batch_emulator.files_share.faults import FilesFault, bad_header, not_implemented
-from batch_emulator.files_share.records import Item, ShareRecords
+from batch_emulator.files_share.shares import Item, ShareRecords
 
 _NS = 10**9
 _TIME = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,7}))?(?:Z|\+00:00)")

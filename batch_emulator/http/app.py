@@ -16,14 +16,22 @@ from uuid import uuid4
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
+from batch_emulator.domain.account import LOG_FIELDS
 from batch_emulator.domain.clock import wall_now
-from batch_emulator.domain.events import LOG_FIELDS
 from batch_emulator.domain.faults import Fault, error_body, not_implemented
 from batch_emulator.domain.model import key_of
 from batch_emulator.domain.values import http_date
 from batch_emulator.emulator import Emulator
-from batch_emulator.http import auth, versions
-from batch_emulator.http.call import Call, Handler, NotModified, Reply
+from batch_emulator.http import auth
+from batch_emulator.http.call import (
+    Call,
+    Handler,
+    NotModified,
+    Reply,
+    check_version,
+    selection_in_current_names,
+    to_client_names,
+)
 from batch_emulator.http.routes import admin
 from batch_emulator.http.routes.table import ROUTES, Matcher
 from batch_emulator.web_pages import reason_to_refuse
@@ -91,7 +99,7 @@ class App:
         method = scope["method"]
         raw_path = scope.get("raw_path", scope["path"].encode()).decode("ascii", "replace")
         raw_query = scope["query_string"].decode("ascii", "replace")
-        query = versions.selection(auth.query_of(raw_query))
+        query = selection_in_current_names(auth.query_of(raw_query))
         whole, stream = b"", None
         if raw_path.startswith(f"{admin.PREFIX}/"):
             route, params = self._find_admin(method, raw_path, headers)
@@ -114,7 +122,7 @@ class App:
         finally:
             await self._commit(method)
         if reply.body is not None:
-            reply.body = versions.outgoing(reply.body, query)
+            reply.body = to_client_names(reply.body, query)
         return reply
 
     def _find(
@@ -122,7 +130,7 @@ class App:
     ) -> tuple[Handler, Mapping[str, str]]:
         if not self.emulator.healthy:
             raise Fault("InternalError", {"Reason": "the state cannot be kept; see the log"})
-        versions.check(query)
+        check_version(query)
         route, params = self._routes.find(method, path)
         if route.handler is None:
             raise not_implemented(route.operation)

@@ -1,22 +1,99 @@
-"""A request on its way to a handler, with its conditional headers, and the reply on its way
-back.
+"""A request on its way to a handler, and the reply on its way back: parameters, conditional
+headers, and the names that older clients use.
+
+Inside and from api-version 2020-09-01.12.0 on names are today's. Before it a pool had
+`maxTasksPerNode` where it now has `taskSlotsPerNode`, tasks had no `requiredSlots`, nodes no
+`runningTaskSlotsCount`, and task counts were not counted in slots. All other changes since
+2018 added properties, and a client ignores unknown ones. Source: the models of azure-batch
+9.0 (2020-03-01.11.0) and 10.0 (2020-09-01.12.0).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from email.utils import parsedate_to_datetime
 from enum import Enum
+from typing import Any, cast
 
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import Job, Json, Node, Pool, key_of
 from batch_emulator.domain.transitions import nodes
 from batch_emulator.domain.values import etag_text, http_date
 from batch_emulator.emulator import Emulator
-from batch_emulator.http import bodies, odata, versions
+from batch_emulator.http import bodies, odata
 from batch_emulator.http.odata import FieldRule
+
+_VERSION = re.compile(r"(20\d\d-\d\d-\d\d)(\.\d{1,4}\.\d{1,4})?(-preview)?", re.ASCII)
+_OLDEST = date(2018, 1, 1)
+_SLOTS_SINCE = date(2020, 9, 1)
+
+_OLD_NAMES = {"taskSlotsPerNode": "maxTasksPerNode"}
+_NEW_NAMES = {old: new for new, old in _OLD_NAMES.items()}
+_UNKNOWN_THEN = frozenset({"requiredSlots", "runningTaskSlotsCount"})
+_FREE = frozenset({"resourceTags"})  # names in it are the user's
+
+
+def check_version(query: Mapping[str, str]) -> None:
+    """Refuse a request without an api-version, or with one that cannot be. Raises Fault."""
+    text = query.get("api-version")
+    if text is None:
+        raise Fault("MissingRequiredQueryParameter", {"QueryParameterName": "api-version"})
+    day = _day(text)
+    if day is None or day < _OLDEST:
+        raise Fault("UnsupportedRequestVersion", {"QueryParameterValue": text[:64]})
+
+
+def _day(text: str) -> date | None:
+    match = _VERSION.fullmatch(text)
+    try:
+        return None if match is None else date.fromisoformat(match[1])
+    except ValueError:
+        return None
+
+
+def is_old_client(query: Mapping[str, str]) -> bool:
+    """Whether the client speaks the names from before slots."""
+    day = _day(query.get("api-version", ""))
+    return day is not None and day < _SLOTS_SINCE
+
+
+def selection_in_current_names(query: Mapping[str, str]) -> Mapping[str, str]:
+    """The query with today's names in `$select`."""
+    text = query.get("$select")
+    if text is None or not is_old_client(query):
+        return query
+    names = (_NEW_NAMES.get(name.strip(), name) for name in text.split(","))
+    return {**query, "$select": ",".join(names)}
+
+
+def to_current_names(body: Json, query: Mapping[str, str]) -> Json:
+    """A request body in today's names."""
+    return _renamed(body, _NEW_NAMES, frozenset()) if is_old_client(query) else body
+
+
+def to_client_names(body: Json, query: Mapping[str, str]) -> Json:
+    """An answer in the names that the client knows."""
+    if not is_old_client(query):
+        return body
+    if "taskSlotCounts" in body:
+        metadata = {name: value for name, value in body.items() if name.startswith("odata.")}
+        return {**metadata, **body.get("taskCounts", {})}
+    return _renamed(body, _OLD_NAMES, _UNKNOWN_THEN)
+
+
+def _renamed(value: Any, names: Mapping[str, str], without: frozenset[str]) -> Any:
+    if isinstance(value, list):
+        return [_renamed(item, names, without) for item in cast("list[Any]", value)]
+    if not isinstance(value, dict):
+        return value
+    return {
+        names.get(name, name): item if name in _FREE else _renamed(item, names, without)
+        for name, item in cast("Json", value).items()
+        if name not in without
+    }
 
 
 @dataclass(slots=True)
@@ -55,7 +132,7 @@ class Call:
 
     def json(self, *, optional: bool = False) -> Json:
         """The body, parsed and coerced. Raises Fault."""
-        body = versions.incoming(bodies.parse(self.body, optional=optional), self.query)
+        body = to_current_names(bodies.parse(self.body, optional=optional), self.query)
         if bodies.may_name_identities(self.body):
             bodies.check_identities(body, known=self.emulator.identity is not None)
         return body

@@ -10,8 +10,7 @@ import pytest
 from azure.batch import models
 from azure.core.exceptions import HttpResponseError
 
-from batch_emulator.executor.mounts import blob_mounts
-from batch_emulator.executor.transfer import blob_client
+from batch_emulator.executor import blob_client, blob_mounts
 from tests import plain_http
 from tests.contract.server import KEY, Running, Things, code_of, eventually, serving
 from tests.unit.emulator.blob_store import SAS, BlobStore, serve

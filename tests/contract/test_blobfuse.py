@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from batch_emulator.executor.mounts import blobfuse
+from batch_emulator.executor import blob_mounts
 from tests.contract import fake_blobfuse2
 from tests.contract.server import Running, Things, eventually, serving, wire
 from tests.contract.test_blob_mounts import container, run
@@ -32,7 +32,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     script.write_text(f"#!{sys.executable}\n{Path(fake_blobfuse2.__file__).read_text()}")
     script.chmod(0o755)
     (tmp_path / "fuse").touch()
-    monkeypatch.setattr(blobfuse, "FUSE", tmp_path / "fuse")
+    monkeypatch.setattr(blob_mounts, "FUSE", tmp_path / "fuse")
     monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
     return folder
 
@@ -123,7 +123,7 @@ def test_what_it_says_is_the_error_of_the_node(
 def test_one_that_hangs_is_given_up(
     running: Running, things: Things, fake: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(blobfuse, "_MOUNT_WITHIN_S", 0.5)
+    monkeypatch.setattr(blob_mounts, "_MOUNT_WITHIN_S", 0.5)
     (fake / "hangs").touch()
     pool = things.pool(target_dedicated_nodes=1, mount_configuration=[container(**RIGHT)])
     [node] = things.wait_nodes(pool, 1, "unusable")
@@ -153,8 +153,8 @@ def test_what_a_crash_left_mounted_is_unmounted_by_the_next_start(
     point.mkdir(parents=True)
 
     async def mounted_and_killed() -> None:
-        one = blobfuse.FuseContainer("account", "data", SETTINGS["blob_endpoint"], KEY, "")
-        mount = blobfuse.Blobfuse(str(fake / "blobfuse2"), one, point, node, "m", "")
+        one = blob_mounts.FuseContainer("account", "data", SETTINGS["blob_endpoint"], KEY, "")
+        mount = blob_mounts.Blobfuse(str(fake / "blobfuse2"), one, point, node, "m", "")
         await mount.mount()
 
     asyncio.run(mounted_and_killed())
@@ -168,13 +168,13 @@ def test_what_a_crash_left_mounted_is_unmounted_by_the_next_start(
 def test_it_is_not_used_where_fuse_may_not_be(
     fake: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert blobfuse.program() == str(fake / "blobfuse2")
-    monkeypatch.setattr(blobfuse, "FUSE", tmp_path / "none")
-    assert blobfuse.program() is None
-    monkeypatch.setattr(blobfuse, "FUSE", tmp_path / "fuse")
+    assert blob_mounts.blobfuse_program() == str(fake / "blobfuse2")
+    monkeypatch.setattr(blob_mounts, "FUSE", tmp_path / "none")
+    assert blob_mounts.blobfuse_program() is None
+    monkeypatch.setattr(blob_mounts, "FUSE", tmp_path / "fuse")
     monkeypatch.setenv("PATH", "/usr/bin:/bin")
     (fake / "blobfuse2").chmod(0o644)
-    assert blobfuse.program() is None or not blobfuse.program().startswith(str(fake))  # pyright: ignore[reportOptionalMemberAccess]
+    assert not str(blob_mounts.blobfuse_program() or "").startswith(str(fake))
 
 
 def test_folder_in_which_something_is_mounted_is_never_deleted(
@@ -186,8 +186,8 @@ def test_folder_in_which_something_is_mounted_is_never_deleted(
     table = tmp_path / "mountinfo"
     real = os.fsencode(os.path.realpath(folder))
     table.write_bytes(b"36 35 98:0 / " + real + b"/tasks/a\\040b rw - fuse blobfuse2 rw\n")
-    monkeypatch.setattr(blobfuse, "_MOUNTINFO", table)
-    assert blobfuse.mounted_below(folder) == [Path(os.path.realpath(folder)) / "tasks" / "a b"]
+    monkeypatch.setattr(blob_mounts, "_MOUNTINFO", table)
+    assert blob_mounts.mounted_below(folder) == [Path(os.path.realpath(folder)) / "tasks" / "a b"]
     running.client.begin_delete_pool(pool)
     eventually(lambda: not list(running.client.list_pools()))
     assert folder.is_dir()

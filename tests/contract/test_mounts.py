@@ -12,8 +12,7 @@ from azure.batch import models
 from azure.core.exceptions import HttpResponseError
 
 from batch_emulator.emulator import EmulatorSettings
-from batch_emulator.files_share.records import Share
-from batch_emulator.files_share.shares import StorageAccount
+from batch_emulator.files_share.shares import Share, StorageAccount
 from tests.contract.server import Running, Things, code_of, eventually, serving, values_of, wire
 
 STORAGE = "teststorage"

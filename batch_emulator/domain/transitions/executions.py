@@ -10,13 +10,7 @@ from datetime import datetime
 from batch_emulator.domain.account import Account
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.model import Execution, ExecutionKind, Json, Node, NodeState, Stop, Task
-from batch_emulator.domain.transitions import (
-    job_preparation,
-    metering,
-    multi_instance,
-    nodes,
-    tasks,
-)
+from batch_emulator.domain.transitions import job_preparation, metering, nodes, tasks
 from batch_emulator.domain.transitions.states import dequeue, set_node, settle_node
 
 
@@ -60,7 +54,7 @@ def place(account: Account, task: Task, chosen: Sequence[Node], now: datetime) -
     task.place = (chosen[0].pool.id, chosen[0].id)
     placed = [_occupy(account, task, node, index, now) for index, node in enumerate(chosen)]
     task.execution = placed[0]
-    multi_instance.begin(task, placed)
+    tasks.begin_instances(task, placed)
     for execution in placed:
         job_preparation.enter(account, execution, now)
     return placed[0]
@@ -88,7 +82,7 @@ def begun(account: Account, execution: Execution, now: datetime) -> None:
     """The executor takes the execution over."""
     group = None if execution.task is None else execution.task.group
     if execution.instance:
-        multi_instance.set_subtask(account, execution, "running", now)
+        tasks.set_subtask(account, execution, "running", now)
     elif execution.kind is ExecutionKind.TASK and (group is None or not group.coordinated):
         tasks.started(account, execution, now)
 
@@ -98,7 +92,7 @@ def ended(
 ) -> None:
     """An execution is over; `outcome` is None when it never became a process."""
     node, job = execution.node, execution.job
-    if execution.key not in account.executions or multi_instance.stays(account, execution, outcome):
+    if execution.key not in account.executions or tasks.instance_stays(account, execution, outcome):
         return
     del account.executions[execution.key]
     node.executions.pop(execution.key, None)
@@ -108,7 +102,7 @@ def ended(
         account.wake_job(job)
     if execution.kind is ExecutionKind.TASK:
         metering.charge_attempt(execution, outcome, now)
-        multi_instance.ended(account, execution, outcome, now)
+        tasks.instance_ended(account, execution, outcome, now)
         tasks.ended(account, execution, outcome, now)
         node.tasks_run += 1
         node.tasks_succeeded += int(outcome is not None and outcome.exit_code == 0)

@@ -19,7 +19,7 @@ from batch_emulator.domain.model import (
     job_folder,
     part,
 )
-from batch_emulator.domain.transitions import multi_instance
+from batch_emulator.domain.transitions import tasks
 from batch_emulator.domain.transitions.states import set_task, stop_execution
 from batch_emulator.domain.transitions.tasks import failure_info
 from batch_emulator.domain.values import time_text
@@ -57,7 +57,7 @@ def enter(account: Account, execution: Execution, now: datetime) -> None:
         account.effects.append(Start(execution))
         return
     if execution.instance:
-        multi_instance.set_subtask(account, execution, "preparing", now)
+        tasks.set_subtask(account, execution, "preparing", now)
     else:
         set_task(account, task, TaskState.PREPARING, now)
     visit.waiting.append(execution)

@@ -1,21 +1,29 @@
-"""Tasks: started, ended, retried, terminated, reactivated, deleted, and how long their folder is
-kept.
+"""Tasks, from start to retention: retries, termination, reactivation, deletion, multi-instance
+tasks.
 
-Nothing of a finished task stays in memory: when it expires stands in its row, and one timer
-of the account says when to look there again.
+A completed task is not held in memory: its row has the time when its retention ends, and one
+timer of the account says when to read the rows again.
+
+A multi-instance task is one primary and its subtasks, on as many nodes (MPI page of the
+docs). Every instance runs the coordination command; when all have succeeded the primary runs
+the command of the task, and processes that the others left running live until it ends. The
+first instance that ends otherwise ends them all, and its end is the end of the task. Our
+choices [S]: the task ends with the last of its instances; until then its subtasks are ended
+at once, without a grace period.
 """
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from batch_emulator.domain.account import Account, DeleteTaskFolder, Sweep
+from batch_emulator.domain.account import Account, DeleteTaskFolder, Start, Sweep
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.model import (
     Execution,
     JobState,
     Json,
+    MultiInstance,
     Stop,
     Task,
     TaskState,
@@ -31,7 +39,7 @@ from batch_emulator.domain.transitions.states import (
     touch_task,
 )
 from batch_emulator.domain.transitions.task_admission import require_open_job
-from batch_emulator.domain.values import parse_duration, time_of
+from batch_emulator.domain.values import parse_duration, time_of, time_text
 
 _DEFAULT_RETENTION = timedelta(days=7)  # docs: retentionTime; an older page says for ever [X]
 NEVER = datetime(9999, 1, 1, tzinfo=UTC)
@@ -303,3 +311,122 @@ def failure_info(outcome: ExecutionOutcome) -> Json | None:
         "message": "The task exited with an exit code representing a failure",
         "details": [{"name": "Message", "value": f"exit code {outcome.exit_code}"}],
     }
+
+
+def begin_instances(task: Task, members: list[Execution]) -> None:
+    """A new attempt: nothing is coordinated yet. Does nothing to an ordinary task."""
+    group = task.group
+    if group is None:
+        return
+    group.members = members
+    group.left = len(members)
+    group.waiting = set(range(len(members)))
+    group.subtasks = [
+        {"id": one.instance, "place": [one.node.pool.id, one.node.id]} for one in members[1:]
+    ]
+
+
+def set_subtask(account: Account, execution: Execution, state: str, now: datetime) -> None:
+    """Move a subtask to preparing, running or completed."""
+    task = execution.task
+    if task is None or task.group is None:
+        return
+    info = task.group.subtasks[execution.instance - 1]
+    if info.get("state") == state:
+        return
+    if "state" in info:
+        info["previousState"] = info["state"]
+        info["previousStateTransitionTime"] = info["stateTransitionTime"]
+    info["state"] = state
+    info["stateTransitionTime"] = time_text(now)
+    if state != "preparing":
+        info["startTime" if state == "running" else "endTime"] = time_text(now)
+    name = f"{task.job.id}/{task.id}/{execution.instance}"
+    account.events.add(now, "subtask.state", name, state)
+    _save_group(account, execution)
+
+
+def _save_group(account: Account, execution: Execution) -> None:
+    """Write the task, unless it was deleted: its row may be a namesake's by now."""
+    if execution.task is not None and execution.stop is not Stop.DISCARD:
+        account.save_task(execution.task)
+
+
+def instance_stays(
+    account: Account, execution: Execution, outcome: ExecutionOutcome | None
+) -> bool:
+    """Whether an instance keeps its node: its coordination command is done, its task is not."""
+    group = None if execution.task is None else execution.task.group
+    if group is None or not execution.coordinating or execution.stop is not None:
+        return False
+    if outcome is None or outcome.failure is not None or outcome.exit_code != 0:
+        return False
+    group.waiting.discard(execution.instance)
+    if execution.instance:
+        group.subtasks[execution.instance - 1]["exitCode"] = outcome.exit_code
+        _save_group(account, execution)
+    if not group.waiting:
+        group.coordinated = True
+        account.effects.append(Start(group.members[0]))
+    return True
+
+
+def instance_ended(
+    account: Account, execution: Execution, outcome: ExecutionOutcome | None, now: datetime
+) -> None:
+    """One instance has gone: so will the others, and with the last of them the task ends."""
+    task = execution.task
+    if task is None or task.group is None:
+        return
+    group = task.group
+    group.left -= 1
+    if execution.instance == 0:
+        group.primary = outcome
+    else:
+        _close_subtask(group.subtasks[execution.instance - 1], execution, outcome)
+        set_subtask(account, execution, "completed", now)
+    if execution.stop is None and group.end is None:
+        group.end = outcome
+        for other in group.members:
+            if other.key in account.executions:
+                stop_execution(account, other, Stop.GROUP)
+    _save_group(account, execution)  # also what it used
+    if group.left == 0:
+        _end_group(account, task, group, now)
+
+
+def _close_subtask(info: Json, execution: Execution, outcome: ExecutionOutcome | None) -> None:
+    if info.get("exitCode") == 0:  # its own command was done long ago
+        info["result"] = "success"
+        return
+    if outcome is not None and outcome.exit_code is not None:
+        info["exitCode"] = outcome.exit_code
+    if execution.stop is not None or outcome is None:
+        info["failureInfo"] = ENDED
+    else:
+        info["failureInfo"] = failure_info(outcome)
+    info["result"] = "failure"
+
+
+def _decisive(group: MultiInstance) -> Stop | None:
+    """What the attempt comes to: a deletion, the end that came first (None), or what was asked for.
+
+    Who asked for the end of the task while its last instances were going wants no other attempt.
+    """
+    asked = [one.stop for one in group.members if one.stop not in (None, Stop.GROUP)]
+    if Stop.DISCARD in asked:
+        return Stop.DISCARD
+    if group.end is not None:
+        return Stop.TERMINATE if group.end.retryable and Stop.TERMINATE in asked else None
+    if Stop.TERMINATE in asked:
+        return Stop.TERMINATE
+    return asked[0] if asked else None
+
+
+def _end_group(account: Account, task: Task, group: MultiInstance, now: datetime) -> None:
+    """The last instance has gone: end the attempt, and the task with it unless it runs again."""
+    stop = _decisive(group)
+    primary, outcome = group.members[0], group.end or group.primary
+    group.members, group.waiting, group.coordinated = [], set(), False
+    group.end = group.primary = None
+    settle(account, task, stop, primary, outcome, now)

@@ -21,10 +21,9 @@ from batch_emulator.files_share import smb, tree
 from batch_emulator.files_share.auth import SignedRequest, verify_sas
 from batch_emulator.files_share.call import FilesCall, FilesReply, parse_range
 from batch_emulator.files_share.faults import FilesFault, bad_header, not_implemented
-from batch_emulator.files_share.records import Item
 from batch_emulator.files_share.routes import files
 from batch_emulator.files_share.routes.files import segments, whole_range, write
-from batch_emulator.files_share.shares import GIB, INCOMING
+from batch_emulator.files_share.shares import GIB, INCOMING, Item
 from batch_emulator.files_share.tree import BadNameError, parse_path
 
 _HEADER = "x-ms-copy-source"

@@ -15,11 +15,11 @@ from urllib.parse import urlsplit
 from xml.etree import ElementTree as ET
 
 from batch_emulator.domain.values import http_date
-from batch_emulator.files_share import leases, smb, tree, xml_text
+from batch_emulator.files_share import faults, leases, smb, tree
 from batch_emulator.files_share.auth import SignedRequest, verify_sas
 from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers
 from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query
-from batch_emulator.files_share.records import Item
+from batch_emulator.files_share.shares import Item
 from batch_emulator.files_share.tree import TreeEntry
 
 _MAX_RESULTS = 5000
@@ -96,21 +96,21 @@ def list_entries(call: FilesCall) -> FilesReply:
         "EnumerationResults",
         ServiceEndpoint=f"{call.base_url}/",
         ShareName=call.share,
-        DirectoryPath=xml_text.legal(place.path),
+        DirectoryPath=faults.legal_xml(place.path),
     )
     for name, text in (("Marker", marker), ("MaxResults", most)):
         if text:
-            xml_text.child(root, name, text)
-    xml_text.named(root, "Prefix", prefix)
+            faults.add_child(root, name, text)
+    faults.add_name(root, "Prefix", prefix)
     if extended:
-        xml_text.child(root, "DirectoryId", status.st_ino)
+        faults.add_child(root, "DirectoryId", status.st_ino)
     entries = ET.SubElement(root, "Entries")
     for name, found in page.entries:
         path = f"{place.path}/{name}" if place.path else name
         item = call.records.item(call.share, path, found.st_ino)
         _entry(entries, name, found, item, include if extended else None)
-    xml_text.child(root, "NextMarker", _marker_of(page.last))
-    return FilesReply(200, {"Content-Type": xml_text.TYPE}, xml_text.document(root))
+    faults.add_child(root, "NextMarker", _marker_of(page.last))
+    return FilesReply(200, {"Content-Type": faults.XML_TYPE}, faults.xml_document(root))
 
 
 def list_handles(call: FilesCall) -> FilesReply:
@@ -120,8 +120,8 @@ def list_handles(call: FilesCall) -> FilesReply:
             raise FilesFault("ResourceNotFound")
     root = ET.Element("EnumerationResults")
     ET.SubElement(root, "Entries")
-    xml_text.child(root, "NextMarker")
-    return FilesReply(200, {"Content-Type": xml_text.TYPE}, xml_text.document(root))
+    faults.add_child(root, "NextMarker")
+    return FilesReply(200, {"Content-Type": faults.XML_TYPE}, faults.xml_document(root))
 
 
 def close_handles(call: FilesCall) -> FilesReply:
@@ -163,12 +163,12 @@ def _entry(
 ) -> None:
     is_directory = stat.S_ISDIR(status.st_mode)
     element = ET.SubElement(parent, "Directory" if is_directory else "File")
-    xml_text.named(element, "Name", name)
+    faults.add_name(element, "Name", name)
     if include is not None:
-        xml_text.child(element, "FileId", status.st_ino)
+        faults.add_child(element, "FileId", status.st_ino)
     properties = ET.SubElement(element, "Properties")
     if not is_directory:
-        xml_text.child(properties, "Content-Length", status.st_size)
+        faults.add_child(properties, "Content-Length", status.st_size)
     include = include or set()
     if "timestamps" in include:
         times = {
@@ -177,16 +177,16 @@ def _entry(
             "LastWriteTime": status.st_mtime_ns,
             "ChangeTime": item.changed_ns or status.st_ctime_ns,
         }
-        xml_text.children(properties, {n: smb.time_text(t) for n, t in times.items()})
+        faults.add_children(properties, {n: smb.time_text(t) for n, t in times.items()})
         modified = smb.moment(smb.modified_ns(status, item))
-        xml_text.child(properties, "Last-Modified", http_date(modified))
+        faults.add_child(properties, "Last-Modified", http_date(modified))
     if "etag" in include:
-        xml_text.child(properties, "Etag", smb.etag(status, item))
+        faults.add_child(properties, "Etag", smb.etag(status, item))
     if "attributes" in include:
-        xml_text.child(element, "Attributes", smb.attributes_of(status, item))
+        faults.add_child(element, "Attributes", smb.attributes_of(status, item))
     if "permissionkey" in include:
         key = item.permission_key or smb.key_of(smb.DEFAULT_PERMISSION)
-        xml_text.child(element, "PermissionKey", key)
+        faults.add_child(element, "PermissionKey", key)
 
 
 def _marker_of(name: str) -> str:

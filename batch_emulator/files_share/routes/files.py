@@ -13,11 +13,10 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from xml.etree import ElementTree as ET
 
-from batch_emulator.files_share import leases, smb, xml_text
+from batch_emulator.files_share import faults, leases, smb
 from batch_emulator.files_share.call import Content, FilesCall, FilesReply, metadata_headers
 from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query, not_implemented
-from batch_emulator.files_share.records import Item
-from batch_emulator.files_share.shares import GIB
+from batch_emulator.files_share.shares import GIB, Item
 from batch_emulator.files_share.tree import TreeEntry
 
 MAX_RANGE = 4 * 1024 * 1024
@@ -329,15 +328,15 @@ def list_ranges(call: FilesCall) -> FilesReply:
             root = ET.Element("Ranges")
             for first, after in itertools.islice(found, most):
                 element = ET.SubElement(root, "Range")
-                xml_text.children(element, {"Start": first, "End": after - 1})
+                faults.add_children(element, {"Start": first, "End": after - 1})
             if (following := next(found, None)) is not None:
-                xml_text.child(root, "NextMarker", following[0])
+                faults.add_child(root, "NextMarker", following[0])
     headers = {
         **smb.version_headers(status, item),
         "x-ms-content-length": str(status.st_size),
-        "Content-Type": xml_text.TYPE,
+        "Content-Type": faults.XML_TYPE,
     }
-    return FilesReply(200, headers, xml_text.document(root))
+    return FilesReply(200, headers, faults.xml_document(root))
 
 
 def _offset(call: FilesCall) -> int:

@@ -12,11 +12,11 @@ from typing import Any, cast
 from xml.etree import ElementTree as ET
 
 from batch_emulator.domain.values import http_date
-from batch_emulator.files_share import leases, smb, xml_text
+from batch_emulator.files_share import faults, leases, smb
 from batch_emulator.files_share.auth import parse_sas_time
 from batch_emulator.files_share.call import FilesCall, FilesReply, metadata_headers
 from batch_emulator.files_share.faults import FilesFault, bad_header, bad_query, not_implemented
-from batch_emulator.files_share.records import Share
+from batch_emulator.files_share.shares import Share
 from batch_emulator.files_share.tree import BadNameError
 
 _MAX_QUOTA_GIB = 102400
@@ -96,13 +96,13 @@ def get_acl(call: FilesCall) -> FilesReply:
     root = ET.Element("SignedIdentifiers")
     for policy in share.policies:
         element = ET.SubElement(root, "SignedIdentifier")
-        xml_text.child(element, "Id", policy["id"])
+        faults.add_child(element, "Id", policy["id"])
         inner = ET.SubElement(element, "AccessPolicy")
         for name in ("Start", "Expiry", "Permission"):
             if policy[name.lower()]:
-                xml_text.child(inner, name, policy[name.lower()])
-    headers = {**_version(share), "Content-Type": xml_text.TYPE}
-    return FilesReply(200, headers, xml_text.document(root))
+                faults.add_child(inner, name, policy[name.lower()])
+    headers = {**_version(share), "Content-Type": faults.XML_TYPE}
+    return FilesReply(200, headers, faults.xml_document(root))
 
 
 def set_acl(call: FilesCall) -> FilesReply:
@@ -118,10 +118,10 @@ def get_statistics(call: FilesCall) -> FilesReply:
     share = call.found_share()
     root = ET.Element("ShareStats")
     used = call.shares.usage(share.name)
-    xml_text.child(root, "ShareUsage", -(-used // 1024**3))
-    xml_text.child(root, "ShareUsageBytes", used)
-    headers = {**_version(share), "Content-Type": xml_text.TYPE}
-    return FilesReply(200, headers, xml_text.document(root))
+    faults.add_child(root, "ShareUsage", -(-used // 1024**3))
+    faults.add_child(root, "ShareUsageBytes", used)
+    headers = {**_version(share), "Content-Type": faults.XML_TYPE}
+    return FilesReply(200, headers, faults.xml_document(root))
 
 
 def lease(call: FilesCall) -> FilesReply:
@@ -199,14 +199,14 @@ def _take(call: FilesCall, share: Share) -> None:
 
 
 def _policies(body: bytes) -> list[dict[str, str]]:
-    root = xml_text.parse(body, "SignedIdentifiers")
+    root = faults.parse_xml(body, "SignedIdentifiers")
     found: list[dict[str, str]] = []
     for element in root.findall("SignedIdentifier"):
         policy = {
-            "id": xml_text.text_of(element, "Id"),
-            "start": xml_text.text_of(element, "AccessPolicy/Start"),
-            "expiry": xml_text.text_of(element, "AccessPolicy/Expiry"),
-            "permission": xml_text.text_of(element, "AccessPolicy/Permission"),
+            "id": faults.text_of(element, "Id"),
+            "start": faults.text_of(element, "AccessPolicy/Start"),
+            "expiry": faults.text_of(element, "AccessPolicy/Expiry"),
+            "permission": faults.text_of(element, "AccessPolicy/Permission"),
         }
         _check_policy(policy)
         found.append(policy)
@@ -252,13 +252,13 @@ _SERVICE_DEFAULTS = (
 def get_service_properties(call: FilesCall) -> FilesReply:
     """What was set; metrics, CORS and protocol settings are kept without effect."""
     text = call.records.service() or _SERVICE_DEFAULTS
-    return FilesReply(200, {"Content-Type": xml_text.TYPE}, text.encode())
+    return FilesReply(200, {"Content-Type": faults.XML_TYPE}, text.encode())
 
 
 def set_service_properties(call: FilesCall) -> FilesReply:
     """Replace the parts that are given; the others stay."""
-    given = xml_text.parse(call.body, "StorageServiceProperties")
-    names = xml_text.names_of(given)
+    given = faults.parse_xml(call.body, "StorageServiceProperties")
+    names = faults.names_of(given)
     if not set(names) <= _SERVICE_PROPERTIES or len(set(names)) != len(names):
         raise FilesFault(
             "InvalidXmlDocument", {"Reason": f"unknown or repeated elements in {names}"}
@@ -288,17 +288,17 @@ def list_shares(call: FilesCall) -> FilesReply:
     root = ET.Element("EnumerationResults", ServiceEndpoint=f"{call.base_url}/")
     for name, text in (("Prefix", prefix), ("Marker", marker), ("MaxResults", most)):
         if text:
-            xml_text.child(root, name, text)
+            faults.add_child(root, name, text)
     shares = ET.SubElement(root, "Shares")
     for share in fitting[:count]:
         _add_share(shares, share, call, metadata="metadata" in include)
-    xml_text.child(root, "NextMarker", fitting[count].name if len(fitting) > count else "")
-    return FilesReply(200, {"Content-Type": xml_text.TYPE}, xml_text.document(root))
+    faults.add_child(root, "NextMarker", fitting[count].name if len(fitting) > count else "")
+    return FilesReply(200, {"Content-Type": faults.XML_TYPE}, faults.xml_document(root))
 
 
 def _add_share(parent: ET.Element, share: Share, call: FilesCall, *, metadata: bool) -> None:
     element = ET.SubElement(parent, "Share")
-    xml_text.child(element, "Name", share.name)
+    faults.add_child(element, "Name", share.name)
     properties = ET.SubElement(element, "Properties")
     lease = leases.state_headers(share.lease, call.now_ns)
     texts = {
@@ -309,8 +309,8 @@ def _add_share(parent: ET.Element, share: Share, call: FilesCall, *, metadata: b
         "LeaseStatus": lease["x-ms-lease-status"],
         "LeaseState": lease["x-ms-lease-state"],
     }
-    xml_text.children(properties, texts)
+    faults.add_children(properties, texts)
     if "x-ms-lease-duration" in lease:
-        xml_text.child(properties, "LeaseDuration", lease["x-ms-lease-duration"])
+        faults.add_child(properties, "LeaseDuration", lease["x-ms-lease-duration"])
     if metadata:
-        xml_text.children(ET.SubElement(element, "Metadata"), share.metadata)
+        faults.add_children(ET.SubElement(element, "Metadata"), share.metadata)

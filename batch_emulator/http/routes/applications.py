@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from batch_emulator.domain.applications import Application
-from batch_emulator.domain.certificates import certificate_url, shown
+from batch_emulator.domain.applications import Application, certificate_url, shown_certificate
 from batch_emulator.domain.faults import Fault
 from batch_emulator.domain.model import Json
 from batch_emulator.http import odata
@@ -20,14 +19,14 @@ def add_certificate(call: Call) -> Reply:
 async def list_certificates(call: Call) -> Reply:
     """Certificate_List."""
     found = call.emulator.certificates.sorted()
-    rendered = [(key, shown(record, call.base_url)) for key, record in found]
+    rendered = [(key, shown_certificate(record, call.base_url)) for key, record in found]
     return await call.listing(odata.CERTIFICATE_FIELDS, odata.from_sorted(rendered))
 
 
 def get_certificate(call: Call) -> Reply:
     """Certificate_Get."""
     record = call.emulator.certificates.find(call.params["certificate"])
-    return call.entity(shown(record, call.base_url), {})
+    return call.entity(shown_certificate(record, call.base_url), {})
 
 
 def delete_certificate(call: Call) -> Reply:

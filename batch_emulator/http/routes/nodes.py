@@ -15,15 +15,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 from uuid import uuid4
 
-from batch_emulator.domain.account import Account
-from batch_emulator.domain.events import Event, Events
+from batch_emulator.domain.account import Account, Event, Events
 from batch_emulator.domain.faults import Fault, bad_property
 from batch_emulator.domain.model import Json, Node
 from batch_emulator.domain.transitions import node_operations
 from batch_emulator.domain.validation.properties import is_http_url, require
 from batch_emulator.domain.values import parse_time
+from batch_emulator.executor.blob_client import BlobRequestError, blob_url
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.transfer.blob_client import BlobRequestError, blob_url
 from batch_emulator.http import odata, render, secrets
 from batch_emulator.http.call import Call, Handler, Reply
 

@@ -16,7 +16,7 @@ from urllib.parse import unquote
 
 from batch_emulator.domain.faults import Fault
 from batch_emulator.http.call import Handler
-from batch_emulator.http.routes import applications, files, job_schedules, jobs, nodes, pools, tasks
+from batch_emulator.http.routes import applications, files, jobs, nodes, pools, tasks
 
 
 class _Route(Protocol):
@@ -201,15 +201,15 @@ ROUTES: tuple[Route, ...] = (
     Route("GET", _NODE_FILE, "File_GetFromComputeNode", files.get_of(files.node_root)),
     Route("DELETE", _NODE_FILE, "File_DeleteFromComputeNode", files.delete_of(files.node_root)),
     # job schedules
-    Route("POST", "/jobschedules", "JobSchedule_Add", job_schedules.add),
-    Route("GET", "/jobschedules", "JobSchedule_List", job_schedules.list_all),
-    Route("GET", _SCHEDULE, "JobSchedule_Get", job_schedules.get),
-    Route("HEAD", _SCHEDULE, "JobSchedule_Exists", job_schedules.exists),
-    Route("PATCH", _SCHEDULE, "JobSchedule_Patch", job_schedules.patch),
-    Route("PUT", _SCHEDULE, "JobSchedule_Update", job_schedules.put),
-    Route("DELETE", _SCHEDULE, "JobSchedule_Delete", job_schedules.delete),
-    Route("POST", _SCHEDULE + "/disable", "JobSchedule_Disable", job_schedules.disable),
-    Route("POST", _SCHEDULE + "/enable", "JobSchedule_Enable", job_schedules.enable),
-    Route("POST", _SCHEDULE + "/terminate", "JobSchedule_Terminate", job_schedules.terminate),
-    Route("GET", _SCHEDULE + "/jobs", "Job_ListFromJobSchedule", job_schedules.list_jobs),
+    Route("POST", "/jobschedules", "JobSchedule_Add", jobs.add_schedule),
+    Route("GET", "/jobschedules", "JobSchedule_List", jobs.list_schedules),
+    Route("GET", _SCHEDULE, "JobSchedule_Get", jobs.get_schedule),
+    Route("HEAD", _SCHEDULE, "JobSchedule_Exists", jobs.schedule_exists),
+    Route("PATCH", _SCHEDULE, "JobSchedule_Patch", jobs.patch_schedule),
+    Route("PUT", _SCHEDULE, "JobSchedule_Update", jobs.put_schedule),
+    Route("DELETE", _SCHEDULE, "JobSchedule_Delete", jobs.delete_schedule),
+    Route("POST", _SCHEDULE + "/disable", "JobSchedule_Disable", jobs.disable_schedule),
+    Route("POST", _SCHEDULE + "/enable", "JobSchedule_Enable", jobs.enable_schedule),
+    Route("POST", _SCHEDULE + "/terminate", "JobSchedule_Terminate", jobs.terminate_schedule),
+    Route("GET", _SCHEDULE + "/jobs", "Job_ListFromJobSchedule", jobs.list_jobs_of_schedule),
 )

@@ -13,9 +13,9 @@ from typing import Any, TypeVar
 import psutil
 
 from batch_emulator.domain.launch import ExecutionOutcome, LaunchSpec
+from batch_emulator.executor.blob_client import BlobClient
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.transfer.blob_client import BlobClient
 from batch_emulator.launches import NodeFacts, TaskKind, task_environment
 
 

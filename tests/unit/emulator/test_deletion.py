@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from batch_emulator.executor import node_files
-from batch_emulator.files_share.records import Share
-from batch_emulator.files_share.shares import Shares, StorageAccount
+from batch_emulator.files_share.shares import Share, Shares, StorageAccount
 from batch_emulator.folders import remove_tree
 
 

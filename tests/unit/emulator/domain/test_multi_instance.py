@@ -11,15 +11,7 @@ import pytest
 from batch_emulator.domain.account import DeleteTaskFolder
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.model import Execution, ExecutionKind, Job, Json, Pool, Task, TaskState
-from batch_emulator.domain.transitions import (
-    executions,
-    jobs,
-    multi_instance,
-    node_operations,
-    nodes,
-    pools,
-    tasks,
-)
+from batch_emulator.domain.transitions import executions, jobs, node_operations, nodes, pools, tasks
 from batch_emulator.storage.account_store import AccountStore
 from tests.unit.emulator.world import OK, World, failed
 
@@ -68,10 +60,10 @@ def test_subtask_that_is_told_its_state_again_keeps_its_times() -> None:
     assert info["state"] == "running"
     before, events = dict(info), list(world.account.events.after(0))
     later = world.clock.now() + timedelta(hours=1)
-    multi_instance.set_subtask(world.account, member, "running", later)
+    tasks.set_subtask(world.account, member, "running", later)
     assert info == before
     assert list(world.account.events.after(0)) == events
-    multi_instance.set_subtask(world.account, member, "completed", later)
+    tasks.set_subtask(world.account, member, "completed", later)
     assert (info["previousState"], info["state"]) == ("running", "completed")
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator.files_share.records import Item, Share
 from batch_emulator.files_share.shares import (
+    Item,
     NoSuchShareError,
+    Share,
     Shares,
     StorageAccount,
     WrongAccountError,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from batch_emulator.domain.faults import Fault
-from batch_emulator.http import versions
+from batch_emulator.http import call
 
 OLD, FIRST_WITH_SLOTS = {"api-version": "2020-03-01.11.0"}, {"api-version": "2020-09-01.12.0"}
 POOL: dict[str, Any] = {"id": "p", "taskSlotsPerNode": 4, "resourceTags": {"taskSlotsPerNode": "x"}}
@@ -15,38 +15,38 @@ POOL: dict[str, Any] = {"id": "p", "taskSlotsPerNode": 4, "resourceTags": {"task
 
 def test_slots_of_a_pool_are_tasks_per_node_for_old_clients() -> None:
     old = {"id": "p", "maxTasksPerNode": 4, "resourceTags": {"taskSlotsPerNode": "x"}}
-    assert versions.outgoing(POOL, OLD) == old
-    assert versions.incoming(old, OLD) == POOL
-    assert versions.outgoing({"value": [POOL]}, OLD) == {"value": [old]}
+    assert call.to_client_names(POOL, OLD) == old
+    assert call.to_current_names(old, OLD) == POOL
+    assert call.to_client_names({"value": [POOL]}, OLD) == {"value": [old]}
 
 
 def test_pool_within_a_job_is_translated_too() -> None:
     body = {"poolInfo": {"autoPoolSpecification": {"pool": {"maxTasksPerNode": 2}}}}
-    inner = versions.incoming(body, OLD)["poolInfo"]["autoPoolSpecification"]["pool"]
+    inner = call.to_current_names(body, OLD)["poolInfo"]["autoPoolSpecification"]["pool"]
     assert inner == {"taskSlotsPerNode": 2}
 
 
 def test_counts_of_old_clients_are_of_tasks_only() -> None:
     both = {"odata.metadata": "m", "taskCounts": {"active": 1}, "taskSlotCounts": {"active": 4}}
-    assert versions.outgoing(both, OLD) == {"odata.metadata": "m", "active": 1}
+    assert call.to_client_names(both, OLD) == {"odata.metadata": "m", "active": 1}
 
 
 def test_old_clients_hear_nothing_of_slots_of_tasks_and_nodes() -> None:
-    assert versions.outgoing({"id": "t", "requiredSlots": 1}, OLD) == {"id": "t"}
-    assert versions.outgoing({"id": "n", "runningTaskSlotsCount": 1}, OLD) == {"id": "n"}
+    assert call.to_client_names({"id": "t", "requiredSlots": 1}, OLD) == {"id": "t"}
+    assert call.to_client_names({"id": "n", "runningTaskSlotsCount": 1}, OLD) == {"id": "n"}
 
 
 def test_selection_is_understood_in_the_names_of_then() -> None:
     query = {**OLD, "$select": "id, maxTasksPerNode"}
-    assert versions.selection(query)["$select"] == "id,taskSlotsPerNode"
+    assert call.selection_in_current_names(query)["$select"] == "id,taskSlotsPerNode"
 
 
 @pytest.mark.parametrize("version", ["2020-09-01.12.0", "2024-02-01.19.0", "2025-06-01"])
 def test_newer_clients_have_the_names_of_today(version: str) -> None:
     query = {"api-version": version, "$select": "maxTasksPerNode"}
-    assert versions.outgoing(POOL, query) is POOL
-    assert versions.incoming(POOL, query) is POOL
-    assert versions.selection(query) is query
+    assert call.to_client_names(POOL, query) is POOL
+    assert call.to_current_names(POOL, query) is POOL
+    assert call.selection_in_current_names(query) is query
 
 
 @pytest.mark.parametrize(
@@ -64,13 +64,13 @@ def test_newer_clients_have_the_names_of_today(version: str) -> None:
 )
 def test_version_that_cannot_be_is_refused(version: str) -> None:
     with pytest.raises(Fault) as caught:
-        versions.check({"api-version": version})
+        call.check_version({"api-version": version})
     assert caught.value.code == "UnsupportedRequestVersion"
 
 
 def test_version_must_be_there() -> None:
     with pytest.raises(Fault) as caught:
-        versions.check({})
+        call.check_version({})
     assert caught.value.code == "MissingRequiredQueryParameter"
 
 
@@ -80,5 +80,5 @@ def test_version_must_be_there() -> None:
 )
 def test_every_other_version_is_accepted(version: str, old: bool) -> None:
     query = {"api-version": version}
-    versions.check(query)
-    assert versions.is_old(query) is old
+    call.check_version(query)
+    assert call.is_old_client(query) is old

@@ -13,8 +13,8 @@ import pytest
 
 from batch_emulator.domain.applications import Applications
 from batch_emulator.domain.faults import Fault
+from batch_emulator.executor.application_packages import PackageError, PackageInstaller
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.transfer.application_packages import PackageError, PackageInstaller
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 REFERENCE = {"applicationId": "app", "version": "1"}

@@ -27,7 +27,7 @@ from typing import Any, TextIO
 from uuid import uuid4
 
 from batch_emulator.domain.validation.properties import safe_parts
-from batch_emulator.executor.transfer.blob_client import (
+from batch_emulator.executor.blob_client import (
     BlobClient,
     BlobRequestError,
     ListedBlob,

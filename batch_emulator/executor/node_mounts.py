@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from batch_emulator.domain.validation.pool_rules import MOUNT_KINDS
+from batch_emulator.executor.blob_mounts import BlobMounts, ContainerError
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.mounts.blob_mounts import BlobMounts, ContainerError
 from batch_emulator.executor.node_setup import Booted, NodeError, Step
 from batch_emulator.files_share.shares import (
     MountError,

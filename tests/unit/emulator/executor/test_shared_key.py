@@ -11,7 +11,7 @@ from azure.core.pipeline import PipelineContext, PipelineRequest
 from azure.core.rest import HttpRequest
 from azure.storage.blob._shared.authentication import SharedKeyCredentialPolicy
 
-from batch_emulator.executor.transfer.blob_client import BadKeyError, signer
+from batch_emulator.executor.blob_client import BadKeyError, signer
 
 KEY = base64.b64encode(b"a key").decode()
 BLOB = "http://127.0.0.1:1/acc/c/x"

@@ -9,11 +9,11 @@ import pytest
 
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.validation.task_rules import output_file_problem
+from batch_emulator.executor import blob_client
+from batch_emulator.executor.blob_client import BlobClient, redact
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.transfer import blob_client
-from batch_emulator.executor.transfer.blob_client import BlobClient, redact
-from batch_emulator.executor.transfer.task_files import (
+from batch_emulator.executor.task_files import (
     PatternError,
     expand_variables,
     find_files,

@@ -14,9 +14,9 @@ import pytest
 
 from batch_emulator.domain.launch import ExecutionOutcome
 from batch_emulator.domain.validation.task_rules import resource_file_problem
+from batch_emulator.executor import blob_client
 from batch_emulator.executor.executor import Executor
 from batch_emulator.executor.layout import NodeLayout
-from batch_emulator.executor.transfer import blob_client
 from tests.unit.emulator.blob_store import BlobStore, serve
 from tests.unit.emulator.launching import Node, eventually, ignore, in_executor
 

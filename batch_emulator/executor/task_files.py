@@ -27,7 +27,7 @@ from batch_emulator.domain.validation.task_rules import (
     resource_file_problem,
     upload_condition,
 )
-from batch_emulator.executor.transfer.blob_client import (
+from batch_emulator.executor.blob_client import (
     BlobClient,
     BlobRequestError,
     LocalWriteError,

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator.executor.transfer.application_packages import BrokenArchiveError, unpack
+from batch_emulator.executor.application_packages import BrokenArchiveError, unpack
 
 
 def archive(tmp_path: Path, *members: tuple[str | zipfile.ZipInfo, bytes]) -> Path:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator.executor.mounts import mirror
-from batch_emulator.executor.mounts.mirror import Mirror
-from batch_emulator.executor.transfer.blob_client import BlobClient, BlobRequestError
+from batch_emulator.executor import mirror
+from batch_emulator.executor.blob_client import BlobClient, BlobRequestError
+from batch_emulator.executor.mirror import Mirror
 from tests.unit.emulator.blob_store import BlobStore, serve
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from batch_emulator.executor.mounts.mirror import Mirror
-from batch_emulator.executor.transfer.blob_client import BlobRequestError
+from batch_emulator.executor.blob_client import BlobRequestError
+from batch_emulator.executor.mirror import Mirror
 from batch_emulator.folders import remove_tree
 from tests.unit.emulator.blob_store import BlobStore, serve
-from tests.unit.emulator.executor.mounts.test_mirror import drive, files
+from tests.unit.emulator.executor.test_mirror import drive, files
 
 
 @pytest.fixture

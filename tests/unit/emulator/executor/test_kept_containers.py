@@ -10,18 +10,17 @@ from typing import Any, cast
 
 import pytest
 
-from batch_emulator.domain.applications import Applications
-from batch_emulator.domain.certificates import Certificates
+from batch_emulator.domain.applications import Applications, Certificates
 from batch_emulator.domain.launch import ContainerSpec, ExecutionError, LaunchSpec
 from batch_emulator.domain.model import Execution, Task
 from batch_emulator.domain.transitions import executions
+from batch_emulator.executor.application_packages import PackageInstaller
 from batch_emulator.executor.task_containers import (
     InstanceContainers,
     TaskContainers,
     refusal,
     variables,
 )
-from batch_emulator.executor.transfer.application_packages import PackageInstaller
 from batch_emulator.launches import LaunchBuilder
 from tests.unit.emulator.world import World
 

@@ -1,1 +1,0 @@
-"""File systems that nodes mount: file shares, blob containers, exports. Start in `node_mounts`."""

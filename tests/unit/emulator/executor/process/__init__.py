@@ -1,1 +1,0 @@
-"""Tests of batch_emulator.executor.process."""
