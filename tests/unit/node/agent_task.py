@@ -7,17 +7,15 @@ import hashlib
 import io
 import json
 import os
-import py_compile
 import subprocess
 import sys
 import tarfile
-import tempfile
 import time
-import zipfile
 from pathlib import Path
 from typing import Any, TextIO
 
 from runner.flows.submit.agent_archive import build_agent
+from tests.e2e.warm import compile_modules
 from tests.unit.node.fake_blob import FakeBlobs
 from tests.unit.node.fake_uv import install_fake_uv
 
@@ -38,22 +36,9 @@ UNHURRIED = {
 def compiled_agent() -> bytes:
     """The packed agent with its modules compiled beside their sources, and with time to end.
 
-    Half of the time of a start is their compilation; the end-to-end tests run it as it is packed.
+    Half of the time of a start is their compilation; some end-to-end tests run it as it is packed.
     """
-    packed = io.BytesIO(build_agent())
-    with zipfile.ZipFile(packed, "a") as archive, tempfile.TemporaryDirectory() as folder:
-        source, compiled = Path(folder, "source.py"), Path(folder, "source.pyc")
-        for name in archive.namelist():
-            source.write_bytes(_unhurried(name, archive.read(name)))
-            py_compile.compile(
-                str(source),
-                str(compiled),
-                dfile=f"runner-agent.pyz/{name}",
-                doraise=True,
-                invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH,
-            )
-            archive.writestr(f"{name}c", compiled.read_bytes())
-    return packed.getvalue()
+    return compile_modules(build_agent(), _unhurried)
 
 
 def _unhurried(name: str, source: bytes) -> bytes:
