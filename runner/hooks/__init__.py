@@ -1,8 +1,6 @@
-"""What a training script uses to continue where it stopped: `runner.hooks.keras`, `.torch`, or
-the two functions below.
+"""Checkpoints for training scripts: `runner.hooks.keras`, `runner.hooks.torch`, or two functions.
 
-Standard library only, and nothing else of runner: the node puts this package, alone, on the
-script's PYTHONPATH.
+Imports only the standard library: the node adds this package alone to the script's PYTHONPATH.
 """
 
 from runner.hooks.state import load_state, save_state

@@ -1,12 +1,15 @@
-"""Keras 3: `hook = Checkpoint(); model.fit(…, initial_epoch=hook.epoch, callbacks=[…, hook])`.
+"""Checkpoints for Keras 3.
 
-What is saved: weights, optimizer, metrics, seed generators, random generators, epoch and batch,
-the history. A training that goes on in the middle of an epoch goes through the batches it has
-seen without training on them, so the next one is the one it would have been. For that the batches
-of an epoch must follow from the random generators or the epoch: give data of your own its epoch
-(`batches(first_epoch=hook.epoch)`), or, when it can save where it is, `Checkpoint(data=…)` and
-`model.fit(hook.batches(), steps_per_epoch=…)`. To the bit this is shown on JAX; on other backends
-dropout after an epoch's beginning may draw other numbers when the data is a generator.
+    hook = Checkpoint()
+    model.fit(..., initial_epoch=hook.epoch, callbacks=[..., hook])
+
+A state contains weights, optimizer, metrics, seed generators, random generators, epoch, batch and
+history. A training that resumes within an epoch skips the completed batches, so that the next batch
+is the same as without an interruption. Therefore the random generators or the epoch must determine
+the batches: pass the epoch to your own data (`batches(first_epoch=hook.epoch)`), or, if it can save
+its position, use `Checkpoint(data=...)` and `model.fit(hook.batches(), steps_per_epoch=...)`. Tests
+show identical results on JAX; on other backends, dropout may draw other numbers after the start of
+an epoch if the data is a generator.
 """
 
 from __future__ import annotations
@@ -27,15 +30,20 @@ _Callback: Any = importlib.import_module("keras").callbacks.Callback
 
 
 class Checkpoint(_Callback):
-    """Saves the training every `interval_s` and on SIGTERM, and goes on where the last one was.
+    """Resumes a training, and saves it every `interval_s` and on SIGTERM. Use it as last callback.
 
-    `folder` is $RUNNER_CHECKPOINT_DIR unless given; with neither it does nothing. `interval_s`
-    None saves every 10 s, less often where that would cost more than 2 % of the time. `data` is an
-    endless iterator with `get_state`/`set_state` or `state_dict`/`load_state_dict`. `also` are
-    further such objects, and callbacks that count by themselves, as EarlyStopping. Put it last.
+    Args:
+        folder: the folder of the states; by default $RUNNER_CHECKPOINT_DIR. Without a folder,
+            nothing is saved.
+        interval_s: seconds between two saves; by default 10, or more if saving takes more than 2 %
+            of the time.
+        keep: how many states to retain, at least two.
+        data: an endless iterator with `get_state` and `set_state`, or `state_dict` and
+            `load_state_dict`.
+        also: further such objects, and callbacks with counters, such as EarlyStopping.
     """
 
-    # Keras waits for the device after every batch when a callback is not.
+    # Otherwise Keras waits for the device after every batch.
     async_safe = True
     model: Any
     params: Any
@@ -50,17 +58,17 @@ class Checkpoint(_Callback):
         also: Sequence[Any] = (),
     ) -> None:
         super().__init__()  # pyright: ignore[reportUnknownMemberType] - Keras is not installed here
-        place = folder if folder is not None else default_folder()
-        self._states = None if place is None else StateFolder(place, keep, kind="keras")
-        self._pace = SaveInterval(interval_s)
+        path = folder if folder is not None else default_folder()
+        self._states = None if path is None else StateFolder(path, keep, kind="keras")
+        self._interval = SaveInterval(interval_s)
         self._sigterm = DeferredSigterm()
         self._data = None if data is None else CountedBatches(data)
         self._also = [stateful(each) for each in also]
         self._found = self._load()
         self.epoch: int = self._found["epoch"] if self._found else 0
-        """The epoch to begin with, from 0."""
+        """The epoch to begin with, counted from 0."""
         self.step: int = self._found["step"] if self._found else 0
-        """How many batches of that epoch are done."""
+        """The number of completed batches of that epoch."""
         self._saved_at = (self.epoch, self.step) if self._found else None
         self._history: dict[str, list[Any]] = self._found["history"] if self._found else {}
         self._epochs: list[int] = self._found["history_epochs"] if self._found else []
@@ -72,13 +80,13 @@ class Checkpoint(_Callback):
             self._data.restore(self._found["data"])
 
     def batches(self) -> Iterator[Any]:
-        """What to give to `fit` when there is `data`: the same batches, counted."""
+        """Yield the batches of `data`, counted; pass them to `fit`."""
         if self._data is None:
-            raise ValueError("Checkpoint(data=…) was given no iterator to take batches from")
+            raise ValueError("batches() needs Checkpoint(data=...)")
         return self._data.batches(self.step if self._found else 0)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Put the model where it was."""
+        """Restore the model."""
         del logs
         if self._states is None:
             return
@@ -89,13 +97,13 @@ class Checkpoint(_Callback):
         ModelState(self.model).restore(found["model"])
         for each, state in zip(self._also, found["also"], strict=False):
             each.restore(state)
-        # For those who did not pass `initial_epoch=hook.epoch`.
-        given: Any = self.params or {}
-        last: int = given.get("epochs") or self.epoch
+        # In case `initial_epoch=hook.epoch` was not passed.
+        params: Any = self.params or {}
+        last: int = params.get("epochs") or self.epoch
         self.model._initial_epoch = max(self.epoch, last) if found["stopped"] else self.epoch
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        """Where the training goes on inside an epoch: the batches of it that are done pass by."""
+        """Skip the completed batches if the training resumes within this epoch."""
         del logs
         if self._states is None:
             return
@@ -111,36 +119,36 @@ class Checkpoint(_Callback):
         self._skip_batches(found)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """Save when it is time. Here, not at the batch's end: that would wait for the device."""
+        """Save if it is due. The end of a batch would wait for the device."""
         del logs
         if self._states is None:
             return
-        if not self._skip and batch and (self._sigterm.asked or self._pace.due):
+        if not self._skip and batch and (self._sigterm.requested or self._interval.due):
             self.step = batch
             self._save()
-        self._sigterm.obey()
+        self._sigterm.raise_deferred()
         self.step = batch + self.model.steps_per_execution
         self._trained += 0 if self._skip else self.model.steps_per_execution
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Before a validation: it is about to begin the metrics anew."""
+        """Record the metrics before the validation resets them."""
         del logs
         if self._states is None or self._epoch_randomness is None:
             return
         self._before_validation = ModelState(self.model).metrics(), random_states()
-        if self._sigterm.asked or self._pace.due:
+        if self._sigterm.requested or self._interval.due:
             self._save()
-        self._sigterm.obey()
+        self._sigterm.raise_deferred()
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
-        """A machine that goes away does not wait for the end of a validation."""
+        """Save on SIGTERM during a validation."""
         del batch, logs
-        if self._sigterm.asked:
+        if self._sigterm.requested:
             self._save()
-            self._sigterm.obey()
+            self._sigterm.raise_deferred()
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        """The epoch is in the books: save when it is time."""
+        """Record the history, and save if it is due."""
         if self._states is None:
             return
         self._before_validation = None
@@ -150,12 +158,12 @@ class Checkpoint(_Callback):
             self._history.setdefault(name, []).append(value)
         self.epoch, self.step = epoch + 1, 0
         self._epoch_randomness = random_states()
-        if self._sigterm.asked or self._pace.due:
+        if self._sigterm.requested or self._interval.due:
             self._save()
-        self._sigterm.obey()
+        self._sigterm.raise_deferred()
 
     def on_train_end(self, logs: Any = None) -> None:
-        """The end is saved too: what comes after the training can be lost as well."""
+        """Save the end too, as steps after the training can be interrupted as well."""
         del logs
         if self._states is None:
             return
@@ -168,15 +176,15 @@ class Checkpoint(_Callback):
         self._sigterm.remove()
 
     def _skip_batches(self, found: dict[str, Any]) -> None:
-        """Make the train function take the done batches from the data, and do nothing else."""
+        """Replace the train function until it has taken the completed batches from the data."""
         model, train = self.model, self.model.train_function
         logs = dict(model.get_metrics_result())
         self._skip = found["step"]
 
         def skip(*arguments: Any) -> Any:
-            # (state, batches) on JAX, which answers (logs, state); (batches) elsewhere.
+            # (state, batches) on JAX, which returns (logs, state); (batches) on other backends.
             batches = arguments[-1]
-            if hasattr(batches, "__next__"):  # else they are taken already
+            if hasattr(batches, "__next__"):  # else Keras has already taken them
                 for _ in range(model.steps_per_execution):
                     next(batches)
             self._skip = max(self._skip - model.steps_per_execution, 0)
@@ -196,7 +204,7 @@ class Checkpoint(_Callback):
 
     def _save(self, *, stopped: bool = False) -> None:
         assert self._states is not None  # noqa: S101
-        with self._pace.saving():
+        with self._interval.saving():
             model = ModelState(self.model)
             metrics, randomness = self._before_validation or (model.metrics(), random_states())
             state = {
@@ -215,7 +223,7 @@ class Checkpoint(_Callback):
             try:
                 self._states.save(lambda folder: write_state(folder, state))
             except SaveError as err:
-                # The training is worth more than a state of it: the last one saved is still there.
-                logger.warning("%s; the training goes on", err)
+                # The last state still exists, so the training can continue.
+                logger.warning("%s; the training continues", err)
                 return
         self._saved_at = (self.epoch, self.step)

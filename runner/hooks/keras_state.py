@@ -1,4 +1,4 @@
-"""What of a Keras model, and of what stands around it, makes a training: taken, and put back."""
+"""The state of a Keras training: the model's variables, callbacks, and iterators of data."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _PLAIN = (bool, int, float, str, type(None))
 
 
 class OtherModelError(Exception):
-    """The state is of another model than the one that is to go on."""
+    """The saved state is of another model."""
 
 
 class Stateful(Protocol):
-    """Something whose state can be taken and put back."""
+    """An object whose state can be saved and restored."""
 
     def state(self) -> Any:
-        """The state, a copy."""
+        """Return a copy of the state."""
         ...
 
     def restore(self, state: Any) -> None:
-        """Go on from there."""
+        """Restore a state."""
         ...
 
 
@@ -35,17 +35,17 @@ class ModelState:
         self._model = model
 
     def variables(self) -> dict[str, Arrays]:
-        """Copies of all variables that a training changes, but for the metrics'."""
+        """Return copies of all variables that a training changes, except those of metrics."""
         self._sync()
         return {name: _arrays(variables) for name, variables in self._groups().items()}
 
     def metrics(self) -> Arrays:
-        """Copies of the metrics' variables."""
+        """Return copies of the variables of metrics."""
         self._sync()
         return _arrays(self._model.metrics_variables)
 
     def restore(self, saved: dict[str, Arrays]) -> None:
-        """Put the variables back. Raises OtherModelError before anything is changed."""
+        """Restore the variables. Raise OtherModelError before any change."""
         optimizer = self._model.optimizer
         if optimizer is not None and not optimizer.built:
             optimizer.build(self._model.trainable_variables)
@@ -56,7 +56,7 @@ class ModelState:
             _assign(variables, saved[name])
 
     def restore_metrics(self, saved: Arrays) -> None:
-        """Put the metrics back, of an epoch that is partly done."""
+        """Restore the metrics of an incomplete epoch."""
         _check_same("metrics", self._model.metrics_variables, saved)
         _assign(self._model.metrics_variables, saved)
 
@@ -69,13 +69,13 @@ class ModelState:
         }
 
     def _sync(self) -> None:
-        # On JAX the variables are empty while an epoch runs: its loop carries them.
+        # On JAX the variables are empty during an epoch: the training loop has the values.
         if hasattr(self._model, "jax_state_sync"):
             self._model.jax_state_sync()
 
 
 def stateful(thing: Any) -> Stateful:
-    """By the methods it has, or as a callback. Raises TypeError."""
+    """Return the state of an object by its methods, or of a callback. Raise TypeError."""
     for take, put in (("get_state", "set_state"), ("state_dict", "load_state_dict")):
         if hasattr(thing, take) and hasattr(thing, put):
             return _ByMethods(getattr(thing, take), getattr(thing, put))
@@ -83,14 +83,14 @@ def stateful(thing: Any) -> Stateful:
         return _ByAttributes(thing)
     raise TypeError(
         f"{type(thing).__name__} has neither get_state and set_state nor state_dict and "
-        "load_state_dict, and is no callback: its state cannot be saved"
+        "load_state_dict, and is not a callback: its state cannot be saved"
     )
 
 
 class CountedBatches:
-    """Batches of an iterator whose state can be had as of any batch not trained on yet.
+    """Counts the batches of an iterator and records its state before each.
 
-    Keras takes batches ahead: the iterator's own state is further than the training.
+    Keras prefetches batches, so the iterator's own state is ahead of the training.
     """
 
     def __init__(self, data: Any) -> None:
@@ -100,7 +100,7 @@ class CountedBatches:
         self._before: deque[tuple[int, Any]] = deque()
 
     def batches(self, done: int) -> Iterator[Any]:
-        """The iterator's, each counted; before them as many as are `done`, to be passed over."""
+        """Yield the iterator's batches; before them the first one `done` times, to be skipped."""
         while True:
             self._before.append((self._given, self._state.state()))
             try:
@@ -114,13 +114,13 @@ class CountedBatches:
             yield batch
 
     def state_at(self, trained: int) -> Any:
-        """The iterator's state before the batch of that number, counted from 0."""
+        """Return the iterator's state before batch `trained`, counted from 0."""
         while self._before and self._before[0][0] < trained:
             self._before.popleft()
         return self._before[0][1] if self._before else self._state.state()
 
     def restore(self, state: Any) -> None:
-        """Go on from there."""
+        """Restore the iterator's state."""
         self._state.restore(state)
 
 
@@ -137,7 +137,7 @@ class _ByMethods:
 
 
 class _ByAttributes:
-    """A callback: what it counts are its attributes that are plain values or arrays."""
+    """A callback, whose state is its attributes that are plain values or arrays."""
 
     def __init__(self, thing: Any) -> None:
         self._thing = thing
@@ -159,15 +159,15 @@ def _is_plain(value: Any) -> bool:
 
 
 def _global_seeds(used: bool | None) -> list[Any]:
-    """Keras's generator behind `keras.random` without a seed.
+    """Return the state of Keras's global generator, which `keras.random` uses without a seed.
 
-    None takes it when something has used it in this process, else whether it shall be there.
+    `used` None includes it if it was used in this process; else `used` decides.
     """
     try:
         state: Any = importlib.import_module("keras.src.backend.common.global_state")
         seeds: Any = importlib.import_module("keras.src.random.seed_generator")
-        there = state.get_global_attribute(seeds.GLOBAL_SEED_GENERATOR) is not None
-        return [seeds.global_seed_generator().state] if (there if used is None else used) else []
+        exists = state.get_global_attribute(seeds.GLOBAL_SEED_GENERATOR) is not None
+        return [seeds.global_seed_generator().state] if (exists if used is None else used) else []
     except (ImportError, AttributeError):  # not part of Keras's public interface
         return []
 
@@ -186,12 +186,12 @@ def _check_same(what: str, variables: list[Any], saved: Arrays) -> None:
     if len(variables) != len(saved):
         raise OtherModelError(
             f"the state has {len(saved)} variables of {what}, this model {len(variables)}: "
-            "train on with the code it was saved by, or begin in an empty folder"
+            "use the code that saved it, or start with an empty folder"
         )
     for variable, (path, value) in zip(variables, saved, strict=True):
         if tuple(variable.shape) != tuple(value.shape):
             raise OtherModelError(
                 f"the state has {path} of shape {tuple(value.shape)}, this model {variable.path} "
-                f"of {tuple(variable.shape)}: train on with the code it was saved by, or begin in "
-                "an empty folder"
+                f"of {tuple(variable.shape)}: use the code that saved it, or start with an empty "
+                "folder"
             )

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def random_states() -> dict[str, Any]:
-    """The states as they are now; of libraries that nobody has imported there is none."""
+    """Return the present states of Python and of the libraries that are imported."""
     states: dict[str, Any] = {"python": random.getstate()}
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
@@ -22,7 +22,7 @@ def random_states() -> dict[str, Any]:
 
 
 def restore_random_states(states: dict[str, Any]) -> None:
-    """Make the generators go on as they would have when `random_states` was called."""
+    """Set the generators to the states that `random_states` returned."""
     random.setstate(states["python"])
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None and "numpy" in states:

@@ -1,8 +1,7 @@
-"""Save and load states: each is written completely or not at all, and the newest complete one is
-found.
+"""Save and load states, each of which is written completely or not at all.
 
-FOLDER/state-00000012/manifest.json    name, size and SHA-256 of every file beside it
-FOLDER/state-00000012/...              whatever the caller wrote
+FOLDER/state-00000012/manifest.json    name, size and SHA-256 of every other file
+FOLDER/state-00000012/...              the files of the caller
 FOLDER/.saving-<pid>-<n>/              a state being written; never read
 """
 
@@ -31,27 +30,27 @@ _CHUNK_BYTES = 1024 * 1024
 _SETTLED_NS = 2_000_000_000
 
 _numbers = itertools.count()
-_ours: set[str] = set()  # being written by this process
+_ours: set[str] = set()  # unfinished states of this process
 
 
 class TornStateError(Exception):
-    """A state is not what was saved; the message says what is wrong with it."""
+    """A state is incomplete or damaged; the message has the reason."""
 
 
 class SaveError(OSError):
-    """A state could not be saved; the ones saved before are as they were."""
+    """A state could not be saved; earlier states are unchanged."""
 
 
 def default_folder() -> Path | None:
-    """The run's checkpoint folder, None where nobody runs this script as a run."""
+    """Return the run's checkpoint folder, or None if the script is not part of a run."""
     given = os.environ.get(FOLDER_VARIABLE)
     return Path(given) if given else None
 
 
 class StateFolder:
-    """The states in one folder; `keep` of them stay, at least two, so that one may be torn.
+    """The states of one `kind` in a folder.
 
-    Those of another `kind` in the same folder are left alone.
+    The last `keep` states are retained, at least two, as the newest may be damaged.
     """
 
     def __init__(self, path: str | os.PathLike[str], keep: int = 2, *, kind: str = "state") -> None:
@@ -61,9 +60,13 @@ class StateFolder:
         self._is_tidy = False
 
     def save(self, write: Callable[[Path], None]) -> Path:
-        """Save what `write` puts into the folder it is given. Raises SaveError.
+        """Save the files that `write` creates in the folder that is its argument.
 
-        When this returns, the state survives a crash of the machine.
+        Returns:
+            The folder of the state, which survives a crash of the machine.
+
+        Raises:
+            SaveError: the state cannot be written.
         """
         try:
             self._path.mkdir(parents=True, exist_ok=True)
@@ -78,12 +81,12 @@ class StateFolder:
         return final
 
     def newest(self) -> Path | None:
-        """The newest state that is whole; torn ones are passed over, and said so."""
+        """Return the newest complete state, or None. Log a warning for each damaged one."""
         for state in reversed(self._states()):
             try:
                 check_state(state)
             except TornStateError as err:
-                logger.warning("%s is passed over: %s", state.name, err)
+                logger.warning("%s is skipped: %s", state.name, err)
             else:
                 return state
         return None
@@ -116,7 +119,7 @@ class StateFolder:
         number = int(states[-1].name.removeprefix(self._prefix)) + 1 if states else 1
         while True:
             final = self._path / f"{self._prefix}{number:08d}"
-            # Renamed onto a folder with something in it: another process was quicker.
+            # The rename fails if another process has created this state.
             with contextlib.suppress(FileExistsError):
                 if not final.exists():
                     _rename(unfinished, final)
@@ -127,12 +130,12 @@ class StateFolder:
     def _remove_old(self, newest: Path) -> None:
         states = [state for state in self._states() if state != newest]
         for state in states[: -(self._keep - 1)]:
-            with contextlib.suppress(OSError):  # without its manifest it is no state any more
+            with contextlib.suppress(OSError):  # without its manifest it does not count as a state
                 (state / MANIFEST).unlink(missing_ok=True)
             shutil.rmtree(state, ignore_errors=True)
 
     def _remove_unfinished(self) -> None:
-        """What a killed process left, here or on the node it ran on."""
+        """Delete unfinished states of killed processes, perhaps on another node."""
         if self._is_tidy:
             return
         self._is_tidy = True
@@ -144,7 +147,7 @@ class StateFolder:
 
 
 def check_state(state: Path) -> None:
-    """Compare the files with the manifest. Raises TornStateError."""
+    """Compare the files with the manifest. Raise TornStateError."""
     try:
         manifest: dict[str, Any] = json.loads((state / MANIFEST).read_bytes())
         if manifest["format"] != _FORMAT:
@@ -152,9 +155,9 @@ def check_state(state: Path) -> None:
         for entry in manifest["files"]:
             path = state / entry["name"]
             if path.stat().st_size != entry["size_bytes"]:
-                raise TornStateError(f"{entry['name']} has not the size it was saved with")
+                raise TornStateError(f"{entry['name']} has another size than when it was saved")
             if _sha256(path) != entry["sha256"]:
-                raise TornStateError(f"{entry['name']} is not what was saved")
+                raise TornStateError(f"{entry['name']} has other content than when it was saved")
     except FileNotFoundError as err:
         raise TornStateError(f"{Path(err.filename or state).name} is missing") from err
     except (OSError, ValueError, KeyError, TypeError) as err:
@@ -162,7 +165,7 @@ def check_state(state: Path) -> None:
 
 
 def _seal(folder: Path) -> None:
-    """Bring every file to the disk, the manifest last."""
+    """Flush every file to disk, the manifest last."""
     files: list[dict[str, Any]] = []
     for path in _files(folder):
         name = path.relative_to(folder).as_posix()
@@ -178,9 +181,9 @@ def _seal(folder: Path) -> None:
 
 
 def _settle(path: Path) -> None:
-    """Bring it to the disk, and say that nobody writes to it any more.
+    """Flush a file to disk, and set its time back.
 
-    What was written in the last second is taken for half of a file when its script is killed.
+    If the script is killed, the agent treats files written in the last second as incomplete.
     """
     then = time.time_ns() - _SETTLED_NS
     os.utime(path, ns=(then, then))
@@ -195,7 +198,7 @@ def _rename(unfinished: Path, final: Path) -> None:
     try:
         unfinished.rename(final)
     except OSError as err:
-        if final.exists():  # ENOTEMPTY or EEXIST, as the file system likes
+        if final.exists():  # ENOTEMPTY or EEXIST, depending on the file system
             raise FileExistsError(err.errno, err.strerror, str(final)) from err
         raise
 
@@ -230,13 +233,15 @@ _folders: dict[tuple[Path, int], StateFolder] = {}
 
 
 def load_state(folder: str | os.PathLike[str] | None = None) -> Any:
-    """The value saved last, None when there is none.
+    """Return the value that was saved last, or None.
 
-    `folder` is $RUNNER_CHECKPOINT_DIR unless given. A state is a pickle: load only what you or
-    your runs have saved.
+    A state is a pickle: load only states that you or your runs have saved.
+
+    Args:
+        folder: the folder of the states; by default $RUNNER_CHECKPOINT_DIR.
     """
-    place = Path(folder) if folder is not None else default_folder()
-    newest = StateFolder(place).newest() if place is not None else None
+    path = Path(folder) if folder is not None else default_folder()
+    newest = StateFolder(path).newest() if path is not None else None
     if newest is None:
         return None
     with (newest / FILE).open("rb") as source:
@@ -246,20 +251,28 @@ def load_state(folder: str | os.PathLike[str] | None = None) -> Any:
 def save_state(
     state: Any, folder: str | os.PathLike[str] | None = None, *, keep: int = 2
 ) -> Path | None:
-    """Save a value (anything that pickles), whole or not at all; the last `keep` stay.
+    """Save a value that can be pickled, completely or not at all.
 
-    Where is `load_state`'s folder; without one nothing happens, so that the script runs by hand
-    too. Raises SaveError when the disk does not take it.
+    Args:
+        state: the value.
+        folder: the folder of the states; by default $RUNNER_CHECKPOINT_DIR.
+        keep: how many states to retain, at least two.
+
+    Returns:
+        The folder of the state; None if there is no folder, as when the script runs outside a run.
+
+    Raises:
+        SaveError: the state cannot be written.
     """
-    place = Path(folder) if folder is not None else default_folder()
-    if place is None:
+    path = Path(folder) if folder is not None else default_folder()
+    if path is None:
         return None
-    place = place.absolute()
-    states = _folders.setdefault((place, keep), StateFolder(place, keep))
+    path = path.absolute()
+    states = _folders.setdefault((path, keep), StateFolder(path, keep))
     return states.save(lambda inside: write_state(inside, state))
 
 
 def write_state(folder: Path, state: Any) -> None:
-    """Write the value as the one file of a state."""
+    """Write the value as the only file of a state."""
     with (folder / FILE).open("wb") as out:
         pickle.dump(state, out, protocol=pickle.HIGHEST_PROTOCOL)

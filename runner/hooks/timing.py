@@ -1,4 +1,4 @@
-"""When a hook saves: on an interval, and on SIGTERM, when the machine is about to go away."""
+"""The times at which a hook saves: at an interval, and on SIGTERM before the machine goes away."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from typing import Any
 
 INTERVAL_VARIABLE = "RUNNER_CHECKPOINT_INTERVAL"
 INTERVAL_S = 10.0
-# Where no interval is given, saving takes at most this share of the time.
-SHARE = 0.02
+SHARE = 0.02  # of the time that saving may take if no interval is given
 
 
 class SaveInterval:
-    """Whether it is time to save.
+    """Decides when to save.
 
-    None as the interval: 10 s, or as often as the run's checkpoints are committed where that is
-    more often; longer where saving is slow.
+    The default interval is 10 s, or the interval at which the run commits checkpoints if that is
+    shorter; it is longer if saving is slow.
     """
 
     def __init__(self, interval_s: float | None = None) -> None:
@@ -32,7 +31,7 @@ class SaveInterval:
 
     @property
     def due(self) -> bool:
-        """Whether the interval has passed since the last save."""
+        """True if the interval has passed since the last save."""
         interval_s = self._interval_s
         if interval_s is None:
             interval_s = max(self._own_s, self._took_s / SHARE)
@@ -40,7 +39,7 @@ class SaveInterval:
 
     @contextlib.contextmanager
     def saving(self) -> Generator[None, None, None]:
-        """Around a save: measures it, and begins the next interval."""
+        """Measure the save in the block, and begin the next interval."""
         started = time.monotonic()
         try:
             yield
@@ -57,15 +56,15 @@ def _own_interval_s() -> float:
 
 
 class DeferredSigterm:
-    """SIGTERM, put off until the state is saved. A second one is not put off."""
+    """Defers SIGTERM until the state is saved. A second SIGTERM is not deferred."""
 
     def __init__(self) -> None:
-        self.asked = False
+        self.requested = False
         self._installed = False
         self._previous: Any = None
 
     def install(self) -> None:
-        """Take over SIGTERM; only a main thread can, and only what is not ignored on purpose."""
+        """Handle SIGTERM, if this is the main thread and SIGTERM is not ignored on purpose."""
         if self._installed or threading.current_thread() is not threading.main_thread():
             return
         previous = signal.getsignal(signal.SIGTERM)
@@ -76,21 +75,21 @@ class DeferredSigterm:
         self._installed = True
 
     def remove(self) -> None:
-        """Give SIGTERM back, and let it do what it would have done, if it came."""
+        """Restore the previous handler, and raise a deferred SIGTERM."""
         if self._installed:
             self._installed = False
             signal.signal(signal.SIGTERM, self._previous)
-        if self.asked:
-            self.asked = False
+        if self.requested:
+            self.requested = False
             signal.raise_signal(signal.SIGTERM)
 
-    def obey(self) -> None:
-        """Do what SIGTERM would have done, if it came."""
-        if self.asked:
+    def raise_deferred(self) -> None:
+        """Raise a deferred SIGTERM."""
+        if self.requested:
             self.remove()
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         del number, frame
-        if self.asked:
+        if self.requested:
             self.remove()
-        self.asked = True
+        self.requested = True

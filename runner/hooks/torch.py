@@ -1,15 +1,15 @@
-"""PyTorch: everything with a state_dict, the random generators, the epoch and the batch.
+"""Checkpoints for PyTorch: everything with a state_dict, random generators, epoch and batch.
 
     with Checkpoint(model=model, optimizer=optimizer, scheduler=scheduler) as training:
         for epoch in training.epochs(10):
             for images, labels in training.batches(loader):
                 ...
 
-The loop goes on at the epoch and the batch it was at. Batches of that epoch that are done are taken
-from the loader once more and passed over, with the random generators as they were when the epoch
-began, so the next one is the one it would have been; a loader with a state_dict of its own
-(torchdata's StatefulDataLoader) goes there at once. Workers that outlive an epoch
-(persistent_workers) draw random numbers nobody can restore. With several processes rank 0 saves.
+The loop resumes at the saved epoch and batch. Completed batches of that epoch are taken from the
+loader again and skipped, with the random generators as at the start of the epoch, so that the next
+batch is the same as without an interruption. A loader with a state_dict of its own (torchdata's
+StatefulDataLoader) is restored without reading them. The random numbers of workers that survive an
+epoch (persistent_workers) cannot be restored. With several processes, only rank 0 saves.
 """
 
 from __future__ import annotations
@@ -31,16 +31,25 @@ _torch: Any = importlib.import_module("torch")
 
 
 class OtherPartsError(Exception):
-    """The state is of other parts than those that are to go on."""
+    """The saved state has other parts than this Checkpoint."""
 
 
 class Checkpoint:
-    """Saves `parts` every `interval_s` and on SIGTERM, and puts them back when it is made.
+    """Restores `parts` when it is created, and saves them every `interval_s` and on SIGTERM.
 
-    Parts are whatever has `state_dict` and `load_state_dict`: models, optimizers, schedulers,
-    scalers, averages. `folder` is $RUNNER_CHECKPOINT_DIR unless given; with neither it only
-    counts. `interval_s` None saves every 10 s, less often where that would cost more than 2 % of
-    the time. `values` is a dict of your own that is saved along, for what has no state_dict.
+    Args:
+        folder: the folder of the states; by default $RUNNER_CHECKPOINT_DIR. Without a folder,
+            nothing is saved.
+        interval_s: seconds between two saves; by default 10, or more if saving takes more than 2 %
+            of the time.
+        keep: how many states to retain, at least two.
+        parts: objects with `state_dict` and `load_state_dict`: models, optimizers, schedulers,
+            scalers, averages.
+
+    The dict `values` is saved too, for state without a state_dict.
+
+    Raises:
+        OtherPartsError: the saved state has other parts.
     """
 
     def __init__(
@@ -51,9 +60,9 @@ class Checkpoint:
         keep: int = 2,
         **parts: Any,
     ) -> None:
-        place = folder if folder is not None else default_folder()
-        self._states = None if place is None else StateFolder(place, keep, kind="torch")
-        self._pace = SaveInterval(interval_s)
+        path = folder if folder is not None else default_folder()
+        self._states = None if path is None else StateFolder(path, keep, kind="torch")
+        self._interval = SaveInterval(interval_s)
         self._sigterm = DeferredSigterm()
         self._parts = parts
         self._rank = _rank()
@@ -66,10 +75,10 @@ class Checkpoint:
         self._generator_at_begin: Any = None
         self._saved_at: tuple[int, int] | None = None
         if self._found is not None:
-            self._put_back(self._found)
+            self._restore(self._found)
 
     def __enter__(self) -> Checkpoint:
-        """Take over SIGTERM: first the state is saved, after the next batch."""
+        """Defer SIGTERM until the state is saved after the next batch."""
         if self._states is not None:
             self._sigterm.install()
         return self
@@ -80,11 +89,11 @@ class Checkpoint:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Give SIGTERM back."""
+        """Restore the previous handler of SIGTERM."""
         self._sigterm.remove()
 
     def epochs(self, count: int) -> Iterator[int]:
-        """The epochs that are left of `count`, from 0."""
+        """Yield the remaining epochs of `count`, numbered from 0."""
         while self.epoch < count:
             found = self._found
             if found is not None and not self._rank:
@@ -96,21 +105,21 @@ class Checkpoint:
             self._save_if_due(always=self.epoch >= count)
 
     def batches(self, loader: Iterable[Any]) -> Iterator[Any]:
-        """The batches that are left of this epoch, of the loader that is trained on."""
+        """Yield the remaining batches of this epoch from the loader of the training data."""
         found, self._found = self._found, None
         self._loader = loader
         if found is None:
             self._generator_at_begin = _generator_state(loader)
             left = iter(loader)
         else:
-            left = self._left(loader, found)
+            left = self._remaining(loader, found)
         for batch in left:
             yield batch
             self.step += 1
             self._save_if_due()
 
     def save(self) -> None:
-        """Save now. A disk that does not take it is said, and the training goes on."""
+        """Save now. If that fails, log a warning and continue the training."""
         if self._states is None or self._rank:
             return
         state = {
@@ -124,39 +133,39 @@ class Checkpoint:
             "generator_at_begin": self._generator_at_begin,
             "loader": self._loader.state_dict() if hasattr(self._loader, "state_dict") else None,
         }
-        with self._pace.saving():
+        with self._interval.saving():
             try:
                 self._states.save(lambda inside: _torch.save(state, inside / FILE))
             except SaveError as err:
-                # The training is worth more than a state of it: the one saved last is still there.
-                logger.warning("%s; the training goes on", err)
+                # The last state still exists, so the training can continue.
+                logger.warning("%s; the training continues", err)
                 return
         self._saved_at = (self.epoch, self.step)
 
     def _save_if_due(self, *, always: bool = False) -> None:
-        if always or self._sigterm.asked or self._pace.due:
+        if always or self._sigterm.requested or self._interval.due:
             self.save()
-        self._sigterm.obey()
+        self._sigterm.raise_deferred()
 
     def _load(self) -> dict[str, Any] | None:
         newest: Path | None = self._states.newest() if self._states else None
         if newest is None:
             return None
-        # From the run's own folder, as its code is: it may hold any object.
+        # The folder is as trusted as the code of the run, so any object is allowed.
         return _torch.load(newest / FILE, map_location="cpu", weights_only=False)
 
-    def _put_back(self, found: dict[str, Any]) -> None:
+    def _restore(self, found: dict[str, Any]) -> None:
         if set(found["parts"]) != set(self._parts):
             raise OtherPartsError(
                 f"the state has {_names(found['parts'])}, this Checkpoint {_names(self._parts)}: "
-                "train on with the code it was saved by, or begin in an empty folder"
+                "use the code that saved it, or start with an empty folder"
             )
         for name, part in self._parts.items():
             part.load_state_dict(found["parts"][name])
         self.epoch, self.step, self.values = found["epoch"], found["step"], found["values"]
         self._saved_at = (self.epoch, self.step)
 
-    def _left(self, loader: Any, found: dict[str, Any]) -> Iterator[Any]:
+    def _remaining(self, loader: Any, found: dict[str, Any]) -> Iterator[Any]:
         if self.step and found["loader"] is not None and hasattr(loader, "load_state_dict"):
             self._generator_at_begin = found["generator_at_begin"]
             loader.load_state_dict(found["loader"])

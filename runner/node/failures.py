@@ -1,4 +1,4 @@
-"""How a run fails: the stage, the cause and a sentence, as result.json spells them."""
+"""Failures of a run, with the stage, code and message that result.json contains."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ FULL_BELOW_BYTES = 1 << 20
 
 
 class StageFailedError(Exception):
-    """A stage ended the run; `code` is one of docs/run-format.md, `exit_code` the script's."""
+    """A stage failed; `code` is listed in docs/run-format.md, `exit_code` is the script's."""
 
     def __init__(self, step: str, code: str, message: str, exit_code: int | None = None) -> None:
         super().__init__(message)
@@ -21,34 +21,34 @@ class StageFailedError(Exception):
         self.code = code
         self.message = message
         self.exit_code = exit_code
-        self.rank = 0  # the node it happened on, of a run over several
+        self.rank = 0  # of the node that failed, in a run over several nodes
 
 
 class NodeLostError(StageFailedError):
-    """Another node of the run is gone: Batch is about to run the whole task again."""
+    """Another node of the run was lost: Batch may run the whole task again."""
 
 
 class TerminatedError(Exception):
-    """Batch asked the task to end: the run goes on elsewhere, or the client cancelled it."""
+    """Batch ends the task: the run continues on another node, or was cancelled."""
 
 
 class EvictedError(Exception):
-    """The node goes in a moment and the script was stopped for it: the run goes on elsewhere."""
+    """The script was stopped because the node is evicted; the run continues on another node."""
 
 
 def is_disk_full(err: OSError) -> bool:
-    """Whether the node, and not the run, is what is wrong."""
+    """Return True if the error means that the node's disk is full."""
     return err.errno in DISK_FULL_ERRNOS
 
 
 def disk_full(step: str, err: OSError) -> StageFailedError:
-    """The failure of a stage that found no room."""
+    """Return the failure of a stage by a full disk."""
     where = f" at {err.filename}" if err.filename else ""
     return StageFailedError(step, "DiskFull", f"the node's disk is full{where}")
 
 
 def full_disk_text(folder: Path) -> str | None:
-    """A sentence when next to nothing is free where the folder lies."""
+    """Return a message if less than 1 MiB is free on the folder's disk, else None."""
     try:
         usage = shutil.disk_usage(folder)
     except OSError:

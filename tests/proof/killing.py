@@ -1,4 +1,4 @@
-"""Runs a task again and again, killed at another moment each time, as Batch does after a loss."""
+"""Runs a task repeatedly, as Batch does after a loss, and kills it at different times."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _POLL_S = 0.0005
 
 @dataclass(frozen=True)
 class Moment:
-    """When to kill, and whom. `ready` is asked over and over; then `after_s` more."""
+    """What to kill and when: `after_s` seconds after `ready` returns true."""
 
     name: str
     victim: str
@@ -33,7 +33,7 @@ class Moment:
 
 @dataclass
 class Killed:
-    """What was done. `script_kills` are the attempts whose script alone was killed."""
+    """The kills so far. `script_kills` are the attempts of which only the script was killed."""
 
     starts: int = 0
     kills: dict[str, int] = field(default_factory=dict[str, int])
@@ -54,7 +54,7 @@ class Killer:
         self.done = Killed()
 
     def run(self, count: int, moments: Callable[[Killer], Moment]) -> int:
-        """The exit code of the task that was not killed any more."""
+        """Return the exit code of the last task, which is not killed."""
         while self.done.count < count:
             self._one(moments(self))
             torn = self.proof / "torn"
@@ -65,22 +65,22 @@ class Killer:
         return process.returncode
 
     def pid(self) -> int | None:
-        """The script's process, once it trains."""
+        """Return the script's process id once it trains."""
         with suppress(FileNotFoundError, ValueError):
             return int((self.proof / "pid").read_text())
         return None
 
     def saving(self) -> bool:
-        """Whether the script is in the middle of writing a state."""
+        """Return True while the script writes a state."""
         work_dir = self.task.folder / f"task-{len(self.task.processes) - 1}" / "wd"
         return next((work_dir / "checkpoints").glob(".saving-*"), None) is not None
 
     def writing(self) -> bool:
-        """Whether the script is in the middle of writing its file in place."""
+        """Return True while the script writes its file in place."""
         return (self.proof / "writing").exists()
 
     def requests(self, method: str, part: str) -> int:
-        """How many requests there were of that kind since the task started."""
+        """Return the number of such requests since the start of the task."""
         found = self.task.service.requests[self._seen :]
         return sum(m == method and part in path for m, path, _ in found)
 
@@ -104,7 +104,7 @@ class Killer:
 
     def _kill(self, process: subprocess.Popen[str], moment: Moment) -> None:
         if moment.victim == "script" and (pid := self.pid()) is not None:
-            # The script of an agent that was killed may have left its number after this start.
+            # The process id may be that of an earlier, killed agent's script.
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
                 self.done.script_kills.append(int(self.journal()[-1][0]))
@@ -115,24 +115,24 @@ class Killer:
         process.kill()
 
     def journal(self) -> list[tuple[int, int]]:
-        """Attempt and first step of every start of the script."""
+        """Return attempt and first step of every start of the script."""
         return [(attempt, step) for attempt, step, _ in starts(self.proof)]
 
     def attempts(self) -> list[int]:
-        """The numbers of the attempts that are recorded."""
+        """Return the numbers of the recorded attempts."""
         names = [n for n in self.task.service.blobs if n.startswith(f"{RUN}/attempts/")]
         return sorted(int(n.split("/")[2]) for n in names if n.endswith("/start.json"))
 
 
 def starts(proof: Path) -> list[tuple[int, int, str]]:
-    """Attempt, first step and node of every start of the script."""
+    """Return attempt, first step and node of every start of the script."""
     path = proof / "journal"
     lines = path.read_text().splitlines() if path.exists() else []
     return [(int(a), int(s), node) for a, s, node in (line.split() for line in lines)]
 
 
 def uninterrupted(folder: Path, steps: int) -> bytes:
-    """The weights of the training nobody disturbs."""
+    """Return the weights of a training without kills."""
     (folder / "output").mkdir(parents=True)
     (folder / "gate").touch()
     subprocess.run(

@@ -1,8 +1,7 @@
-"""`kill -9` at 200 random points: of the script, of the agent, in the middle of what they write.
+"""`kill -9` of the script and the agent at 200 random points, also during writes.
 
-The final weights are those of the training nobody disturbed, to the bit; no half of a state is
-ever given to the script; every attempt is recorded. `PROOF_SEED=N make test-all` kills at other
-points.
+The final weights are identical to those of a training without kills, the script never gets a
+partial state, and every attempt is recorded. `PROOF_SEED=N make test-all` uses other points.
 """
 
 from __future__ import annotations
@@ -50,7 +49,7 @@ def submit(task: Task, proof: Path, style: str, steps: int, pause_s: float, **ru
 
 
 def any_moment(killer: Killer) -> Moment:
-    """Of a script that saves with the hooks, all the time."""
+    """Return a moment for a script that saves with the hooks all the time."""
     chance = killer.chance
     started = lambda: killer.pid() is not None  # noqa: E731
     commits, reads = chance.randrange(1, 12), chance.randrange(1, 4)
@@ -94,7 +93,7 @@ def any_moment(killer: Killer) -> Moment:
 
 
 def any_moment_of_a_slow_writer(killer: Killer) -> Moment:
-    """Of a script that writes one file in place."""
+    """Return a moment for a script that writes one file in place."""
     chance = killer.chance
     writing = lambda: killer.pid() and killer.writing()  # noqa: E731
     started = lambda: killer.pid() is not None  # noqa: E731
@@ -123,7 +122,7 @@ def any_moment_of_a_slow_writer(killer: Killer) -> Moment:
 
 @pytest.mark.parametrize("part", range(4))
 @pytest.mark.feature(33)
-def test_killed_at_forty_points_it_ends_with_the_same_weights(
+def test_run_killed_at_forty_points_has_the_same_weights(
     task: Task, tmp_path: Path, part: int
 ) -> None:
     seed = SEED + part
@@ -137,7 +136,7 @@ def test_killed_at_forty_points_it_ends_with_the_same_weights(
 
 
 @pytest.mark.parametrize("part", range(2))
-def test_a_file_written_in_place_is_never_restored_in_halves(
+def test_file_written_in_place_is_never_restored_partially(
     task: Task, tmp_path: Path, part: int
 ) -> None:
     seed = SEED + 100 + part
@@ -150,7 +149,7 @@ def test_a_file_written_in_place_is_never_restored_in_halves(
 
 
 def problems(killer: Killer, weights: bytes) -> list[str]:
-    """What does not hold after these kills."""
+    """Return the claims that do not hold after these kills."""
     task, done, journal = killer.task, killer.done, killer.journal()
     result = task.json("result.json")
     last = result["attempt"]
@@ -159,15 +158,15 @@ def problems(killer: Killer, weights: bytes) -> list[str]:
     steps = [step for _, step in journal]
     holds = {
         "it succeeded": result["status"] == "succeeded",
-        "no half of a state was given to the script": not (killer.proof / "torn").exists(),
+        "the script got no partial state": not (killer.proof / "torn").exists(),
         "the weights are the same": task.service.data(f"{RUN}/{prefix}output/weights") == weights,
         "every attempt is recorded": killer.attempts() == list(range(1, last + 1)),
         "every start of the script belongs to one": {a for a, _ in journal}
         <= set(killer.attempts()),
-        "no attempt is made up": last <= done.starts,
+        "there are no more attempts than starts": last <= done.starts,
         "what killed the script is recorded": {(e["why"], e["exit_code"]) for e in ends}
         <= {("failed", SCRIPT_KILLED)},
         "no attempt began before an earlier one": steps == sorted(steps),
-        "it went on from a checkpoint": steps[-1] > 0,
+        "it resumed from a checkpoint": steps[-1] > 0,
     }
     return [claim for claim, true in holds.items() if not true]

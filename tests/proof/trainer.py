@@ -1,11 +1,11 @@
-"""The training that is killed: plain Python, the same to the bit, and it knows half a state.
+"""The training that is killed: deterministic plain Python that detects partial states.
 
     python train.py STYLE STEPS PAUSE
 
-STYLE `hook` saves with runner.hooks after every step, `file` writes one file in place, slowly,
-which is the worst a script can do. PROOF_DIR holds what the test wants to know: `pid`, `journal`
-(one line for each start: attempt, step, node), `writing` while a state is being written; and what
-it tells: before the file `gate` is there the training does not end.
+STYLE `hook` saves with runner.hooks after every step; `file` slowly writes one file in place, which
+is the worst case. PROOF_DIR has files for the test: `pid`, `journal` (one line per start: attempt,
+step, node), and `writing` while a state is written. The training waits for the file `gate` before
+it ends.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ PROOF = Path(os.environ["PROOF_DIR"])
 
 
 class Slow:
-    """Pickles as 0, after a while: what comes before it is written, what comes after it is not."""
+    """Pickles as 0 after a delay, so that a kill leaves a partially written pickle."""
 
     def __reduce__(self) -> tuple[type, tuple[()]]:
-        """Wait where a kill finds half of a state."""
+        """Wait in the middle of a state."""
         time.sleep(0.003)
         return int, ()
 

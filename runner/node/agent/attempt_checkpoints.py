@@ -14,7 +14,7 @@ from runner.node.checkpoints.committer import CheckpointCommitter
 from runner.node.checkpoints.restore import CheckpointRestore, RestoredCheckpoint
 from runner.node.checkpoints.snapshot import (
     FolderListing,
-    Snapshots,
+    Snapshotter,
     TooManyFilesError,
     list_folder,
 )
@@ -107,7 +107,7 @@ class AttemptCheckpoints:
             return
         self._pid = pid
         self._thread = CheckpointCommitter(
-            Snapshots(self._folder, self._store),
+            Snapshotter(self._folder, self._store),
             CheckpointStore(self._runs, self._blobs, self._number, rule.keep),
             rule,
             self._events,

@@ -1,6 +1,6 @@
-"""Commit the script's checkpoint folder, on an interval and on request.
+"""Commit the script's checkpoint folder to blob, at an interval and on request.
 
-It runs in a thread of its own: its errors are reported, and never stop or delay the training.
+Commits run in a thread of their own. Their errors are reported, and never stop or delay the script.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from runner.node.checkpoints.snapshot import (
     MAX_FILES,
     FolderListing,
     Snapshot,
-    Snapshots,
+    Snapshotter,
     TooManyFilesError,
     UnsettledError,
     list_folder,
@@ -34,24 +34,32 @@ logger = logging.getLogger(__name__)
 STAGE = "checkpoint"
 RETRY_S = 0.1
 TRIES = 3
-PASSING = {"unsettled", "storage", "disk", "size", "count"}  # said again when they come back
-FEWER = "write fewer and larger ones, such as one archive, or keep some elsewhere"
-# How long a snapshot waits for a folder that keeps changing, before it takes any consistent state.
+# Problems that are reported again if they return after a successful commit.
+TEMPORARY = {"unsettled", "storage", "disk", "size", "count"}
+FEWER = "write fewer and larger files, such as one archive, or store some elsewhere"
+# How long to wait for a folder that keeps changing, before any consistent state is accepted.
 SETTLE_S = 5.0
-# Each file is a request, and a line of every manifest: beyond this the user is told so, once.
+# Each file is a request and a line of every manifest: above this number, warn once.
 MANY_FILES = 10_000
 PROGRESS_EVERY_S = 10.0
 
 
 class CheckpointCommitter(threading.Thread):
-    """Commits the folder of `snapshots`; `script_runs` says whether the script is still there.
+    """The thread that commits the folder of `snapshots` to `store`.
 
-    `step` is the last one that any metric named, `restored` the folder as the script found it.
+    Args:
+        snapshots: takes snapshots of the checkpoint folder.
+        store: the run's checkpoints in blob.
+        rule: interval and limits.
+        events: receives commits and problems.
+        step: returns the last step of any metric.
+        script_runs: returns whether the script is running.
+        restored: the folder as the script found it.
     """
 
     def __init__(
         self,
-        snapshots: Snapshots,
+        snapshots: Snapshotter,
         store: CheckpointStore,
         rule: CheckpointRule,
         events: EventLog,
@@ -68,22 +76,22 @@ class CheckpointCommitter(threading.Thread):
         self._events = events
         self._step = step
         self._script_runs = script_runs
-        self._seen = restored or FolderListing()  # what was restored is no news
+        self._committed_listing = restored or FolderListing()  # restored files are committed
         self._content: tuple[object, ...] | None = None
         self._wake = threading.Event()
         self._ending = threading.Event()
         self._final = False
-        self._alive_ns: int | None = None  # of a script that was killed
+        self._alive_ns: int | None = None  # if the script was killed
         self._superseded = False
         self._reported: set[str] = set()
         self.committed = 0
-        self.took_s = 0.0  # by the last commit
+        self.took_s = 0.0  # the duration of the last commit
         self.last: CheckpointManifest | None = None
         self.problem: str | None = None
         self._left_out: str | None = None
 
     def run(self) -> None:
-        """Thread body: a commit each interval while the script runs, and perhaps one after it."""
+        """Thread body: commit at the interval while the script runs, and a final time if asked."""
         lower_priority()
         wait_s = self._rule.interval_s
         while not self._ending.is_set():
@@ -91,24 +99,27 @@ class CheckpointCommitter(threading.Thread):
             self._wake.clear()
             if not self._ending.is_set():
                 started = time.monotonic()
-                failed = not self._guarded()
+                failed = not self._try_commit()
                 wait_s = commit_pause_s(
                     self._rule.interval_s, time.monotonic() - started, failed=failed
                 )
         if self._final:
-            self._guarded()
+            self._try_commit()
 
     def request(self) -> None:
-        """Commit soon, not only after the interval. From any thread."""
+        """Request a commit before the interval ends. Safe to call from any thread."""
         self._wake.set()
 
     def finish(
         self, *, final: bool, alive_ns: int | None = None, timeout_s: float | None = None
     ) -> None:
-        """The script ended: commit what it left (`final`), within the time, and stop.
+        """Stop after the end of the script.
 
-        One that was killed was last seen to run at `alive_ns`, a time of `time.time_ns`: what it
-        was writing just then may be torn.
+        Args:
+            final: commit the folder once more.
+            alive_ns: for a killed script, when it was last seen running (`time.time_ns`); files
+                that it wrote at that time may be incomplete.
+            timeout_s: how long to wait for the final commit; None waits without a limit.
         """
         self._final, self._alive_ns = final, alive_ns
         self._ending.set()
@@ -116,8 +127,8 @@ class CheckpointCommitter(threading.Thread):
         if final and self.is_alive():
             self.join(timeout_s)
 
-    def _guarded(self) -> bool:
-        """Whether there was no trouble."""
+    def _try_commit(self) -> bool:
+        """Commit, and report a failure. Return False if it failed."""
         try:
             self._commit()
             return True
@@ -127,7 +138,7 @@ class CheckpointCommitter(threading.Thread):
             self._report_problem("storage", f"a checkpoint could not be committed: {err}")
         except TooManyFilesError:
             self._report_problem(
-                "count", f"{_many('more than', MAX_FILES)}, nothing is committed: {FEWER}"
+                "count", f"{_file_count('more than', MAX_FILES)}, nothing is committed: {FEWER}"
             )
         except OSError as err:
             what = "the node's disk is full" if is_disk_full(err) else f"{err}"
@@ -150,7 +161,7 @@ class CheckpointCommitter(threading.Thread):
             if snapshot is None or self._is_superseded():
                 return
             if snapshot.content == self._content:
-                self._seen = snapshot.listing  # written again, with the same content
+                self._committed_listing = snapshot.listing  # rewritten with the same content
                 return
             try:
                 checkpoint = self._store.commit(snapshot, step, self._progress())
@@ -158,14 +169,14 @@ class CheckpointCommitter(threading.Thread):
             except UnsettledError:
                 if tries == TRIES:
                     raise
-        self._seen, self._content = snapshot.listing, snapshot.content
-        self._snapshots.forget_but(snapshot)
+        self._committed_listing, self._content = snapshot.listing, snapshot.content
+        self._snapshots.keep_only(snapshot)
         self._report_commit(checkpoint, time.monotonic() - started)
 
     def _report_commit(self, checkpoint: CheckpointManifest, took_s: float) -> None:
         self.took_s = took_s
         self.last, self.problem = checkpoint, self._left_out
-        self._reported -= PASSING
+        self._reported -= TEMPORARY
         self._events.aside(
             STAGE,
             "progress",
@@ -173,52 +184,52 @@ class CheckpointCommitter(threading.Thread):
             checkpoint=checkpoint.number,
             **({"problem": self.problem} if self.problem else {}),
         )
-        self.committed += 1  # last: who sees it finds the rest
+        self.committed += 1  # last, as other threads read it first
 
     def _progress(self) -> Callable[[int, int], None]:
-        """For a commit that takes long."""
-        told = time.monotonic()
+        """Return a callback that reports the progress of a long commit."""
+        reported_at = time.monotonic()
 
         def on_requests(done: int, total: int) -> None:
-            nonlocal told
-            if time.monotonic() - told >= PROGRESS_EVERY_S:
-                told = time.monotonic()
-                message = f"sending a checkpoint: {done:,} of {total:,} requests"
+            nonlocal reported_at
+            if time.monotonic() - reported_at >= PROGRESS_EVERY_S:
+                reported_at = time.monotonic()
+                message = f"uploading a checkpoint: {done:,} of {total:,} requests"
                 self._events.aside(STAGE, "progress", message, done=done, total=total)
 
         return on_requests
 
     def _settled(self) -> Snapshot | None:
-        """A snapshot of the folder, when there is something new in it that is no half of a file."""
-        patient_until = time.monotonic() + min(SETTLE_S, self._rule.interval_s / 2)
+        """Return a snapshot without incomplete files, or None if nothing is new."""
+        strict_until = time.monotonic() + min(SETTLE_S, self._rule.interval_s / 2)
         while True:
             after = self._ending.is_set()
             listing = list_folder(self._folder)
-            if not self._is_wanted(listing):
+            if not self._needs_commit(listing):
                 return None
             if after and self._alive_ns is not None:
                 self._check_torn(listing, self._alive_ns)
-            strict = not after and time.monotonic() < patient_until
+            strict = not after and time.monotonic() < strict_until
             try:
                 snapshot = self._snapshots.take(listing, strict=strict)
-                # Killed while it wrote, a script leaves a file that nobody writes to any more.
+                # A script that was killed may leave an incomplete file, which no process has open.
                 return snapshot if after or self._script_runs() else None
             except UnsettledError:
-                if after or time.monotonic() > patient_until + SETTLE_S:
+                if after or time.monotonic() > strict_until + SETTLE_S:
                     raise
             if self._ending.wait(RETRY_S) and not after:
-                return None  # the last commit looks again
+                return None  # the final commit takes another snapshot
 
-    def _is_wanted(self, listing: FolderListing) -> bool:
-        if not listing.files or listing == self._seen:
+    def _needs_commit(self, listing: FolderListing) -> bool:
+        if not listing.files or listing == self._committed_listing:
             return False
         self._left_out = None
         for path, why in sorted(listing.left_out.items())[:1]:
-            self._report_problem("left out", f"checkpoints are without {path}: it {why}")
+            self._report_problem("left out", f"checkpoints do not contain {path}: it {why}")
             self._left_out = self.problem
         if len(listing.files) > MANY_FILES:
             self._report_problem(
-                "many", f"{_many('', len(listing.files))}, each a request: {FEWER}"
+                "many", f"{_file_count('', len(listing.files))}, each a request: {FEWER}"
             )
             self._left_out = self._left_out or self.problem
         if listing.size_bytes > self._rule.max_bytes:
@@ -230,7 +241,7 @@ class CheckpointCommitter(threading.Thread):
             return False
         if full := full_disk_text(self._folder):
             self._report_problem(
-                "disk", f"no checkpoint is taken, a file may be there in half: {full}"
+                "disk", f"no checkpoint is taken, as files may be incomplete: {full}"
             )
             return False
         return True
@@ -241,7 +252,7 @@ class CheckpointCommitter(threading.Thread):
             raise UnsettledError(f"{min(torn)} was being written when the script was killed")
 
     def _is_superseded(self) -> bool:
-        """Whether another attempt took over: then this one must not cost it anything."""
+        """Return True if a later attempt has begun; this one must not delay it."""
         if self._superseded or not self._store.is_superseded():
             return self._superseded
         self._superseded = True
@@ -257,7 +268,7 @@ class CheckpointCommitter(threading.Thread):
             self._events.aside(STAGE, "failed", message)
 
     def summary(self) -> dict[str, Any]:
-        """As end.json and result.json tell it."""
+        """Return the fields of end.json and result.json."""
         return {
             "last": self.last.number if self.last else None,
             "committed": self.committed,
@@ -265,14 +276,14 @@ class CheckpointCommitter(threading.Thread):
         }
 
 
-def _many(how: str, many: int) -> str:
-    return " ".join(f"the checkpoint folder holds {how} {many:,} files".split())
+def _file_count(prefix: str, count: int) -> str:
+    return " ".join(f"the checkpoint folder holds {prefix} {count:,} files".split())
 
 
 def commit_pause_s(interval_s: float, took_s: float, *, failed: bool) -> float:
-    """How long until the next commit: from start to start it is the interval.
+    """Return the seconds until the next commit. The interval is from start to start.
 
-    Where storage is slower than that, commits take at most half of the time. One that failed says
-    nothing of that: it may have waited ten minutes for storage that is back now.
+    If storage is slower than the interval, commits take at most half of the time. The duration of a
+    failed commit is no measure: it may have waited ten minutes for storage that works again.
     """
     return max(interval_s - took_s, min(took_s, interval_s) if failed else took_s)

@@ -1,6 +1,4 @@
-"""Stage restore: find the newest complete checkpoint and download it, or say why that is not
-possible.
-"""
+"""Stage restore: find the newest complete checkpoint and download it."""
 
 from __future__ import annotations
 
@@ -36,17 +34,18 @@ from runner.protocol.run_spec import ResumeFrom
 
 logger = logging.getLogger(__name__)
 
+RESTORE_STAGE = "restore"
 THREADS = 6
 CHUNK_BYTES = 1024 * 1024
 
 
 class DamagedCheckpointError(Exception):
-    """A checkpoint is not complete, or not what its manifest says; the message says why."""
+    """A checkpoint is incomplete or differs from its manifest; the message has the reason."""
 
 
 @dataclass(frozen=True)
 class FoundCheckpoints:
-    """The checkpoints of a run, newest first, and what is wrong with the manifests left out."""
+    """The checkpoints of a run, newest first, problems of unreadable manifests, and blob sizes."""
 
     checkpoints: tuple[CheckpointManifest, ...] = ()
     problems: tuple[str, ...] = ()
@@ -56,7 +55,7 @@ class FoundCheckpoints:
 def find_checkpoints(
     runs: ContainerClient, run_id: str, number: int | None = None
 ) -> FoundCheckpoints:
-    """All of a run whose manifest can be read, or only the one of a number. Raises StorageError."""
+    """Return all checkpoints of a run with a readable manifest, or only that of `number`."""
     blobs = CheckpointBlobs(run_id)
     sizes = runs.list_sizes(blobs.root)
     numbers = {k for name in sizes if (k := blobs.number_of(name)) is not None}
@@ -65,7 +64,7 @@ def find_checkpoints(
     for k in sorted(numbers if number is None else numbers & {number}, reverse=True):
         body = runs.get(blobs.manifest(k))
         if body is None:
-            continue  # deleted since it was listed
+            continue  # deleted since the listing
         try:
             found.append(parse_checkpoint(body, blobs, k))
         except BadManifestError as err:
@@ -74,154 +73,16 @@ def find_checkpoints(
     return FoundCheckpoints(tuple(found), tuple(problems), sizes)
 
 
-class CheckpointDownload:
-    """Downloads checkpoints into a folder; `local` may hold files by sha256 from before."""
-
-    def __init__(
-        self,
-        runs: ContainerClient,
-        folder: Path,
-        local: Path,
-        *,
-        retry_budget: RetryBudget,
-        report: Report,
-        check: Callable[[], None],
-    ) -> None:
-        self._runs = runs
-        self._folder = folder
-        self._local = local
-        self._retry_budget = retry_budget
-        self._report = report
-        self._check = check
-        self._done_bytes = 0
-        self._lock = threading.Lock()
-
-    def restore(self, checkpoint: CheckpointManifest, sizes: dict[str, int]) -> None:
-        """Replace the folder by the checkpoint, whole or not at all. Raises DamagedError."""
-        for file in checkpoint.files:
-            size = sizes.get(file.blob)
-            if size != file.size_bytes:
-                what = "missing" if size is None else f"{size} bytes long, not {file.size_bytes}"
-                raise DamagedCheckpointError(f"{file.path} is {what}")
-        # A name of its own for every try: a thread that was given up may still be writing.
-        part = self._folder.with_name(f"{self._folder.name}{RESTORE_PART}{uuid.uuid4().hex}")
-        part.mkdir(parents=True)
-        try:
-            self._done_bytes = 0
-            self._fetch_all(checkpoint, part)
-            _finish(checkpoint, part)
-            self._folder.rmdir()  # a fresh attempt's: it is empty
-            part.rename(self._folder)
-        finally:
-            shutil.rmtree(part, ignore_errors=True)
-
-    def _fetch_all(self, checkpoint: CheckpointManifest, part: Path) -> None:
-        def check_progress(_: Sequence[None]) -> None:
-            self._check()
-            self._report(checkpoint.name, self._done_bytes, checkpoint.size_bytes, "bytes")
-
-        abandoned = threading.Event()
-        fetch = partial(self._fetch, part, abandoned)
-        try:
-            run_watched(fetch, checkpoint.files, check_progress, threads=THREADS, name="restore")
-        finally:
-            abandoned.set()  # threads stop at their next chunk
-
-    def _fetch(self, part: Path, abandoned: threading.Event, file: CheckpointFile) -> None:
-        target = part / file.path
-        target.parent.mkdir(parents=True, exist_ok=True)
-        if not self._copy_local(file, target):
-            found = self._download(file, target, abandoned)
-            if found != file.sha256:
-                raise DamagedCheckpointError(
-                    f"{file.path} has the sha256 {found}, not {file.sha256}"
-                )
-        if file.mode is not None:
-            target.chmod(file.mode)
-        if file.mtime_ns:
-            os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
-
-    def _copy_local(self, file: CheckpointFile, target: Path) -> bool:
-        """What this node still has need not be fetched; a script may have written into it."""
-        try:
-            shutil.copyfile(self._local / file.sha256, target)
-        except OSError:
-            return False
-        if _sha256(target) != file.sha256:
-            return False
-        self._count(file.size_bytes)
-        return True
-
-    def _download(self, file: CheckpointFile, target: Path, abandoned: threading.Event) -> str:
-        """Goes on where a lost connection stopped; returns the sha256."""
-        digest = hashlib.sha256()
-        with target.open("wb") as out:
-
-            def rest() -> None:
-                for chunk in self._chunks(file, out.tell()):
-                    if abandoned.is_set():
-                        raise DamagedCheckpointError("given up")
-                    out.write(chunk)
-                    digest.update(chunk)
-                    self._count(len(chunk))
-
-            try:
-                trouble = retry_transfer(self._retry_budget, rest, self._runs.transport.close)
-            except StorageRequestError as err:
-                if err.status == http.client.NOT_FOUND:
-                    raise DamagedCheckpointError(f"{file.path} is missing") from err
-                raise
-        if trouble is not None:
-            raise StorageUnreachableError(0, "", f"GET {file.blob}: {trouble}")
-        return digest.hexdigest()
-
-    def _chunks(self, file: CheckpointFile, first_byte: int) -> Iterator[bytes]:
-        left = file.size_bytes - first_byte
-        if left <= 0:
-            return
-        with self._runs.transport.open(file.blob, first_byte) as response:
-            while left > 0:
-                chunk = read_some(response, min(CHUNK_BYTES, left))
-                if not chunk:
-                    raise ConnectionError(f"cut short, {left} bytes are missing")
-                yield chunk
-                left -= len(chunk)
-
-    def _count(self, size: int) -> None:
-        with self._lock:
-            self._done_bytes += size
-
-
-def _finish(checkpoint: CheckpointManifest, part: Path) -> None:
-    """Links come after all files, so that no file is written through one."""
-    for folder in checkpoint.folders:
-        (part / folder).mkdir(parents=True, exist_ok=True)
-    for path, target in checkpoint.links.items():
-        (part / path).parent.mkdir(parents=True, exist_ok=True)
-        (part / path).symlink_to(target)
-
-
-def _sha256(path: Path) -> str:
-    digest = hashlib.sha256()
-    with path.open("rb") as source:
-        while chunk := source.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
-
-
-RESTORE_STAGE = "restore"
-
-
 @dataclass(frozen=True)
 class RestoredCheckpoint:
-    """What an attempt goes on from; `run_id` is another run's where it resumes that one."""
+    """The checkpoint that an attempt starts from; `run_id` may be another run's."""
 
     run_id: str
     checkpoint: CheckpointManifest
     skipped: tuple[str, ...]
 
     def to_json(self) -> dict[str, Any]:
-        """As `attempts/<n>/resume.json`, end.json and result.json tell it."""
+        """Return the content of resume.json, which end.json and result.json repeat."""
         return {
             "run_id": self.run_id,
             "checkpoint": self.checkpoint.number,
@@ -232,7 +93,10 @@ class RestoredCheckpoint:
 
 
 class CheckpointRestore:
-    """Restores for one attempt into `folder`; `local` may hold files from before."""
+    """Restores a checkpoint into `folder` for one attempt.
+
+    `local` may hold files of earlier checkpoints, named by their SHA-256.
+    """
 
     def __init__(
         self,
@@ -253,11 +117,21 @@ class CheckpointRestore:
         self._retry_budget = retry_budget
         self._check = check
         self._skipped: list[str] = []
+        self._done_bytes = 0
+        self._lock = threading.Lock()
 
     def restore(self, number: int, resume_from: ResumeFrom | None) -> RestoredCheckpoint | None:
-        """The run's own newest, else that of `resume_from`; None is a start from the beginning.
+        """Restore the run's newest checkpoint, else the one that the run resumes from.
 
-        Raises StageFailedError when there is nothing left of what the run shall resume.
+        Args:
+            number: the attempt, for its resume.json.
+            resume_from: the checkpoint of another run, or None.
+
+        Returns:
+            The checkpoint, or None if the script starts from the beginning.
+
+        Raises:
+            StageFailedError: no complete checkpoint is left of `resume_from`, or the disk is full.
         """
         own = find_checkpoints(self._runs, self._blobs.run_id)
         if not own.checkpoints and not own.problems and resume_from is None:
@@ -278,7 +152,7 @@ class CheckpointRestore:
         return restored
 
     def follow(self, wanted: ResumeFrom) -> RestoredCheckpoint:
-        """Exactly what another node of the run goes on from. Raises StageFailedError."""
+        """Restore the checkpoint that the primary restored. Raise StageFailedError."""
         with self._events.stage(RESTORE_STAGE, "fetching the primary's checkpoint") as report:
             try:
                 restored = self._other(wanted, report)
@@ -304,9 +178,9 @@ class CheckpointRestore:
     def _newest(
         self, run_id: str, number: int | None, found: FoundCheckpoints, report: Report
     ) -> RestoredCheckpoint | None:
-        """The first that is whole.
+        """Restore the newest complete checkpoint.
 
-        An attempt that still runs makes newer ones and takes these away: look again after each.
+        A stale attempt may commit new ones and delete old ones, so each failure lists again.
         """
         tried: set[tuple[int, int]] = set()
         while True:
@@ -317,16 +191,8 @@ class CheckpointRestore:
                 return None
             checkpoint = left[0]
             tried.add(checkpoint.order)
-            restorer = CheckpointDownload(
-                self._runs,
-                self._folder,
-                self._local,
-                retry_budget=self._retry_budget,
-                report=report,
-                check=self._check,
-            )
             try:
-                restorer.restore(checkpoint, found.sizes)
+                self._download(checkpoint, found.sizes, report)
                 return RestoredCheckpoint(run_id, checkpoint, tuple(self._skipped))
             except DamagedCheckpointError as err:
                 self._skipped.append(self._events.clean(f"{checkpoint.name}: {err}"))
@@ -336,6 +202,126 @@ class CheckpointRestore:
     def _text(self, restored: RestoredCheckpoint | None) -> str:
         skipped = f"; skipped {', '.join(self._skipped)}" if self._skipped else ""
         if restored is None:
-            return f"no complete checkpoint, starting over{skipped}"
+            return f"no complete checkpoint, starting from the beginning{skipped}"
         of = "" if restored.run_id == self._blobs.run_id else f" of run {restored.run_id}"
         return f"resumed from {restored.checkpoint.name}{of}{skipped}"
+
+    def _download(
+        self, checkpoint: CheckpointManifest, sizes: dict[str, int], report: Report
+    ) -> None:
+        """Replace the folder by the checkpoint, completely or not at all.
+
+        Raises:
+            DamagedCheckpointError: a file is missing or differs from the manifest.
+        """
+        for file in checkpoint.files:
+            size = sizes.get(file.blob)
+            if size != file.size_bytes:
+                what = "missing" if size is None else f"{size} bytes long, not {file.size_bytes}"
+                raise DamagedCheckpointError(f"{file.path} is {what}")
+        # A new name for every try: an abandoned thread may still be writing.
+        part = self._folder.with_name(f"{self._folder.name}{RESTORE_PART}{uuid.uuid4().hex}")
+        part.mkdir(parents=True)
+        try:
+            self._done_bytes = 0
+            self._fetch_all(checkpoint, part, report)
+            _create_links(checkpoint, part)
+            self._folder.rmdir()  # empty at the start of an attempt
+            part.rename(self._folder)
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def _fetch_all(self, checkpoint: CheckpointManifest, part: Path, report: Report) -> None:
+        def check_progress(_: Sequence[None]) -> None:
+            self._check()
+            report(checkpoint.name, self._done_bytes, checkpoint.size_bytes, "bytes")
+
+        abandoned = threading.Event()
+        fetch = partial(self._fetch, part, abandoned)
+        try:
+            run_watched(fetch, checkpoint.files, check_progress, threads=THREADS, name="restore")
+        finally:
+            abandoned.set()  # threads stop at their next chunk
+
+    def _fetch(self, part: Path, abandoned: threading.Event, file: CheckpointFile) -> None:
+        target = part / file.path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        if not self._copy_local(file, target):
+            found = self._fetch_blob(file, target, abandoned)
+            if found != file.sha256:
+                raise DamagedCheckpointError(
+                    f"{file.path} has the sha256 {found}, not {file.sha256}"
+                )
+        if file.mode is not None:
+            target.chmod(file.mode)
+        if file.mtime_ns:
+            os.utime(target, ns=(file.mtime_ns, file.mtime_ns))
+
+    def _copy_local(self, file: CheckpointFile, target: Path) -> bool:
+        """Copy a file that this node has from before. Return False if it is missing or changed."""
+        try:
+            shutil.copyfile(self._local / file.sha256, target)
+        except OSError:
+            return False
+        if _sha256(target) != file.sha256:
+            return False
+        self._count(file.size_bytes)
+        return True
+
+    def _fetch_blob(self, file: CheckpointFile, target: Path, abandoned: threading.Event) -> str:
+        """Download a file, resuming after lost connections. Return its SHA-256."""
+        digest = hashlib.sha256()
+        with target.open("wb") as out:
+
+            def read_rest() -> None:
+                for chunk in self._chunks(file, out.tell()):
+                    if abandoned.is_set():
+                        raise DamagedCheckpointError("abandoned")
+                    out.write(chunk)
+                    digest.update(chunk)
+                    self._count(len(chunk))
+
+            try:
+                last_error = retry_transfer(
+                    self._retry_budget, read_rest, self._runs.transport.close
+                )
+            except StorageRequestError as err:
+                if err.status == http.client.NOT_FOUND:
+                    raise DamagedCheckpointError(f"{file.path} is missing") from err
+                raise
+        if last_error is not None:
+            raise StorageUnreachableError(0, "", f"GET {file.blob}: {last_error}")
+        return digest.hexdigest()
+
+    def _chunks(self, file: CheckpointFile, first_byte: int) -> Iterator[bytes]:
+        left = file.size_bytes - first_byte
+        if left <= 0:
+            return
+        with self._runs.transport.open(file.blob, first_byte) as response:
+            while left > 0:
+                chunk = read_some(response, min(CHUNK_BYTES, left))
+                if not chunk:
+                    raise ConnectionError(f"the answer ended {left} bytes early")
+                yield chunk
+                left -= len(chunk)
+
+    def _count(self, size: int) -> None:
+        with self._lock:
+            self._done_bytes += size
+
+
+def _create_links(checkpoint: CheckpointManifest, part: Path) -> None:
+    """Create folders, then links: after all files, so that no file is written through a link."""
+    for folder in checkpoint.folders:
+        (part / folder).mkdir(parents=True, exist_ok=True)
+    for path, target in checkpoint.links.items():
+        (part / path).parent.mkdir(parents=True, exist_ok=True)
+        (part / path).symlink_to(target)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as source:
+        while chunk := source.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()

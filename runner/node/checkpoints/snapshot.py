@@ -1,9 +1,9 @@
-"""A consistent copy of a folder, taken while a script goes on writing to it.
+"""Consistent snapshots of a folder while a script writes to it.
 
-A snapshot is a state that the folder really had: names, sizes, times and inodes are the same
-before and after, and the hash of what was read is the hash that is sent. Files are
-hard-linked, so a script may replace or delete its own meanwhile. A file that is written in
-place shows by its time or its hash, and the snapshot is taken again.
+A snapshot is a state that the folder really had: names, sizes, times and inodes are the same before
+and after, and the uploaded bytes have the hash of the bytes read. Files are hard-linked, so the
+script may replace or delete them meanwhile. A file that is written in place is detected by its time
+or hash, and the snapshot is taken again.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 _PROC = Path("/proc")
-MODE_BITS = 0o777  # of a file's rights, what a checkpoint keeps
-# A listing, the hashes and the manifests of so many take about half a GiB of the node's memory.
+MODE_BITS = 0o777  # the permission bits that a checkpoint stores
+# The listing, hashes and manifests of so many files take about half a GiB of memory.
 MAX_FILES = 100_000
 
 
@@ -30,7 +30,7 @@ class TooManyFilesError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class FileState:
-    """What changes when a file is written to, replaced by another one, or given other rights."""
+    """The properties that change when a file is written, replaced, or given other permissions."""
 
     size_bytes: int
     mtime_ns: int
@@ -41,10 +41,10 @@ class FileState:
 
 @dataclass(frozen=True)
 class FolderListing:
-    """All of a folder. Two equal ones mean that nothing changed in between.
+    """The content of a folder. Two equal listings mean that nothing changed in between.
 
-    `links` are links that stay inside, with relative targets; `folders` are the empty ones;
-    `left_out` says what no checkpoint can hold, by path.
+    `links` are links within the folder, with relative targets; `folders` are the empty folders;
+    `left_out` has the reason why a checkpoint cannot hold a path.
     """
 
     files: Mapping[str, FileState] = field(default_factory=dict[str, FileState])
@@ -54,12 +54,12 @@ class FolderListing:
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """The total size of the files."""
         return sum(file.size_bytes for file in self.files.values())
 
 
 def list_folder(folder: Path) -> FolderListing:
-    """The folder as it is; one that is gone is empty. Raises OSError, TooManyFilesError."""
+    """List a folder; a missing one is empty. Raise OSError or TooManyFilesError."""
     files: dict[str, FileState] = {}
     links: dict[str, str] = {}
     empty: list[str] = []
@@ -75,7 +75,7 @@ def list_folder(folder: Path) -> FolderListing:
             try:
                 found = entry.stat(follow_symlinks=False)
             except FileNotFoundError:
-                continue  # it went while we looked: the next listing differs
+                continue  # deleted meanwhile: the next listing differs
             if stat.S_ISREG(found.st_mode):
                 if len(files) == MAX_FILES:
                     raise TooManyFilesError
@@ -101,12 +101,12 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
 
 
 def _add_link(folder: Path, path: str, links: dict[str, str], left_out: dict[str, str]) -> None:
-    """A link inside the folder becomes relative: the next attempt's folder lies elsewhere."""
+    """Add a link with a relative target: the next attempt's folder has another path."""
     here = os.path.dirname(folder / path)  # noqa: PTH120 - Path would resolve nothing here either
     try:
         target = os.path.normpath(os.path.join(here, os.readlink(folder / path)))  # noqa: PTH115, PTH118
     except OSError:
-        return  # it went while we looked
+        return  # deleted meanwhile
     root = os.path.normpath(folder)
     if target != root and not target.startswith(root + os.sep):
         left_out[path] = "is a link that leaves the folder"
@@ -115,15 +115,15 @@ def _add_link(folder: Path, path: str, links: dict[str, str], left_out: dict[str
 
 
 def files_open_for_writing(folder: Path) -> frozenset[str]:
-    """Files below the folder that a process of ours has open for writing (Linux only)."""
+    """Return the files that a process of this user has open for writing (Linux only)."""
     root = f"{os.path.realpath(folder)}{os.sep}"
     found: set[str] = set()
     for pid in _processes():
         descriptors = _PROC / pid / "fd"
         try:
-            numbers = os.listdir(descriptors)  # noqa: PTH208 - thousands of Paths for nothing
+            numbers = os.listdir(descriptors)  # noqa: PTH208 - Path objects would be slow
         except OSError:
-            continue  # it ended, or is not ours
+            continue  # the process ended, or belongs to another user
         for number in numbers:
             try:
                 target = os.readlink(f"{descriptors}/{number}")  # noqa: PTH115
@@ -149,19 +149,19 @@ def _writes(pid: str, number: str) -> bool:
 
 
 BLOCK_BYTES = 8 * 1024 * 1024
-# File times come from the kernel's tick (4 or 10 ms): what was written so recently may be written
-# to once more without a new time.
+# File times have the resolution of the kernel's tick (4 or 10 ms): a write soon after another one
+# may not change the time.
 SETTLED_NS = 50_000_000
-LATELY_NS = 1_000_000_000
+RECENT_NS = 1_000_000_000
 
 
 class UnsettledError(Exception):
-    """The folder changed while it was looked at; worth another try."""
+    """The folder changed while it was read; the snapshot may be retried."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldFile:
-    """One file of a snapshot. `held` is its content under a name of ours, by its sha256."""
+    """One file of a snapshot; `held` is a link to its content, named by its sha256."""
 
     path: str
     size_bytes: int
@@ -174,20 +174,20 @@ class HeldFile:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What a checkpoint will hold."""
+    """The content of a future checkpoint."""
 
     listing: FolderListing
     files: tuple[HeldFile, ...]
 
     @property
     def content(self) -> tuple[object, ...]:
-        """Equal where two snapshots hold the same."""
+        """A key that is equal for two snapshots of the same content."""
         files = tuple((file.path, file.sha256, file.mode) for file in self.files)
         return (files, tuple(sorted(self.listing.links.items())), self.listing.folders)
 
 
-class Snapshots:
-    """Takes snapshots of `folder` into `store`, which is on the same disk and ours alone."""
+class Snapshotter:
+    """Takes snapshots of `folder` into `store`, a folder on the same disk for this purpose only."""
 
     def __init__(self, folder: Path, store: Path) -> None:
         self.folder = folder
@@ -195,14 +195,20 @@ class Snapshots:
         self._known: dict[FileState, HeldFile] = {}
 
     def take(self, listing: FolderListing, *, strict: bool = True) -> Snapshot:
-        """Hold and hash what the listing says. Raises UnsettledError, OSError.
+        """Link and hash the files of the listing.
 
-        `strict` also waits for files that a process has open for writing.
+        Args:
+            listing: the present content of the folder.
+            strict: also reject files that a process has open for writing.
+
+        Raises:
+            UnsettledError: the folder changed meanwhile, or a file is being written.
+            OSError: a file could not be read.
         """
         if strict:
             self._check_writers(listing)
         self._store.mkdir(parents=True, exist_ok=True)
-        # Links are quick: a script that saves all the time has no time to change much in between.
+        # Linking is fast, so that even a script that saves all the time changes little meanwhile.
         parts: dict[str, Path] = {}
         try:
             for path, state in listing.files.items():
@@ -211,7 +217,7 @@ class Snapshots:
                     with _with_script_path(path):
                         self._link(path, parts[path])
             if list_folder(self.folder) != listing:
-                raise UnsettledError("the folder changed while it was looked at")
+                raise UnsettledError("the folder changed while it was read")
             held: list[HeldFile] = []
             for path, state in sorted(listing.files.items()):
                 with _with_script_path(path):
@@ -221,8 +227,8 @@ class Snapshots:
                 part.unlink(missing_ok=True)
         return Snapshot(listing, tuple(held))
 
-    def forget_but(self, snapshot: Snapshot) -> None:
-        """Drop everything that the snapshot does not hold."""
+    def keep_only(self, snapshot: Snapshot) -> None:
+        """Delete all stored files that the snapshot does not hold."""
         kept = {file.sha256 for file in snapshot.files}
         self._known = {s: held for s, held in self._known.items() if held.sha256 in kept}
         for path in self._store.iterdir():
@@ -241,12 +247,12 @@ class Snapshots:
 
     def _hold(self, path: str, state: FileState, parts: Mapping[str, Path]) -> HeldFile:
         if path not in parts:
-            return _renamed(self._known[state], path)
+            return replace(self._known[state], path=path)
         settled = abs(time.time_ns() - state.mtime_ns) > SETTLED_NS
         part = parts[path]
-        _check_still(part, state, path)  # a pipe in its place would never end
+        _check_unchanged(part, state, path)  # reading from a pipe would never end
         sha256, blocks = hash_file(part)
-        _check_still(part, state, path)
+        _check_unchanged(part, state, path)
         held = self._store / sha256
         part.replace(held)
         size, mode = state.size_bytes, state.mode
@@ -261,14 +267,14 @@ class Snapshots:
         try:
             os.link(source, part, follow_symlinks=False)
         except FileNotFoundError as err:
-            raise UnsettledError(f"{path} went while the folder was read") from err
+            raise UnsettledError(f"{path} was deleted while the folder was read") from err
         except OSError:  # another disk, a file system without links, or too many of them
             shutil.copy2(source, part, follow_symlinks=False)
 
 
 @contextmanager
 def _with_script_path(path: str) -> Generator[None, None, None]:
-    """Trouble with a file is told by the script's name of it, not by ours."""
+    """Replace the path of an error by the script's name of the file."""
     try:
         yield
     except OSError as err:
@@ -276,7 +282,7 @@ def _with_script_path(path: str) -> Generator[None, None, None]:
 
 
 def hash_file(path: Path) -> tuple[str, tuple[str, ...]]:
-    """SHA-256 of the whole and of each block; what is on disk then is there after a crash too."""
+    """Return the SHA-256 of the file and of each block, after flushing the file to disk."""
     whole = hashlib.sha256()
     blocks: list[str] = []
     with path.open("rb") as source:
@@ -287,11 +293,7 @@ def hash_file(path: Path) -> tuple[str, tuple[str, ...]]:
     return whole.hexdigest(), tuple(blocks)
 
 
-def _renamed(file: HeldFile, path: str) -> HeldFile:
-    return replace(file, path=path)
-
-
-def _check_still(part: Path, state: FileState, path: str) -> None:
+def _check_unchanged(part: Path, state: FileState, path: str) -> None:
     found = part.stat(follow_symlinks=False)
     same_file = found.st_ino == state.inode or found.st_nlink == 1  # a copy has its own inode
     now = (found.st_size, found.st_mtime_ns)
@@ -300,14 +302,16 @@ def _check_still(part: Path, state: FileState, path: str) -> None:
 
 
 def recently_written(folder: Path, listing: FolderListing, alive_ns: int | None = None) -> set[str]:
-    """Files whose last change was a write less than a second ago, or before `alive_ns`, or later.
+    """Return the files whose last change was a write within the last second.
 
-    Renaming a file, and linking it, changes its ctime only. What a process was writing in place
-    when it was killed looks like that; so does a small file that was renamed within a tick of its
-    last write, for which a second is not much.
+    With `alive_ns` (`time.time_ns`), the second before that time and all time after it count.
+
+    A rename or a link changes only the ctime, so these are files that a process was writing in
+    place, perhaps when it was killed. A small file that was renamed within a tick of its last write
+    looks the same, and only waits for a second.
     """
     now = time.time_ns()
-    since = (now if alive_ns is None else alive_ns) - LATELY_NS
+    since = (now if alive_ns is None else alive_ns) - RECENT_NS
     found: set[str] = set()
     for path, state in listing.files.items():
         if not since < state.mtime_ns <= now:
@@ -316,5 +320,5 @@ def recently_written(folder: Path, listing: FolderListing, alive_ns: int | None 
             if (folder / path).lstat().st_ctime_ns <= state.mtime_ns:
                 found.add(path)
         except FileNotFoundError as err:
-            raise UnsettledError(f"{path} went while the folder was read") from err
+            raise UnsettledError(f"{path} was deleted while the folder was read") from err
     return found

@@ -1,4 +1,4 @@
-"""Commits snapshots to blob, and deletes the checkpoints that are too old."""
+"""Commit snapshots to blob, and delete old checkpoints."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ from runner.protocol.paths import RunPaths
 logger = logging.getLogger(__name__)
 
 THREADS = 4
-NICENESS = 10  # training comes first
+NICENESS = 10  # the script has priority
 
 
 OnRequests = Callable[[int, int], None]
 
 
 def ignore_requests(done: int, total: int) -> None:
-    """Nobody wants to know."""
+    """Do nothing."""
 
 
 class CheckpointStore:
-    """The checkpoints of one run, as one attempt writes them. For one thread."""
+    """The checkpoints of one run in blob, as one attempt writes them. For one thread only."""
 
     def __init__(self, runs: ContainerClient, run: RunPaths, attempt: int, keep: int) -> None:
         self._runs = runs
@@ -54,20 +54,27 @@ class CheckpointStore:
         ] = {}  # None is one that cannot be read
 
     def is_superseded(self) -> bool:
-        """Whether a later attempt has begun."""
+        """Return True if a later attempt has begun."""
         return self._runs.head(self._next_attempt) is not None
 
     def commit(
         self, snapshot: Snapshot, step: int | None, on_requests: OnRequests = ignore_requests
     ) -> CheckpointManifest:
-        """Upload what is missing and create the manifest. Raises StorageError, UnsettledError.
+        """Upload the missing files of a snapshot and create its manifest.
 
-        `tell` gets how many of the requests are done, and of how many.
+        Args:
+            snapshot: the content.
+            step: the last step of any metric, or None.
+            on_requests: receives the numbers of completed and of all upload requests.
+
+        Raises:
+            StorageRequestError: storage refused a request or did not answer.
+            UnsettledError: a file changed since the snapshot.
         """
         listed = self._runs.list_sizes(self._blobs.root)
         prefix = self._blobs.files(self._attempt)
         wanted = {prefix + file.sha256: file for file in snapshot.files}
-        # Storage that crashed may have forgotten what it acknowledged: the listing decides.
+        # After a crash storage may have lost acknowledged blobs: trust only the listing.
         missing = {b: file for b, file in wanted.items() if listed.get(b) != file.size_bytes}
         upload_all(self._runs, missing, on_requests)
         files = tuple(
@@ -102,11 +109,11 @@ class CheckpointStore:
         return checkpoint
 
     def _prune(self, newest: CheckpointManifest, names: set[str]) -> None:
-        """Manifests first: what is cut off in between leaves files too many, never too few."""
+        """Delete manifests before files: an interruption leaves unused files, none is missing."""
         try:
-            there = self._read_manifests(names, newest)
+            manifests = self._read_manifests(names, newest)
             ours = sorted(
-                (found for found in there if found.attempt <= self._attempt),
+                (found for found in manifests if found.attempt <= self._attempt),
                 key=lambda found: found.order,
                 reverse=True,
             )
@@ -114,11 +121,11 @@ class CheckpointStore:
             for checkpoint in old:
                 self._runs.delete(self._blobs.manifest(checkpoint.number))
                 self._manifests.pop(checkpoint.number, None)
-            kept = {file.blob for found in there if found not in old for file in found.files}
-            unused = [name for name in names - kept if self._may_delete(name)]
+            used = {file.blob for found in manifests if found not in old for file in found.files}
+            unused = [name for name in names - used if self._may_delete(name)]
             _in_parallel(self._runs.delete, unused)
         except StorageRequestError as err:
-            # Too many checkpoints harm nobody; the next commit tries again.
+            # Old checkpoints do no harm, and the next commit retries.
             logger.warning("older checkpoints could not be deleted: %s", err)
 
     def _may_delete(self, name: str) -> bool:
@@ -145,14 +152,20 @@ class CheckpointStore:
 def upload_all(
     runs: ContainerClient, files: dict[str, HeldFile], on_requests: OnRequests = ignore_requests
 ) -> None:
-    """Upload files by blob name, in parallel. Raises StorageError, UnsettledError, OSError."""
+    """Upload files by blob name, in parallel.
+
+    Raises:
+        StorageRequestError: storage refused a request or did not answer.
+        UnsettledError: a file changed since its snapshot.
+        OSError: a file could not be read.
+    """
     uploads = [_CheckpointUpload(runs, name, file) for name, file in files.items()]
     jobs = [(upload, number) for upload in uploads for number in range(upload.blocks)]
     _in_parallel(lambda job: job[0].send(job[1]), jobs, on_requests)
 
 
 class _CheckpointUpload:
-    """One file in blocks; whoever sends the last one commits them."""
+    """Uploads one file in blocks; the thread that sends the last block commits them."""
 
     def __init__(self, runs: ContainerClient, name: str, file: HeldFile) -> None:
         self._runs = runs
@@ -165,7 +178,7 @@ class _CheckpointUpload:
     def send(self, number: int) -> None:
         block = _read_block(self._file.held, number)
         found = (hashlib.sha256(block).hexdigest(),) if block else ()
-        if found != self._file.block_sha256[number : number + 1]:  # emptied, it has no block
+        if found != self._file.block_sha256[number : number + 1]:  # an empty file has no block
             raise UnsettledError(f"{self._file.path} was written to in place")
         if self.blocks == 1:
             self._runs.put(self._name, block)
@@ -187,7 +200,7 @@ def _read_block(path: Path, number: int) -> bytes:
 def _in_parallel(
     work: Callable[[Any], None], items: Iterable[Any], on_requests: OnRequests = ignore_requests
 ) -> None:
-    """Stops at the first failure, and raises it."""
+    """Stop at the first failure and raise it."""
     pool = concurrent.futures.ThreadPoolExecutor(
         THREADS, thread_name_prefix="checkpoint", initializer=lower_priority
     )
@@ -201,6 +214,6 @@ def _in_parallel(
 
 
 def lower_priority() -> None:
-    """This thread computes only when nobody else wants to (Linux: a thread has its own)."""
+    """Lower the CPU priority of this thread (on Linux, each thread has its own)."""
     with suppress(OSError, AttributeError):
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)

@@ -1,3 +1,1 @@
-"""The Python environment of the script: on a plain node (`virtual_env`) or in a container
-(`image_env`).
-"""
+"""The Python environment of the script: on a node (`virtual_env`), in a container (`image_env`)."""

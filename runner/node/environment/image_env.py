@@ -1,4 +1,4 @@
-"""The script's Python in a container: the image's own, with the requirements on top if any."""
+"""The Python environment in a container: that of the image, plus the requirements if any."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from runner.node.environment.uv import find_uv, run_uv, uv_environment
-from runner.node.environment.virtual_env import Requirements, is_whole, remove_tree
+from runner.node.environment.virtual_env import Requirements, is_usable, remove_tree
 from runner.node.failures import StageFailedError
 from runner.node.inputs.data_cache import node_lock
 from runner.node.script.streams import Report
 
 LAYOUT_VERSION = 2
-_ON_TOP_OF = "image.pth"  # read at every start: folders that are searched last
+_PATH_FILE = "image.pth"  # lists further folders of packages, which Python searches last
 _PROBE_S = 30.0
 
 
 class ImageEnvironment:
-    """Makes `shared/runner/envs/<hash>` on top of an image; `check` may raise to stop a build."""
+    """Builds `shared/runner/envs/<hash>` on top of an image; `check` may raise to stop a build."""
 
     def __init__(
         self, shared_dir: Path, image: str, report: Report, check: Callable[[], None]
@@ -43,26 +43,30 @@ class ImageEnvironment:
         code_sha256: str,
         constraints: Sequence[str] = (),
     ) -> Path:
-        """A folder with `bin/python`. Raises StageFailedError."""
+        """Return a folder with `bin/python`; the arguments are those of `EnvironmentBuilder`.
+
+        Raises:
+            StageFailedError: the environment cannot be built.
+        """
         if requirements_file is None:
-            return self._plain(code_dir.parent / "python")
+            return self._link_interpreter(code_dir.parent / "python")
         requirements = Requirements(code_dir / requirements_file, code_dir)
         target = self._root / "envs" / self._hash(requirements, code_sha256, constraints)
         pins = code_dir.parent / "constraints.txt"
         pins.write_text("\n".join(constraints), encoding="utf-8")
-        # Not in `cache`: that may be a link out of the node's folder, which a container lacks.
+        # Not in `cache`, which may be a link to a folder that is not mounted in the container.
         with node_lock(self._root / "locks" / target.name, self._while_waiting):
-            if is_whole(target):
+            if is_usable(target):
                 self._report("environment is cached")
                 return target
             remove_tree(target)
             self._build(requirements, pins, code_dir, target)
         return target
 
-    def _plain(self, folder: Path) -> Path:
-        """The image's interpreter under the name that commands use."""
+    def _link_interpreter(self, folder: Path) -> Path:
+        """Return a folder with the image's interpreter as `bin/python`."""
         if sys.prefix != sys.base_prefix:
-            # A virtual environment: only in its own folder it is one, with its packages.
+            # A virtual environment finds its packages only in its own folder.
             self._report("the image's Python")
             return Path(sys.prefix)
         shutil.rmtree(folder, ignore_errors=True)
@@ -85,7 +89,7 @@ class ImageEnvironment:
         try:
             make, install = self._commands(requirements, pins, building)
             run_uv(make, environment, cwd=code_dir, report=self._report, check=self._check)
-            _put_on_top(building)
+            _add_image_packages(building)
             run_uv(install, environment, cwd=code_dir, report=self._report, check=self._check)
             _move_scripts(building, target)
             building.rename(target)
@@ -104,8 +108,8 @@ class ImageEnvironment:
                 [uv, "pip", "install", "--python", python, *what],
             )
         quiet = ["--disable-pip-version-check", "--no-input", "--root-user-action=ignore"]
-        # The image's pip is seen from the new environment; to unpack another takes seconds, and
-        # Debian's Python cannot without the package python3-venv.
+        # The new environment can use the image's pip. Another copy takes seconds, and Debian's
+        # Python needs the package python3-venv for it.
         options = ["--system-site-packages", *(["--without-pip"] if find_spec("pip") else [])]
         return (
             [sys.executable, "-m", "venv", *options, building],
@@ -113,7 +117,7 @@ class ImageEnvironment:
         )
 
     def _uv(self) -> Path | None:
-        """uv of the image or of the node, if it runs here: it may be for another C library."""
+        """Return uv of the image or node if it runs here: it may need another C library."""
         try:
             uv = find_uv(self._shared_dir)
             command = [str(uv), "--version"]
@@ -136,24 +140,24 @@ class ImageEnvironment:
         return hashlib.sha256(json.dumps(key, sort_keys=True).encode()).hexdigest()[:32]
 
 
-def _put_on_top(building: Path) -> None:
-    """Where the image's Python is a virtual environment, the new one sees its packages too.
+def _add_image_packages(building: Path) -> None:
+    """Let the new environment use the packages of the image's virtual environment, if it is one.
 
-    Both are made from the same interpreter: `--system-site-packages` means that one's alone.
+    Both have the same base interpreter, and `--system-site-packages` covers only its packages.
     """
     if sys.prefix == sys.base_prefix:
         return
     below = dict.fromkeys(sysconfig.get_path(name) for name in ("purelib", "platlib"))
     for packages in building.glob("lib/python*/site-packages"):
-        (packages / _ON_TOP_OF).write_text("\n".join(below), encoding="utf-8")
+        (packages / _PATH_FILE).write_text("\n".join(below), encoding="utf-8")
 
 
 def _move_scripts(building: Path, target: Path) -> None:
-    """Scripts that pip wrote begin with the interpreter in the folder they were built in."""
-    was, now = (str(folder / "bin" / "python").encode() for folder in (building, target))
+    """Replace the interpreter in the first lines of scripts by that of the final folder."""
+    old, new = (str(folder / "bin" / "python").encode() for folder in (building, target))
     for script in (building / "bin").iterdir():
         if script.is_symlink() or not script.is_file():
             continue
         text = script.read_bytes()
-        if text.startswith(b"#!") and was in text:
-            script.write_bytes(text.replace(was, now))
+        if text.startswith(b"#!") and old in text:
+            script.write_bytes(text.replace(old, new))

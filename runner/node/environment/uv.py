@@ -1,4 +1,4 @@
-"""Runs uv, turns what it prints into progress, keeps its last words for the error."""
+"""Run uv, report its output as progress, and use its last lines as the error message."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from runner.node.script.streams import Report
 STEP = "environment"
 TAIL_LINES = 15
 POLL_S = 0.1
-ANSWER_S = 120.0  # to a question: it may read every interpreter of a busy node first
+ANSWER_S = 120.0  # for a query, as uv may first run every interpreter of a busy node
 RESOLVED = re.compile(r"^(?:Resolved|Audited) (\d+) packages?")
 DONE = re.compile(r"^(Prepared|Installed|Bytecode compiled) (\d+) (packages?|files?)")
 DOWNLOADED = re.compile(r"^\s*Downloaded (\S+)")
 
 
 def find_uv(shared_dir: Path) -> Path:
-    """The node's own uv, else the one on PATH. Raises StageFailedError."""
+    """Return the node's own uv, else the one on PATH. Raise StageFailedError."""
     own = shared_dir / "runner" / "bin" / "uv"
     if os.access(own, os.X_OK):
         return own
@@ -40,7 +40,7 @@ def find_uv(shared_dir: Path) -> Path:
 
 
 def uv_environment(cache_dir: Path) -> dict[str, str]:
-    """The task's environment with what would lead uv astray taken out."""
+    """Return the task's environment without variables that would affect uv."""
     environment = dict(os.environ)
     for name in (
         "VIRTUAL_ENV",
@@ -61,9 +61,17 @@ def run_uv(
     report: Report,
     check: Callable[[], None],
 ) -> None:
-    """Run uv to its end; `check` is called several times a second and may raise to stop it.
+    """Run uv until it exits.
 
-    Raises StageFailedError with the last lines uv wrote.
+    Args:
+        arguments: the command.
+        environment: its environment.
+        cwd: its working directory.
+        report: receives progress.
+        check: is called several times a second, and may raise to stop uv.
+
+    Raises:
+        StageFailedError: uv failed; the message has the last lines of its output.
     """
     command = [str(argument) for argument in arguments]
     process = subprocess.Popen(
@@ -71,7 +79,7 @@ def run_uv(
         cwd=cwd,
         env=dict(environment),
         stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,  # pip, and what `venv` complains of
+        stdout=subprocess.PIPE,  # pip and `venv` print errors here
         stderr=subprocess.STDOUT,
         text=True,
         errors="replace",
@@ -96,7 +104,11 @@ def run_uv(
 def ask_uv(
     arguments: Sequence[str | Path], environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """What uv answers to a question, which installs nothing. Raises StageFailedError in the end."""
+    """Run a uv query, which installs nothing, and return the completed process.
+
+    Raises:
+        StageFailedError: uv did not exit within two minutes.
+    """
     command = [str(argument) for argument in arguments]
     try:
         return subprocess.run(
@@ -111,7 +123,7 @@ def ask_uv(
     except subprocess.TimeoutExpired as err:
         message = (
             f"`{_shown(command)}` gave no answer in {ANSWER_S:g} s: an interpreter of this node, "
-            "or the disk it is on, hangs; retry the run, or leave `python` out of train.yaml"
+            "or its disk, hangs; retry the run, or remove `python` from train.yaml"
         )
         raise StageFailedError(STEP, "EnvironmentFailed", message) from err
 
@@ -142,9 +154,9 @@ def _follow(process: subprocess.Popen[str], tail: deque[str], report: Report) ->
 
 
 def _failure(command: Sequence[str], returncode: int, tail: Sequence[str]) -> StageFailedError:
-    words = "\n".join(line for line in tail if line.strip()) or "it printed nothing"
-    code = "DiskFull" if DISK_FULL_TEXT in words else "EnvironmentFailed"
-    message = f"`{_shown(command)}` exited with code {returncode}:\n{words}"
+    output = "\n".join(line for line in tail if line.strip()) or "it printed nothing"
+    code = "DiskFull" if DISK_FULL_TEXT in output else "EnvironmentFailed"
+    message = f"`{_shown(command)}` exited with code {returncode}:\n{output}"
     return StageFailedError(STEP, code, message)
 
 

@@ -1,6 +1,4 @@
-"""The virtual environment of the script: build it once per content, cache it, and report what is
-in it.
-"""
+"""The virtual environment of the script: build it once per content, cache it and describe it."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ STEP = "environment"
 INCLUDES = ("-r", "--requirement", "-c", "--constraint")
 EDITABLE = ("-e", "--editable")
 FIND_LINKS = ("-f", "--find-links")
-# The value of a short option may follow at once: `-rbase.txt`.
+# The value of a short option may follow without a space: `-rbase.txt`.
 OPTION = re.compile(r"(--[\w-]+|-\w)\s*=?\s*(.*)")
 COMMENT = re.compile(r"(^|\s)#.*")
 URL = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
@@ -39,10 +37,10 @@ ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2")
 
 
 class Requirements:
-    """The files that count: the one named, and those it includes.
+    """A requirements file and those that it includes.
 
-    `local` is true when it installs something out of the code itself (`.`, `./lib`, `file:`): the
-    environment then depends on the code too.
+    `local` is true if it installs from the code itself (`.`, `./lib`, `file:`), on which the
+    environment then depends too.
     """
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -54,14 +52,14 @@ class Requirements:
 
     @property
     def count(self) -> int:
-        """How many lines ask for a package: a lower bound of the packages that get installed."""
+        """The number of lines that request a package, which may install further ones."""
         lines = (line.strip() for text in self.texts.values() for line in text.splitlines())
         return sum(1 for line in lines if line and line[0] not in "#-")
 
     def _read(self, path: Path) -> None:
         inside = path.resolve()
         if not inside.is_relative_to(self._root):
-            raise _bad_requirements(f"{path.name} lies outside the code's folder")
+            raise _bad_requirements(f"{path.name} is outside the code's folder")
         name = str(inside.relative_to(self._root))
         if name in self.texts:
             return
@@ -75,7 +73,7 @@ class Requirements:
             raise _bad_requirements(
                 f"cannot read the requirements file {name}: {err.strerror}"
             ) from err
-        # A backslash at its end joins a line with the next one.
+        # A backslash at the end of a line joins it with the next one.
         for line in re.sub(r"\\\n", "", self.texts[name]).splitlines():
             self._read_line(COMMENT.sub("", line).strip(), inside.parent)
 
@@ -87,8 +85,8 @@ class Requirements:
         name, value = option[1], option[2].strip("\"' ")
         if name in EDITABLE:
             raise _bad_requirements(
-                f"{line!r}: an editable install points into one task's folder, which other "
-                "tasks of the node do not have; write the path without -e"
+                f"{line!r}: an editable install refers to the folder of one task, but other "
+                "tasks of the node share the environment; remove -e"
             )
         if name in INCLUDES and not URL.match(value):
             self._read(folder / value)
@@ -97,7 +95,7 @@ class Requirements:
 
 
 def _is_local(requirement: str) -> bool:
-    """Whether it is, or may be, a path: then it costs a build too many, not a stale one."""
+    """Return True if the requirement may be a path: in doubt, build again."""
     what = requirement.rpartition(" @ ")[2].partition(";")[0].strip()
     if what.startswith("file:"):
         return True
@@ -110,29 +108,29 @@ def _bad_requirements(message: str) -> StageFailedError:
     return StageFailedError(STEP, "EnvironmentFailed", message)
 
 
-KEPT_ENVIRONMENTS = 8  # environments; the least recently used ones go
+MAX_ENVIRONMENTS = 8  # above it, the least recently used ones are deleted
 
 
 class EnvironmentStore:
-    """`cache_dir` is `shared/runner/cache`; without a link there it dies with the node: no use."""
+    """Environments in `cache_dir`, if that is a link to a disk that outlives the node."""
 
     def __init__(self, cache_dir: Path) -> None:
         self._folder = cache_dir / "envs" if cache_dir.is_symlink() else None
 
-    def take(self, name: str, target: Path) -> bool:
-        """Make `target` a copy of the environment `name`; False when there is none to be had."""
+    def copy_to(self, name: str, target: Path) -> bool:
+        """Copy the environment `name` to `target`. Return False if it is not available."""
         if self._folder is None:
             return False
-        kept = self._folder / name
-        if not is_whole(kept):
-            remove_tree(kept)  # `keep` then takes the new one
+        stored = self._folder / name
+        if not is_usable(stored):
+            remove_tree(stored)
             return False
         with suppress(OSError):
-            os.utime(kept)  # used just now
-        return _link_tree(kept, target)
+            os.utime(stored)  # the time of the last use
+        return _link_tree(stored, target)
 
-    def keep(self, name: str, source: Path) -> None:
-        """Keep a finished environment; that it cannot be kept is no failure."""
+    def add(self, name: str, source: Path) -> None:
+        """Store a complete environment if possible."""
         if self._folder is None or (self._folder / name).is_dir():
             return
         with suppress(OSError):
@@ -142,32 +140,33 @@ class EnvironmentStore:
 
     def _remove_old(self) -> None:
         assert self._folder is not None  # noqa: S101 - for the type checker
-        kept = [path for path in self._folder.iterdir() if path.is_dir() and "." not in path.name]
-        for path in sorted(kept, key=lambda p: p.stat().st_mtime, reverse=True)[KEPT_ENVIRONMENTS:]:
-            # Whoever is copying it right now fails, and builds instead.
+        stored = [path for path in self._folder.iterdir() if path.is_dir() and "." not in path.name]
+        stored.sort(key=lambda path: path.stat().st_mtime, reverse=True)
+        for path in stored[MAX_ENVIRONMENTS:]:
+            # A task that is copying it fails to, and builds the environment.
             remove_tree(path)
 
 
-def is_whole(environment: Path) -> bool:
-    """Whether it is there, and its interpreter too: that one may have been removed or upgraded."""
+def is_usable(environment: Path) -> bool:
+    """Return True if the environment exists, and the interpreter that it refers to."""
     return (environment / "bin" / "python").exists()
 
 
 def remove_tree(path: Path) -> None:
-    """Take a folder out of use at once, then remove it."""
+    """Rename a folder, so that it is out of use at once, and delete it."""
     with suppress(OSError):
-        gone = path.with_name(f"{path.name}.old-{uuid.uuid4().hex}")
-        path.rename(gone)
-        shutil.rmtree(gone, ignore_errors=True)
+        renamed = path.with_name(f"{path.name}.old-{uuid.uuid4().hex}")
+        path.rename(renamed)
+        shutil.rmtree(renamed, ignore_errors=True)
 
 
 def _link_tree(source: Path, target: Path) -> bool:
-    """Hard-link every file of `source` into the new folder `target`, which appears whole."""
+    """Hard-link every file of `source` into the new folder `target`, which appears complete."""
     part = target.with_name(f"{target.name}.part-{uuid.uuid4().hex}")
     try:
         shutil.copytree(source, part, symlinks=True, copy_function=os.link)
         part.rename(target)
-    except (OSError, shutil.Error):  # another file system, a full disk, or somebody was quicker
+    except (OSError, shutil.Error):  # another file system, a full disk, or another task was faster
         shutil.rmtree(part, ignore_errors=True)
         return False
     return True
@@ -182,16 +181,16 @@ _NVIDIA = Path("/proc/driver/nvidia")
 def write_environment(
     runs: ContainerClient, blobs: RunPaths, attempt: int, environment: Path
 ) -> None:
-    """Write `attempts/<n>/environment.json`. That it cannot be written is no failure."""
+    """Write `attempts/<n>/environment.json` if possible."""
     try:
         body = json.dumps(describe_environment(environment), indent=1).encode()
         runs.put(blobs.attempt_environment(attempt), body)
     except (OSError, StorageRequestError, ValueError) as err:
-        logger.warning("what the run runs with could not be recorded: %s", err)
+        logger.warning("cannot write environment.json: %s", err)
 
 
 def describe_environment(environment: Path) -> dict[str, Any]:
-    """The environment in that folder, and this machine."""
+    """Return the content of environment.json: the environment's packages, and this machine."""
     return {
         "python": _python(environment),
         "platform": sysconfig.get_platform(),
@@ -205,9 +204,9 @@ def describe_environment(environment: Path) -> dict[str, Any]:
 
 
 def installed_packages(environment: Path) -> dict[str, str]:
-    """Versions by name, of what is installed from an index; None of its files is imported.
+    """Return the versions of the packages that were installed from an index, without importing.
 
-    What came from a folder or an address has no version that says what it is: it is left out.
+    Packages from a folder or a URL are left out: their version does not identify them.
     """
     found: dict[str, str] = {}
     for folder in environment.glob("lib/python*/site-packages/*.dist-info"):
@@ -220,9 +219,9 @@ def installed_packages(environment: Path) -> dict[str, str]:
 
 
 def satisfies(environment: Path, constraints: Mapping[str, str]) -> bool:
-    """Whether every package that is there has the version that is wanted."""
-    there = installed_packages(environment)
-    return all(constraints.get(name, version) == version for name, version in there.items())
+    """Return True if no installed package violates a constraint (version by name)."""
+    installed = installed_packages(environment)
+    return all(constraints.get(name, version) == version for name, version in installed.items())
 
 
 def _python(environment: Path) -> str:
@@ -252,16 +251,16 @@ def _lines(file: Path) -> list[str]:
         return []
 
 
-# Raise it when an environment of the same requirements must be built differently.
+# Increase it when an environment of the same requirements must be built differently.
 LAYOUT_VERSION = 1
 # Ubuntu 22.04, Azure's GPU image, has Python 3.10, which NumPy, JAX and Keras no longer support: a
-# recipe that names no Python gets the one of Ubuntu 24.04 there.
+# recipe without `python` gets the version of Ubuntu 24.04 there.
 OLDEST_PYTHON = (3, 11)
 NEWER_PYTHON = "3.12"
 
 
 class EnvironmentBuilder:
-    """Makes `shared/runner/envs/<hash>`; `check` may raise to stop a build."""
+    """Builds environments as `shared/runner/envs/<hash>`; `check` may raise to stop a build."""
 
     def __init__(self, shared_dir: Path, report: Report, check: Callable[[], None]) -> None:
         self._shared_dir = shared_dir
@@ -280,9 +279,17 @@ class EnvironmentBuilder:
         *,
         constraints: Sequence[str] = (),
     ) -> Path:
-        """The folder of a complete environment, built if need be. Raises StageFailedError.
+        """Return the folder of a complete environment; build it if necessary.
 
-        `constraints` are `name==version`: packages get those versions, whatever is newest now.
+        Args:
+            code_dir: the folder of the script's code.
+            requirements_file: its path in that folder, or None for an empty environment.
+            python: a request for uv such as `3.12`, or None.
+            code_sha256: the hash of the code, for requirements that install from it.
+            constraints: `name==version` of packages, which get these versions.
+
+        Raises:
+            StageFailedError: the environment cannot be built.
         """
         requirements = (
             Requirements(code_dir / requirements_file, code_dir) if requirements_file else None
@@ -295,20 +302,20 @@ class EnvironmentBuilder:
         if constraints and requirements and not _has(target, constraints):
             name = f"{target.name}:{json.dumps(sorted(constraints))}"
             target = self._envs / hashlib.sha256(name.encode()).hexdigest()[:32]
-        if is_whole(target):
+        if is_usable(target):
             self._report("environment is cached")
             return target
-        # The lock lies in the cache: nodes that share one build an environment once.
+        # The lock is in the cache, so that nodes with a common cache build an environment once.
         with node_lock(self._cache / "locks" / target.name, self._while_waiting):
-            if is_whole(target):
+            if is_usable(target):
                 self._report("environment is cached")
                 return target
             remove_tree(target)
-            if self._store.take(target.name, target):
+            if self._store.copy_to(target.name, target):
                 self._report("environment is cached")
             else:
                 self._build(uv, interpreter, requirements, code_dir, target, constraints)
-                self._store.keep(target.name, target)
+                self._store.add(target.name, target)
         return target
 
     def _while_waiting(self) -> None:
@@ -324,15 +331,15 @@ class EnvironmentBuilder:
         target: Path,
         constraints: Sequence[str],
     ) -> None:
-        # Under the lock nobody else builds this one: what lies there is from a killed task, and
-        # its uv may still be writing into it.
+        # No other task builds it under the lock: existing folders are of killed tasks, whose uv
+        # may still be writing.
         self._envs.mkdir(parents=True, exist_ok=True)
         for left in self._envs.glob(f"{target.name}.building*"):
             shutil.rmtree(left, ignore_errors=True)
         building = target.with_name(f"{target.name}.building-{uuid.uuid4().hex}")
         environment = uv_environment(self._cache / "uv")
         try:
-            # Relocatable: scripts must not name the folder that is about to be renamed.
+            # Relocatable, as the folder is renamed afterwards.
             venv = [uv, "venv", "--relocatable", "--no-project", "--python", interpreter, building]
             run_uv(venv, environment, cwd=code_dir, report=self._report, check=self._check)
             if requirements is not None:
@@ -349,9 +356,9 @@ class EnvironmentBuilder:
             shutil.rmtree(building, ignore_errors=True)
 
     def _find_python(self, uv: Path, request: str) -> Path:
-        """The interpreter uv takes for a request such as `3.12` or `>=3.11`; may download it."""
+        """Return uv's interpreter for a request such as `3.12` or `>=3.11`; may download it."""
         environment = uv_environment(self._cache / "uv")
-        # An interpreter uv has to download belongs to the node, not to one task's home.
+        # A downloaded interpreter is stored for the node, not in the home of one task.
         environment.setdefault("UV_PYTHON_INSTALL_DIR", str(self._cache / "python"))
         find = [uv, "python", "find", "--no-project", request]
         found = ask_uv([*find, "--system"], environment)
@@ -367,10 +374,10 @@ class EnvironmentBuilder:
 
 
 def _has(environment: Path, constraints: Sequence[str]) -> bool:
-    """Whether it is there, with these versions: then nothing needs to be built for them."""
+    """Return True if the environment exists with these versions."""
     pairs = (text.partition("==") for text in constraints)
     wanted = {name: version for name, _, version in pairs}
-    return is_whole(environment) and satisfies(environment, wanted)
+    return is_usable(environment) and satisfies(environment, wanted)
 
 
 def _environment_hash(
@@ -379,7 +386,7 @@ def _environment_hash(
     key = {
         "layout": LAYOUT_VERSION,
         "requirements": requirements.texts if requirements else None,
-        # What is installed out of the code changes with the code.
+        # Packages that are installed from the code change with it.
         "code": code_sha256 if requirements and requirements.local else None,
         "python": str(interpreter.resolve()),
         "version": sys.version if python is None else python,

@@ -1,6 +1,4 @@
-"""The node's cache of downloaded files: fetched in parallel, verified, once per node under a
-lock.
-"""
+"""The node's cache of downloaded files: parallel downloads, verified, once per node by a lock."""
 
 from __future__ import annotations
 
@@ -30,9 +28,9 @@ LOCK_POLL_S = 0.1
 
 @contextmanager
 def node_lock(path: Path, while_waiting: Callable[[], None]) -> Generator[None, None, None]:
-    """Hold the lock file; `while_waiting` is called about ten times a second and may raise.
+    """Hold a lock file, which the kernel releases when its holder dies.
 
-    The kernel lets go of it when the holder dies.
+    `while_waiting` is called about ten times a second, and may raise.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
@@ -54,25 +52,30 @@ THREADS = 6
 CHUNK_BYTES = 1024 * 1024
 PART = ".part-"
 _PART_NAME = re.compile(rf".+{re.escape(PART)}[0-9a-f]{{32}}")
-MAX_FILE_BYTES = 1 << 40  # beyond a node's disk, and beyond doubt not what was meant
+MAX_FILE_BYTES = 1 << 40  # larger than any node's disk
 
 
 class DownloadSource(Protocol):
-    """Where files are read from: a container's transport, or a URL."""
+    """A source of files: a container's transport, or a URL."""
 
     def open(
         self, name: str, first_byte: int = 0, etag: str | None = None
     ) -> http.client.HTTPResponse:
-        """Start reading; StorageError is a refusal, OSError and HTTPException pass."""
+        """Start to read a file at `first_byte`.
+
+        Raises:
+            StorageRequestError: the source refused the request.
+            OSError, HTTPException: a temporary failure.
+        """
         ...
 
     def close(self) -> None:
-        """Drop this thread's connection."""
+        """Close this thread's connection."""
         ...
 
 
 class DataCache:
-    """`<root>/<key>`: files are renamed into place, so what is there is whole."""
+    """Folders `<root>/<key>` of files, each of which appears complete by a rename."""
 
     def __init__(
         self,
@@ -93,14 +96,18 @@ class DataCache:
         self._abandoned = threading.Event()
 
     def ensure(self, prefix: str, files: Sequence[DataFile], key: str | None = None) -> Path:
-        """The folder `key` (or `prefix`) with all files below `prefix`. Raises StageFailedError."""
+        """Download missing files below `prefix`. Return the folder `key`, by default `prefix`.
+
+        Raises:
+            StageFailedError: a file is missing, damaged or too large, or the disk is full.
+        """
         folder = self._root / _safe((key or prefix).rstrip("/"))
         for file in files:
             _safe(file.name)
         folder.mkdir(parents=True, exist_ok=True)
         with node_lock(folder.with_name(folder.name + ".lock"), self._while_waiting):
             _remove_parts(folder)
-            missing = [file for file in files if not _is_there(folder / file.name, file)]
+            missing = [file for file in files if not _is_cached(folder / file.name, file)]
             if missing:
                 self._fetch_all(prefix.rstrip("/"), missing, folder)
             else:
@@ -130,14 +137,14 @@ class DataCache:
         part = part_path(target)
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
-            # Once more from the start: a cut or garbled transfer must not end a run.
+            # A damaged transfer is repeated once from the start.
             for is_last in (False, True):
                 problem = self._stream(blob, part, file.etag).problem(file)
                 if problem is None:
                     break
                 if is_last:
                     raise _data_missing(f"{blob} is damaged: {problem}")
-            part.chmod(0o444)  # other runs read it too
+            part.chmod(0o444)  # other runs use it too
             part.replace(target)
         except OSError as err:
             raise (disk_full(STEP, err) if is_disk_full(err) else err) from err
@@ -145,35 +152,35 @@ class DataCache:
             part.unlink(missing_ok=True)
 
     def _stream(self, blob: str, part: Path, etag: str | None) -> ReceivedFile:
-        """Download to `part`, going on where a lost connection stopped."""
+        """Download to `part`, resuming after lost connections."""
         with part.open("wb") as out:
             received = ReceivedFile(out)
             rest = partial(self._read_rest, blob, received, etag)
             try:
-                trouble = retry_transfer(self._retry_budget, rest, self._source.close)
+                last_error = retry_transfer(self._retry_budget, rest, self._source.close)
             except StorageRequestError as err:
                 changed = "it was changed or deleted since the run was submitted: "
                 raise _data_missing(f"{changed if err.status == 412 else ''}{err}") from err
-        if trouble is not None:
-            raise _data_missing(f"{blob} could not be downloaded: {trouble}")
+        if last_error is not None:
+            raise _data_missing(f"{blob} could not be downloaded: {last_error}")
         return received
 
     def _read_rest(self, blob: str, received: ReceivedFile, etag: str | None) -> None:
         with self._source.open(blob, received.size_bytes, etag) as response:
             if received.size_bytes and response.status == http.client.OK:
-                received.start_again()  # the server knows no ranges, or has another version now
+                received.restart()  # the server does not support ranges, or has a new version
             length = response.headers.get("Content-Length")
-            # `read(n)` ends quietly on a cut connection: count. A chunked transfer has an end.
+            # `read(n)` does not report a lost connection: count. A chunked transfer does.
             left = None if length is None else int(length)
             while left is None or left > 0:
                 if self._abandoned.is_set():
-                    raise _data_missing("given up")
+                    raise _data_missing("abandoned")
                 size = CHUNK_BYTES if left is None else min(CHUNK_BYTES, left)
                 chunk = read_some(response, size)
                 if not chunk and left is None:
                     return
                 if not chunk:
-                    raise ConnectionError(f"GET {blob}: cut short, {left} bytes are missing")
+                    raise ConnectionError(f"GET {blob}: the answer ended {left} bytes early")
                 received.write(chunk)
                 left = None if left is None else left - len(chunk)
                 if received.size_bytes > MAX_FILE_BYTES:
@@ -183,32 +190,32 @@ class DataCache:
 
 
 class ReceivedFile:
-    """What was written of one file so far, and its hashes."""
+    """One file during its download, with its size and hashes so far."""
 
     def __init__(self, out: BinaryIO) -> None:
         self._out = out
-        self._forget()
+        self._reset()
 
-    def start_again(self) -> None:
-        """Forget what was written."""
+    def restart(self) -> None:
+        """Delete all received bytes."""
         self._out.seek(0)
         self._out.truncate()
-        self._forget()
+        self._reset()
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self.size_bytes = 0
         self._sha256 = hashlib.sha256()
-        self._md5 = hashlib.md5(usedforsecurity=False)  # what storage keeps of a blob
+        self._md5 = hashlib.md5(usedforsecurity=False)  # the hash that storage has of a blob
 
     def write(self, chunk: bytes) -> None:
-        """Append."""
+        """Append a chunk."""
         self._out.write(chunk)
         self.size_bytes += len(chunk)
         self._sha256.update(chunk)
         self._md5.update(chunk)
 
     def problem(self, file: DataFile) -> str | None:
-        """How it differs from what was expected; None where it does not."""
+        """Return how the received file differs from the expected one, or None."""
         sha256 = self._sha256.hexdigest()
         if file.sha256 is not None:
             return None if sha256 == file.sha256 else f"sha256 is {sha256}, not {file.sha256}"
@@ -219,18 +226,18 @@ class ReceivedFile:
 
 
 def part_path(target: Path) -> Path:
-    """Where a file grows; its own for every download, as a given-up one may still be writing."""
+    """Return a new temporary path: an abandoned download may still write to an earlier one."""
     return target.with_name(f"{target.name}{PART}{uuid.uuid4().hex}")
 
 
 def _remove_parts(folder: Path) -> None:
-    """What killed downloads left behind."""
+    """Delete temporary files of interrupted downloads."""
     for part in folder.rglob(f"*{PART}*"):
-        if _PART_NAME.fullmatch(part.name):  # a file of the data set may be called nearly so
+        if _PART_NAME.fullmatch(part.name):  # not a file of the data set with a similar name
             part.unlink(missing_ok=True)
 
 
-def _is_there(path: Path, file: DataFile) -> bool:
+def _is_cached(path: Path, file: DataFile) -> bool:
     return path.is_file() and file.size_bytes in (None, path.stat().st_size)
 
 

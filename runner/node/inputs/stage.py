@@ -1,4 +1,4 @@
-"""Stage inputs: what run.json names under `inputs`, as files of this node, and their variables."""
+"""Stage inputs: download the `inputs` of run.json, and return their variables."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ InputDocument = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class InputAccess:
-    """What inputs are read from: containers by name, and the folder of the pool's mounts."""
+    """The sources of inputs: containers, and the folder of the pool's mounts."""
 
     runs: ContainerClient
     data: ContainerClient
@@ -43,7 +43,7 @@ class InputAccess:
 
 @dataclass(frozen=True)
 class InputFetch:
-    """What every kind needs; `check` may raise to stop."""
+    """The context of all kinds of inputs; `check` may raise to stop."""
 
     access: InputAccess
     shared_dir: Path
@@ -61,41 +61,49 @@ class InputFetch:
         *,
         shared: bool = True,
     ) -> Path:
-        """The folder with the files, once per node, or for this task alone."""
+        """Return a folder with the files: `shared` by the node's tasks, or for this task only."""
         root = self.shared_dir / "runner" / _FOLDER if shared else self.work_dir / _FOLDER
         cache = DataCache(source, root, self.retry_budget, self.report, self.check)
         return cache.ensure(prefix, files, key)
 
 
 def fetch_inputs(fetch: InputFetch, documents: Mapping[str, InputDocument]) -> dict[str, str]:
-    """Bring every input to the node; the script's variables. Raises StageFailedError."""
+    """Download every input. Return the script's variables.
+
+    Args:
+        fetch: the sources and folders.
+        documents: the inputs of run.json by name.
+
+    Raises:
+        StageFailedError: an input is missing or cannot be downloaded.
+    """
     shutil.rmtree(fetch.work_dir / _FOLDER, ignore_errors=True)
     variables: dict[str, str] = {}
     for name, document in documents.items():
         fetch.report(f"input {name}")
         variables[INPUT_VARIABLE_PREFIX + name.upper().replace("-", "_")] = str(
-            _one(fetch, name, document)
+            _fetch_input(fetch, name, document)
         )
     return variables
 
 
-def _one(fetch: InputFetch, name: str, document: InputDocument) -> Path:
+def _fetch_input(fetch: InputFetch, name: str, document: InputDocument) -> Path:
     try:
         return KINDS[str(document["kind"])](fetch, document)
     except StageFailedError as err:
-        # The cache speaks of data sets: here it is this input that failed.
+        # The cache reports DataMissing, but here the input is missing.
         code = "InputMissing" if err.code == "DataMissing" else err.code
         raise StageFailedError(STEP, code, f"input {name}: {err.message}") from err
     except StorageRequestError as err:
         fetch.check()
         raise _input_missing(f"input {name}: {err}") from err
     except (KeyError, TypeError, ValueError, AttributeError) as err:
-        problem = f"run.json describes it in a way this agent does not know ({err!r})"
+        problem = f"invalid description in run.json ({err!r})"
         raise _input_missing(f"input {name}: {problem}") from err
 
 
 def _uploaded(fetch: InputFetch, document: InputDocument) -> Path:
-    """Kinds path and dataset: the client uploaded it to the `data` container."""
+    """Kinds path and dataset: files that the client uploaded to the `data` container."""
     prefix = str(document["prefix"])
     files = parse_data_files(document["files"])
     folder = fetch.cached(fetch.access.data.transport, prefix, files, prefix)
@@ -103,7 +111,7 @@ def _uploaded(fetch: InputFetch, document: InputDocument) -> Path:
 
 
 def _blob(fetch: InputFetch, document: InputDocument) -> Path:
-    """A prefix as it was when the run was submitted: a blob that changed since is refused."""
+    """Kind blob: a prefix as of the submission; a blob that changed since is rejected."""
     name = str(document["container"])
     container = fetch.access.containers.get(name)
     if container is None:
@@ -115,7 +123,7 @@ def _blob(fetch: InputFetch, document: InputDocument) -> Path:
 
 
 def _url(fetch: InputFetch, document: InputDocument) -> Path:
-    """With a hash, or a server that names versions, once per node; else for this task alone."""
+    """Kind url: shared by the node's tasks if its version is known, else for this task only."""
     url = str(document["url"])
     expected: str | None = document.get("sha256")
     source = UrlSource(url, fetch.retry_budget, hashed=expected is not None)
@@ -128,39 +136,39 @@ def _url(fetch: InputFetch, document: InputDocument) -> Path:
 
 
 def _share(fetch: InputFetch, document: InputDocument) -> Path:
-    """A path below the pool's mounts, or below one of them."""
+    """Kind share: a path below the folder of the pool's mounts, or below one mount."""
     mounts, path = fetch.access.mounts_dir, str(document["path"])
     if ".." in PurePosixPath(path).parts or PurePosixPath(path).is_absolute():
         raise _input_missing(f"{path!r} leaves the share")
-    # The logs of the mounts lie beside them.
+    # The folder also contains log files of the mounts.
     mounted = (
         sorted(p for p in mounts.iterdir() if p.is_dir()) if mounts and mounts.is_dir() else []
     )
     if mounts is None or not mounted:
-        raise _input_missing("this pool mounts no file share: runner pool ls, or name it as blob:")
-    found = [place / path for place in (mounts, *mounted) if (place / path).exists()]
+        raise _input_missing("this pool mounts no file share: see `runner pool ls`, or use blob:")
+    found = [folder / path for folder in (mounts, *mounted) if (folder / path).exists()]
     if len(found) == 1:
         return found[0]
-    names = ", ".join(place.name for place in mounted)
-    problem = "is in several of them" if found else "is in none of them"
+    names = ", ".join(mount.name for mount in mounted)
+    problem = "exists in several of them" if found else "exists in none of them"
     raise _input_missing(f"the pool mounts {names}; {path!r} {problem}")
 
 
 def _run(fetch: InputFetch, document: InputDocument) -> Path:
-    """What another run exported; `path` is a file, a folder or a glob of its outputs."""
+    """Kind run: outputs of another run; `path` is a file, a folder or a glob."""
     run_id, path = str(document["run_id"]), str(document.get("path") or "")
     body = fetch.access.runs.get(f"{run_id}/result.json")
     if body is None:
-        raise _input_missing(f"run {run_id} has no result yet: start this one `after` it")
+        raise _input_missing(f"run {run_id} has no result yet: submit this run with `after`")
     result: dict[str, Any] = parse_json(body)
     if result.get("status") != "succeeded":
         raise _input_missing(f"run {run_id} {result.get('status')}, so it has no outputs")
     output = str(result.get("output") or "output/")
     outputs: list[dict[str, Any]] = result.get("outputs") or []
-    there = [DataFile(str(o["path"]), int(o["size_bytes"]), str(o["sha256"])) for o in outputs]
-    files = [file for file in there if is_selected_output(file.name, path)]
+    known = [DataFile(str(o["path"]), int(o["size_bytes"]), str(o["sha256"])) for o in outputs]
+    files = [file for file in known if is_selected_output(file.name, path)]
     if not files:
-        names = ", ".join(file.name for file in there[:10]) or "nothing"
+        names = ", ".join(file.name for file in known[:10]) or "nothing"
         raise _input_missing(f"run {run_id} has no output {path or 'at all'}; it wrote {names}")
     prefix = f"{run_id}/{output}"
     folder = fetch.cached(fetch.access.runs.transport, prefix, files, f"run/{prefix}")

@@ -1,4 +1,4 @@
-"""A file behind a URL: https only, also after redirects, with a limit on its size."""
+"""A file at a URL: https only, also after redirects, with a limit on its size."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from runner.node.storage.limits import RetryBudget
 
 TIMEOUT_S = 30.0
 UNREACHABLE_AFTER_S = 60.0
-# Larger inputs belong into blob, where they are listed, checked and read in parallel.
+# Larger inputs should be blobs, which are listed, verified and read in parallel.
 MAX_BYTES = 200 * 1024**3
 
 
 class UrlRefusedError(StorageRequestError):
-    """Trying again would not help; the message says all."""
+    """A refusal that a retry cannot change; the message is complete."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(status, "", message)
@@ -30,26 +30,26 @@ class UrlRefusedError(StorageRequestError):
 
 
 class UrlSource:
-    """Reads one URL as the data cache reads blobs; the name it is asked for does not matter."""
+    """A download source for the data cache with one file, whatever its name."""
 
     def __init__(self, url: str, retry_budget: RetryBudget, *, hashed: bool = False) -> None:
         self._url = url
         self._retry_budget = retry_budget
-        self._hashed = hashed  # a mixture of two versions would be noticed
+        self._hashed = hashed  # the hash detects a mixture of two versions
         self._opener = urllib.request.build_opener(RedirectPolicy(self._may_follow))
-        self._trouble_since: float | None = None
+        self._failing_since: float | None = None
         self.etag: str | None = None
         check_url(url, url)
 
     def version(self) -> str | None:
-        """What the server calls this version of the file; None where it does not say."""
+        """Return the server's identifier of the file's version, or None."""
         last: Exception | None = None
         for _ in self._retry_budget.tries():
             try:
                 with self.open("", 0) as response:
                     headers = response.headers
                     etag, date = headers.get("ETag"), headers.get("Last-Modified")
-                    # Only a strong one may continue a transfer that was cut (RFC 9110, 13.1.5).
+                    # Only a strong ETag allows to resume a transfer (RFC 9110, 13.1.5).
                     self.etag = None if etag is None or etag.startswith("W/") else etag
                     return f"{etag} {date} {response.length}" if etag or date else None
             except (OSError, http.client.HTTPException) as err:
@@ -59,9 +59,11 @@ class UrlSource:
     def open(
         self, name: str, first_byte: int = 0, etag: str | None = None
     ) -> http.client.HTTPResponse:
-        """Start reading at `first_byte`; a server without ranges answers 200, from the start.
+        """Start to read at `first_byte`; a server without ranges answers 200, from the start.
 
-        Raises StorageError for a refusal, OSError and HTTPException for passing trouble.
+        Raises:
+            StorageRequestError: the server refused the request, or a retry cannot help.
+            OSError, HTTPException: a temporary failure.
         """
         del name
         request = urllib.request.Request(self._url)  # noqa: S310 - checked by check_url
@@ -80,12 +82,12 @@ class UrlSource:
                 f"GET {shown(self._url)}: {err.code} {err.reason}", err.code
             ) from err
         except urllib.error.URLError as err:
-            self._raise_if_hopeless(err)
+            self._raise_if_permanent(err)
             raise
-        self._trouble_since = None
+        self._failing_since = None
         if etag and response.headers.get("ETag", etag) != etag:
             response.close()
-            raise UrlRefusedError(f"GET {shown(self._url)}: it was changed while it was fetched")
+            raise UrlRefusedError(f"GET {shown(self._url)}: it changed during the download")
         if (response.length or 0) + first_byte > MAX_BYTES:
             response.close()
             raise UrlRefusedError(f"GET {shown(self._url)}: larger than {MAX_BYTES >> 30} GiB")
@@ -95,20 +97,20 @@ class UrlSource:
         check_url(url, self._url)
         return True
 
-    def _raise_if_hopeless(self, err: urllib.error.URLError) -> None:
-        """A name that nobody knows, a wrong certificate: ten minutes would not help."""
+    def _raise_if_permanent(self, err: urllib.error.URLError) -> None:
+        """Raise UrlRefusedError for an invalid certificate, or after a minute of failures."""
         now = time.monotonic()
-        self._trouble_since = self._trouble_since or now
+        self._failing_since = self._failing_since or now
         certificate = isinstance(err.reason, ssl.SSLCertVerificationError)
-        if certificate or now - self._trouble_since > UNREACHABLE_AFTER_S:
+        if certificate or now - self._failing_since > UNREACHABLE_AFTER_S:
             raise UrlRefusedError(f"GET {shown(self._url)}: {err.reason}") from err
 
     def close(self) -> None:
-        """Nothing is kept between two reads."""
+        """Do nothing: each read has its own connection."""
 
 
 def check_url(url: str, first: str) -> None:
-    """Raise StorageError unless `url` is https; http stays on this machine, where it began."""
+    """Raise UrlRefusedError unless `url` is https, or both are http addresses of this machine."""
     parts = urlsplit(url)
     if parts.scheme == "https" and parts.hostname:
         return
@@ -116,11 +118,11 @@ def check_url(url: str, first: str) -> None:
         return
     what = f"GET {shown(first)}"
     what += "" if url == first else f": redirected to {shown(url)}"
-    raise UrlRefusedError(f"{what}: only https is fetched")
+    raise UrlRefusedError(f"{what}: only https is allowed")
 
 
 def shown(url: str) -> str:
-    """The address as messages tell it: a query, or what is before an @, may be a secret."""
+    """Return the address without its query and user part, which may be secrets."""
     parts = urlsplit(url)
     query = "?***" if parts.query else ""
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}{query}"

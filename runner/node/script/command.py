@@ -1,6 +1,4 @@
-"""Run the script in a process group of its own: pass on SIGTERM, enforce the time limit, kill
-orphans.
-"""
+"""Run the script in its own process group: forward SIGTERM, limit its time, kill its orphans."""
 
 from __future__ import annotations
 
@@ -22,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 PR_GET_CHILD_SUBREAPER = 37
 
-# In the environment of a script and of all that it starts: the folder of its task.
+# Set to the task's folder for a script, and inherited by all processes that it starts.
 SCRIPT_OF = "RUNNER_SCRIPT_OF"
 
 KILL_WITHIN_S = 5.0
@@ -30,9 +28,9 @@ POLL_S = 0.02
 
 
 def dies_with_parent() -> Callable[[], None]:
-    """What to call in a new child so that it is killed when its parent dies.
+    """Return a function for a new child that lets the kernel kill it when its parent dies.
 
-    Made beforehand: between fork and exec there must be no import and no lock.
+    Prepared before the fork: between fork and exec, imports and locks are unsafe.
     """
     if not sys.platform.startswith("linux"):
         return lambda: None
@@ -42,9 +40,9 @@ def dies_with_parent() -> Callable[[], None]:
 
 @contextmanager
 def reparent_orphans() -> Generator[None]:
-    """Meanwhile descendants whose parent ends become children of this process.
+    """Adopt descendants whose parent ends, for the duration of the block.
 
-    Not for longer: who adopts must collect, and afterwards nobody here does.
+    Adopted processes must be collected, which happens only during the block.
     """
     if not sys.platform.startswith("linux"):
         yield
@@ -59,7 +57,7 @@ def reparent_orphans() -> Generator[None]:
 
 
 def children() -> frozenset[int]:
-    """The process ids of this process's children."""
+    """Return the process ids of this process's children."""
     if not sys.platform.startswith("linux"):
         return frozenset()
     me = os.getpid()
@@ -67,14 +65,14 @@ def children() -> frozenset[int]:
 
 
 def kill_children(but: frozenset[int]) -> None:
-    """Kill and collect every child that is not in `but`, and the orphans this brings up."""
+    """Kill and collect every child that is not in `but`, and orphans that are adopted meanwhile."""
     _kill(lambda: children() - but)
 
 
 def kill_left_behind(work_dir: Path) -> None:
-    """Kill what a script of this task left running whose agent was itself killed.
+    """Kill processes of this task's script that remained after its agent was killed.
 
-    What was started with another environment, or by another user, is not found.
+    Processes of another user, or with another environment, are not found.
     """
     if sys.platform.startswith("linux"):
         mark = os.fsencode(f"{SCRIPT_OF}={work_dir}")
@@ -89,7 +87,7 @@ def _kill(find: Callable[[], frozenset[int]]) -> None:
                 os.kill(pid, signal.SIGKILL)
             with suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
-        if time.monotonic() > until:  # looked at last: a slow machine kills them all the same
+        if time.monotonic() > until:  # after the signals, so that a slow machine sends them too
             return
         time.sleep(POLL_S)
 
@@ -99,7 +97,7 @@ def _processes() -> list[int]:
 
 
 def _environment(pid: int) -> list[bytes]:
-    """As it was started with; a process that has ended has none."""
+    """Return the initial environment of a process; empty if the process has ended."""
     try:
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -110,12 +108,12 @@ def _parent(pid: int) -> int:
     try:
         stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return 0  # it has just ended
-    return int(stat.rpartition(")")[2].split()[1])  # the name in parentheses may hold anything
+        return 0  # the process has just ended
+    return int(stat.rpartition(")")[2].split()[1])  # the name may contain parentheses
 
 
 COMMAND_STAGE = "command"
-# A node that goes away gives a few seconds in all: the agent needs the rest for the logs.
+# An evicted node leaves a few seconds, some of which the agent needs for the logs.
 TERMINATION_GRACE_S = 3.0
 TIMEOUT_GRACE_S = 10.0
 TIMEOUT_EXIT_CODE = 124  # as coreutils' timeout
@@ -124,11 +122,11 @@ NOT_FOUND_EXIT_CODE = 127  # as a shell
 
 @dataclass(frozen=True)
 class ScriptResult:
-    """How the script ended: its exit code, 128 + n for signal n.
+    """How the script ended: its exit code, or 128 + n for signal n.
 
-    `stopped` is whether it got SIGTERM because `terminated` had turned true; `at` is a time of
-    `time.monotonic`. It was last seen to run at `alive_ns`, a time of `time.time_ns`: on a busy
-    machine that may be long before it was seen to have ended.
+    `stopped`: it got SIGTERM because `terminated` was true. `at`: when it ended
+    (`time.monotonic`). `alive_ns`: when it was last seen running (`time.time_ns`), which on a busy
+    machine may be long before its end was detected.
     """
 
     exit_code: int
@@ -150,13 +148,21 @@ def run_command(  # noqa: PLR0913 - all of one process
     grace_s: Callable[[], float] = lambda: TERMINATION_GRACE_S,
     on_start: Callable[[int], None] = lambda _: None,
 ) -> ScriptResult:
-    """Run to the end. When `terminated` turns true, the group gets SIGTERM and then SIGKILL.
+    """Run the script until it exits, then kill its remaining processes, daemons included.
 
-    `grace_s` is how long after SIGTERM; it may shrink meanwhile.
+    Args:
+        command: the program and its arguments.
+        cwd: the working directory.
+        environment: the whole environment.
+        stdout: the file to append standard output to.
+        stderr: the file to append standard error to.
+        timeout_s: the time limit, or None.
+        terminated: when it returns True, the process group gets SIGTERM, later SIGKILL.
+        grace_s: returns the seconds between the two signals; may change meanwhile.
+        on_start: receives the process id.
 
-    Processes the script left behind, daemons included, are killed when it exits, so that nothing
-    writes to the outputs any more. `on_start` gets the process id. Raises StageFailedError
-    (CommandNotFound).
+    Raises:
+        StageFailedError: the program is missing or not executable (CommandNotFound).
     """
     with reparent_orphans():
         ours = children()
@@ -166,7 +172,7 @@ def run_command(  # noqa: PLR0913 - all of one process
             on_start(process.pid)
             why = _wait(script, timeout_s, terminated, grace_s)
         finally:
-            # Not collected yet, so the group's id cannot belong to anybody else.
+            # The process is not collected yet, so its group id cannot be in use elsewhere.
             script.signal_group(signal.SIGKILL)
             process.wait()
             kill_children(but=ours)
@@ -182,7 +188,7 @@ def _start(
     stdout: Path,
     stderr: Path,
 ) -> subprocess.Popen[bytes]:
-    # Append mode: children that reopen or share the descriptor never overwrite each other.
+    # Append mode, so that processes that share or reopen the files do not overwrite each other.
     with stdout.open("ab") as out, stderr.open("ab") as err:
         try:
             return subprocess.Popen(
@@ -199,7 +205,7 @@ def _start(
 
 
 def _child_setup() -> Callable[[], None]:
-    """Own group; on Linux the script dies with the agent instead of holding the GPU for ever."""
+    """Return the setup of the child: its own group, and on Linux its death with the agent."""
     die_with_parent = dies_with_parent()
 
     def setup() -> None:
@@ -223,7 +229,7 @@ class _ScriptProcess:
     alive_ns: int = field(default_factory=time.time_ns)
 
     def has_exited(self, within_s: float) -> bool:
-        """Whether it exited within the time; it stays uncollected."""
+        """Return True if the process exits within the time; it is not collected."""
         until = time.monotonic() + within_s
         options = os.WEXITED | os.WNOWAIT | os.WNOHANG
         while True:
@@ -247,7 +253,7 @@ def _wait(
     terminated: Callable[[], bool],
     grace_s: Callable[[], float],
 ) -> str:
-    """Wait for the exit without collecting it; what ended it: itself, timeout or terminated."""
+    """Wait for the exit without collecting it. Return its cause: itself, timeout or terminated."""
     deadline = time.monotonic() + timeout_s if timeout_s else None
     while not script.has_exited(POLL_S):
         if terminated():

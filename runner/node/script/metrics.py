@@ -1,6 +1,6 @@
 """Metrics of the script: lines of its metrics file, and regular expressions over its stdout.
 
-The expressions are searched by another process (`pattern_worker`).
+Another process evaluates the expressions (`pattern_worker`).
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
 
 READ_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 1000
-# Of the last values, which result.json holds and every list of runs reads.
+# Limits the last values in result.json, which every list of runs reads.
 MAX_NAMES = 1000
-# Longer than this is no line of metrics; without an end it would eat the node's memory.
+# A longer line cannot be a metric; a limit is needed to bound memory.
 MAX_JSON_BYTES = 8 * READ_BYTES
 
 
@@ -51,22 +51,25 @@ class MetricLog:
         self._last: dict[str, MetricValue] = {}
         self._step: int | None = None
         self._lock = threading.Lock()
-        self._complained = False
-        self.warn: Callable[[str], None] = logger.warning  # for the reader of the run
+        self._has_warned = False
+        self.warn: Callable[[str], None] = logger.warning  # shows a warning in the run's events
 
     @property
     def is_crowded(self) -> bool:
-        """Whether metrics come faster than they can be shipped."""
+        """True if metrics arrive faster than they are shipped."""
         return self._queue.is_crowded
 
     def add(self, name: str, value: float, step: int | None, *, wait: bool = False) -> None:
         """Write one value; NaN and infinities become strings, as JSON has none.
 
-        With `wait` the caller is held back while the queue is crowded; the thread that empties the
-        queue must not wait for itself.
+        Args:
+            name: the name of the metric.
+            value: its value.
+            step: the step, or None.
+            wait: block while the queue is crowded; not for the thread that empties the queue.
         """
         shown = json_value(value)
-        # JSON can spell half a character, which no text that leaves here can hold.
+        # JSON can contain lone surrogates, which cannot be encoded as UTF-8.
         name = self._redactor.text(name.encode(errors="replace").decode())
         line = {
             "time": now_text(),
@@ -76,36 +79,36 @@ class MetricLog:
             "value": shown,
         }
         with self._lock:
-            if is_kept := name in self._last or len(self._last) < MAX_NAMES:
+            if is_stored := name in self._last or len(self._last) < MAX_NAMES:
                 self._last[name] = shown
             self._step = self._step if step is None else step
         self._queue.put(json.dumps(line, allow_nan=False).encode(), wait=wait)
-        if not is_kept and not self._complained:
-            self._complained = True
+        if not is_stored and not self._has_warned:
+            self._has_warned = True
             self.warn(
                 f"there are more than {MAX_NAMES} names of metrics: those after the first "
                 f"{MAX_NAMES}, such as {name[:100]!r}, are in metrics.jsonl only"
             )
 
     def recall(self, values: Mapping[str, MetricValue]) -> None:
-        """Last values of before this attempt, which were written then."""
+        """Add last values of earlier attempts, which are already in metrics.jsonl."""
         with self._lock:
             for name, value in list(values.items())[:MAX_NAMES]:
                 self._last.setdefault(self._redactor.text(name), value)
 
     def last(self) -> dict[str, MetricValue]:
-        """The last value of each of the first 1,000 metrics, in order of first appearance."""
+        """Return the last values of the first 1,000 metrics, in order of first appearance."""
         with self._lock:
             return dict(self._last)
 
     def last_step(self) -> int | None:
-        """The step that was named last."""
+        """Return the last step of any metric, or None."""
         with self._lock:
             return self._step
 
 
 class MetricsFileReader:
-    """Follows `$RUNNER_METRICS_FILE`; a line without its newline waits until it is whole."""
+    """Reads `$RUNNER_METRICS_FILE` while it grows; a line counts once its newline is written."""
 
     def __init__(self, path: Path, log: MetricLog) -> None:
         self._path = path
@@ -113,10 +116,10 @@ class MetricsFileReader:
         self._file: BinaryIO | None = None
         self._rest = b""
         self._in_long_line = False
-        self._complained = False
+        self._has_warned = False
 
     def poll(self, final: bool = False) -> None:
-        """Take over the lines added since the last call; at the end also one without a newline."""
+        """Add the metrics of new lines; if `final`, also of a last line without a newline."""
         while not self._log.is_crowded:
             chunk = self._read()
             if not chunk:
@@ -133,7 +136,7 @@ class MetricsFileReader:
             self._file.close()
 
     def _lines(self, chunk: bytes) -> list[bytes]:
-        """The lines that end in the chunk; what is too long to be one is left out."""
+        """Return the lines that end in the chunk, without those that are too long."""
         *lines, rest = chunk.split(b"\n")
         if not lines:
             self._rest = b"" if self._in_long_line else self._rest + rest
@@ -141,17 +144,17 @@ class MetricsFileReader:
             lines[0] = b"" if self._in_long_line else self._rest + lines[0]
             self._rest, self._in_long_line = rest, False
         if len(self._rest) > MAX_JSON_BYTES:
-            self._complain(f"it is longer than {MAX_JSON_BYTES} bytes")
+            self._warn_once(f"it is longer than {MAX_JSON_BYTES} bytes")
             self._rest, self._in_long_line = b"", True
         return lines
 
-    def _complain(self, why: object) -> None:
-        if not self._complained:
+    def _warn_once(self, why: object) -> None:
+        if not self._has_warned:
             logger.warning("a line of the metrics file is not a metric: %s", why)
-            self._complained = True
+            self._has_warned = True
 
     def _read(self) -> bytes:
-        """The next bytes; from the beginning where the script wrote the file anew."""
+        """Return the next bytes; from the beginning if the script replaced the file."""
         chunk = self._file.read(READ_BYTES) if self._file and not self._file.closed else b""
         if chunk:
             return chunk
@@ -164,7 +167,7 @@ class MetricsFileReader:
             self._file = self._path.open("rb", buffering=0)
             return self._file.read(READ_BYTES)
         except OSError:
-            return b""  # not there, or not any more
+            return b""  # not created yet, or deleted
 
     def _is_read_to(self, now: os.stat_result) -> bool:
         if self._file is None or self._file.closed:
@@ -178,16 +181,17 @@ class MetricsFileReader:
         try:
             found = parse_metrics(parse_json(line))
         except (ValueError, TypeError, OverflowError, RecursionError) as err:
-            self._complain(err)
+            self._warn_once(err)
             return
         for name, value, step in found:
             self._log.add(name, value, step)
 
 
 def parse_metrics(raw: Any) -> list[tuple[str, float, int | None]]:
-    """The metrics of one line: `{"name", "value", "step"}`, or `{"step", "loss": ..., ...}`.
+    """Return name, value and step of the metrics in one line.
 
-    In the second form what is no number is left out. Raises ValueError where nothing is a metric.
+    The line is `{"name", "value", "step"}` or `{"step", "loss": ..., ...}`; in the second form
+    values that are not numbers are skipped. Raise ValueError if nothing is a metric.
     """
     if not isinstance(raw, dict):
         raise ValueError("expected a JSON object")
@@ -221,12 +225,12 @@ def _number(value: Any, name: str) -> float:
     if isinstance(value, (bool, int, float)):
         return float(value)
     if isinstance(value, str):
-        return float(value)  # "NaN", "Infinity": what JSON cannot say as a number
+        return float(value)  # "NaN", "Infinity", which JSON numbers cannot express
     raise ValueError(f"{name[:MAX_NAME_CHARS]} is not a number")
 
 
 def json_value(value: float) -> MetricValue:
-    """As JSON has it: what is no number to JSON becomes a string."""
+    """Return the value for JSON: NaN and infinities become strings."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -234,24 +238,23 @@ def json_value(value: float) -> MetricValue:
     return value
 
 
-# A longer "line" is not text somebody printed; it is cut so that memory stays bounded.
+# Longer lines are truncated to bound memory.
 MAX_LINE_CHARS = 64 * 1024
 LINE_END = re.compile(r"[\r\n]+")
 PIECE_CHARS = 256 * 1024
-# The log waits for the search where it is only a burst, and then goes on without it.
+# With more pending text, shipping the log waits once for the search, then text is skipped.
 MAX_PENDING_CHARS = 16 * 1024 * 1024
 BACKLOG_WAIT_S = 5.0
-# For what is left when the script has ended.
-FINISH_S = 30.0
+FINISH_S = 30.0  # for the pending text when the script has ended
 RESTARTS = 5
 RESTART_S = 0.2
 
 
 class MetricPatterns:
-    """Finds metrics in stdout, one regular expression a name.
+    """Finds metrics in stdout, with one regular expression per name.
 
     The value is the group `value`, else the first group. The step is the group `step`, else the
-    count of values of that name in this attempt. `warn` gets what the reader of the run must know.
+    number of values of that name in this attempt. `warn` shows a warning in the run's events.
     """
 
     def __init__(
@@ -265,7 +268,7 @@ class MetricPatterns:
         self.warn = warn
         self._counts = dict.fromkeys(patterns, 0)
         self._rest = ""
-        self._pending: deque[str] = deque()  # the first is being searched
+        self._pending: deque[str] = deque()  # the worker searches the first one
         self._pending_chars = 0
         self._changed = threading.Condition()
         self._is_late = False
@@ -273,22 +276,22 @@ class MetricPatterns:
         self._process: subprocess.Popen[str] | None = None
         self._thread = threading.Thread(target=self._run, name="patterns", daemon=True)
         if patterns:
-            # Before the script, whose end is the end of every process that began after it.
+            # Before the script, as its end kills every process that started after it.
             self._process = _start(self._patterns)
             self._thread.start()
 
     def feed(self, data: bytes) -> None:
-        """The next bytes of stdout, to be searched soon."""
+        """Add the next bytes of stdout to the text to search."""
         if not self._patterns or self._closed:
             return
-        # A character cut in two by the block's end is replaced: no number is lost by that.
+        # A character split at the end of a block is replaced, which cannot affect a number.
         text = self._rest + data.decode("utf-8", errors="replace")
         *lines, rest = LINE_END.split(text)
         self._rest = rest[-MAX_LINE_CHARS:]
         self._add(lines)
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Look at a last line without a newline, and wait for what is not searched yet."""
+        """Search the last line too, and wait until all text is searched."""
         if not self._patterns or self._closed:
             return
         self._closed = True
@@ -332,7 +335,7 @@ class MetricPatterns:
             self._changed.notify_all()
 
     def _run(self) -> None:
-        """Thread body: a piece to the process, its answer back; a process that died is replaced."""
+        """Thread body: send pieces to the worker and read its answers; restart it if it died."""
         restarts = 0
         while (piece := self._next()) is not None:
             answer = _ask(self._process, piece)
@@ -341,7 +344,7 @@ class MetricPatterns:
                 self._done()
             elif self._patterns and restarts < RESTARTS:
                 self._kill()
-                # The end of a script is that of what began after it: not for another one, then.
+                # The end of a script kills processes that started after it: wait for that.
                 time.sleep(restarts * RESTART_S)
                 restarts += 1
                 self._process = _start(self._patterns)
@@ -367,8 +370,8 @@ class MetricPatterns:
         for name, why in answer["refused"].items():
             pattern = self._patterns.pop(name)
             self.warn(
-                f"metrics.patterns.{name} is switched off: {pattern!r} is no expression to the "
-                f"node's Python {platform.python_version()}: {why}"
+                f"metrics.patterns.{name} is switched off: {pattern!r} is not a valid expression "
+                f"in the node's Python {platform.python_version()}: {why}"
             )
         for name in answer["stopped"]:
             pattern = self._patterns.pop(name)
@@ -380,7 +383,7 @@ class MetricPatterns:
 
     def _give_up(self) -> None:
         if self._patterns:
-            self.warn("metrics.patterns are switched off: the process that searches keeps dying")
+            self.warn("metrics.patterns are switched off: the worker process died repeatedly")
         with self._changed:
             self._patterns = {}
             self._pending.clear()
@@ -393,13 +396,13 @@ class MetricPatterns:
         process.kill()
         process.wait()
         for pipe in (process.stdin, process.stdout):
-            with suppress(OSError):  # what was not written is not wanted
+            with suppress(OSError):  # pending data is discarded
                 if pipe is not None:
                     pipe.close()
 
 
 def _start(patterns: Mapping[str, str]) -> subprocess.Popen[str] | None:
-    """The worker, ready for pieces; None where it cannot be started."""
+    """Start the worker and send it the patterns. Return None if it cannot be started."""
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _source()],
@@ -408,7 +411,7 @@ def _start(patterns: Mapping[str, str]) -> subprocess.Popen[str] | None:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="ascii",  # JSON that is all ASCII
-            start_new_session=True,  # what ends the script's group, or ours, is not for it
+            start_new_session=True,  # signals to our process group must not end it
             preexec_fn=dies_with_parent(),  # noqa: PLW1509 - one system call, no locks, no imports
         )
     except OSError as err:
@@ -420,7 +423,7 @@ def _start(patterns: Mapping[str, str]) -> subprocess.Popen[str] | None:
 
 @functools.cache
 def _source() -> str:
-    """Kept: a script may have removed the agent's archive when another worker is started."""
+    """Return the worker's source; cached, as the script may delete the agent's archive."""
     loader = pattern_worker.__loader__
     return loader.get_source(pattern_worker.__name__)  # type: ignore[union-attr]
 
@@ -428,7 +431,7 @@ def _source() -> str:
 def _ask(
     process: subprocess.Popen[str] | None, what: object, *, answers: bool = True
 ) -> dict[str, Any] | None:
-    """The worker's answer; None from one that is dead."""
+    """Return the worker's answer, or None if it is dead."""
     if process is None or process.stdin is None or process.stdout is None:
         return None
     try:

@@ -1,4 +1,4 @@
-"""Upload the outputs of the script, after checking that every promised file exists."""
+"""Stage export: check that every promised file exists, and upload the outputs of the script."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ from runner.protocol.results import OutputFile
 logger = logging.getLogger(__name__)
 
 STEP = "export"
-# Small files cost a round trip each, not bandwidth.
-THREADS = 8
+THREADS = 8  # small files are limited by round trips, not by bandwidth
 
 
 def check_promised(output_dir: Path, promised: Sequence[str]) -> None:
     """Raise StageFailedError (OutputMissing) naming every glob that matches no file."""
     missing = [pattern for pattern in promised if not _matches(output_dir, pattern)]
     if missing:
-        there = output_dir.iterdir() if output_dir.is_dir() else ()
-        found = sorted(path.name for path in there) or ["nothing"]
+        entries = output_dir.iterdir() if output_dir.is_dir() else ()
+        found = sorted(path.name for path in entries) or ["nothing"]
         raise StageFailedError(
             STEP,
             "OutputMissing",
-            f"the script promised {', '.join(missing)} in $RUNNER_OUTPUT_DIR and did not write it; "
-            f"there is {', '.join(found[:10])}",
+            f"the script did not write {', '.join(missing)} to $RUNNER_OUTPUT_DIR, which "
+            f"contains {', '.join(found[:10])}",
         )
 
 
@@ -42,7 +41,18 @@ def export_outputs(
     report: Report,
     check: Callable[[], None],
 ) -> list[OutputFile]:
-    """Upload every file below `output_dir`; `check` may raise to stop. Sorted by path."""
+    """Upload every file below `output_dir`. Return the files, sorted by path.
+
+    Args:
+        container: the container of runs.
+        prefix: the prefix of the blobs' names.
+        output_dir: the folder of the script's outputs.
+        report: receives progress.
+        check: is called several times a second, and may raise to stop.
+
+    Raises:
+        StageFailedError: a file cannot be read, or its name is not UTF-8.
+    """
     names = sorted(path.relative_to(output_dir).as_posix() for path in _files(output_dir))
     total = sum((output_dir / name).stat().st_size for name in names)
     outputs: list[OutputFile] = []
@@ -61,15 +71,18 @@ def export_outputs(
 def restore_outputs(
     container: ContainerClient, prefix: str, output_dir: Path, outputs: Sequence[OutputFile]
 ) -> list[OutputFile]:
-    """Upload once more what storage lost since: one that was killed forgets its last seconds.
+    """Upload again the files that storage has lost since the export, as after a crash.
 
-    Raises StageFailedError for what is not here: another node of the run had it.
+    Raises:
+        StageFailedError: a lost file is not on this node, but was on another node of the run.
     """
     if not outputs:
         return []
-    there = set(container.list_names(prefix))
+    existing = set(container.list_names(prefix))
     return [
-        file if prefix + file.path in there else _upload(container, prefix, output_dir, file.path)
+        file
+        if prefix + file.path in existing
+        else _upload(container, prefix, output_dir, file.path)
         for file in outputs
     ]
 
@@ -101,7 +114,7 @@ def _files(output_dir: Path) -> Iterator[Path]:
                 logger.warning("not exported: %s is a link to a folder", Path(folder, name))
         for name in names:
             path = Path(folder) / name
-            if path.is_file():  # a link to a file is exported as that file
+            if path.is_file():  # a link to a file is exported as a file
                 yield path
             else:
                 logger.warning("not exported: %s is not a file", path)
@@ -112,6 +125,6 @@ def _matches(output_dir: Path, pattern: str) -> bool:
         return False
     try:
         hits = list(output_dir.glob(pattern))
-    except ValueError:  # not a pattern: nothing can match it
+    except ValueError:  # not a valid pattern
         return False
     return any(hit.is_file() or any(below.is_file() for below in hit.rglob("*")) for hit in hits)

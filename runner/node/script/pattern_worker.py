@@ -1,8 +1,8 @@
-"""Searches lines for metrics, in a process of its own: the program that `patterns` starts.
+"""The worker process of `metrics`: searches lines for metrics with the recipe's expressions.
 
-Python's regular expressions hold the interpreter while they search, so that one which backtracks
-for hours would hold a thread's whole process. They do look at signals: an expression that takes
-too long on a line is stopped, and after a few such lines no longer used. Imports nothing of ours.
+A regular expression holds the interpreter lock while it searches, so one that backtracks for hours
+would block the whole process. It does check for signals: a timer stops an expression that takes too
+long on a line, and after a few such lines it is switched off. This module imports nothing of ours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 TICK_S = 0.05
-# Processor time of one expression on one line, so that a busy machine stops none.
+# CPU time of one expression on one line, which does not depend on the load of the machine.
 LINE_S = 0.5
 STRIKES = 3
 
@@ -25,11 +25,11 @@ class SlowPatternError(Exception):
 
 
 class PatternSearch:
-    """The expressions that are still used."""
+    """The expressions that are not switched off."""
 
     def __init__(self, patterns: dict[str, str], line_s: float) -> None:
         self._patterns: dict[str, re.Pattern[str]] = {}
-        self._refused: dict[str, str] = {}  # until it is told
+        self._refused: dict[str, str] = {}  # until the next answer
         for name, pattern in patterns.items():
             try:
                 self._patterns[name] = re.compile(pattern)
@@ -37,41 +37,42 @@ class PatternSearch:
                 self._refused[name] = str(err)
         self._strikes = dict.fromkeys(patterns, 0)
         self._line_s = line_s
-        self._now: tuple[int, str] | None = None  # what is being searched
-        self._then: tuple[int, str] | None = None  # what was, a tick ago
+        self._current: tuple[int, str] | None = None  # line and name of the present search
+        self._last_tick: tuple[int, str] | None = None  # the same at the last tick
         self._ticks = 0
         self._lines = 0
 
     def tick(self, number: int, frame: FrameType | None) -> None:
-        """Signal handler."""
+        """Signal handler: stop a search that takes too long."""
         del number, frame
-        self._ticks = self._ticks + 1 if self._now == self._then else 0
-        self._then = self._now
-        if self._now is not None and self._ticks * TICK_S >= self._line_s:
+        self._ticks = self._ticks + 1 if self._current == self._last_tick else 0
+        self._last_tick = self._current
+        if self._current is not None and self._ticks * TICK_S >= self._line_s:
             self._ticks = 0
             raise SlowPatternError
 
     def search(self, text: str) -> dict[str, Any]:
-        """All metrics of some lines, and what has become of the expressions."""
+        """Return the metrics of some lines, and the expressions that were refused or stopped."""
         found: list[tuple[str, float, int | None]] = []
         stopped: list[str] = []
         for line in text.split("\n"):
             self._lines += 1
             for name in tuple(self._patterns):
                 try:
-                    self._now = (self._lines, name)
+                    self._current = (self._lines, name)
                     hit = self._find(name, line)
-                    self._now = None
+                    self._current = None
                 except SlowPatternError:
-                    self._now, hit = None, None
-                    if self._is_out(name):
+                    self._current, hit = None, None
+                    if self._add_strike(name):
                         stopped.append(name)
                 if hit is not None:
                     found.append((name, *hit))
         refused, self._refused = self._refused, {}
         return {"found": found, "stopped": stopped, "refused": refused}
 
-    def _is_out(self, name: str) -> bool:
+    def _add_strike(self, name: str) -> bool:
+        """Return True if the expression is now switched off."""
         self._strikes[name] += 1
         if self._strikes[name] < STRIKES:
             return False
@@ -88,11 +89,11 @@ class PatternSearch:
             value = float(groups.get("value") or match[1 if pattern.groups else 0])
             return value, int(groups["step"]) if groups.get("step") else None
         except (TypeError, ValueError):
-            return None  # the group matched something that is no number
+            return None  # the group is not a number
 
 
 def main() -> None:
-    """A JSON line in, a JSON line out; the first one in holds the arguments of `Search`."""
+    """Answer each JSON line with one; the first line has the arguments of `PatternSearch`."""
     search = PatternSearch(*json.loads(sys.stdin.readline()))
     signal.signal(signal.SIGPROF, search.tick)
     signal.setitimer(signal.ITIMER_PROF, TICK_S, TICK_S)

@@ -1,4 +1,4 @@
-"""Replaces secrets by `***` in what leaves the node: logs, metrics, events, messages."""
+"""Replace secrets by `***` in everything that leaves the node: logs, metrics, events, messages."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ from itertools import chain
 from urllib.parse import parse_qs, quote, quote_plus
 
 MARK = b"***"
-# Shorter values occur in any text.
+# Shorter values could occur in any text by chance.
 SHORTEST = 6
 LINE_SHORTEST = 8
-BASE64_WIDTHS = (76, 64)  # of a line: MIME, as `base64` writes it, and PEM
+BASE64_WIDTHS = (76, 64)  # characters per line in MIME, as `base64` writes it, and in PEM
 _PLAIN = re.compile(rb"[A-Za-z0-9]+")
 
 
 @dataclass(frozen=True)
 class _Secret:
-    """One value: its forms, and words of which at least one is in each of them.
+    """One value: its encoded forms, and words so that each form contains at least one of them.
 
-    A block is searched for the few words; `in` reads some GB/s, a regular expression for all forms
-    less than a hundredth of that.
+    A block is first searched for the few words, as `in` is a hundred times faster than a regular
+    expression for all forms.
     """
 
     words: tuple[bytes, ...]
     forms: tuple[bytes, ...]
 
     def spans(self, data: bytes) -> list[tuple[int, int]]:
-        """Where it is in the data."""
+        """Return the positions of all forms in the data."""
         if not any(word in data for word in self.words):
             return []
-        there = (re.compile(re.escape(form)) for form in self.forms if form in data)
-        return [match.span() for form in there for match in form.finditer(data)]
+        present = (re.compile(re.escape(form)) for form in self.forms if form in data)
+        return [match.span() for form in present for match in form.finditer(data)]
 
 
 class Redactor:
-    """Knows values to hide, and the forms in which they are usually written."""
+    """Replaces secret values in their usual encodings by `***`."""
 
     def __init__(self) -> None:
         self._values: tuple[_Secret, ...] = ()
@@ -50,20 +50,20 @@ class Redactor:
         return f"Redactor({len(self._values)} values)"
 
     def add(self, value: str) -> None:
-        """Hide this value from now on; values below six characters are left."""
+        """Redact this value from now on; values below six characters are ignored."""
         forms = tuple(dict.fromkeys(form for form in _forms_of(value) if len(form) >= SHORTEST))
         if forms and all(forms != known.forms for known in self._values):
             self._values = (*self._values, _Secret(_words_of(forms), forms))
             self._longest = max(self._longest, *map(len, forms))
 
     def add_sas(self, sas: str) -> None:
-        """Hide a shared access signature: all of it, and what makes it one."""
+        """Redact a shared access signature: the whole query, and its signature alone."""
         self.add(sas)
         for signature in parse_qs(sas.lstrip("?")).get("sig", []):
             self.add(signature)
 
     def text(self, text: str) -> str:
-        """The text without secrets."""
+        """Return the text without secrets."""
         if not self._values:
             return text
         data, errors = _encoded(text)
@@ -71,7 +71,7 @@ class Redactor:
         return text if clean is data else clean.decode("utf-8", errors)
 
     def data(self, data: bytes) -> bytes:
-        """The bytes without secrets; the same object where there are none."""
+        """Return the bytes without secrets; the same object if there are none."""
         hits = self._hits(data)
         if not hits:
             return data
@@ -83,15 +83,16 @@ class Redactor:
         return b"".join((*parts, data[position:]))
 
     def split(self, data: bytes) -> int:
-        """How much of the data can go now: what may be the beginning of a secret waits."""
-        cut = len(data) - self._held_back(data)
+        """Return how many bytes can be shipped: the rest may be the beginning of a secret."""
+        cut = len(data) - self._partial_size(data)
         if cut == len(data):
             return cut
-        # A whole secret that reaches over the cut is not to be cut in two.
+        # Do not split a whole secret at the cut.
         over = [end for start, end in self._hits(data) if start < cut < end]
         return over[0] if over else cut
 
-    def _held_back(self, data: bytes) -> int:
+    def _partial_size(self, data: bytes) -> int:
+        """Return the size of the longest end of the data with which a secret begins."""
         window = data[-(self._longest - 1) :] if self._longest > 1 else b""
         longest = 0
         for form in chain.from_iterable(value.forms for value in self._values):
@@ -104,7 +105,7 @@ class Redactor:
         return longest
 
     def _hits(self, data: bytes) -> list[tuple[int, int]]:
-        """Where secrets are, in order; those that touch or overlap are one."""
+        """Return the positions of secrets in order; overlapping ones are merged."""
         found = sorted(chain.from_iterable(value.spans(data) for value in self._values))
         merged: list[tuple[int, int]] = []
         for start, end in found:
@@ -116,26 +117,26 @@ class Redactor:
 
 
 class RedactingFormatter(logging.Formatter):
-    """For the agent's own log, which is the task's output in Batch."""
+    """Formats the agent's own log, which is the task's output in Batch."""
 
     def __init__(self, redactor: Redactor, pattern: str, dates: str) -> None:
         super().__init__(pattern, dates)
         self._redactor = redactor
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record with its trace, without secrets."""
+        """Return the record with its traceback, without secrets."""
         return self._redactor.text(super().format(record))
 
 
 def log_to_stdout(redactor: Redactor) -> None:
-    """Let the log of this program be the task's output in Batch."""
+    """Write the log of this process to stdout, which is the task's output in Batch."""
     handler = logging.StreamHandler(sys.stdout)
     handler.setFormatter(RedactingFormatter(redactor, "%(asctime)s %(message)s", "%H:%M:%S"))
     logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def _encoded(text: str) -> tuple[bytes, str]:
-    """The text, and how to turn it back; it may hold what was no text, or half a character."""
+    """Encode text that may contain lone surrogates. Return it with the error handler to decode."""
     try:
         return text.encode("utf-8", "surrogateescape"), "surrogateescape"
     except UnicodeEncodeError:
@@ -143,7 +144,7 @@ def _encoded(text: str) -> tuple[bytes, str]:
 
 
 def _forms_of(value: str) -> Iterator[bytes]:
-    """The value itself, and as URLs, JSON, Python and base64 write it."""
+    """Yield the value itself, and its forms in URLs, JSON, Python and base64."""
     raw = value.encode("utf-8", errors="surrogateescape")
     yield raw
     lines = [line.strip() for line in raw.splitlines()]
@@ -166,7 +167,7 @@ def _forms_of(value: str) -> Iterator[bytes]:
 
 
 def _words_of(forms: tuple[bytes, ...]) -> tuple[bytes, ...]:
-    """Letters and digits that no way of writing changes, as few as cover all forms."""
+    """Return as few alphanumeric words as possible so that each form contains one of them."""
     words: list[bytes] = []
     for form in forms:
         if not any(word in form for word in words):
@@ -181,10 +182,10 @@ def _small_hex(quoted: str) -> str:
 
 
 def _base64_inside(raw: bytes, start: int) -> Iterator[bytes]:
-    """What base64 of any text shows of `raw` that begins at a byte `start` of three."""
+    """Yield the base64 of `raw` inside a longer text, if `raw` starts at byte `start` of three."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         encoded = encode(b"\0" * start + raw).rstrip(b"=")
-        # The first and last characters hold bits of the neighbours too.
+        # The first and last characters contain bits of the neighbouring bytes.
         first = (0, 2, 3)[start]
         last = len(encoded) - (1 if (start + len(raw)) % 3 else 0)
         yield encoded[first:last]

@@ -1,4 +1,4 @@
-"""Ship files and lines that grow (logs, metrics, events) to append blobs while they grow."""
+"""Ship growing files and queues of lines (logs, metrics, events) to append blobs."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from runner.node.storage.http import StorageRequestError
 
 logger = logging.getLogger(__name__)
 
-# Producers wait beyond this, so that an unreachable storage cannot eat the node's memory.
+# Producers wait above this size, to bound memory while storage is unreachable.
 MAX_PENDING_BYTES = 16 * 1024 * 1024
-# Lines that arrived are kept so far back: storage that crashes may lose its last seconds.
-KEPT_BYTES = 4 * 1024 * 1024
+# So many bytes of shipped lines are retained: storage may lose its last seconds in a crash.
+RETAINED_BYTES = 4 * 1024 * 1024
 
 
 class FileSource:
-    """Follows a growing file; holds one block in memory, whatever the file's size.
+    """Reads a growing file; holds at most one block in memory.
 
-    What is shipped is the file without secrets, so it has offsets of its own: `_blocks` holds for
-    each block that arrived where it ends, in the file and in what was shipped.
+    The file is shipped without secrets, so offsets in the blob differ from those in the file:
+    `_blocks` has, for each shipped block, where it ends in the file and in the blob.
     """
 
     def __init__(
@@ -45,26 +45,27 @@ class FileSource:
         self._redactor = redactor or Redactor()
         self._file: BinaryIO | None = None
         self._pending = b""
-        self._next = (0, 0)  # where the pending block will end
+        self._next = (0, 0)  # where the pending block ends
         self._blocks = [(0, 0)]
-        self._again: tuple[int, int] | None = None  # the block's end, and what is there of it
-        self._seen = 0  # bytes that `on_bytes` got
+        # For a block to send again: its end in the file, and how much of it is in the blob.
+        self._again: tuple[int, int] | None = None
+        self._seen = 0  # the number of bytes passed to `on_bytes`
         self._end: int | None = None
         self.is_behind = False
 
     def freeze(self) -> None:
-        """Follow the file no further than to its present end."""
+        """Read the file only up to its present end."""
         self._end = self._path.stat().st_size if self._path.exists() else 0
 
     def peek(self) -> bytes:
-        """The next block, the same one until `advance`; empty when nothing is new."""
+        """Return the next block, the same one until `advance`; empty if nothing is new."""
         if not self._pending:
             if self._file is None:
                 if not self._path.exists():
                     return b""
                 self._file = self._path.open("rb", buffering=0)
             self._pending = self._read(self._file)
-            self._show_new()
+            self._pass_on_new()
         return self._pending
 
     def _read(self, file: BinaryIO) -> bytes:
@@ -74,28 +75,28 @@ class FileSource:
         file.seek(start)
         data = file.read(max(min(again - start, MAX_APPEND_BYTES), 0))
         self.is_behind = len(data) == MAX_APPEND_BYTES
-        # The same block as before; or up to where a secret may begin, unless nothing follows.
+        # The same block as before, or up to a possible secret at the end, unless nothing follows.
         whole = self._again is not None or start + len(data) == self._end
         taken = data if whole else data[: self._redactor.split(data)]
         block = self._redactor.data(taken)
         self._next = (start + len(taken), shipped + len(block))
         return block[present - shipped :]
 
-    def _show_new(self) -> None:
+    def _pass_on_new(self) -> None:
         new = self._pending[max(self._seen - (self._next[1] - len(self._pending)), 0) :]
         if new and self._on_bytes:
             self._on_bytes(new)
         self._seen = max(self._seen, self._next[1])
 
     def advance(self) -> None:
-        """The block that `peek` returned arrived."""
+        """Continue after the block that `peek` returned, which was shipped."""
         if self._pending:
             self._blocks.append(self._next)
             self._again = None
         self._pending = b""
 
     def rewind(self, size: int) -> None:
-        """The last `size` bytes that arrived are to go again."""
+        """Ship the last `size` bytes again."""
         self._pending = b""
         present = self._again[1] if self._again else self._blocks[-1][1]
         present = max(present - size, 0)
@@ -106,14 +107,14 @@ class FileSource:
 
     @property
     def left_bytes(self) -> int:
-        """What of the file was not shipped."""
+        """The number of bytes that were not shipped."""
         try:
             return self._path.stat().st_size - self._blocks[-1][0]
         except OSError:
             return 0
 
-    def note(self, text: str) -> bytes:
-        """A line for whoever reads the log."""
+    def format_notice(self, text: str) -> bytes:
+        """Return a line with a message of the agent for the log."""
         return f"\n[runner: {text}]\n".encode()
 
     def close(self) -> None:
@@ -123,24 +124,24 @@ class FileSource:
 
 
 class LineQueue:
-    """Whole lines from any thread; a block never splits a line."""
+    """A queue of lines from any thread; a block never splits a line."""
 
     def __init__(self) -> None:
         self._lines: deque[bytes] = deque()
         self._size = 0
         self._taken: list[bytes] = []
-        self._arrived: deque[bytes] = deque()
-        self._arrived_size = 0
+        self._shipped: deque[bytes] = deque()
+        self._shipped_size = 0
         self._changed = threading.Condition()
         self._closed = False
 
     def put(self, line: bytes, *, wait: bool = False) -> None:
-        """Add one line; with `wait`, hold the caller back while too much is pending.
+        """Add one line; with `wait`, block while too much is pending.
 
-        A line that fits into no block is left out: it would hold up all that follow.
+        A line that exceeds a block is dropped, as it would block all later lines.
         """
         if len(line) >= MAX_APPEND_BYTES:
-            logger.warning("a line of %d bytes is left out", len(line))
+            logger.warning("dropped a line of %d bytes", len(line))
             return
         with self._changed:
             while wait and self.is_crowded and not self._closed:
@@ -150,63 +151,60 @@ class LineQueue:
 
     @property
     def is_behind(self) -> bool:
-        """Whether more is there than the block that `peek` returned."""
+        """True if more is pending than the block that `peek` returned."""
         return bool(self._lines)
 
     @property
     def is_crowded(self) -> bool:
-        """Whether more is pending than should be."""
+        """True if too much is pending."""
         return self._size > MAX_PENDING_BYTES
 
     def peek(self) -> bytes:
-        """As many lines as fit into one block, the same ones until `advance`."""
+        """Return as many lines as fit into one block, the same ones until `advance`."""
         with self._changed:
             size = sum(map(len, self._taken))
-            while not self._full_with(size):
+            while self._lines and size + len(self._lines[0]) <= MAX_APPEND_BYTES:
                 line = self._lines.popleft()
                 size += len(line)
                 self._taken.append(line)
             return b"".join(self._taken)
 
-    def _full_with(self, size: int) -> bool:
-        return not self._lines or size + len(self._lines[0]) > MAX_APPEND_BYTES
-
     def advance(self) -> None:
-        """The block that `peek` returned arrived."""
+        """Continue after the block that `peek` returned, which was shipped."""
         with self._changed:
             size = sum(map(len, self._taken))
             self._size -= size
-            self._arrived_size += size
-            self._arrived.extend(self._taken)
+            self._shipped_size += size
+            self._shipped.extend(self._taken)
             self._taken = []
-            while self._arrived_size > KEPT_BYTES:
-                self._arrived_size -= len(self._arrived.popleft())
+            while self._shipped_size > RETAINED_BYTES:
+                self._shipped_size -= len(self._shipped.popleft())
             self._changed.notify_all()
 
     @property
     def left_bytes(self) -> int:
-        """What was not shipped."""
+        """The number of bytes that were not shipped."""
         return self._size
 
-    def note(self, text: str) -> bytes:
-        """Nothing: every line is JSON."""
+    def format_notice(self, text: str) -> bytes:
+        """Return nothing: every line must be JSON."""
         del text
         return b""
 
     def rewind(self, size: int) -> None:
-        """The last lines that arrived, `size` bytes or as many as are kept, are to go again."""
+        """Ship the last `size` bytes of lines again, or as many as are retained."""
         with self._changed:
             self._lines.extendleft(reversed(self._taken))
             self._taken = []
-            while size > 0 and self._arrived:
-                line = self._arrived.pop()
+            while size > 0 and self._shipped:
+                line = self._shipped.pop()
                 self._lines.appendleft(line)
-                self._arrived_size -= len(line)
+                self._shipped_size -= len(line)
                 self._size += len(line)
                 size -= len(line)
 
     def close(self) -> None:
-        """Hold nobody back any more."""
+        """Block no producers any more."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -215,18 +213,16 @@ class LineQueue:
 ShipperSource = FileSource | LineQueue
 
 
-# How often a source is looked at; with QUICK_S it bounds how late a line can be.
-POLL_S = 0.05
-# After storage was away, or refused, for minutes: how long until the next series of tries.
-AFTER_OUTAGE_S = 5.0
+POLL_S = 0.05  # with QUICK_S of append blobs, the delay of a line
+AFTER_OUTAGE_S = 5.0  # until the next try, after a retry budget was used up
 
 
 class Shipper(threading.Thread):
-    """Moves one source to one append blob; `finish` drains it.
+    """The thread that ships one source to one append blob; `finish` drains the source.
 
-    `before_poll` may feed the source; it is told whether this is the end. While the script runs,
-    trouble that may pass is waited for, however long. A refusal that will not ends the shipping and
-    is raised by `finish`: the script is never disturbed by it.
+    `before_poll` may add to the source; its argument is True at the end. While the script runs,
+    temporary errors are retried without a limit. A permanent error ends the shipping without any
+    effect on the script, and `finish` raises it.
     """
 
     def __init__(
@@ -241,23 +237,23 @@ class Shipper(threading.Thread):
         self._before_poll = before_poll
         self._ending = threading.Event()
         self._error: Exception | None = None
-        self._said = False
+        self._has_noticed = False
 
     def run(self) -> None:
-        """Thread body: ship until stopped, then whatever is left."""
+        """Thread body: ship until stopped, then ship the rest."""
         try:
             self._open()
             while not self._ending.is_set():
-                self._ship_what_is_there()
+                self._ship_block()
                 self._ending.wait(POLL_S)
             self._drain()
-        except Exception as err:  # noqa: BLE001 - a thread's end must reach the main thread
+        except Exception as err:  # noqa: BLE001 - `finish` raises it in the main thread
             self._error = err
-            logger.warning("gave up writing %s: %s", self._blob.name, err)
+            logger.warning("stopped writing %s: %s", self._blob.name, err)
             self._source.close()
 
     def finish(self, timeout_s: float | None = None) -> None:
-        """Ship the rest within the time and end; raises what stopped the shipping."""
+        """Ship the rest within the time and stop. Raise the error that ended the shipping."""
         self._ending.set()
         if self.is_alive():
             self.join(timeout_s)
@@ -274,14 +270,14 @@ class Shipper(threading.Thread):
                 if self._ending.is_set():
                     raise
 
-    def _ship_what_is_there(self) -> None:
+    def _ship_block(self) -> None:
         if self._before_poll:
             self._before_poll(False)
         block = self._source.peek()
         if not block:
             return
         if self._blob.is_full:
-            self._say_once("a log takes no more blocks: the rest follows when the script ends")
+            self._notice_once("the log has no blocks left: the rest follows after the script")
             return
         try:
             self._append(block)
@@ -289,11 +285,11 @@ class Shipper(threading.Thread):
             self._wait_after(err)
             return
         if not self._source.is_behind:
-            # A backlog goes on at once. Otherwise collect for a while.
+            # Ship a backlog at once, else collect output for a while.
             self._ending.wait(append_interval_s(self._blob.blocks))
 
     def _wait_after(self, err: StorageRequestError) -> None:
-        """Until the next try; raises what no try will change."""
+        """Wait until the next try. Raise the error if it is permanent."""
         if not err.is_retryable:
             raise err
         logger.warning("%s", err)
@@ -305,45 +301,45 @@ class Shipper(threading.Thread):
                 self._before_poll(True)
             block = self._source.peek()
             if block and self._blob.is_at_end:
-                self._say_once(f"{self._source.left_bytes} bytes of log are left out", again=True)
+                self._notice_once(f"{self._source.left_bytes} bytes of log are missing", again=True)
                 return
             if block:
                 self._append(block)
-            elif self._is_all_there():
+            elif self._is_complete():
                 return
 
     def _append(self, block: bytes) -> None:
         try:
             self._blob.append(block)
         except BlobShrankError as err:
-            self._send_again(err)
+            self._resend(err)
         else:
             self._source.advance()
 
-    def _say_once(self, text: str, *, again: bool = False) -> None:
-        """A word to the reader of the log, out of the blocks that are kept for the end."""
-        note = self._source.note(text)
-        if note and (again or not self._said):
+    def _notice_once(self, text: str, *, again: bool = False) -> None:
+        """Write a message into the log, using the blocks that are reserved for the end."""
+        notice = self._source.format_notice(text)
+        if notice and (again or not self._has_noticed):
             logger.warning("%s: %s", self._blob.name, text)
-            self._said = True
-            self._blob.append(note)
+            self._has_noticed = True
+            self._blob.append(notice)
 
-    def _is_all_there(self) -> bool:
-        """Whether storage kept all: one that was killed wakes up without its last seconds."""
+    def _is_complete(self) -> bool:
+        """Return False if storage lost bytes, as after a crash, which are then sent again."""
         try:
             self._blob.check()
         except BlobShrankError as err:
-            self._send_again(err)
+            self._resend(err)
             return False
         return True
 
-    def _send_again(self, err: BlobShrankError) -> None:
+    def _resend(self, err: BlobShrankError) -> None:
         logger.warning("%s: sending them again", err)
         self._source.rewind(err.lost_bytes)
 
 
 def finish_all(shippers: list[Shipper], timeout_s: float | None = None) -> None:
-    """Finish all shippers within `timeout_s` altogether; raises the first error at the end."""
+    """Finish all shippers within `timeout_s` in total. Raise the first error at the end."""
     until = None if timeout_s is None else time.monotonic() + timeout_s
     first: Exception | None = None
     for shipper in shippers:

@@ -1,4 +1,4 @@
-"""The streams of an attempt: stages as lines of `events.jsonl`, stdout, stderr and metrics."""
+"""The streams of an attempt: `events.jsonl` with the stages, stdout, stderr and metrics."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from runner.protocol.paths import RunPaths
 
 logger = logging.getLogger(__name__)
 
-# Progress is for eyes: more often than this is only noise and blocks.
+# More frequent progress is of no use to a reader, and costs blocks.
 PROGRESS_EVERY_S = 0.25
 UNCHANGED_EVERY_S = 15.0
 
-# A stage calls it with (message, done, total, unit).
+# The progress callback of a stage: (message, done, total, unit).
 Report = Callable[..., None]
 
 
 def throttle_repeats(report: Report) -> Report:
-    """For who waits and looks many times: what was said last is said again only now and then."""
+    """Return a callback for polling loops that drops repetitions of the last progress."""
     last: tuple[object, ...] = ()
     at = 0.0
 
-    def changed(*said: str | float) -> None:
+    def report_changed(*progress: str | float) -> None:
         nonlocal last, at
-        if said != last or time.monotonic() - at > UNCHANGED_EVERY_S:
-            last, at = said, time.monotonic()
-            report(*said)
+        if progress != last or time.monotonic() - at > UNCHANGED_EVERY_S:
+            last, at = progress, time.monotonic()
+            report(*progress)
 
-    return changed
+    return report_changed
 
 
 class EventLog:
-    """Writes events and keeps the seconds each stage took."""
+    """Writes the events of an attempt, and records the duration of each stage in `stages_s`."""
 
     def __init__(
         self,
@@ -61,7 +61,10 @@ class EventLog:
 
     @contextmanager
     def stage(self, name: str, message: str = "") -> Generator[Report, None, None]:
-        """One stage; its end, or its failure, is written whatever happens."""
+        """Run the block as a stage, and write its start and its end or failure.
+
+        Yields the progress callback of the stage.
+        """
         started = time.monotonic()
         self.current = name
         self._last_progress = 0.0  # the first progress of a stage is always shown
@@ -92,15 +95,15 @@ class EventLog:
             logger.info("%s: %s after %.1f s", name, state, self.stages_s[name])
 
     def summarise(self, text: str) -> None:
-        """What the end of the present stage shall say."""
+        """Set the message of the end of the present stage."""
         self._summary = text
 
     def clean(self, text: str) -> str:
-        """The text without secrets, for what is written beside the events."""
+        """Return the text without secrets."""
         return self._redactor.text(text)
 
     def aside(self, stage: str, state: str, message: str, **numbers: float | str) -> None:
-        """Something beside the stages, from any thread: what is going on does not change."""
+        """Write an event besides the stages. Safe to call from any thread."""
         logger.log(logging.WARNING if state == "failed" else logging.INFO, "%s", message)
         self._write(stage, state, message, numbers)
 
@@ -124,7 +127,7 @@ class EventLog:
 
 
 class Streams:
-    """Starts shipping at once; `finish_script` and `finish_events` drain in the right order."""
+    """Starts all shippers; call `finish_script`, then `finish_events`, to drain them in order."""
 
     def __init__(
         self,
@@ -154,17 +157,17 @@ class Streams:
             shipper.start()
 
     def warn_by(self, warn: Callable[[str], None]) -> None:
-        """Whom to tell what the reader of the run must know of its metrics."""
+        """Set the callback that shows warnings about metrics in the run's events."""
         self.metrics.warn = self._patterns.warn = warn
 
     def finish_script(self, timeout_s: float | None = None) -> None:
-        """Ship the rest of logs and metrics. Raises what stopped a stream."""
+        """Ship the rest of logs and metrics. Raise the error that ended a stream."""
         for log in self._logs:
-            log.freeze()  # a process that outlived the script must not hold the run
+            log.freeze()  # a process that survives the script must not delay the run
         try:
             finish_all([self._stdout, self._stderr], timeout_s)
         finally:
-            # The last line of stdout may hold a metric and no newline.
+            # The last line of stdout may contain a metric without a newline.
             self._patterns.finish(timeout_s)
             finish_all([self._metrics], timeout_s)
             self._metrics_file.close()

@@ -1,6 +1,4 @@
-"""The folders of the script: create them, unpack its code, add `runner.hooks` and the shell
-file.
-"""
+"""The folders of the script: create them, unpack its code, add `runner.hooks` and a shell file."""
 
 from __future__ import annotations
 
@@ -21,14 +19,23 @@ from runner.node.failures import StageFailedError
 from runner.node.script.command import kill_left_behind
 from runner.protocol.task import SHELL_FILE
 
+logger = logging.getLogger(__name__)
+
 CODE_STAGE = "code"
+RESTORE_PART = ".restoring."  # in the name of a folder that is being restored
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+# Secrets of the task, which the shell file must not show to readers of node files.
+_HIDDEN_VARIABLES = frozenset({"AZ_BATCH_AUTHENTICATION_TOKEN"})
 
 
 def unpack_code(archive: Path, target: Path, sha256: str) -> None:
     """Unpack `archive` into the new folder `target`.
 
-    Refuses absolute names, `..`, links that leave the folder and special files, before anything is
-    written. Raises StageFailedError.
+    Rejects absolute names, `..`, links that leave the folder and special files before it writes
+    anything.
+
+    Raises:
+        StageFailedError: the archive has another hash, is damaged, or contains such a member.
     """
     _check_hash(archive, sha256)
     shutil.rmtree(target, ignore_errors=True)
@@ -52,7 +59,7 @@ def _check_hash(archive: Path, sha256: str) -> None:
     found = hashlib.sha256(archive.read_bytes()).hexdigest()
     if found != sha256:
         raise _invalid_code(
-            f"{archive.name} is not what was submitted: sha256 is {found}, not {sha256}"
+            f"{archive.name} differs from the submitted file: sha256 is {found}, not {sha256}"
         )
 
 
@@ -61,7 +68,7 @@ def _check_member(member: tarfile.TarInfo) -> None:
     if name.is_absolute() or ".." in name.parts:
         raise _invalid_code(f"the code archive names a file outside its folder: {member.name!r}")
     if member.islnk() or member.issym():
-        # A hard link's name counts from the archive's root, a symbolic link's from its own folder.
+        # The target of a hard link is relative to the archive, of a symbolic link to its folder.
         start = name.parent if member.issym() else PurePosixPath()
         if _leaves_folder(start, PurePosixPath(member.linkname)):
             raise _invalid_code(f"{member.name!r} is a link out of the code's folder")
@@ -81,7 +88,7 @@ def _leaves_folder(start: PurePosixPath, link: PurePosixPath) -> bool:
 
 
 def _extract_member(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> None:
-    # Nothing may be written through a link that an earlier member made.
+    # Never write through a link that an earlier member has created.
     parent = (target / member.name).parent
     if not Path(os.path.realpath(parent)).is_relative_to(os.path.realpath(target)):
         raise _invalid_code(
@@ -101,10 +108,10 @@ HOOKS_FOLDER = "hooks"
 
 
 def python_path(given: str | None, work_dir: Path, environment_dir: Path) -> str | None:
-    """PYTHONPATH for the script: what is `given`, then a folder with only `runner.hooks`.
+    """Return PYTHONPATH for the script: `given`, then a folder with only `runner.hooks`.
 
-    A package called runner that the requirements install stays the one that is imported; ours
-    brings its hooks along.
+    If the requirements install a package named runner, return `given`: that package is imported,
+    and ours includes the hooks.
     """
     installed = environment_dir.glob("lib/python*/site-packages/runner/__init__.py")
     if next(installed, None) is not None:
@@ -126,7 +133,7 @@ def _write_hooks(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class AttemptDirs:
-    """Folders and files of an attempt, below the task's working directory."""
+    """The folders and files of an attempt, below the task's working directory."""
 
     code: Path
     output: Path
@@ -135,12 +142,12 @@ class AttemptDirs:
 
     @property
     def stdout(self) -> Path:
-        """What the script wrote to standard output."""
+        """The script's standard output."""
         return self.logs / "stdout.txt"
 
     @property
     def stderr(self) -> Path:
-        """What the script wrote to standard error."""
+        """The script's standard error."""
         return self.logs / "stderr.txt"
 
     @property
@@ -155,13 +162,15 @@ class AttemptDirs:
 
 
 def make_dirs(work_dir: Path, *, keep_output: bool = False) -> AttemptDirs:
-    """Fresh folders: a task that is retried on the same node finds the last attempt's files.
+    """Create empty folders, and kill processes that remained of an earlier attempt on this node.
 
-    And what it left running, where its agent could not end that any more.
+    Args:
+        work_dir: the task's working directory.
+        keep_output: keep the outputs of the earlier attempt.
     """
     kill_left_behind(work_dir)
     for part in work_dir.glob(f"checkpoints{RESTORE_PART}*"):
-        shutil.rmtree(part, ignore_errors=True)  # of a restore that was killed
+        shutil.rmtree(part, ignore_errors=True)  # of an interrupted restore
     names = ("code", "output", "checkpoints", "logs")
     for name in names:
         if name == "output" and keep_output:
@@ -172,7 +181,7 @@ def make_dirs(work_dir: Path, *, keep_output: bool = False) -> AttemptDirs:
 
 
 def _clear(path: Path) -> None:
-    """A script may have made a link or a file of its folder, or have taken its rights away."""
+    """Delete a folder, which the script may have replaced or made unreadable."""
     if path.is_symlink() or path.is_file():
         path.unlink()
         return
@@ -184,29 +193,16 @@ def _clear(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
 
-RESTORE_PART = ".restoring."
-
-
-logger = logging.getLogger(__name__)
-
-
-_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-
-
-# Secrets of the task. Whoever may read files of nodes through Batch would see them in this one.
-_HIDDEN_VARIABLES = frozenset({"AZ_BATCH_AUTHENTICATION_TOKEN"})
-
-
 def write_shell_file(
     folder: Path, environment: Mapping[str, str], secrets: Container[str] = ()
 ) -> None:
-    """Write `environment.sh` for the owner only, without `secrets`; they are named in it."""
+    """Write `environment.sh`, readable by the owner only, with the names of `secrets` only."""
     lines: list[str] = []
     for name, value in sorted(environment.items()):
         if not _VARIABLE_NAME.fullmatch(name):
-            continue  # no shell can have it
+            continue  # not a valid shell variable
         if name in secrets or name in _HIDDEN_VARIABLES:
-            lines.append(f"# {name} is a secret: it is not here")
+            lines.append(f"# {name} is omitted: it is a secret")
         else:
             lines.append(f"export {name}={shlex.quote(value)}")
     part = folder / f".{SHELL_FILE}.part"
@@ -216,5 +212,5 @@ def write_shell_file(
             file.write("\n".join(lines) + "\n")
         part.replace(folder / SHELL_FILE)
     except OSError as err:
-        # The run does not need it: only who looks in goes without the environment.
-        logger.warning("no environment for a shell on this node: %s", err)
+        # Only `runner exec` and `runner ssh` use it, so the run continues.
+        logger.warning("cannot write the environment for a shell: %s", err)

@@ -53,7 +53,7 @@ def test_shell_gets_every_value_as_it_was_and_no_secret(work_dir: Path) -> None:
     assert "TOKEN" not in environment
     text = (work_dir / "logs" / "environment.sh").read_text(errors="surrogateescape")
     assert "hush" not in text
-    assert "# TOKEN is a secret" in text
+    assert "# TOKEN is omitted: it is a secret" in text
     assert (work_dir / "logs" / "environment.sh").stat().st_mode & 0o777 == 0o600
 
 
@@ -61,7 +61,7 @@ def test_run_goes_on_where_the_file_for_shells_cannot_be_written(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_shell_file(tmp_path / "gone", {"A": "1"})
-    assert "no environment for a shell" in caplog.text
+    assert "cannot write the environment for a shell" in caplog.text
 
 
 def test_before_the_command_begins_the_shell_is_in_the_task_folder(tmp_path: Path) -> None:

@@ -169,7 +169,7 @@ def test_name_of_a_file_in_a_checkpoint_is_told_without_the_secret(task: Task) -
         "raise SystemExit(3)\n"
     )
     assert task.run() == 3
-    problem = "checkpoints are without pipe-of-***: it is neither a file nor a folder"
+    problem = "checkpoints do not contain pipe-of-***: it is neither a file nor a folder"
     assert task.json("result.json")["checkpoint"]["problem"] == problem
     assert task.json("attempts/1/end.json")["checkpoint"]["problem"] == problem
     assert HIDDEN not in task.output

@@ -14,8 +14,8 @@ from tests.unit.node.agent_task import RUN, Task
 
 Until = Callable[[Callable[[], object]], None]
 QUICK = {"interval_s": 0.1, "keep": 3, "max_bytes": 1 << 30}
-# Counts up to $1, a file renamed into place for every number; goes on where the folder says. With
-# $2 it goes on until it may go.
+# Counts up to $1, renames a file into place for each number, and resumes from the folder. With
+# $2 it waits for a file at the end.
 COUNTER = """
 import os, sys, time
 folder = os.environ["RUNNER_CHECKPOINT_DIR"]
@@ -33,8 +33,8 @@ print("to", number)
 
 
 def manifests(task: Task) -> list[dict[str, Any]]:
-    """All, in their order."""
-    blobs = dict(task.service.blobs)  # while the agent writes others, and deletes these
+    """Return all manifests in their order."""
+    blobs = dict(task.service.blobs)  # a copy, as the agent writes meanwhile
     names = [n for n in blobs if n.startswith(f"{RUN}/checkpoints/")]
     found = [json.loads(bytes(blobs[n].data)) for n in names if n.endswith("/manifest.json")]
     return sorted(found, key=lambda m: (m["attempt"], m["checkpoint"]))
@@ -53,7 +53,7 @@ def submit_counter(task: Task, to: int, *words: str, **changes: Any) -> None:
 
 
 @pytest.mark.feature(32)
-def test_killed_task_goes_on_from_the_newest_checkpoint(task: Task, until: Until) -> None:
+def test_killed_task_resumes_from_the_newest_checkpoint(task: Task, until: Until) -> None:
     submit_counter(task, 0, "go")
     first = task.start()
     until(lambda: len(manifests(task)) >= 2)
@@ -74,7 +74,7 @@ def test_killed_task_goes_on_from_the_newest_checkpoint(task: Task, until: Until
     assert told == task.json("attempts/2/end.json")["checkpoint"]
 
 
-def test_first_attempt_restores_nothing_and_says_nothing(task: Task) -> None:
+def test_first_attempt_restores_nothing(task: Task) -> None:
     submit_counter(task, 1)
     assert task.run() == 0, task.output
     assert task.text("logs/stdout.txt").startswith("from 0 0\n")
@@ -82,7 +82,7 @@ def test_first_attempt_restores_nothing_and_says_nothing(task: Task) -> None:
     assert not task.has("attempts/1/resume.json")
 
 
-def test_only_the_last_checkpoints_and_their_files_are_kept(task: Task, until: Until) -> None:
+def test_old_checkpoints_and_their_files_are_deleted(task: Task, until: Until) -> None:
     submit_counter(task, 0, "go", checkpoints={**QUICK, "keep": 2})
     process = task.start()
     until(lambda: max([m["checkpoint"] for m in manifests(task)], default=0) > 4)
@@ -118,7 +118,7 @@ def test_unchanged_folder_is_committed_once(task: Task, until: Until) -> None:
     assert len(puts) == 1
 
 
-def test_what_a_script_saves_on_sigterm_is_committed(task: Task, until: Until) -> None:
+def test_files_saved_on_sigterm_are_committed(task: Task, until: Until) -> None:
     script = (
         "import os, signal, sys, time\n"
         "path = os.environ['RUNNER_CHECKPOINT_DIR'] + '/model'\n"
@@ -139,7 +139,7 @@ def test_what_a_script_saves_on_sigterm_is_committed(task: Task, until: Until) -
     assert task.json("attempts/1/end.json")["checkpoint"]["last"] == 1
 
 
-def test_what_a_script_saves_at_its_time_limit_is_committed(task: Task) -> None:
+def test_files_saved_at_the_time_limit_are_committed(task: Task) -> None:
     script = (
         "import os, signal, sys, time\n"
         "def save(*_):\n"
@@ -150,7 +150,7 @@ def test_what_a_script_saves_at_its_time_limit_is_committed(task: Task) -> None:
         "time.sleep(60)\n"
     )
     task.submit(script, timeout_s=1)
-    # Inherited: the limit may be over before the script has begun.
+    # Inherited, as the limit may end before the script starts.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
         assert task.run() == 124
@@ -175,7 +175,7 @@ def test_failed_script_leaves_a_checkpoint_for_the_retry(task: Task) -> None:
     assert task.text("logs/stdout.txt") == "missing\nthere\n"
 
 
-def test_file_a_killed_script_was_writing_is_not_committed(task: Task) -> None:
+def test_file_being_written_by_killed_script_is_not_committed(task: Task) -> None:
     script = (
         "import os, signal, time\n"
         "out = open(os.environ['RUNNER_CHECKPOINT_DIR'] + '/model', 'wb', buffering=0)\n"
@@ -197,7 +197,7 @@ def test_run_without_checkpoints_commits_and_restores_none(task: Task) -> None:
     assert manifests(task) == []
 
 
-def test_another_run_is_resumed(task: Task, until: Until) -> None:
+def test_checkpoint_of_another_run_is_resumed(task: Task, until: Until) -> None:
     submit_counter(task, 100_000)
     first = task.start()
     until(lambda: len(manifests(task)) >= 2)
@@ -223,7 +223,7 @@ def content_of_first(task: Task, manifest: dict[str, Any]) -> bytes:
 
 
 @pytest.mark.parametrize("number", [None, 7])
-def test_run_that_cannot_resume_what_it_shall_fails(task: Task, number: int | None) -> None:
+def test_missing_checkpoint_to_resume_fails_the_run(task: Task, number: int | None) -> None:
     submit_counter(task, 1, resume_from={"run_id": "first", "checkpoint": number})
     assert task.run() == 1
     result = task.json("result.json")
@@ -231,7 +231,7 @@ def test_run_that_cannot_resume_what_it_shall_fails(task: Task, number: int | No
     assert "first has no complete checkpoint" in result["message"]
 
 
-def test_folder_with_links_and_empty_folders_comes_back_as_it_was(task: Task) -> None:
+def test_links_and_empty_folders_are_restored(task: Task) -> None:
     script = (
         "import os\n"
         "os.chdir(os.environ['RUNNER_CHECKPOINT_DIR'])\n"
@@ -248,13 +248,16 @@ def test_folder_with_links_and_empty_folders_comes_back_as_it_was(task: Task) ->
     )
     task.submit(script, retries=1)
     assert task.run() == 1
-    told = task.json("attempts/1/end.json")["checkpoint"]
-    assert told["problem"] == "checkpoints are without outside: it is a link that leaves the folder"
+    checkpoint = task.json("attempts/1/end.json")["checkpoint"]
+    assert (
+        checkpoint["problem"]
+        == "checkpoints do not contain outside: it is a link that leaves the folder"
+    )
     assert task.run() == 0, task.output
     assert task.text("logs/stdout.txt") == "w step-1 ['empty', 'latest', 'none', 'step-1']\n"
 
 
-def test_folder_that_is_too_large_is_said_once_and_not_committed(task: Task, until: Until) -> None:
+def test_too_large_folder_is_reported_once(task: Task, until: Until) -> None:
     submit_counter(task, 60, "go", checkpoints={**QUICK, "max_bytes": 1})
     process = task.start()
     until(lambda: "max_size" in task.text("attempts/1/events.jsonl"))

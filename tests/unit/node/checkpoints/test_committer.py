@@ -1,4 +1,4 @@
-"""The thread that commits: what goes wrong is said, and costs checkpoints only."""
+"""The commit thread: problems are reported and cost only checkpoints."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, cast
 import pytest
 
 from runner.flows.runs.attempts import checkpoint_problem
-from runner.node.checkpoints import committer as checkpointing_module
+from runner.node.checkpoints import committer
 from runner.node.checkpoints import snapshot as folder_listing_module
 from runner.node.checkpoints import snapshot as snapshot_module
 from runner.node.checkpoints.committer import CheckpointCommitter, commit_pause_s
-from runner.node.checkpoints.snapshot import Snapshots
+from runner.node.checkpoints.snapshot import Snapshotter
 from runner.node.checkpoints.store import CheckpointStore
 from runner.node.script.shipper import LineQueue
 from runner.node.script.streams import EventLog
@@ -35,7 +35,7 @@ Until = Callable[[Callable[[], object]], None]
 
 
 class Script:
-    """A script that writes, and the thread that commits it."""
+    """A script that writes, and its commit thread."""
 
     def __init__(self, folder: Path, service: FakeBlobs) -> None:
         self.folder = folder / "checkpoints"
@@ -49,7 +49,7 @@ class Script:
 
     def another(self) -> CheckpointCommitter:
         return CheckpointCommitter(
-            Snapshots(self.folder, self.folder.with_name("snapshots")),
+            Snapshotter(self.folder, self.folder.with_name("snapshots")),
             CheckpointStore(self.container, RunPaths("r-1"), 1, 3),
             CheckpointRule(interval_s=0.05, keep=3, max_bytes=1000),
             EventLog(self.lines),
@@ -58,7 +58,7 @@ class Script:
         )
 
     def write(self, text: str, name: str = "model") -> None:
-        """All at once: nobody sees the half of it."""
+        """Replace the file in one step."""
         new = self.folder.with_name("new")
         new.write_text(text)
         new.replace(self.folder / name)
@@ -70,8 +70,8 @@ class Script:
 
 @pytest.fixture
 def script(tmp_path: Path, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    monkeypatch.setattr(snapshot_module, "LATELY_NS", 0)
-    monkeypatch.setattr(checkpointing_module, "SETTLE_S", 60.0)  # nobody writes all the time
+    monkeypatch.setattr(snapshot_module, "RECENT_NS", 0)
+    monkeypatch.setattr(committer, "SETTLE_S", 60.0)  # no test writes all the time
     made = Script(tmp_path, service)
     yield made
     made.thread.finish(final=False)
@@ -86,7 +86,7 @@ def test_change_is_committed_with_its_step(script: Script, until: Until) -> None
     assert script.said("progress")[0].startswith("checkpoint 1 of attempt 1 (step 7), 1 B")
 
 
-def test_what_a_script_wrote_before_the_thread_began_is_news(
+def test_files_written_before_the_thread_started_are_committed(
     script: Script, until: Until, service: FakeBlobs
 ) -> None:
     script.write("a")
@@ -97,7 +97,7 @@ def test_what_a_script_wrote_before_the_thread_began_is_news(
     assert "r-1/checkpoints/1/manifest.json" in service.blobs
 
 
-def test_storage_that_is_away_is_said_once_and_waited_for(
+def test_unreachable_storage_is_reported_once_and_retried(
     script: Script, service: FakeBlobs, until: Until
 ) -> None:
     service.away.set()
@@ -111,14 +111,14 @@ def test_storage_that_is_away_is_said_once_and_waited_for(
     assert script.thread.problem is None
 
 
-def test_next_commit_comes_an_interval_after_the_last_began_or_when_it_took_as_long_again() -> None:
+def test_commit_pause_follows_interval_and_duration() -> None:
     assert commit_pause_s(60, 1, failed=False) == 59
     assert commit_pause_s(60, 50, failed=False) == 50
     assert commit_pause_s(60, 600, failed=False) == 600
-    assert commit_pause_s(60, 600, failed=True) == 60  # storage was away and may be back
+    assert commit_pause_s(60, 600, failed=True) == 60  # storage may work again
 
 
-def test_full_disk_is_said_once_and_waited_for(
+def test_full_disk_is_reported_once_and_retried(
     script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[object] = []
@@ -128,7 +128,7 @@ def test_full_disk_is_said_once_and_waited_for(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Snapshots, "_link", full)
+        patched.setattr(Snapshotter, "_link", full)
         script.write("a")
         script.thread.start()
         until(lambda: len(tries) > 3)
@@ -136,24 +136,24 @@ def test_full_disk_is_said_once_and_waited_for(
     until(lambda: script.thread.committed)
 
 
-def test_what_is_there_while_the_disk_is_full_is_not_committed(
+def test_nothing_is_committed_while_the_disk_is_full(
     script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script.write("a")
     script.thread.start()
     until(lambda: script.thread.committed)
     full = ["the node's disk is full (9 of 9 MiB used)"]
-    monkeypatch.setattr(checkpointing_module, "full_disk_text", lambda _: full and full[0])
+    monkeypatch.setattr(committer, "full_disk_text", lambda _: full and full[0])
     script.write("half of it")
     until(script.said)
-    assert script.said() == [f"no checkpoint is taken, a file may be there in half: {full[0]}"]
+    assert script.said() == [f"no checkpoint is taken, as files may be incomplete: {full[0]}"]
     assert script.thread.committed == 1
     full.clear()
     until(lambda: script.thread.committed == 2)
     script.thread.finish(final=False)
 
 
-def test_file_that_cannot_be_read_is_named(
+def test_unreadable_file_is_named(
     script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path) -> None:
@@ -166,7 +166,7 @@ def test_file_that_cannot_be_read_is_named(
     assert script.said() == ["no checkpoint could be taken: [Errno 13] Permission denied: 'model'"]
 
 
-def test_folder_that_is_too_large_shrinks_and_grows_again(script: Script, until: Until) -> None:
+def test_size_problem_is_reported_again_after_a_commit(script: Script, until: Until) -> None:
     script.write("x" * 2000)
     script.thread.start()
     until(script.said)
@@ -178,7 +178,7 @@ def test_folder_that_is_too_large_shrinks_and_grows_again(script: Script, until:
     assert "max_size" in str(script.thread.problem)
 
 
-def test_folder_that_the_script_deletes_leaves_the_checkpoints(
+def test_deleted_folder_leaves_the_checkpoints(
     script: Script, service: FakeBlobs, until: Until
 ) -> None:
     script.write("a")
@@ -190,9 +190,7 @@ def test_folder_that_the_script_deletes_leaves_the_checkpoints(
     assert "r-1/checkpoints/1/manifest.json" in service.blobs
 
 
-def test_file_in_the_place_of_the_folder_is_trouble_that_is_said(
-    script: Script, until: Until
-) -> None:
+def test_file_instead_of_the_folder_is_reported(script: Script, until: Until) -> None:
     script.write("a")
     script.thread.start()
     until(lambda: script.thread.committed)
@@ -202,7 +200,7 @@ def test_file_in_the_place_of_the_folder_is_trouble_that_is_said(
     assert "Not a directory" in script.said()[0]
 
 
-def test_script_that_has_just_died_is_not_trusted(script: Script, service: FakeBlobs) -> None:
+def test_snapshot_of_a_dead_script_is_dropped(script: Script, service: FakeBlobs) -> None:
     script.runs = False
     script.write("a")
     script.thread.start()
@@ -212,7 +210,7 @@ def test_script_that_has_just_died_is_not_trusted(script: Script, service: FakeB
     assert [name for name in service.blobs if name.endswith("manifest.json")] == []
 
 
-def test_later_attempt_ends_the_commits_of_this_one(
+def test_later_attempt_stops_commits_of_earlier_one(
     script: Script, service: FakeBlobs, until: Until
 ) -> None:
     service.put("r-1/attempts/2/start.json", b"{}")
@@ -223,11 +221,11 @@ def test_later_attempt_ends_the_commits_of_this_one(
     assert [name for name in service.blobs if "/checkpoints/" in name] == []
 
 
-def test_many_files_are_said_once_with_their_number_and_committed(
+def test_many_files_are_reported_once_and_committed(
     script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpointing_module, "MANY_FILES", 3)
-    monkeypatch.setattr(checkpointing_module, "PROGRESS_EVERY_S", 0.0)
+    monkeypatch.setattr(committer, "MANY_FILES", 3)
+    monkeypatch.setattr(committer, "PROGRESS_EVERY_S", 0.0)
     for number in range(4):
         (script.folder / str(number)).write_text(f"{number}")
     script.thread.start()
@@ -238,12 +236,12 @@ def test_many_files_are_said_once_with_their_number_and_committed(
     assert len(script.said()) == 1
     assert script.said()[0].startswith("the checkpoint folder holds 4 files, each a request: ")
     assert "5 files" in str(script.thread.summary()["problem"])
-    sent = [text for text in script.said("progress") if "sending" in text]
-    assert "sending a checkpoint: 4 of 4 requests" in sent
+    sent = [text for text in script.said("progress") if "uploading" in text]
+    assert "uploading a checkpoint: 4 of 4 requests" in sent
     assert checkpoint_problem_of(script) == script.thread.problem
 
 
-def test_far_too_many_files_are_told_and_not_read(
+def test_too_many_files_are_reported_and_not_read(
     script: Script, until: Until, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_listing_module, "MAX_FILES", 3)
@@ -261,7 +259,7 @@ def test_far_too_many_files_are_told_and_not_read(
 
 
 def checkpoint_problem_of(script: Script) -> str | None:
-    """As `runner show` finds it while the run runs."""
+    """Return the problem that `runner show` reads during the run."""
 
     class Events:
         def read(self, name: str) -> bytes:

@@ -1,4 +1,4 @@
-"""Snapshots: a state the folder really was in, without stopping who writes to it."""
+"""Snapshots are states that the folder really had, while a script writes to it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from runner.node.checkpoints import snapshot as snapshot_module
 from runner.node.checkpoints.snapshot import (
     Snapshot,
-    Snapshots,
+    Snapshotter,
     UnsettledError,
     files_open_for_writing,
     list_folder,
@@ -31,12 +31,12 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def snapshots(folder: Path, tmp_path: Path) -> Snapshots:
-    return Snapshots(folder, tmp_path / "snapshots")
+def snapshots(folder: Path, tmp_path: Path) -> Snapshotter:
+    return Snapshotter(folder, tmp_path / "snapshots")
 
 
 def settle(path: Path) -> None:
-    """As if it had been written a minute ago."""
+    """Set the times of all files to a minute ago."""
     then = time.time_ns() - 60 * 10**9
     os.utime(path, ns=(then, then))
 
@@ -45,8 +45,8 @@ def texts(snapshot: Snapshot) -> dict[str, str]:
     return {file.path: file.held.read_text() for file in snapshot.files}
 
 
-def test_files_that_are_replaced_and_deleted_later_stay_as_they_were(
-    folder: Path, snapshots: Snapshots
+def test_snapshot_keeps_files_replaced_or_deleted_later(
+    folder: Path, snapshots: Snapshotter
 ) -> None:
     for name in ("a", "b"):
         (folder / name).write_text(name)
@@ -57,14 +57,14 @@ def test_files_that_are_replaced_and_deleted_later_stay_as_they_were(
     assert texts(taken) == {"a": "a", "b": "b"}
 
 
-def test_what_a_killed_agent_left_is_replaced_and_never_written_to(
-    folder: Path, snapshots: Snapshots, tmp_path: Path
+def test_leftovers_of_killed_agent_are_replaced(
+    folder: Path, snapshots: Snapshotter, tmp_path: Path
 ) -> None:
     (folder / "a").write_text("a")
     (folder / "b").write_text("b")
     store = tmp_path / "snapshots"
     store.mkdir()
-    for number in range(2):  # links to a file of the script, of an agent with the same pid
+    for number in range(2):  # as an agent with the same pid left them
         os.link(folder / "b", store / f"{os.getpid()}.{number}.part")
     taken = snapshots.take(list_folder(folder), strict=False)
     assert texts(taken) == {"a": "a", "b": "b"}
@@ -74,9 +74,7 @@ def test_what_a_killed_agent_left_is_replaced_and_never_written_to(
     assert not list(store.glob("*.part"))
 
 
-def test_folder_that_changes_while_it_is_read_is_unsettled(
-    folder: Path, snapshots: Snapshots
-) -> None:
+def test_folder_changing_during_snapshot_is_unsettled(folder: Path, snapshots: Snapshotter) -> None:
     (folder / "a").write_text("a")
     listing = list_folder(folder)
     (folder / "b").write_text("b")
@@ -89,7 +87,7 @@ def test_folder_that_changes_while_it_is_read_is_unsettled(
 
 
 @linux
-def test_file_that_is_open_for_writing_is_waited_for(folder: Path) -> None:
+def test_file_open_for_writing_is_unsettled(folder: Path) -> None:
     import subprocess
 
     (folder / "a").write_text("a")
@@ -106,19 +104,19 @@ def test_file_that_is_open_for_writing_is_waited_for(folder: Path) -> None:
         assert files_open_for_writing(folder) == frozenset()
 
 
-def test_file_written_in_place_is_taken_when_it_was_left_alone_for_a_second(
-    folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+def test_file_written_in_place_is_taken_after_a_second(
+    folder: Path, snapshots: Snapshotter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert snapshot_module.LATELY_NS == 10**9
-    monkeypatch.setattr(snapshot_module, "LATELY_NS", 3600 * 10**9)  # a slow machine's second
+    assert snapshot_module.RECENT_NS == 10**9
+    monkeypatch.setattr(snapshot_module, "RECENT_NS", 3600 * 10**9)  # a slow machine's second
     (folder / "a").write_text("a")
     with pytest.raises(UnsettledError):
         snapshots.take(list_folder(folder))
-    monkeypatch.setattr(snapshot_module, "LATELY_NS", 0)
+    monkeypatch.setattr(snapshot_module, "RECENT_NS", 0)
     assert texts(snapshots.take(list_folder(folder))) == {"a": "a"}
 
 
-def test_what_a_script_wrote_last_may_be_torn_however_late_its_end_is_noticed(
+def test_partial_final_write_is_not_trusted(
     folder: Path,
 ) -> None:
     file, second = folder / "a", 10**9
@@ -128,15 +126,15 @@ def test_what_a_script_wrote_last_may_be_torn_however_late_its_end_is_noticed(
         assert recently_written(folder, list_folder(folder), written + alive_ns) == torn
 
 
-def test_renamed_file_is_taken_at_once(folder: Path, snapshots: Snapshots) -> None:
+def test_renamed_file_is_taken_at_once(folder: Path, snapshots: Snapshotter) -> None:
     (folder / "a.new").write_text("a")
-    time.sleep(0.02)  # more than a tick of the file system's clock
+    time.sleep(0.02)  # more than a tick of the clock
     (folder / "a.new").replace(folder / "a")
     assert texts(snapshots.take(list_folder(folder))) == {"a": "a"}
 
 
 def test_unchanged_file_is_not_read_again(
-    folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+    folder: Path, snapshots: Snapshotter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "a").write_text("a")
     settle(folder / "a")
@@ -145,9 +143,7 @@ def test_unchanged_file_is_not_read_again(
     assert snapshots.take(list_folder(folder)).content == first.content
 
 
-def test_half_a_set_is_never_taken_while_it_is_being_replaced(
-    folder: Path, snapshots: Snapshots
-) -> None:
+def test_snapshot_never_mixes_two_versions(folder: Path, snapshots: Snapshotter) -> None:
     """Each version is one folder, renamed into place; a snapshot never mixes two."""
     done = threading.Event()
 
@@ -187,8 +183,8 @@ def test_half_a_set_is_never_taken_while_it_is_being_replaced(
     assert taken > 0
 
 
-def test_copy_takes_the_place_of_a_link_that_cannot_be_made(
-    folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+def test_file_is_copied_if_it_cannot_be_linked(
+    folder: Path, snapshots: Snapshotter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise OSError(18, "Invalid cross-device link")
@@ -200,19 +196,19 @@ def test_copy_takes_the_place_of_a_link_that_cannot_be_made(
     assert texts(taken) == {"a": "a"}
 
 
-def test_folder_that_is_gone_is_empty(tmp_path: Path) -> None:
+def test_missing_folder_is_listed_as_empty(tmp_path: Path) -> None:
     listing = list_folder(tmp_path / "gone")
     assert (listing.files, listing.folders) == ({}, ())
 
 
-def test_name_that_is_no_utf8_is_a_name(folder: Path, snapshots: Snapshots) -> None:
+def test_file_name_outside_utf8_is_accepted(folder: Path, snapshots: Snapshotter) -> None:
     name = os.fsdecode(b"w\xff")
     (folder / name).write_text("x")
     assert texts(snapshots.take(list_folder(folder), strict=False)) == {name: "x"}
 
 
-def test_file_written_again_within_the_clocks_tick_is_read_again(
-    folder: Path, snapshots: Snapshots, monkeypatch: pytest.MonkeyPatch
+def test_file_rewritten_within_a_clock_tick_is_read_again(
+    folder: Path, snapshots: Snapshotter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(snapshot_module, "SETTLED_NS", 1 << 60)
     file = folder / "model"

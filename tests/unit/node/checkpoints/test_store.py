@@ -1,4 +1,4 @@
-"""Commits and restores: whatever breaks, what is restored is whole, and the newest that can be."""
+"""Commits and restores: a restored checkpoint is complete and the newest possible one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ import pytest
 from runner.node.checkpoints import snapshot as snapshot_module
 from runner.node.checkpoints import store as checkpoint_store_module
 from runner.node.checkpoints.restore import (
-    CheckpointDownload,
     CheckpointRestore,
     RestoredCheckpoint,
     find_checkpoints,
 )
-from runner.node.checkpoints.snapshot import Snapshots, UnsettledError, list_folder
+from runner.node.checkpoints.snapshot import Snapshotter, UnsettledError, list_folder
 from runner.node.checkpoints.store import CheckpointStore
 from runner.node.failures import StageFailedError
 from runner.node.script.shipper import LineQueue
@@ -38,7 +37,7 @@ RUN = "mnist-1"
 
 
 class Attempt:
-    """One attempt's folder and its checkpoints."""
+    """The folder and the checkpoints of one attempt."""
 
     def __init__(self, tmp_path: Path, service: FakeBlobs, number: int, keep: int = 2) -> None:
         self.number = number
@@ -47,7 +46,7 @@ class Attempt:
         self.retry_budget = RetryBudget(0.0)
         transport = Transport(service.url, SasCredential("s"), self.retry_budget, 60.0)
         self.container = ContainerClient(transport)
-        self.snapshots = Snapshots(self.folder, self.folder.with_name("snapshots"))
+        self.snapshots = Snapshotter(self.folder, self.folder.with_name("snapshots"))
         self.store = CheckpointStore(self.container, RunPaths(RUN), number, keep)
 
     def write(self, version: int, files: int = 3) -> None:
@@ -57,7 +56,7 @@ class Attempt:
     def commit(self, step: int | None = None) -> CheckpointManifest:
         taken = self.snapshots.take(list_folder(self.folder), strict=False)
         made = self.store.commit(taken, step)
-        self.snapshots.forget_but(taken)
+        self.snapshots.keep_only(taken)
         return made
 
     def restore(
@@ -75,7 +74,7 @@ class Attempt:
         return resume.restore(self.number, resume_from)
 
     def version(self) -> str:
-        """Of all files, which must agree."""
+        """Return the version in all files, which must be equal."""
         texts = [path.read_text() for path in sorted(self.folder.iterdir())]
         versions = {text.partition(".")[0] for text in texts}
         assert len(versions) == 1, texts
@@ -97,7 +96,7 @@ def commits(attempt: Attempt, count: int, first: int = 1) -> None:
         attempt.commit()
 
 
-def test_newest_checkpoint_comes_back(make: Make) -> None:
+def test_newest_checkpoint_is_restored(make: Make) -> None:
     commits(make(1), 3)
     second = make(2)
     restored = second.restore()
@@ -107,7 +106,7 @@ def test_newest_checkpoint_comes_back(make: Make) -> None:
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_commit_that_is_cut_off_at_any_request_leaves_the_one_before(
+def test_interrupted_commit_leaves_previous_checkpoint(
     make: Make, service: FakeBlobs, tmp_path: Path, lost: bool
 ) -> None:
     cut = 0
@@ -188,7 +187,7 @@ def test_damaged_checkpoint_is_skipped_with_its_reason(
     assert why in skipped
 
 
-def test_run_whose_checkpoints_are_all_damaged_starts_over(make: Make, service: FakeBlobs) -> None:
+def test_run_with_only_damaged_checkpoints_starts_over(make: Make, service: FakeBlobs) -> None:
     commits(make(1), 2)
     for name in [name for name in service.blobs if "/files/" in name]:
         del service.blobs[name]
@@ -200,9 +199,7 @@ def test_run_whose_checkpoints_are_all_damaged_starts_over(make: Make, service: 
     assert caught.value.code == "CheckpointMissing"
 
 
-def test_stale_attempt_neither_shadows_nor_damages_the_newer_one(
-    make: Make, service: FakeBlobs
-) -> None:
+def test_stale_attempt_does_not_affect_newer_checkpoints(make: Make, service: FakeBlobs) -> None:
     stale, newer = make(1), make(2)
     commits(stale, 2)
     newer.restore()
@@ -217,7 +214,7 @@ def test_stale_attempt_neither_shadows_nor_damages_the_newer_one(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_attempts_that_race_leave_the_newest_of_the_newer_one_whole(
+def test_racing_attempts_leave_newest_checkpoint_complete(
     make: Make, service: FakeBlobs, seed: int
 ) -> None:
     service.delays = random.Random(seed)
@@ -251,7 +248,7 @@ def test_unchanged_files_are_not_uploaded_again(make: Make, service: FakeBlobs) 
     assert len([path for path in puts if "/files/" in path]) == 1
 
 
-def test_file_that_storage_forgot_is_uploaded_again(make: Make, service: FakeBlobs) -> None:
+def test_file_lost_by_storage_is_uploaded_again(make: Make, service: FakeBlobs) -> None:
     first = make(1)
     first.write(1)
     lost = first.commit().files[0]
@@ -261,7 +258,7 @@ def test_file_that_storage_forgot_is_uploaded_again(make: Make, service: FakeBlo
     assert lost.blob in service.blobs
 
 
-def test_large_file_travels_in_blocks_and_comes_back(
+def test_large_file_is_uploaded_in_blocks_and_restored(
     make: Make, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = random.Random(1).randbytes(3 * snapshot_module.BLOCK_BYTES + 5)
@@ -290,7 +287,7 @@ def test_file_written_in_place_after_its_hash_is_not_committed(
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_file_opened_anew_after_its_hash_is_not_committed_empty(
+def test_file_truncated_after_its_hash_is_not_committed(
     make: Make, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch, blocks: int
 ) -> None:
     monkeypatch.setattr(snapshot_module, "BLOCK_BYTES", 64)
@@ -307,7 +304,7 @@ def test_file_opened_anew_after_its_hash_is_not_committed_empty(
     assert (second.folder / "model").read_bytes() == b"a" * 64 * blocks
 
 
-def test_empty_file_that_is_written_after_its_hash_is_not_committed(make: Make) -> None:
+def test_empty_file_written_after_its_hash_is_not_committed(make: Make) -> None:
     first = make(1)
     (first.folder / "model").touch()
     taken = first.snapshots.take(list_folder(first.folder), strict=False)
@@ -316,20 +313,20 @@ def test_empty_file_that_is_written_after_its_hash_is_not_committed(make: Make) 
         first.store.commit(taken, None)
 
 
-def test_checkpoint_taken_away_during_a_restore_gives_way_to_its_successor(
+def test_checkpoint_deleted_during_restore_is_replaced_by_next(
     make: Make, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stale = make(1, keep=1)
     commits(stale, 1)
-    fetch = CheckpointDownload._fetch_all
+    fetch = CheckpointRestore._fetch_all
     newer = iter((2, 3))
 
-    def slow(self: CheckpointDownload, *arguments: Any) -> None:
+    def slow(self: CheckpointRestore, *arguments: Any) -> None:
         if (version := next(newer, None)) is not None:
             commits(stale, 1, first=version)
         fetch(self, *arguments)
 
-    monkeypatch.setattr(CheckpointDownload, "_fetch_all", slow)
+    monkeypatch.setattr(CheckpointRestore, "_fetch_all", slow)
     second = make(2)
     restored = second.restore()
     assert restored is not None
@@ -340,9 +337,7 @@ def test_checkpoint_taken_away_during_a_restore_gives_way_to_its_successor(
     ]
 
 
-def test_what_the_node_still_has_counts_only_with_the_right_content(
-    make: Make, service: FakeBlobs
-) -> None:
+def test_local_files_are_used_only_with_the_right_hash(make: Make, service: FakeBlobs) -> None:
     commits(make(1), 1)
     held = sorted(make(1).folder.with_name("snapshots").iterdir())
     held[0].write_bytes(b"written in place since".ljust(held[0].stat().st_size, b"."))
@@ -354,7 +349,7 @@ def test_what_the_node_still_has_counts_only_with_the_right_content(
     assert len(fetched) == 1
 
 
-def test_stale_attempt_deletes_nothing_of_a_newer_one(make: Make, service: FakeBlobs) -> None:
+def test_stale_attempt_deletes_no_newer_files(make: Make, service: FakeBlobs) -> None:
     stale = make(1)
     commits(stale, 1)
     service.put(f"{RUN}/checkpoints/files/2/{'0' * 64}", b"the newer one has no manifest yet")
@@ -362,7 +357,7 @@ def test_stale_attempt_deletes_nothing_of_a_newer_one(make: Make, service: FakeB
     assert f"{RUN}/checkpoints/files/2/{'0' * 64}" in service.blobs
 
 
-def test_file_that_storage_has_in_half_is_uploaded_again(make: Make, service: FakeBlobs) -> None:
+def test_truncated_blob_is_uploaded_again(make: Make, service: FakeBlobs) -> None:
     first = make(1)
     first.write(1)
     half = first.commit().files[0]
@@ -372,7 +367,7 @@ def test_file_that_storage_has_in_half_is_uploaded_again(make: Make, service: Fa
     assert len(service.data(half.blob)) == half.size_bytes
 
 
-def test_delete_that_is_refused_costs_no_checkpoint(make: Make, service: FakeBlobs) -> None:
+def test_refused_delete_does_not_fail_the_commit(make: Make, service: FakeBlobs) -> None:
     first = make(1, keep=1)
     commits(first, 1)
     service.refuse_delete = True
@@ -382,10 +377,10 @@ def test_delete_that_is_refused_costs_no_checkpoint(make: Make, service: FakeBlo
     assert second.version() == "3"
 
 
-def test_rights_of_files_come_back(make: Make) -> None:
+def test_file_permissions_are_restored(make: Make) -> None:
     first = make(1)
     for name, mode in (("run.sh", 0o755), ("secret", 0o600), ("same", 0o644)):
-        (first.folder / name).write_text("content")  # one blob for all
+        (first.folder / name).write_text("content")  # all share one blob
         (first.folder / name).chmod(mode)
     made = first.commit()
     assert {file.blob for file in made.files} == {made.files[0].blob}
@@ -395,7 +390,7 @@ def test_rights_of_files_come_back(make: Make) -> None:
     assert modes == {"run.sh": 0o755, "secret": 0o600, "same": 0o644}
 
 
-def test_rights_that_change_alone_are_news(make: Make) -> None:
+def test_changed_permissions_alone_are_committed(make: Make) -> None:
     first = make(1)
     first.write(1, files=1)
     before = first.snapshots.take(list_folder(first.folder), strict=False)
@@ -404,7 +399,7 @@ def test_rights_that_change_alone_are_news(make: Make) -> None:
     assert before.content != after.content
 
 
-def test_manifest_of_before_rights_were_kept_is_restored(make: Make, service: FakeBlobs) -> None:
+def test_old_manifest_without_permissions_is_restored(make: Make, service: FakeBlobs) -> None:
     first = make(1)
     first.write(1)
     made = first.commit()

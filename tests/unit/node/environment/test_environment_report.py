@@ -15,7 +15,7 @@ def environment(folder: Path, *installed: str) -> Path:
     return folder
 
 
-def test_packages_are_those_of_an_index_by_the_name_that_pip_takes(tmp_path: Path) -> None:
+def test_installed_packages_are_those_from_an_index(tmp_path: Path) -> None:
     env = environment(tmp_path, "annotated_doc-0.0.7", "torch-2.3.0+cpu", "mine-1.0")
     site = env / "lib" / "python3.12" / "site-packages"
     (site / "mine-1.0.dist-info" / "direct_url.json").write_text("{}")
@@ -29,7 +29,7 @@ def test_description_names_interpreter_and_machine(tmp_path: Path) -> None:
     assert isinstance(found["gpus"], list)
 
 
-def test_environment_satisfies_the_versions_it_has(tmp_path: Path) -> None:
+def test_environment_satisfies_its_own_versions(tmp_path: Path) -> None:
     env = environment(tmp_path, "numpy-2.1")
     assert satisfies(env, {"numpy": "2.1", "other": "1"})
     assert not satisfies(env, {"numpy": "2.2"})

@@ -95,9 +95,7 @@ def code(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("tool", ["pip", "uv"])
-def test_packages_are_installed_on_top_of_the_image_and_their_commands_run(
-    tmp_path: Path, code: Path, tool: str
-) -> None:
+def test_packages_are_installed_on_top_of_the_image(tmp_path: Path, code: Path, tool: str) -> None:
     if tool == "uv":
         put_uv(tmp_path / "shared/runner/bin")
     python = image_with_packages(tmp_path / "image")
@@ -114,7 +112,7 @@ def test_packages_are_installed_on_top_of_the_image_and_their_commands_run(
     assert [path.name for path in environment.parent.iterdir()] == [environment.name]
 
 
-def test_what_pip_says_of_a_package_it_cannot_find_is_told(tmp_path: Path, code: Path) -> None:
+def test_error_of_pip_is_in_the_message(tmp_path: Path, code: Path) -> None:
     (code / "requirements.txt").write_text("--no-index\nno-such-package-anywhere\n")
     told, message = ensure(tmp_path, BASE, "requirements.txt")
     assert told == "EnvironmentFailed"
@@ -122,7 +120,7 @@ def test_what_pip_says_of_a_package_it_cannot_find_is_told(tmp_path: Path, code:
     assert not list((tmp_path / "shared/runner/envs").iterdir())
 
 
-def test_image_without_venv_says_so_in_its_own_words(tmp_path: Path, code: Path) -> None:
+def test_image_without_venv_fails_with_its_error(tmp_path: Path, code: Path) -> None:
     python = image_with_packages(tmp_path / "image")
     [packages] = (tmp_path / "image").glob("lib/python*/site-packages")
     (packages / "sitecustomize.py").write_text(
@@ -133,9 +131,7 @@ def test_image_without_venv_says_so_in_its_own_words(tmp_path: Path, code: Path)
     assert "install python3-venv first" in str(message)
 
 
-def test_python_of_an_image_keeps_its_packages_without_requirements(
-    tmp_path: Path, code: Path
-) -> None:
+def test_image_python_is_used_without_requirements(tmp_path: Path, code: Path) -> None:
     python = image_with_packages(tmp_path / "image")
     for image, module in ((python, "of_the_image"), (BASE, "pip")):
         made, said = ensure(tmp_path, image)

@@ -14,7 +14,7 @@ import pytest
 
 from runner.node.environment import uv as uv_process
 from runner.node.environment.virtual_env import (
-    KEPT_ENVIRONMENTS,
+    MAX_ENVIRONMENTS,
     EnvironmentBuilder,
     EnvironmentStore,
     Requirements,
@@ -68,7 +68,7 @@ def test_environment_is_built_once(
     assert len(calls(shared)) == 2
 
 
-def test_versions_of_a_run_are_pinned_where_the_environment_has_others(
+def test_constraints_build_another_environment(
     builder: EnvironmentBuilder, shared: Path, code: Path
 ) -> None:
     plain = builder.ensure(code, "requirements.txt", None, "c0de")
@@ -85,7 +85,7 @@ def test_versions_of_a_run_are_pinned_where_the_environment_has_others(
     assert (again, len(calls(shared))) == (older, 4)
 
 
-def test_other_requirements_are_another_environment(
+def test_other_requirements_build_another_environment(
     builder: EnvironmentBuilder, code: Path
 ) -> None:
     first = builder.ensure(code, "requirements.txt", None, "c0de")
@@ -94,7 +94,7 @@ def test_other_requirements_are_another_environment(
     assert builder.ensure(code, None, None, "c0de") != first
 
 
-def test_included_files_count_too(builder: EnvironmentBuilder, code: Path) -> None:
+def test_included_files_are_part_of_the_hash(builder: EnvironmentBuilder, code: Path) -> None:
     (code / "requirements.txt").write_text("-r base.txt\n--constraint=pins.txt\n")
     (code / "base.txt").write_text("keras\n")
     (code / "pins.txt").write_text("keras==3.0\n")
@@ -120,13 +120,13 @@ def test_environment_with_the_code_installed_depends_on_the_code(
         ("-r gone.txt\n", "cannot read the requirements file gone.txt"),
     ],
 )
-def test_requirements_that_cannot_work_are_refused(code: Path, text: str, problem: str) -> None:
+def test_unusable_requirements_are_rejected(code: Path, text: str, problem: str) -> None:
     (code / "requirements.txt").write_text(text)
     with pytest.raises(StageFailedError, match=problem):
         Requirements(code / "requirements.txt", code)
 
 
-def test_failure_shows_what_uv_said_and_leaves_nothing(
+def test_failed_build_shows_the_output_of_uv(
     builder: EnvironmentBuilder, shared: Path, code: Path
 ) -> None:
     (shared / "runner/bin/uv.fail").write_text("  x No solution found\n  keras is nowhere\n")
@@ -137,14 +137,16 @@ def test_failure_shows_what_uv_said_and_leaves_nothing(
     assert list((shared / "runner/envs").iterdir()) == []
 
 
-def test_full_disk_is_told_as_such(builder: EnvironmentBuilder, shared: Path, code: Path) -> None:
+def test_full_disk_has_its_own_error_code(
+    builder: EnvironmentBuilder, shared: Path, code: Path
+) -> None:
     (shared / "runner/bin/uv.fail").write_text("failed: No space left on device (os error 28)")
     with pytest.raises(StageFailedError) as caught:
         builder.ensure(code, "requirements.txt", None, "c0de")
     assert caught.value.code == "DiskFull"
 
 
-def test_node_without_uv_says_where_it_looked(
+def test_missing_uv_is_named(
     builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (shared / "runner/bin/uv").unlink()
@@ -153,7 +155,7 @@ def test_node_without_uv_says_where_it_looked(
         builder.ensure(code, None, None, "c0de")
 
 
-def test_rest_of_a_killed_build_is_cleared(
+def test_remains_of_a_killed_build_are_deleted(
     builder: EnvironmentBuilder, shared: Path, code: Path
 ) -> None:
     ready = builder.ensure(code, "requirements.txt", None, "c0de")
@@ -202,7 +204,7 @@ def test_waiting_for_another_builder_can_be_stopped(tmp_path: Path) -> None:
         assert path.exists()
 
 
-def test_next_node_takes_the_environment_from_the_lasting_cache(tmp_path: Path, code: Path) -> None:
+def test_next_node_copies_environment_from_cache(tmp_path: Path, code: Path) -> None:
     (tmp_path / "lasting").mkdir()
     built: list[Path] = []
     for name in ("node-1", "node-2"):
@@ -219,22 +221,22 @@ def test_next_node_takes_the_environment_from_the_lasting_cache(tmp_path: Path, 
     assert (built[1] / "bin/python").is_symlink()
 
 
-def test_store_keeps_the_environments_used_last(tmp_path: Path) -> None:
+def test_store_deletes_least_recently_used_environments(tmp_path: Path) -> None:
     (tmp_path / "lasting").mkdir()
     (tmp_path / "cache").symlink_to(tmp_path / "lasting")
     store = EnvironmentStore(tmp_path / "cache")
-    for number in range(KEPT_ENVIRONMENTS + 2):
+    for number in range(MAX_ENVIRONMENTS + 2):
         source = tmp_path / f"e{number}"
         source.mkdir()
         (source / "f").touch()
         (source / "bin").mkdir()
         (source / "bin/python").symlink_to(sys.executable)
         os.utime(source, (number, number))
-        store.keep(source.name, source)
-    assert not store.take("e0", tmp_path / "t0")
-    assert store.take(f"e{KEPT_ENVIRONMENTS + 1}", tmp_path / "t1")
+        store.add(source.name, source)
+    assert not store.copy_to("e0", tmp_path / "t0")
+    assert store.copy_to(f"e{MAX_ENVIRONMENTS + 1}", tmp_path / "t1")
     assert (tmp_path / "t1/f").exists()
-    assert len(list((tmp_path / "lasting/envs").iterdir())) == KEPT_ENVIRONMENTS
+    assert len(list((tmp_path / "lasting/envs").iterdir())) == MAX_ENVIRONMENTS
 
 
 def real_uv() -> str | None:
@@ -243,7 +245,7 @@ def real_uv() -> str | None:
 
 
 @pytest.mark.skipif(real_uv() is None, reason="uv is not installed")
-def test_real_uv_makes_an_environment_that_runs_after_the_rename(
+def test_environment_of_real_uv_works_after_the_rename(
     tmp_path: Path, code: Path, until: Callable[[Callable[[], object]], None]
 ) -> None:
     uv = tmp_path / "shared/runner/bin/uv"
@@ -261,7 +263,7 @@ def test_real_uv_makes_an_environment_that_runs_after_the_rename(
 
 
 @pytest.mark.skipif(real_uv() is None, reason="uv is not installed")
-def test_recipe_without_a_python_gets_a_newer_one_on_an_old_node(
+def test_recipe_without_python_gets_a_newer_one_on_old_nodes(
     builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -294,12 +296,12 @@ def test_python_version_is_found_by_uv(tmp_path: Path, code: Path) -> None:
     assert f"Python {wanted}." in found.stdout
 
 
-def test_question_that_uv_never_answers_fails_with_what_to_do(
+def test_hanging_uv_query_fails_with_advice(
     builder: EnvironmentBuilder, shared: Path, code: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (shared / "runner/bin/uv.slow").touch()
     monkeypatch.setattr(uv_process, "ANSWER_S", 0.2)
-    hangs = r"`uv python find` gave no answer in 0\.2 s: .*leave `python` out"
+    hangs = r"`uv python find` gave no answer in 0\.2 s: .*remove `python` from"
     with pytest.raises(StageFailedError, match=hangs):
         builder.ensure(code, None, "3.12", "c0de")
 
@@ -310,7 +312,7 @@ def break_interpreter(environment: Path) -> None:
     python.symlink_to(environment / "gone")
 
 
-def test_environment_whose_interpreter_is_gone_is_built_again(
+def test_environment_without_interpreter_is_built_again(
     builder: EnvironmentBuilder, shared: Path, code: Path
 ) -> None:
     ready = builder.ensure(code, "requirements.txt", None, "c0de")
@@ -320,7 +322,7 @@ def test_environment_whose_interpreter_is_gone_is_built_again(
     assert [path.name for path in (shared / "runner/envs").iterdir()] == [ready.name]
 
 
-def test_lasting_cache_gives_no_environment_without_interpreter(tmp_path: Path, code: Path) -> None:
+def test_cached_environment_without_interpreter_is_not_used(tmp_path: Path, code: Path) -> None:
     (tmp_path / "lasting").mkdir()
     for name in ("node-1", "node-2"):
         shared = tmp_path / name
@@ -335,7 +337,7 @@ def test_lasting_cache_gives_no_environment_without_interpreter(tmp_path: Path, 
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses prctl")
-def test_killed_agent_leaves_no_uv_writing(
+def test_uv_dies_with_a_killed_agent(
     tmp_path: Path, code: Path, until: Callable[[Callable[[], object]], None]
 ) -> None:
     shared = tmp_path / "shared"
@@ -370,7 +372,7 @@ def test_killed_agent_leaves_no_uv_writing(
         "-r \\\n  base.txt\n",
     ],
 )
-def test_include_is_followed_however_it_is_written(code: Path, text: str) -> None:
+def test_all_spellings_of_includes_are_followed(code: Path, text: str) -> None:
     (code / "requirements.txt").write_text(text, encoding="utf-8")
     (code / "base.txt").write_text("café-utils\n", encoding="utf-8")
     requirements = Requirements(code / "requirements.txt", code)
@@ -398,12 +400,12 @@ def test_include_is_followed_however_it_is_written(code: Path, text: str) -> Non
         ("# ./lib", False),
     ],
 )
-def test_what_comes_out_of_the_code_is_recognized(code: Path, line: str, local: bool) -> None:
+def test_requirements_from_the_code_are_detected(code: Path, line: str, local: bool) -> None:
     (code / "requirements.txt").write_text(line + "\n")
     assert Requirements(code / "requirements.txt", code).local is local
 
 
-def test_requirements_in_utf16_are_explained(code: Path) -> None:
+def test_requirements_in_utf16_are_rejected_with_a_reason(code: Path) -> None:
     (code / "requirements.txt").write_text("keras\n", encoding="utf-16")
     with pytest.raises(StageFailedError, match="save it as UTF-8"):
         Requirements(code / "requirements.txt", code)

@@ -59,7 +59,7 @@ def test_shared_files_cannot_be_overwritten_by_a_script(
     assert (folder / "a.gz").stat().st_mode & 0o222 == 0
 
 
-def test_cut_transfer_goes_on_where_it_stopped(
+def test_interrupted_transfer_resumes_where_it_stopped(
     make_cache: Callable[..., DataCache], stored: FakeBlobs
 ) -> None:
     stored.cut_after = 1000
@@ -68,7 +68,7 @@ def test_cut_transfer_goes_on_where_it_stopped(
     assert stored.requests[-1][2]["x-ms-range"] == "bytes=1000-"
 
 
-def test_damaged_file_is_refused_and_leaves_nothing(
+def test_damaged_file_is_rejected_and_deleted(
     make_cache: Callable[..., DataCache], stored: FakeBlobs, tmp_path: Path
 ) -> None:
     stored.put(PREFIX + "a.gz", b"x" * 3000)
@@ -84,7 +84,7 @@ def test_missing_file_is_named(make_cache: Callable[..., DataCache], stored: Fak
         make_cache().ensure(PREFIX, files({"gone.gz": b"x"}))
 
 
-def test_file_of_wrong_size_is_fetched_anew(
+def test_file_of_wrong_size_is_downloaded_again(
     make_cache: Callable[..., DataCache], stored: FakeBlobs, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runner/data/mnist/0123"
@@ -95,7 +95,7 @@ def test_file_of_wrong_size_is_fetched_anew(
 
 
 @pytest.mark.parametrize("name", ["../x", "/etc/x", "a/../../x", ""])
-def test_name_outside_the_data_set_is_refused(
+def test_name_outside_the_data_set_is_rejected(
     make_cache: Callable[..., DataCache], name: str
 ) -> None:
     with pytest.raises(StageFailedError, match="not a name inside"):
@@ -114,7 +114,7 @@ def test_termination_stops_a_download(
         make_cache(check).ensure(PREFIX, files(CONTENT))
 
 
-def test_full_disk_is_told_as_such(
+def test_full_disk_has_its_own_error_code(
     make_cache: Callable[..., DataCache],
     stored: FakeBlobs,
     tmp_path: Path,
@@ -130,7 +130,7 @@ def test_full_disk_is_told_as_such(
     assert caught.value.code == "DiskFull"
 
 
-def test_rest_of_a_killed_download_is_removed(
+def test_remains_of_a_killed_download_are_deleted(
     make_cache: Callable[..., DataCache], stored: FakeBlobs, tmp_path: Path
 ) -> None:
     folder = tmp_path / "runner/data/mnist/0123"
@@ -140,7 +140,7 @@ def test_rest_of_a_killed_download_is_removed(
     assert sorted(path.name for path in folder.iterdir()) == ["a.gz", "deep", "empty"]
 
 
-def test_file_named_like_the_rest_of_a_download_stays(
+def test_file_named_like_a_partial_download_stays(
     make_cache: Callable[..., DataCache], service: FakeBlobs
 ) -> None:
     names = {"train.part-1": b"one", "train.part-2": b"two"}

@@ -74,21 +74,21 @@ def test_uploaded_folder_is_fetched_once_per_node(take: Take, service: FakeBlobs
     assert len(service.requests) == asked
 
 
-def test_single_file_is_a_file(take: Take, service: FakeBlobs) -> None:
+def test_single_file_input_is_a_file(take: Take, service: FakeBlobs) -> None:
     service.put("inputs/1/a.txt", b"hello")
     files = [{"name": "a.txt", "size_bytes": 5, "sha256": sha256(b"hello")}]
     document = {"kind": "path", "prefix": "inputs/1/", "single": "a.txt", "files": files}
     assert take(document).read_text() == "hello"
 
 
-def test_prefix_of_a_container(take: Take, service: FakeBlobs) -> None:
+def test_blob_prefix_is_downloaded(take: Take, service: FakeBlobs) -> None:
     folder = take(blob(service, one=b"1", two=b"22"))
     assert {path.name: path.read_bytes() for path in folder.iterdir()} == {
         "one": b"1", "two": b"22",
     }  # fmt: skip
 
 
-def test_blob_that_changed_after_the_submission_is_refused(take: Take, service: FakeBlobs) -> None:
+def test_blob_changed_after_submission_is_rejected(take: Take, service: FakeBlobs) -> None:
     document = blob(service, one=b"1")
     service.put("a/one", b"2")
     with pytest.raises(
@@ -98,14 +98,14 @@ def test_blob_that_changed_after_the_submission_is_refused(take: Take, service: 
     assert (caught.value.step, caught.value.code) == ("inputs", "InputMissing")
 
 
-def test_blob_with_a_wrong_md5_is_refused(take: Take, service: FakeBlobs) -> None:
+def test_blob_with_a_wrong_md5_is_rejected(take: Take, service: FakeBlobs) -> None:
     document = blob(service, one=b"1")
     document["files"][0]["md5"] = "1B2M2Y8AsgTpgAmY7PhCfg=="
     with pytest.raises(StageFailedError, match="is damaged: MD5 is"):
         take(document)
 
 
-def test_container_that_the_task_may_not_read_is_named(take: Take, service: FakeBlobs) -> None:
+def test_container_without_access_is_named(take: Take, service: FakeBlobs) -> None:
     with pytest.raises(StageFailedError, match="no access to the container other"):
         take({**blob(service, one=b"1"), "container": "other"})
 
@@ -120,7 +120,7 @@ def test_url_is_fetched_once_per_version(take: Take, web: Web) -> None:
     assert take(document).read_bytes() == b"new"
 
 
-def test_url_without_a_version_belongs_to_the_task(take: Take, web: Web, tmp_path: Path) -> None:
+def test_url_without_a_version_is_cached_per_task(take: Take, web: Web, tmp_path: Path) -> None:
     web.etag = None
     document = {"kind": "url", "url": web.url, "sha256": None}
     assert take(document).is_relative_to(tmp_path / "wd")
@@ -128,7 +128,7 @@ def test_url_without_a_version_belongs_to_the_task(take: Take, web: Web, tmp_pat
     assert take(document).read_bytes() == b"new"
 
 
-def test_url_with_its_hash_is_not_asked_for_twice(take: Take, web: Web) -> None:
+def test_url_with_hash_is_downloaded_once(take: Take, web: Web) -> None:
     document = {"kind": "url", "url": web.url, "sha256": sha256(WORDS)}
     take(document)
     asked = len(web.requests)
@@ -136,16 +136,14 @@ def test_url_with_its_hash_is_not_asked_for_twice(take: Take, web: Web) -> None:
     assert len(web.requests) == asked
 
 
-def test_url_with_another_hash_is_refused_and_leaves_nothing(
-    take: Take, web: Web, tmp_path: Path
-) -> None:
+def test_url_with_wrong_hash_is_rejected_and_deleted(take: Take, web: Web, tmp_path: Path) -> None:
     with pytest.raises(StageFailedError, match="is damaged: sha256 is"):
         take({"kind": "url", "url": web.url, "sha256": "0" * 64})
     assert not list(tmp_path.rglob("words.txt*"))
 
 
 @pytest.mark.parametrize("habit", [{}, {"ranges": False}, {"chunked": True}, {"etag": None}])
-def test_cut_transfer_of_a_url_comes_to_an_end(take: Take, web: Web, habit: dict[str, Any]) -> None:
+def test_interrupted_url_transfer_is_completed(take: Take, web: Web, habit: dict[str, Any]) -> None:
     for name, value in habit.items():
         setattr(web, name, value)
     web.cut_after = 100_000
@@ -156,7 +154,7 @@ def test_cut_transfer_of_a_url_comes_to_an_end(take: Take, web: Web, habit: dict
     assert web.chunked or asked[1] == "bytes=100000-"
 
 
-def test_cut_transfer_without_version_or_hash_begins_again(take: Take, web: Web) -> None:
+def test_unversioned_url_transfer_restarts(take: Take, web: Web) -> None:
     answers = iter([None, 100_000, None])
     web.etag = None
     web.on_request = lambda: setattr(web, "cut_after", next(answers))
@@ -164,19 +162,19 @@ def test_cut_transfer_without_version_or_hash_begins_again(take: Take, web: Web)
     assert not any("Range" in headers for _, headers in web.requests)
 
 
-def test_file_that_changes_while_it_is_fetched_is_refused(take: Take, web: Web) -> None:
+def test_url_changing_during_download_is_rejected(take: Take, web: Web) -> None:
     answers = iter([('"v1"', None), ('"v1"', 100_000), ('"v2"', None)])
 
     def next_answer() -> None:
         web.etag, web.cut_after = next(answers)
 
     web.on_request = next_answer
-    with pytest.raises(StageFailedError, match="changed while it was fetched"):
+    with pytest.raises(StageFailedError, match="changed during the download"):
         take({"kind": "url", "url": web.url, "sha256": None})
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 410])
-def test_refused_url_says_so_at_once(take: Take, web: Web, status: int) -> None:
+def test_refused_url_is_not_retried(take: Take, web: Web, status: int) -> None:
     web.status = status
     with pytest.raises(StageFailedError, match=rf"words\.txt: {status} "):
         take({"kind": "url", "url": web.url, "sha256": None})
@@ -185,22 +183,20 @@ def test_refused_url_says_so_at_once(take: Take, web: Web, status: int) -> None:
 @pytest.mark.parametrize(
     "target", ["http://169.254.169.254/metadata", "http://example.org/x", "file:///etc/passwd"]
 )
-def test_redirect_away_from_https_is_refused(take: Take, web: Web, target: str) -> None:
+def test_redirect_away_from_https_is_rejected(take: Take, web: Web, target: str) -> None:
     web.redirect = target
     with pytest.raises(StageFailedError, match=r"redirected to|could not|not allowed|no answer"):
         take({"kind": "url", "url": web.url, "sha256": None})
 
 
-def test_url_that_is_too_large_is_refused(
-    take: Take, web: Web, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_large_url_is_rejected(take: Take, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(url_source, "MAX_BYTES", 1000)
     with pytest.raises(StageFailedError, match="larger than"):
         take({"kind": "url", "url": web.url, "sha256": None})
 
 
 @pytest.mark.parametrize("url", ["http://example.org/x", "ftp://example.org/x", "file:///etc/x"])
-def test_only_https_is_fetched(take: Take, url: str) -> None:
+def test_url_without_https_is_rejected(take: Take, url: str) -> None:
     with pytest.raises(StageFailedError, match="only https"):
         take({"kind": "url", "url": url, "sha256": None})
 
@@ -210,7 +206,7 @@ def test_share_is_found_below_the_mounts(take: Take, tmp_path: Path) -> None:
     (tmp_path / "mounts/fshare-files.log").touch()
     assert take({"kind": "share", "path": "files/sets/cats"}).is_dir()
     assert take({"kind": "share", "path": "sets/cats"}).is_dir()
-    with pytest.raises(StageFailedError, match="mounts files; 'dogs' is in none"):
+    with pytest.raises(StageFailedError, match="mounts files; 'dogs' exists in none"):
         take({"kind": "share", "path": "dogs"})
 
 
@@ -220,7 +216,7 @@ def test_pool_without_mounts_is_named(take: Take) -> None:
 
 
 @pytest.mark.parametrize("path", ["../x", "/etc", "a/../../x"])
-def test_share_is_not_left(take: Take, tmp_path: Path, path: str) -> None:
+def test_share_path_outside_the_mounts_is_rejected(take: Take, tmp_path: Path, path: str) -> None:
     (tmp_path / "mounts/files").mkdir(parents=True)
     with pytest.raises(StageFailedError, match="leaves the share"):
         take({"kind": "share", "path": path})
@@ -246,7 +242,7 @@ def finished_run(service: FakeBlobs, status: str = "succeeded", **files: bytes) 
         ("m", None),
     ],
 )
-def test_outputs_of_another_run(
+def test_outputs_of_another_run_are_inputs(
     take: Take, service: FakeBlobs, path: str | None, found: set[str] | None
 ) -> None:
     finished_run(service, m=b"model", d__a=b"a", d__b=b"b")
@@ -258,13 +254,13 @@ def test_outputs_of_another_run(
         assert there == found
 
 
-def test_output_that_the_run_did_not_write_is_named(take: Take, service: FakeBlobs) -> None:
+def test_missing_output_of_another_run_is_named(take: Take, service: FakeBlobs) -> None:
     finished_run(service, m=b"model")
     with pytest.raises(StageFailedError, match="has no output x; it wrote m"):
         take({"kind": "run", "run_id": "run-1", "path": "x"})
 
 
-def test_run_without_a_success_is_named(take: Take, service: FakeBlobs) -> None:
+def test_unsuccessful_run_as_input_is_named(take: Take, service: FakeBlobs) -> None:
     with pytest.raises(StageFailedError, match="run-1 has no result yet"):
         take({"kind": "run", "run_id": "run-1", "path": None})
     finished_run(service, "failed", m=b"model")
@@ -276,18 +272,18 @@ def test_run_without_a_success_is_named(take: Take, service: FakeBlobs) -> None:
     "document",
     [{}, {"kind": "tape"}, {"kind": "path", "prefix": "x/"}, {"kind": "path", "files": 3}],
 )
-def test_input_of_a_later_version_is_refused(take: Take, document: dict[str, Any]) -> None:
+def test_input_of_unknown_kind_is_rejected(take: Take, document: dict[str, Any]) -> None:
     with pytest.raises(StageFailedError, match="my-words"):
         take(document)
 
 
-def test_name_that_leaves_the_input_is_refused(take: Take) -> None:
+def test_name_outside_the_input_is_rejected(take: Take) -> None:
     files = [{"name": "../../x", "size_bytes": 5, "sha256": "0" * 64}]
     with pytest.raises(StageFailedError, match="not a name inside"):
         take({"kind": "path", "prefix": "inputs/1/", "single": None, "files": files})
 
 
-def test_script_finds_its_inputs(task: Task, web: Web) -> None:
+def test_script_gets_its_inputs(task: Task, web: Web) -> None:
     finished_run(task.service, m=b"model")
     script = """
 import os
@@ -306,7 +302,7 @@ print(len(open(os.environ["RUNNER_INPUT_WORD_LIST"]).read()))
     assert "inputs" in task.json("result.json")["stages_s"]
 
 
-def test_input_that_is_not_there_fails_the_run_by_name(task: Task) -> None:
+def test_missing_input_fails_the_run_by_name(task: Task) -> None:
     task.submit("print(1)", inputs={"base": {"kind": "run", "run_id": "run-1", "path": "m"}})
     assert task.run() == 1
     result = task.json("result.json")
@@ -317,7 +313,7 @@ def test_input_that_is_not_there_fails_the_run_by_name(task: Task) -> None:
 @pytest.mark.parametrize(
     "url", ["http://me:hunter2@example.org/x?sig=hunter2", "ftp://example.org/x?sig=hunter2"]
 )
-def test_what_may_be_a_secret_of_a_url_is_in_no_message(take: Take, url: str) -> None:
+def test_secrets_in_urls_are_not_printed(take: Take, url: str) -> None:
     with pytest.raises(StageFailedError, match=r"example\.org/x\?\*\*\*") as caught:
         take({"kind": "url", "url": url, "sha256": None})
     assert "hunter2" not in caught.value.message

@@ -52,33 +52,33 @@ def run(tmp_path: Path) -> Runner:
     return Runner(tmp_path)
 
 
-def test_output_goes_to_the_files_and_stdin_is_empty(run: Runner) -> None:
+def test_output_is_written_to_files_and_stdin_is_empty(run: Runner) -> None:
     ended = run.python("import sys; print(sys.stdin.read() + 'out'); print('err', file=sys.stderr)")
     assert ended == ScriptResult(0, timed_out=False)
     assert (run.stdout.read_text(), run.stderr.read_text()) == ("out\n", "err\n")
 
 
 @pytest.mark.parametrize(("text", "code"), [("raise SystemExit(3)", 3), ("1/0", 1)])
-def test_exit_code_is_the_scripts(run: Runner, text: str, code: int) -> None:
+def test_exit_code_is_that_of_the_script(run: Runner, text: str, code: int) -> None:
     assert run.python(text).exit_code == code
 
 
-def test_death_by_signal_is_128_plus_its_number(run: Runner) -> None:
+def test_exit_code_of_a_signal_is_128_plus_its_number(run: Runner) -> None:
     assert run.python("import os; os.kill(os.getpid(), 9)").exit_code == 137
 
 
-def test_script_is_its_own_process_group(run: Runner) -> None:
+def test_script_has_its_own_process_group(run: Runner) -> None:
     run.python("import os; print(os.getpgrp() == os.getpid())")
     assert run.stdout.read_text() == "True\n"
 
 
-def test_command_that_is_not_there_is_named(run: Runner) -> None:
+def test_missing_command_is_named(run: Runner) -> None:
     with pytest.raises(StageFailedError, match="no-such-program is not on this node") as caught:
         run("no-such-program", "--x")
     assert (caught.value.code, caught.value.exit_code) == ("CommandNotFound", 127)
 
 
-def test_command_that_is_not_executable_is_named(run: Runner, tmp_path: Path) -> None:
+def test_non_executable_command_is_named(run: Runner, tmp_path: Path) -> None:
     (tmp_path / "run.sh").write_text("#!/bin/sh\n")
     with pytest.raises(StageFailedError, match=r"\./run\.sh is not executable"):
         run("./run.sh")
@@ -92,7 +92,7 @@ def test_time_limit_ends_the_script(run: Runner) -> None:
     assert time.monotonic() - started < 30
 
 
-def test_script_may_clean_up_after_sigterm(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_script_has_time_after_sigterm(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_module, "TERMINATION_GRACE_S", 60.0)
     text = (
         "import signal, sys, time\n"
@@ -105,9 +105,7 @@ def test_script_may_clean_up_after_sigterm(run: Runner, monkeypatch: pytest.Monk
     assert run.stdout.read_text() == "ready\nsaved\n"
 
 
-def test_script_that_ignores_sigterm_is_killed(
-    run: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_script_ignoring_sigterm_is_killed(run: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(command_module, "TERMINATION_GRACE_S", 0.1)
     text = (
         "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -117,9 +115,7 @@ def test_script_that_ignores_sigterm_is_killed(
     assert ended.exit_code == 137
 
 
-def test_background_child_that_holds_stdout_does_not_hold_the_run(
-    run: Runner, until: Until
-) -> None:
+def test_background_child_holding_stdout_does_not_block_run(run: Runner, until: Until) -> None:
     text = (
         "import subprocess, sys\n"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
@@ -134,7 +130,7 @@ def test_background_child_that_holds_stdout_does_not_hold_the_run(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="uses prctl")
-def test_script_does_not_outlive_a_killed_agent(tmp_path: Path, until: Until) -> None:
+def test_script_dies_with_a_killed_agent(tmp_path: Path, until: Until) -> None:
     text = (
         "from pathlib import Path; import os, sys\n"
         "from runner.node.script.command import run_command\n"
@@ -154,7 +150,7 @@ def test_script_does_not_outlive_a_killed_agent(tmp_path: Path, until: Until) ->
     assert not alive(script)
 
 
-def test_who_ran_a_script_adopts_no_orphans_afterwards(run: Runner) -> None:
+def test_orphans_are_not_adopted_after_the_script(run: Runner) -> None:
     run.python("pass")
     leave = (
         "import subprocess as s\n"

@@ -32,7 +32,7 @@ def triples(queue: LineQueue) -> list[tuple[str, Any, int | None]]:
     return [(m["name"], m["value"], m["step"]) for m in written(queue)]
 
 
-def test_both_forms_of_the_metrics_file_become_one(
+def test_both_forms_of_metric_lines_are_accepted(
     queue: LineQueue, log: MetricLog, tmp_path: Path
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -61,7 +61,7 @@ def test_client_reads_what_the_agent_writes(queue: LineQueue, log: MetricLog) ->
     ]
 
 
-def test_values_json_has_no_number_for_become_strings(
+def test_nan_and_infinities_become_strings(
     queue: LineQueue, log: MetricLog, tmp_path: Path
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -71,7 +71,7 @@ def test_values_json_has_no_number_for_become_strings(
     assert [m["value"] for m in written(queue)] == ["NaN", "Infinity", "-Infinity", "NaN"]
 
 
-def test_unfinished_line_waits_for_its_end(
+def test_incomplete_line_waits_for_its_end(
     queue: LineQueue, log: MetricLog, tmp_path: Path
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -90,7 +90,7 @@ def test_unfinished_line_waits_for_its_end(
     assert triples(queue) == [("loss", 0.5, None)]
 
 
-def test_line_that_is_no_metric_is_left_out(
+def test_invalid_metric_line_is_skipped(
     queue: LineQueue, log: MetricLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -101,7 +101,7 @@ def test_line_that_is_no_metric_is_left_out(
     assert len(ours) == 1
 
 
-def test_crowded_queue_holds_the_metrics_file_back(
+def test_crowded_queue_delays_the_metrics_file(
     queue: LineQueue, log: MetricLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lines_module, "MAX_PENDING_BYTES", 10)
@@ -125,7 +125,7 @@ def test_crowded_queue_holds_the_metrics_file_back(
         b"x" * 30_000_000,
     ],
 )
-def test_endless_line_of_the_metrics_file_costs_itself_only(
+def test_too_long_metric_line_is_skipped(
     queue: LineQueue, log: MetricLog, tmp_path: Path, line: bytes
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -140,7 +140,7 @@ def test_endless_line_of_the_metrics_file_costs_itself_only(
     reader.close()
 
 
-def test_name_with_half_a_character_is_shipped_without_it(queue: LineQueue) -> None:
+def test_lone_surrogate_in_a_metric_name_is_replaced(queue: LineQueue) -> None:
     redactor = Redactor()
     redactor.add("a-secret")
     log = MetricLog(1, queue, redactor)
@@ -150,13 +150,13 @@ def test_name_with_half_a_character_is_shipped_without_it(queue: LineQueue) -> N
 
 
 @pytest.mark.parametrize("raw", [[], 3, None, {"loss": None}, {"loss": []}, {"loss": "high"}])
-def test_what_is_no_metric_is_an_error(raw: object) -> None:
+def test_invalid_metric_raises_an_error(raw: object) -> None:
     with pytest.raises((ValueError, TypeError)):
         parse_metrics(raw)
 
 
 @pytest.mark.parametrize("anew", ["truncated", "replaced", "removed first"])
-def test_metrics_file_written_anew_is_read_from_its_beginning(
+def test_replaced_metrics_file_is_read_from_its_start(
     log: MetricLog, tmp_path: Path, anew: str
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -180,7 +180,7 @@ def test_metrics_file_written_anew_is_read_from_its_beginning(
 @pytest.mark.parametrize(
     "line", ['{"step": 1e400, "loss": 1}', '{"loss": 1' + "0" * 400 + "}", "[" * 100_000]
 )
-def test_number_out_of_range_does_not_end_the_metrics(
+def test_number_out_of_range_is_skipped(
     queue: LineQueue, log: MetricLog, tmp_path: Path, line: str
 ) -> None:
     path = tmp_path / "metrics.jsonl"
@@ -189,12 +189,12 @@ def test_number_out_of_range_does_not_end_the_metrics(
     assert triples(queue) == [("loss", 2.0, None)]
 
 
-def test_text_among_the_numbers_costs_no_number() -> None:
+def test_text_values_are_skipped_among_numbers() -> None:
     raw = {"step": 1, "loss": 0.5, "optimizer": "adam", "val_loss": None}
     assert parse_metrics(raw) == [("loss", 0.5, 1)]
 
 
-def test_names_beyond_the_first_thousand_are_in_the_metrics_only(
+def test_names_after_the_first_thousand_are_not_last_values(
     queue: LineQueue, log: MetricLog
 ) -> None:
     said: list[str] = []

@@ -40,7 +40,7 @@ def test_every_file_is_uploaded_with_its_hash(
     assert service.data("r/output/plots/loss.png") == b"png"
 
 
-def test_link_to_a_file_is_exported_as_the_file(
+def test_link_to_a_file_is_exported_as_file(
     output: Path, container: ContainerClient, service: FakeBlobs, caplog: pytest.LogCaptureFixture
 ) -> None:
     (output / "best.keras").symlink_to("model.keras")
@@ -56,12 +56,12 @@ def test_link_to_a_file_is_exported_as_the_file(
     "promised",
     ["model.keras", "*.keras", "plots", "plots/**", "plots/*.png", "**/*.png", "./plots"],
 )
-def test_kept_promise_passes(output: Path, promised: str) -> None:
+def test_written_promised_output_passes(output: Path, promised: str) -> None:
     before = sorted(output.rglob("*"))
     check_promised(output, [promised])
     with pytest.raises(StageFailedError) as caught:
         check_promised(output, [promised, "broken.promise"])
-    assert "promised broken.promise in" in str(caught.value)
+    assert "did not write broken.promise to" in str(caught.value)
     assert sorted(output.rglob("*")) == before
 
 
@@ -69,13 +69,13 @@ def test_kept_promise_passes(output: Path, promised: str) -> None:
     "promised",
     ["model.onnx", "plots/*.pdf", "empty", "/etc/passwd", "../output/model.keras", "**x"],
 )
-def test_broken_promise_is_named(output: Path, promised: str) -> None:
+def test_missing_promised_output_is_named(output: Path, promised: str) -> None:
     (output / "empty").mkdir()
     with pytest.raises(StageFailedError) as caught:
         check_promised(output, ["model.keras", promised])
     assert (caught.value.step, caught.value.code) == ("export", "OutputMissing")
     assert promised in caught.value.message
-    assert "there is empty, model.keras, plots" in caught.value.message
+    assert "which contains empty, model.keras, plots" in caught.value.message
 
 
 def test_refused_upload_is_an_error(
@@ -94,7 +94,7 @@ def test_termination_stops_an_export(output: Path, container: ContainerClient) -
         export_outputs(container, "r/output/", output, lambda *_: None, check)
 
 
-def test_hash_is_of_what_was_sent_though_the_file_grows(
+def test_hash_is_of_the_bytes_sent_while_the_file_grows(
     output: Path, container: ContainerClient, service: FakeBlobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send = container.transport.send
@@ -110,7 +110,7 @@ def test_hash_is_of_what_was_sent_though_the_file_grows(
         assert (file.size_bytes, file.sha256) == (len(data), sha256(data))
 
 
-def test_many_small_files_go_in_parallel(
+def test_small_files_are_uploaded_in_parallel(
     tmp_path: Path, container: ContainerClient, service: FakeBlobs
 ) -> None:
     for number in range(300):
@@ -123,6 +123,6 @@ def test_many_small_files_go_in_parallel(
     assert 2 <= service.connections <= 8
 
 
-def test_folder_that_is_gone_has_no_outputs(tmp_path: Path, container: ContainerClient) -> None:
+def test_missing_output_folder_has_no_outputs(tmp_path: Path, container: ContainerClient) -> None:
     gone = tmp_path / "gone"
     assert export_outputs(container, "r/output/", gone, lambda *_: None, lambda: None) == []

@@ -41,20 +41,20 @@ def knowing(*values: str) -> Redactor:
         lambda v: base64.urlsafe_b64encode(v.encode()).decode().rstrip("="),
     ],
 )
-def test_value_is_hidden_in_the_forms_it_is_written_in(write: Callable[[str], str]) -> None:
+def test_value_is_redacted_in_all_encodings(write: Callable[[str], str]) -> None:
     value = SECRET.lower()
     assert knowing(value).text(f"token={write(value)}!") == "token=***!"
 
 
 @pytest.mark.parametrize("user", ["", "a", "ab", "abc"])
-def test_value_inside_of_base64_is_hidden(user: str) -> None:
+def test_value_inside_base64_is_redacted(user: str) -> None:
     header = base64.b64encode(f"{user}:{TOKEN}:{user}".encode()).decode()
     shown = knowing(TOKEN).text(header)
     assert "***" in shown
     assert len(shown) < 20
 
 
-def test_every_line_of_a_key_is_hidden() -> None:
+def test_every_line_of_a_key_is_redacted() -> None:
     key = "-----BEGIN KEY-----\nMIIEpAIBAAKCAQEA7\nc2VjcmV0IGtleSBsaW5l\n-----END KEY-----\n"
     shown = knowing(key).text("\n".join(f"  {line}" for line in key.splitlines()))
     assert shown.split() == ["***"] * 4
@@ -62,7 +62,7 @@ def test_every_line_of_a_key_is_hidden() -> None:
 
 @pytest.mark.parametrize("end", ["", "\n"])
 @pytest.mark.parametrize("width", [64, 76])
-def test_base64_in_lines_is_hidden(width: int, end: str) -> None:
+def test_base64_with_line_breaks_is_redacted(width: int, end: str) -> None:
     redactor = Redactor()
     value = "".join(f"{number:x}." for number in range(1000, 1100))
     redactor.add(value)
@@ -72,29 +72,29 @@ def test_base64_in_lines_is_hidden(width: int, end: str) -> None:
     assert shown.count("***") >= 5
 
 
-def test_short_values_are_left() -> None:
+def test_short_values_are_ignored() -> None:
     assert knowing("abc", "", "12345").text("abc 12345") == "abc 12345"
 
 
-def test_longest_value_wins_and_overlaps_are_one() -> None:
+def test_overlapping_values_are_redacted_as_one() -> None:
     redactor = knowing("secret-one", "secret-one-and-more", "more-than-this")
     assert redactor.text("a secret-one b") == "a *** b"
     assert redactor.text("a secret-one-and-more b") == "a *** b"
     assert redactor.text("a secret-one-and-more-than-this b") == "a *** b"
 
 
-def test_signature_of_a_sas_is_hidden_in_every_form() -> None:
+def test_signature_of_a_sas_is_redacted() -> None:
     redactor = Redactor()
     redactor.add_sas("sv=2021&sp=rw&sig=abc%2Bdef%2Fghi%3D")
     for text in ("sig=abc%2Bdef%2Fghi%3D", "abc+def/ghi=", "abc%2bdef%2fghi%3d"):
         assert "def" not in redactor.text(f"x {text} y")
 
 
-def test_nothing_shows_what_is_hidden() -> None:
+def test_repr_shows_no_secret() -> None:
     assert TOKEN not in repr(knowing(TOKEN))
 
 
-def test_trace_in_the_agents_log_has_no_secret() -> None:
+def test_traceback_in_the_agents_log_has_no_secret() -> None:
     formatter = RedactingFormatter(knowing(TOKEN), "%(message)s", "")
     try:
         raise ValueError(f"cannot use {TOKEN}")
@@ -119,7 +119,7 @@ def shipped(source: FileSource, lose: Callable[[bytes], int] = lambda _: 0) -> b
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_no_block_border_and_no_lost_block_lets_a_secret_through(
+def test_secret_across_blocks_is_redacted(
     tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chance = random.Random(seed)
@@ -144,7 +144,7 @@ def test_no_block_border_and_no_lost_block_lets_a_secret_through(
     assert clean.count(b"\n") == text.count(b"\n")
 
 
-def test_blocks_of_a_clean_log_are_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_without_secrets_is_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lines_module, "MAX_APPEND_BYTES", 7)
     chance = random.Random(5)
     text = bytes(chance.choices(b"abcgh_p\n", k=500))
@@ -156,7 +156,7 @@ def test_blocks_of_a_clean_log_are_the_log(tmp_path: Path, monkeypatch: pytest.M
     assert shipped(source, lambda arrived: min(next(losses, 0), len(arrived))) == text
 
 
-def test_beginning_of_a_secret_waits_for_the_rest(tmp_path: Path) -> None:
+def test_partial_secret_waits_for_the_rest(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(f"token: {TOKEN[:9]}")
     source = FileSource(log, redactor=knowing(TOKEN))
@@ -171,7 +171,7 @@ def test_beginning_of_a_secret_waits_for_the_rest(tmp_path: Path) -> None:
     assert source.peek() == TOKEN[:4].encode()
 
 
-def test_metrics_of_stdout_see_no_secret(tmp_path: Path) -> None:
+def test_metrics_of_stdout_contain_no_secret(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(f"loss=0.5 {TOKEN}\n")
     seen: list[bytes] = []
@@ -194,7 +194,7 @@ raise SystemExit(int(sys.argv[1]))
 
 
 @pytest.mark.parametrize("code", [0, 3])
-def test_printed_secret_is_nowhere_in_what_leaves_the_node(task: Task, code: int) -> None:
+def test_printed_secret_never_leaves_the_node(task: Task, code: int) -> None:
     task.secrets = {"values": {"TOKEN": SECRET}}
     command = ["python", "train.py", str(code), SECRET]
     task.submit(PRINTING, command=command, secrets=["TOKEN"])
@@ -213,30 +213,30 @@ def test_printed_secret_is_nowhere_in_what_leaves_the_node(task: Task, code: int
         assert base64.b64encode(SECRET.encode()).decode() not in text, name
 
 
-def test_missing_program_named_like_a_secret_is_not_told(task: Task) -> None:
+def test_missing_program_named_like_a_secret_is_redacted(task: Task) -> None:
     task.secrets = {"values": {"TOKEN": TOKEN}}
     task.submit("", command=[TOKEN], secrets=["TOKEN"])
     assert task.run() == 127
     assert task.json("result.json")["message"].startswith("*** is not on this node")
 
 
-def test_signature_of_the_storage_is_hidden_when_the_script_finds_it(task: Task) -> None:
+def test_storage_signature_printed_by_script_is_redacted(task: Task) -> None:
     task.submit("print('sig=secret-signature')")
     assert task.run() == 0
     assert task.text("logs/stdout.txt") == "sig=***\n"
 
 
-def test_file_for_shells_names_the_secret_only(task: Task) -> None:
+def test_shell_file_names_the_secret_without_value(task: Task) -> None:
     task.secrets = {"values": {"TOKEN": TOKEN}}
     task.submit("import os; print(len(os.environ['TOKEN']))", secrets=["TOKEN"])
     assert task.run() == 0
     assert task.text("logs/stdout.txt") == f"{len(TOKEN)}\n"
     text = (task.folder / "task-0/wd/logs/environment.sh").read_text()
     assert TOKEN not in text
-    assert "# TOKEN is a secret" in text
+    assert "# TOKEN is omitted: it is a secret" in text
 
 
-def test_damaged_secrets_are_not_told(task: Task) -> None:
+def test_invalid_secrets_are_not_printed(task: Task) -> None:
     task.settings = {"RUNNER_SECRETS": '{"values": ["' + TOKEN}
     task.submit("print(1)")
     assert task.run() == 1

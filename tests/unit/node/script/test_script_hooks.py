@@ -21,7 +21,7 @@ print(load_state(), os.listdir(os.environ["RUNNER_CHECKPOINT_DIR"]))
 """
 
 
-def test_a_script_imports_the_hooks_and_nothing_else_of_ours(task: Task) -> None:
+def test_script_imports_only_hooks(task: Task) -> None:
     task.submit(_SCRIPT, env={"PYTHONPATH": "/mine"})
     assert task.run() == 0, task.text("logs/stderr.txt")
     first, second = task.text("logs/stdout.txt").splitlines()
@@ -29,7 +29,7 @@ def test_a_script_imports_the_hooks_and_nothing_else_of_ours(task: Task) -> None
     assert second == "{'epoch': 3} ['state-00000001']"
 
 
-def test_a_script_that_brings_its_own_runner_keeps_it(task: Task) -> None:
+def test_script_with_its_own_runner_package_keeps_it(task: Task) -> None:
     script = (
         "import pathlib, subprocess, sys\n"
         "pathlib.Path('runner.py').write_text('mine = 1')\n"
@@ -41,7 +41,7 @@ def test_a_script_that_brings_its_own_runner_keeps_it(task: Task) -> None:
     assert task.text("logs/stdout.txt") == "1\n"
 
 
-def test_a_runner_that_the_requirements_install_is_not_hidden(tmp_path: Path) -> None:
+def test_installed_runner_package_is_not_hidden(tmp_path: Path) -> None:
     installed = tmp_path / "env" / "lib" / "python3.11" / "site-packages" / "runner"
     ours = str(tmp_path / "hooks")
     assert python_path(None, tmp_path, tmp_path / "env") == ours
@@ -52,7 +52,7 @@ def test_a_runner_that_the_requirements_install_is_not_hidden(tmp_path: Path) ->
     assert python_path(None, tmp_path, tmp_path / "env") is None
 
 
-def test_states_that_are_saved_all_the_time_are_committed_all_the_same(
+def test_states_saved_without_pause_are_committed(
     task: Task, until: Callable[[Callable[[], object]], None]
 ) -> None:
     script = (

@@ -39,7 +39,7 @@ def append(path: Path, data: bytes) -> None:
         out.write(data)
 
 
-def test_line_that_fits_into_no_block_holds_up_none() -> None:
+def test_line_above_block_size_is_dropped() -> None:
     queue = LineQueue()
     for line in (b"a", b"x" * MAX_APPEND_BYTES, b"b"):
         queue.put(line)
@@ -75,7 +75,7 @@ def test_line_is_in_blob_while_the_script_runs(
     assert 2 * max(waits) < 0.3
 
 
-def test_refusal_that_passes_costs_nothing(
+def test_temporary_auth_error_loses_nothing(
     shipper: Shipper, service: FakeBlobs, log: Path, until: Until
 ) -> None:
     until(lambda: NAME in service.blobs)
@@ -86,7 +86,7 @@ def test_refusal_that_passes_costs_nothing(
     assert (service.data(NAME), len(service.faults)) == (b"a line\n", 0)
 
 
-def test_refusal_that_lasts_is_waited_for_while_the_script_runs(
+def test_retryable_auth_error_is_retried_while_script_runs(
     shipper: Shipper,
     service: FakeBlobs,
     log: Path,
@@ -104,7 +104,7 @@ def test_refusal_that_lasts_is_waited_for_while_the_script_runs(
     assert service.data(NAME) == b"a line\n"
 
 
-def test_refusal_for_good_ends_the_shipping(
+def test_permanent_auth_error_ends_the_shipping(
     log: Path, container: ContainerClient, service: FakeBlobs
 ) -> None:
     service.refuse_for_good()
@@ -117,7 +117,7 @@ def test_refusal_for_good_ends_the_shipping(
         shipper.finish()
 
 
-def test_finish_ships_the_rest_without_waiting_for_the_interval(
+def test_finish_ships_the_rest_at_once(
     shipper: Shipper, service: FakeBlobs, log: Path, monkeypatch: pytest.MonkeyPatch, until: Until
 ) -> None:
     monkeypatch.setattr(sync_module, "append_interval_s", lambda _: 60.0)
@@ -151,7 +151,7 @@ def test_outage_delays_lines_and_loses_none(
     assert service.text(NAME) == "before\nduring\nafter\n"
 
 
-def test_refused_stream_ends_quietly_and_is_told_at_the_end(
+def test_permanent_error_is_raised_by_finish(
     shipper: Shipper, service: FakeBlobs, log: Path, until: Until
 ) -> None:
     until(lambda: NAME in service.blobs)
@@ -162,7 +162,7 @@ def test_refused_stream_ends_quietly_and_is_told_at_the_end(
         shipper.finish()
 
 
-def test_every_shipper_is_finished_though_one_failed(
+def test_every_shipper_is_finished_after_a_failure(
     container: ContainerClient, service: FakeBlobs, tmp_path: Path
 ) -> None:
     service.faults.append(400)
@@ -177,7 +177,7 @@ def test_every_shipper_is_finished_though_one_failed(
     assert service.data("r/b") == b"text"
 
 
-def test_large_log_takes_little_memory(container: ContainerClient, log: Path) -> None:
+def test_large_log_uses_little_memory(container: ContainerClient, log: Path) -> None:
     with log.open("wb") as out:
         out.truncate(64 * 1024 * 1024)  # sparse: 64 MiB of zeros
     sent: list[int] = []
@@ -199,7 +199,7 @@ def test_large_log_takes_little_memory(container: ContainerClient, log: Path) ->
     assert peak < 4 * MAX_APPEND_BYTES
 
 
-def test_full_blob_keeps_blocks_for_the_final_flush(
+def test_full_blob_reserves_blocks_for_the_final_flush(
     container: ContainerClient, service: FakeBlobs, log: Path, until: Until
 ) -> None:
     blob = AppendBlob(container, NAME)
@@ -210,13 +210,13 @@ def test_full_blob_keeps_blocks_for_the_final_flush(
     append(log, b"late\n")
     shipper.start()
     until(lambda: len(polls) > 2)
-    said = "\n[runner: a log takes no more blocks: the rest follows when the script ends]\n"
+    said = "\n[runner: the log has no blocks left: the rest follows after the script]\n"
     assert service.text(NAME) == said
     shipper.finish()
     assert service.text(NAME) == said + "late\n"
 
 
-def test_rest_that_finds_no_room_is_counted_in_the_log(
+def test_bytes_beyond_the_last_block_are_counted_in_the_log(
     container: ContainerClient, service: FakeBlobs, log: Path, until: Until
 ) -> None:
     blob = AppendBlob(container, NAME)
@@ -230,7 +230,7 @@ def test_rest_that_finds_no_room_is_counted_in_the_log(
     shipper.finish()
     data = service.data(NAME)
     assert data.count(b"\0") == MAX_APPEND_BYTES
-    assert data.endswith(b"[runner: 6291456 bytes of log are left out]\n")
+    assert data.endswith(b"[runner: 6291456 bytes of log are missing]\n")
 
 
 def test_block_of_lines_never_splits_a_line(monkeypatch: pytest.MonkeyPatch) -> None:

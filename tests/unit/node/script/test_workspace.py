@@ -68,7 +68,7 @@ def test_second_unpacking_replaces_the_first(tmp_path: Path) -> None:
     ],
     ids=lambda m: f"{m[0].name}->{m[0].linkname or m[0].type.decode()}",
 )
-def test_archive_that_reaches_outside_writes_nothing(
+def test_archive_with_outside_paths_writes_nothing(
     tmp_path: Path, bad: tuple[tarfile.TarInfo, bytes]
 ) -> None:
     path, sha256 = archive(tmp_path, member("good.py", b"x"), bad)
@@ -93,13 +93,13 @@ def test_nothing_is_written_through_a_chain_of_links(tmp_path: Path) -> None:
     assert not (tmp_path / "escaped.py").exists()
 
 
-def test_changed_archive_is_refused(tmp_path: Path) -> None:
+def test_changed_archive_is_rejected(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, member("train.py"))
-    with pytest.raises(StageFailedError, match="not what was submitted"):
+    with pytest.raises(StageFailedError, match="differs from the submitted"):
         unpack_code(path, tmp_path / "code", "0" * 64)
 
 
-def test_cut_archive_is_refused(tmp_path: Path) -> None:
+def test_truncated_archive_is_rejected(tmp_path: Path) -> None:
     path, _ = archive(tmp_path, member("train.py", b"x" * 5000))
     path.write_bytes(path.read_bytes()[:40])
     with pytest.raises(StageFailedError, match="not a whole"):

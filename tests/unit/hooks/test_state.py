@@ -1,4 +1,4 @@
-"""States in a folder: whole or not at all, whatever happens to the process or to the files."""
+"""States in a folder are complete or absent, after any failure of a process or file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def states(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def test_what_is_saved_last_is_loaded(tmp_path: Path) -> None:
+def test_last_saved_state_is_loaded(tmp_path: Path) -> None:
     assert load_state(tmp_path / "none") is None
     for value in ({"epoch": 1}, b"bytes", [1.5, None]):
         save_state(value, tmp_path)
@@ -45,9 +45,7 @@ def test_what_is_saved_last_is_loaded(tmp_path: Path) -> None:
     assert states(tmp_path) == ["state-00000002", "state-00000003"]
 
 
-def test_the_folder_is_the_runs_and_without_a_run_nothing_happens(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_default_folder_is_that_of_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("RUNNER_CHECKPOINT_DIR", raising=False)
     monkeypatch.chdir(tmp_path)
     assert save_state({"epoch": 1}) is None
@@ -69,20 +67,20 @@ def flip(path: Path) -> None:
 
 @pytest.mark.parametrize("name", [FILE, MANIFEST])
 @pytest.mark.parametrize("harm", [cut, flip, Path.unlink, lambda path: path.write_bytes(b"")])
-def test_a_damaged_state_is_passed_over_and_said(
+def test_damaged_state_is_skipped_with_a_warning(
     tmp_path: Path, name: str, harm: Callable[[Path], None], caplog: pytest.LogCaptureFixture
 ) -> None:
     save_state("older", tmp_path)
     save_state("newer" * 1000, tmp_path)
     harm(tmp_path / "state-00000002" / name)
     assert load_state(tmp_path) == "older"
-    assert "state-00000002 is passed over" in caplog.text
+    assert "state-00000002 is skipped" in caplog.text
     save_state("newest", tmp_path)
     assert load_state(tmp_path) == "newest"
     assert states(tmp_path)[-1] == "state-00000003"
 
 
-def test_a_flip_anywhere_in_a_state_never_loads_something_else(tmp_path: Path) -> None:
+def test_flipped_bit_never_loads_another_state(tmp_path: Path) -> None:
     save_state("older", tmp_path)
     save_state("newer", tmp_path)
     seed = random.SystemRandom().randrange(1000)
@@ -93,11 +91,11 @@ def test_a_flip_anywhere_in_a_state_never_loads_something_else(tmp_path: Path) -
         data = bytearray(path.read_bytes())
         data[chance.randrange(len(data))] ^= 1 << chance.randrange(8)
         path.write_bytes(data)
-        # A manifest may say the same in other words, as 1.0 for 1: then the state is the newer.
+        # A changed manifest may be equivalent (1.0 for 1): then the newer state is loaded.
         assert load_state(copy) in (("older",) if name == FILE else ("older", "newer")), seed
 
 
-def test_names_that_are_no_states_are_left_alone(tmp_path: Path) -> None:
+def test_other_names_in_the_folder_are_ignored(tmp_path: Path) -> None:
     (tmp_path / "state-x").mkdir()
     (tmp_path / "state-00000007").write_text("a file")
     (tmp_path / "mine.txt").write_text("kept")
@@ -107,7 +105,7 @@ def test_names_that_are_no_states_are_left_alone(tmp_path: Path) -> None:
     assert {"state-x", "mine.txt", "state-00000008"} <= set(states(tmp_path))
 
 
-def test_a_write_that_fails_leaves_the_last_state_and_nothing_else(tmp_path: Path) -> None:
+def test_failed_write_leaves_only_the_last_state(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
     kept = folder.save(lambda inside: (inside / "a").touch())
 
@@ -122,7 +120,7 @@ def test_a_write_that_fails_leaves_the_last_state_and_nothing_else(tmp_path: Pat
     assert folder.newest() == kept
 
 
-def test_what_an_earlier_process_left_unfinished_is_removed(tmp_path: Path) -> None:
+def test_unfinished_state_of_a_dead_process_is_deleted(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     for pid in (gone.pid, os.getpid()):
@@ -153,7 +151,7 @@ def test_states_of_different_kinds_share_a_folder(tmp_path: Path) -> None:
     assert states(tmp_path) == ["keras-00000002", "keras-00000003", "state-00000001"]
 
 
-def test_a_state_in_folders_is_checked_in_folders(tmp_path: Path) -> None:
+def test_state_with_subfolders_is_checked(tmp_path: Path) -> None:
     def write(inside: Path) -> None:
         (inside / "deep" / "er").mkdir(parents=True)
         (inside / "deep" / "er" / "file").write_text("text")
@@ -165,7 +163,7 @@ def test_a_state_in_folders_is_checked_in_folders(tmp_path: Path) -> None:
     assert folder.newest() is None
 
 
-def test_killed_at_any_moment_a_process_goes_on_from_its_last_state(tmp_path: Path) -> None:
+def test_process_killed_at_any_time_resumes_its_last_state(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10_000)
     chance = random.Random(seed)
     said = 0
@@ -178,7 +176,7 @@ def test_killed_at_any_moment_a_process_goes_on_from_its_last_state(tmp_path: Pa
         )
         assert process.stdout
         begun = process.stdout.readline().split()
-        # What was said to be saved is there, and at most one more.
+        # All reported states exist, and at most one more.
         assert begun[0] == "begin", seed
         assert said <= int(begun[1]) <= said + 1, seed
         said = int(process.stdout.readline())

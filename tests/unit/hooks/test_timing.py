@@ -13,12 +13,12 @@ from runner.hooks.timing import SaveInterval
 
 _TERMINATED = """
 import os, signal, sys
-from runner.hooks.timing import Sigterm
+from runner.hooks.timing import DeferredSigterm
 {before}
-sigterm = Sigterm()
+sigterm = DeferredSigterm()
 sigterm.install()
 os.kill(os.getpid(), signal.SIGTERM)
-print("asked", sigterm.asked, flush=True)
+print("requested", sigterm.requested, flush=True)
 {then}
 print("after", flush=True)
 """
@@ -34,31 +34,32 @@ def terminated(then: str, before: str = "") -> tuple[int, list[str]]:
     return done.returncode, done.stdout.split("\n")[:-1]
 
 
-def test_sigterm_waits_until_it_is_obeyed_and_then_is_sigterm() -> None:
-    assert terminated("sigterm.obey()") == (-signal.SIGTERM, ["asked True"])
-    assert terminated("sigterm.remove()") == (-signal.SIGTERM, ["asked True"])
-    assert terminated("") == (0, ["asked True", "after"])
+def test_deferred_sigterm_is_raised_later() -> None:
+    assert terminated("sigterm.raise_deferred()") == (-signal.SIGTERM, ["requested True"])
+    assert terminated("sigterm.remove()") == (-signal.SIGTERM, ["requested True"])
+    assert terminated("") == (0, ["requested True", "after"])
 
 
-def test_a_second_sigterm_does_not_wait() -> None:
+def test_second_sigterm_is_not_deferred() -> None:
     again = "os.kill(os.getpid(), signal.SIGTERM)"
-    assert terminated(again) == (-signal.SIGTERM, ["asked True"])
+    assert terminated(again) == (-signal.SIGTERM, ["requested True"])
 
 
-def test_the_scripts_own_handler_comes_after() -> None:
+def test_handler_of_the_script_is_called_later() -> None:
     own = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(7))"
-    assert terminated("sigterm.obey()", own) == (7, ["asked True"])
+    assert terminated("sigterm.raise_deferred()", own) == (7, ["requested True"])
 
 
-def test_who_ignores_sigterm_goes_on_ignoring_it() -> None:
+def test_ignored_sigterm_stays_ignored() -> None:
     ignored = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    assert terminated("sigterm.obey()", ignored) == (0, ["asked False", "after"])
+    assert terminated("sigterm.raise_deferred()", ignored) == (0, ["requested False", "after"])
 
 
-def test_in_another_thread_nothing_is_taken_over() -> None:
+def test_handler_is_not_installed_in_another_thread() -> None:
     code = (
-        "import signal, threading\nfrom runner.hooks.timing import Sigterm\n"
-        "thread = threading.Thread(target=Sigterm().install)\nthread.start(); thread.join()\n"
+        "import signal, threading\nfrom runner.hooks.timing import DeferredSigterm\n"
+        "thread = threading.Thread(target=DeferredSigterm().install)\n"
+        "thread.start(); thread.join()\n"
         "print(signal.getsignal(signal.SIGTERM) is signal.SIG_DFL)"
     )
     done = subprocess.run(
@@ -80,7 +81,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Any:
     return made
 
 
-def test_it_is_time_when_the_interval_has_passed_since_the_last_save(clock: Any) -> None:
+def test_save_is_due_after_the_interval(clock: Any) -> None:
     every = SaveInterval(5)
     assert not every.due
     clock.now += 5
@@ -92,7 +93,7 @@ def test_it_is_time_when_the_interval_has_passed_since_the_last_save(clock: Any)
     assert every.due
 
 
-def test_without_an_interval_slow_saves_are_rarer_and_cost_a_fiftieth(
+def test_slow_saves_take_at_most_two_percent_by_default(
     clock: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("RUNNER_CHECKPOINT_INTERVAL", raising=False)
@@ -108,7 +109,7 @@ def test_without_an_interval_slow_saves_are_rarer_and_cost_a_fiftieth(
 
 
 @pytest.mark.parametrize(("given", "seconds"), [("2", 2), ("60", 10), ("", 10), ("often", 10)])
-def test_it_saves_at_least_as_often_as_the_run_commits(
+def test_default_interval_is_at_most_that_of_commits(
     clock: Any, monkeypatch: pytest.MonkeyPatch, given: str, seconds: float
 ) -> None:
     monkeypatch.setenv("RUNNER_CHECKPOINT_INTERVAL", given)
