@@ -15,9 +15,9 @@ from azure.core.exceptions import (
     ServiceResponseError,
 )
 
-from runner.azure.arm.faults import SIGN_IN
 from runner.protocol.errors import ExitCode, RunnerError
 
+SIGN_IN = "R-AZURE-SIGN-IN"
 SERVICES_DOWN = "R-SERVICES-DOWN"  # the one code that callers may wait out and try again
 
 

@@ -1,7 +1,7 @@
-"""Sign in to a target: credentials, client options and the SDK clients of one connection.
+"""Sign in to a target: its stack outputs, credentials, client options and SDK clients.
 
-The only module that knows the local services from Azure. Each SDK is imported with its
-first client.
+The only module that distinguishes the local services from Azure. Each SDK is imported with
+its first client.
 """
 
 # ruff: noqa: PLC0415  each SDK takes 0.4 to 0.8 s to import: only what a command signs in to is loaded
@@ -13,12 +13,12 @@ import time
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
+from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import quote
 
-from runner.azure.auth.stack import load_outputs
-from runner.contract import StackOutputs
+from runner.contract import ContractError, StackOutputs, parse_stack_outputs
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
 from runner.protocol.errors import ExitCode, RunnerError
@@ -29,6 +29,59 @@ if TYPE_CHECKING:
     from azure.core.credentials import AccessToken, TokenCredential
     from azure.storage.blob import BlobServiceClient
     from azure.storage.fileshare import ShareClient, ShareServiceClient
+
+
+def outputs_path(settings: Settings) -> Path:
+    """The file that describes the target: written by `runner local up`, or cached from Pulumi."""
+    paths = HomePaths(settings.home)
+    if settings.target == "local":
+        return paths.local_outputs
+    return paths.stack_outputs(settings.stack)
+
+
+def load_outputs(settings: Settings) -> StackOutputs:
+    """Read what is known of the target. Raises RunnerError when it is missing or wrong."""
+    path = outputs_path(settings)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as err:
+        raise _no_outputs(settings, path) from err
+    except (OSError, UnicodeDecodeError) as err:
+        raise RunnerError(
+            "R-STACK-READ",
+            f"cannot read {path}",
+            why=str(err),
+            fix="RUNNER_HOME must be a folder you may read; see runner config show",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+    try:
+        return parse_stack_outputs(text)
+    except ContractError as err:
+        raise RunnerError(
+            "R-STACK-OUTPUTS",
+            f"{path} does not describe a stack",
+            why=str(err),
+            fix=_outputs_fix(settings),
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+
+
+def _no_outputs(settings: Settings, path: Path) -> RunnerError:
+    local = settings.target == "local"
+    what = "the local services are not set up" if local else f"stack {settings.stack!r} is unknown"
+    return RunnerError(
+        "R-STACK-MISSING",
+        what,
+        why=f"there is no {path}",
+        fix=_outputs_fix(settings),
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _outputs_fix(settings: Settings) -> str:
+    if settings.target == "local":
+        return "runner local up"
+    return f"runner up --stack {settings.stack}"
 
 
 STORAGE_SCOPE = "https://storage.azure.com/.default"

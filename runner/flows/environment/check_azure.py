@@ -8,10 +8,8 @@ from datetime import date
 from typing import TYPE_CHECKING
 
 from runner.azure.arm import subscription as ask
-from runner.azure.arm.client import ArmClient
-from runner.azure.arm.faults import DENIED
-from runner.azure.auth.credentials import connect
-from runner.azure.auth.stack import outputs_path
+from runner.azure.arm.client import DENIED, ArmClient
+from runner.azure.auth.credentials import connect, outputs_path
 from runner.core.checks import Check, failed, passed, run_check, skipped, warned
 from runner.core.pricing.machines import Machine, family_key, machine
 from runner.core.settings import Settings

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from infra.engine import automation
-from runner.azure.auth.stack import outputs_path
+from runner.azure.auth.credentials import outputs_path
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
-from runner.azure.arm.client import ArmClient, arm_endpoint
-from runner.azure.arm.faults import DENIED, SIGN_IN
+from runner.azure.arm.client import DENIED, ArmClient, arm_endpoint
+from runner.azure.faults import SIGN_IN
 from runner.contract import StackOutputs
 from runner.core.progress import OnProgress, Progress
 from runner.protocol.errors import ExitCode, RunnerError

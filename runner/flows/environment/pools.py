@@ -139,7 +139,7 @@ def resize(
 
 def pool_names(settings: Settings) -> Sequence[str]:
     """Ids of the target's pools as its outputs name them; nothing is sent."""
-    from runner.azure.auth.stack import load_outputs  # noqa: PLC0415  for a shell that completes
+    from runner.azure.auth.credentials import load_outputs  # noqa: PLC0415  for a shell that completes
 
     return [pool.id for pool in load_outputs(settings).pools]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.engine import automation
-from runner.azure.auth.credentials import Connection, connect
-from runner.azure.auth.stack import outputs_path
+from runner.azure.auth.credentials import Connection, connect, outputs_path
 from runner.azure.batch.jobs import unfinished_tasks
 from runner.azure.storage.blobs import stored_bytes
 from runner.contract import ContractError, parse_stack_outputs

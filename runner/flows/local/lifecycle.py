@@ -9,7 +9,7 @@ import shutil
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-from runner.azure.auth.stack import load_outputs
+from runner.azure.auth.credentials import load_outputs
 from runner.contract import StackOutputs
 from runner.core.home import HomePaths, not_writable
 from runner.core.progress import OnProgress, Progress

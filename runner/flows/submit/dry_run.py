@@ -11,11 +11,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runner.azure.arm.faults import SIGN_IN
 from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.jobs import find_open_job
 from runner.azure.batch.translate import to_task
-from runner.azure.faults import SERVICES_DOWN
+from runner.azure.faults import SERVICES_DOWN, SIGN_IN
 from runner.core.planning.plan import RunPlan
 from runner.core.progress import ignore_progress
 from runner.core.recipe.inputs import override_inputs

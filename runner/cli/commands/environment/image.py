@@ -68,7 +68,7 @@ def list_(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) 
 @app.command()
 def registry(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
     """Print the host of the stack's container registry, for images that tasks run in."""
-    from runner.azure.auth.stack import load_outputs
+    from runner.azure.auth.credentials import load_outputs
     from runner.flows.environment.images import container_registry_host
 
     out = Output(output)
@@ -84,7 +84,7 @@ def _open(stack: str | None) -> tuple[ArmClient, ImageHome]:
     import os
 
     from runner.azure.arm.client import ArmClient, arm_endpoint
-    from runner.azure.auth.stack import load_outputs
+    from runner.azure.auth.credentials import load_outputs
     from runner.flows.environment.images import locate_image
 
     home = locate_image(load_outputs(open_settings("azure", stack)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from runner.azure.auth.stack import outputs_path
+from runner.azure.auth.credentials import outputs_path
 from runner.cli.main import main
 from runner.contract import StackOutputs
 from runner.core.settings import load_settings
