@@ -6,13 +6,10 @@ import signal
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from runner.protocol.errors import RunnerError
 from runner.protocol.results import AttemptEnd, RunResult
-
-if TYPE_CHECKING:
-    from runner.core.states import TaskView
 
 
 def describe_exit(code: int) -> str:
