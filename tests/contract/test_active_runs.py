@@ -9,7 +9,7 @@ from azure.batch import BatchClient
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import unfinished_tasks
-from runner.flows.environment.takedown import Remains, refuse_active_runs
+from runner.flows.environment.deploy import Remains, refuse_active_runs
 from runner.protocol.errors import RunnerError
 from tests.contract.server import Things
 

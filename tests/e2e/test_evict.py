@@ -62,8 +62,8 @@ def test_evictions_that_cannot_be_say_why(own_cli: Cli) -> None:
         (("nobody",), 2, "has no node 'nobody'"),
         (("tvm", "--all"), 2, "exclude each other"),
         (("--all", "--count", "1"), 2, "exclude each other"),
-        (("--pool", "none"), 3, "no local pool 'none'"),
-        (("tvm-",), 2, "2 nodes of pool 'local' begin with 'tvm-'"),
+        (("--pool", "none"), 3, "local pool 'none' not found"),
+        (("tvm-",), 2, "prefix 'tvm-' matches 2 nodes of pool 'local'"),
     ):
         refused = own_cli.run("local", "evict", *words)
         assert (refused.returncode, text in refused.stderr) == (code, True), refused.stderr

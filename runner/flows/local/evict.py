@@ -10,17 +10,16 @@ from urllib.parse import quote, urlencode
 
 from runner.core.home import HomePaths
 from runner.core.settings import Settings
-from runner.flows.local.pools import POOL_ID
-from runner.flows.local.state import LocalState, ensure_keys, load_state
+from runner.flows.local.state import POOL_ID, LocalState, ensure_keys, load_state
 from runner.protocol.errors import ExitCode, RunnerError
 
 _ALL = 10**9 - 1
-_TIMEOUT_S = 60.0  # a busy machine; who does not listen is told at once
+_TIMEOUT_S = 60.0  # of a busy machine; a port without a listener refuses at once
 
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """A node that goes. `not_before` is when, None when it is gone already."""
+    """An evicted node; `not_before` is the time of the eviction, None if it has happened."""
 
     pool: str
     node: str
@@ -30,7 +29,7 @@ class Evicted:
 
 @dataclass(frozen=True, slots=True)
 class LocalNode:
-    """A node of a local pool. `evictable` ones are spot nodes that nobody has claimed yet."""
+    """A node of a local pool; spot nodes without a pending eviction are `evictable`."""
 
     id: str
     state: str
@@ -48,7 +47,20 @@ def evict(
     notice_s: float | None = None,
     away_s: float | None = None,
 ) -> tuple[Evicted, ...]:
-    """Evict the node of an id or unique prefix, or as many spot nodes of the pool as asked for."""
+    """Evict nodes of a local pool and return them.
+
+    Args:
+        settings: The settings of the target.
+        node: An ID, or a unique prefix of one.
+        pool: The pool; None is `local`.
+        count: How many spot nodes to evict without `node`; None is one.
+        everything: Evict all spot nodes of the pool.
+        notice_s: Time between the notice and the eviction; None is the emulator's default.
+        away_s: Time until a replacement arrives; None is the emulator's default.
+
+    Raises:
+        RunnerError: the options exclude each other, or there is no such node to evict.
+    """
     _check(node, count, everything=everything)
     pool = pool or POOL_ID
     emulator = _Emulator(settings)
@@ -71,7 +83,7 @@ def evict(
 
 
 def node_ids(settings: Settings) -> list[str]:
-    """Ids of the nodes of the pool that can be evicted, for shells to complete."""
+    """Return the IDs of the nodes that can be evicted, for shell completion."""
     found = _nodes(_Emulator(settings), POOL_ID)
     return [node.id for node in found if node.evictable]
 
@@ -109,14 +121,14 @@ def _resolve(found: list[LocalNode], text: str, pool: str) -> LocalNode:
         if not node.evictable:
             raise _not_evictable(node)
         return node
-    ids = ", ".join(node.id for node in (matching or found)[:5]) or "none at all"
+    ids = ", ".join(node.id for node in (matching or found)[:5]) or "none"
     raise RunnerError(
         "R-LOCAL-EVICT",
-        f"{len(matching)} nodes of pool {pool!r} begin with {text!r}"
+        f"prefix {text!r} matches {len(matching)} nodes of pool {pool!r}"
         if matching
         else f"pool {pool!r} has no node {text!r}",
         why=f"its nodes: {ids}",
-        fix="name one of them, or leave NODE out for any spot node",
+        fix="use one of them, or omit NODE to evict any spot node",
     )
 
 
@@ -126,13 +138,13 @@ def _not_evictable(node: LocalNode) -> RunnerError:
             "R-LOCAL-EVICT",
             f"node {node.id} is dedicated",
             why="only spot nodes are evicted",
-            fix="choose a spot node, or leave NODE out",
+            fix="choose a spot node, or omit NODE",
         )
     return RunnerError(
         "R-LOCAL-EVICT",
         f"node {node.id} cannot be evicted now",
-        why=f"it is {node.state}" if node.state == "preempted" else "its eviction is under way",
-        fix="wait until it is back: runner local evict",
+        why=f"it is {node.state}" if node.state == "preempted" else "its eviction is pending",
+        fix="wait for its replacement, then run `runner local evict` again",
         exit_code=ExitCode.CAPACITY,
     )
 
@@ -143,7 +155,7 @@ def _none_left(found: list[LocalNode], pool: str) -> RunnerError:
     elif all(not node.spot for node in found):
         why, fix = "it has dedicated nodes only", "choose a pool with spot nodes: --pool POOL"
     else:
-        why, fix = "all its spot nodes are being evicted already", "wait until one is back"
+        why, fix = "all its spot nodes are being evicted", "wait for a replacement"
     return RunnerError(
         "R-LOCAL-EVICT",
         f"pool {pool!r} has no node to evict",
@@ -165,7 +177,7 @@ class _Emulator:
         self._key = ensure_keys(paths)["batch"]
 
     def ask(self, method: str, path: str, pool: str) -> dict[str, Any]:
-        """The answer to one request. Raises RunnerError."""
+        """Send one request and return the answer. Raise RunnerError."""
         connection = http.client.HTTPConnection(
             "127.0.0.1", self._state.batch_port, timeout=_TIMEOUT_S
         )
@@ -200,8 +212,8 @@ def _refused(answer: Any, status: int, pool: str) -> RunnerError:
     if code == "PoolNotFound":
         return RunnerError(
             "R-POOL-MISSING",
-            f"there is no local pool {pool!r}",
-            fix=f"runner local up makes pool {POOL_ID!r}",
+            f"local pool {pool!r} not found",
+            fix=f"run `runner local up` to create pool {POOL_ID!r}",
             exit_code=ExitCode.PREFLIGHT,
         )
     if code == "AuthenticationFailed":
@@ -220,7 +232,7 @@ def _refused(answer: Any, status: int, pool: str) -> RunnerError:
         )
     return RunnerError(
         "R-LOCAL-EVICT",
-        "the emulator refuses to evict",
+        "the emulator refused the eviction",
         why=values.get("Reason", code),
         fix="runner local evict --help",
         exit_code=ExitCode.CAPACITY if status == http.client.CONFLICT else ExitCode.USAGE,

@@ -1,4 +1,4 @@
-"""The local services: an Azure Batch emulator and Azurite, started and stopped together."""
+"""Start, stop and check the local services: the Azure Batch emulator and Azurite together."""
 
 from __future__ import annotations
 
@@ -16,20 +16,30 @@ from runner.core.progress import OnProgress, Progress
 from runner.core.settings import Settings
 from runner.flows.export.extras import install_command
 from runner.flows.file_lock import file_lock
-from runner.flows.local import services
-from runner.flows.local.pools import local_outputs
-from runner.flows.local.services import find_leftovers, find_process, stop_process
-from runner.flows.local.state import ACCOUNT, LocalState, ensure_keys, load_state, save_state
+from runner.flows.local.services import find_leftovers, stop_process
+from runner.flows.local.state import (
+    ACCOUNT,
+    BATCH,
+    BLOB,
+    LocalState,
+    ensure_keys,
+    find_service,
+    load_state,
+    local_outputs,
+    save_state,
+    service_answers,
+    service_marker,
+)
 from runner.protocol.errors import ExitCode, RunnerError
 
 _STAGE = "services"
-_LOCKED_FOR_S = 1200.0  # a first start installs Azurite over a slow line
-_NEEDED = ("httptools", "httpx", "psutil", "starlette", "uv", "uvicorn")
+_LOCK_TIMEOUT_S = 1200.0  # a first start installs Azurite over a slow connection
+_PACKAGES = ("httptools", "httpx", "psutil", "starlette", "uv", "uvicorn")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """One service as it is now. `pid` is None when it does not run."""
+    """The state of one service; `pid` is None if it does not run."""
 
     name: str
     state: str
@@ -40,7 +50,7 @@ class ServiceStatus:
 
 @dataclass(frozen=True, slots=True)
 class LocalStatus:
-    """Both services, and how they were asked to run."""
+    """The state of both services, and their sizes."""
 
     running: bool
     services: tuple[ServiceStatus, ...]
@@ -50,7 +60,7 @@ class LocalStatus:
 
 
 def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
-    """Outputs of the target; local services that do not run are started first."""
+    """Return the outputs of the target; start local services that do not run."""
     if settings.target != "local":
         return load_outputs(settings)
     try:
@@ -59,17 +69,17 @@ def ensure_running(settings: Settings, on_event: OnProgress) -> StackOutputs:
     except RunnerError as err:
         if err.code != "R-STACK-OUTPUTS":
             raise
-    up(settings, on_event)  # writes the outputs anew
+    up(settings, on_event)  # writes new outputs
     return load_outputs(settings)
 
 
 def is_reachable(settings: Settings) -> bool:
-    """Whether the target can be asked: Azure can, the local services while they run."""
+    """Return False if the target is local and its services do not run."""
     return settings.target != "local" or _all_answer(settings)
 
 
 def expected_outputs(settings: Settings) -> StackOutputs:
-    """Outputs of the target; of local services that were never set up, what they will be."""
+    """Return the outputs of the target, or those that local services will have once set up."""
     try:
         return load_outputs(settings)
     except RunnerError as err:
@@ -90,7 +100,7 @@ def up(
     port: int | None = None,
     blob_port: int | None = None,
 ) -> LocalStatus:
-    """Start both services, make containers and pool; None keeps what was chosen before."""
+    """Start both services, create containers and pool; None keeps the earlier choice."""
     from runner.flows.local import start  # noqa: PLC0415  loads the SDKs and psutil
 
     _check_extra()
@@ -104,13 +114,13 @@ def up(
             on_event(Progress(_STAGE, "failed", "the local services did not start"))
             start.undo(paths, before)
             raise
-        again = ": what ran on it begins again" if pool == "recreated" else ""
+        again = ": its tasks start again" if pool == "recreated" else ""
         on_event(Progress(_STAGE, "end", f"local services ready, pool {pool}{again}"))
     return status(settings)
 
 
 def down(settings: Settings, on_event: OnProgress) -> bool:
-    """Stop both services; False when nothing ran."""
+    """Stop both services. Return False if none ran."""
     _check_extra()
     if load_state(HomePaths(settings.home)) is None:
         return False
@@ -119,19 +129,19 @@ def down(settings: Settings, on_event: OnProgress) -> bool:
 
 
 def status(settings: Settings) -> LocalStatus:
-    """Ask both services."""
+    """Return the state of both services."""
     _check_extra()
     paths = HomePaths(settings.home)
     state = load_state(paths)
     if state is None:
         return LocalStatus(False, (), 0, 0, str(settings.home))
-    found = tuple(_service_status(paths, state, name) for name in (services.BATCH, services.BLOB))
+    found = tuple(_service_status(paths, state, name) for name in (BATCH, BLOB))
     running = all(service.state == "running" for service in found)
     return LocalStatus(running, found, state.nodes, state.slots, str(settings.home))
 
 
 def reset(settings: Settings, on_event: OnProgress) -> None:
-    """Stop, then delete keys, accounts, pools, jobs and blobs; caches and data sets stay."""
+    """Stop the services and delete all their data and keys; caches and data sets stay."""
     _check_extra()
     paths = HomePaths(settings.home)
     if not paths.local.exists():
@@ -145,7 +155,7 @@ def reset(settings: Settings, on_event: OnProgress) -> None:
 
 
 def shell_env(settings: Settings) -> dict[str, str]:
-    """The variables with which other people's clients connect."""
+    """Return the environment variables with which other clients connect."""
     paths = HomePaths(settings.home)
     state = load_state(paths)
     if state is None or not _all_answer(settings):
@@ -182,23 +192,21 @@ def _all_answer(settings: Settings) -> bool:
     if state is None or not paths.local_outputs.is_file():
         return False
     return all(
-        find_process(record, services.marker(paths, name)) is not None
-        and services.answers(name, state)
-        for name, record in ((services.BATCH, state.batch), (services.BLOB, state.blob))
+        find_service(paths, state, name) is not None and service_answers(name, state)
+        for name in (BATCH, BLOB)
     )
 
 
 def _service_status(paths: HomePaths, state: LocalState, name: str) -> ServiceStatus:
-    record = state.batch if name == services.BATCH else state.blob
-    process = find_process(record, services.marker(paths, name))
-    answering = process is not None and services.answers(name, state)
-    idle = "stopped" if record is None else "died"
+    process = find_service(paths, state, name)
+    answering = process is not None and service_answers(name, state)
+    idle = "stopped" if state.record(name) is None else "died"
     return ServiceStatus(
         name=name,
         state="running" if answering else "not answering" if process else idle,
         pid=process.pid if process else None,
-        endpoint=state.batch_endpoint if name == services.BATCH else state.blob_endpoint,
-        log=str(paths.logs / ("batch.log" if name == services.BATCH else "azurite.log")),
+        endpoint=state.batch_endpoint if name == BATCH else state.blob_endpoint,
+        log=str(paths.logs / ("batch.log" if name == BATCH else "azurite.log")),
     )
 
 
@@ -206,8 +214,7 @@ def _stop_all(paths: HomePaths, on_event: OnProgress) -> bool:
     state = load_state(paths)
     if state is None:
         return False
-    records = ((services.BATCH, state.batch), (services.BLOB, state.blob))
-    found = [find_process(record, services.marker(paths, name)) for name, record in records]
+    found = [find_service(paths, state, name) for name in (BATCH, BLOB)]
     processes = [process for process in found if process is not None]
     if processes:
         on_event(Progress(_STAGE, "start", "stopping the local services"))
@@ -218,13 +225,13 @@ def _stop_all(paths: HomePaths, on_event: OnProgress) -> bool:
 
 
 def _stop_for_good(paths: HomePaths, on_event: OnProgress) -> None:
-    """Stop also what a damaged state file does not tell of."""
+    """Stop the services, also those that a damaged state file does not name."""
     try:
         _stop_all(paths, on_event)
     except RunnerError as err:
         on_event(Progress(_STAGE, "progress", err.what))
-    for name in (services.BATCH, services.BLOB):
-        stop_process(find_leftovers(services.marker(paths, name)))
+    for name in (BATCH, BLOB):
+        stop_process(find_leftovers(service_marker(paths, name)))
 
 
 def _locked(settings: Settings, on_event: OnProgress) -> AbstractContextManager[None]:
@@ -234,13 +241,13 @@ def _locked(settings: Settings, on_event: OnProgress) -> AbstractContextManager[
     return file_lock(
         HomePaths(settings.home).local_lock,
         what="starting or stopping the local services",
-        timeout_s=_LOCKED_FOR_S,
+        timeout_s=_LOCK_TIMEOUT_S,
         on_wait=on_wait,
     )
 
 
 def _check_extra() -> None:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    missing = [name for name in _PACKAGES if importlib.util.find_spec(name) is None]
     if os.name == "nt" or missing:
         windows = os.name == "nt"
         raise RunnerError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import os
 import socket
 import subprocess
@@ -17,7 +16,16 @@ from typing import TYPE_CHECKING
 
 from runner.core.home import HomePaths, not_writable
 from runner.flows.local.azurite import AzuriteProgram
-from runner.flows.local.state import ACCOUNT, LocalState, ProcessRecord
+from runner.flows.local.state import (
+    ACCOUNT,
+    BATCH,
+    BLOB,
+    LocalState,
+    ProcessRecord,
+    find_process,
+    has_marker,
+    service_answers,
+)
 from runner.protocol.errors import ExitCode, RunnerError
 
 if TYPE_CHECKING:
@@ -28,13 +36,12 @@ if TYPE_CHECKING:
 # still free after a reboot.
 _PORTS = range(20000, 30000)
 _LOG_KEPT_BYTES = 8 << 20
-_SAME_START_S = 1.0
 _PROCESS_POLL_S = 0.01
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceLaunch:
-    """How to start one service. `marker` is a word that only its command line has."""
+    """How to start one service; only its command line has the word `marker`."""
 
     name: str
     arguments: Sequence[str]
@@ -44,7 +51,7 @@ class ServiceLaunch:
 
 
 def spawn(launch: ServiceLaunch) -> ProcessRecord:
-    """Start in a session of its own, so that neither Ctrl-C nor a closed terminal ends it."""
+    """Start a process that neither Ctrl-C nor a closed terminal ends."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     try:
@@ -66,30 +73,13 @@ def spawn(launch: ServiceLaunch) -> ProcessRecord:
     return ProcessRecord(process.pid, psutil.Process(process.pid).create_time())
 
 
-def find_process(record: ProcessRecord | None, marker: str) -> psutil.Process | None:
-    """The process, if it still runs and is ours: a pid can be stale, or recycled by a stranger."""
-    import psutil  # noqa: PLC0415  in the [local] extra
-
-    if record is None:
-        return None
-    try:
-        process = psutil.Process(record.pid)
-        if process.status() == psutil.STATUS_ZOMBIE:
-            return None
-        # The clock may have been set since, which shifts creation times; the marker decides then.
-        same = abs(process.create_time() - record.created) < _SAME_START_S
-        return process if same or _has_marker(process, marker) else None
-    except psutil.Error:
-        return None
-
-
 def find_orphan(port: int, marker: str) -> ProcessRecord | None:
-    """A service of ours that listens on the port though nobody recorded it."""
+    """Return the service of this home that listens on a port without being recorded."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     process = _listener(port)
     try:
-        if process is not None and _has_marker(process, marker):
+        if process is not None and has_marker(process, marker):
             return ProcessRecord(process.pid, process.create_time())
     except psutil.Error:
         return None
@@ -97,7 +87,7 @@ def find_orphan(port: int, marker: str) -> ProcessRecord | None:
 
 
 def find_leftovers(marker: str) -> list[psutil.Process]:
-    """Services of ours that no state file knows of any more."""
+    """Return the services of this home, recorded or not."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     return [
@@ -108,7 +98,7 @@ def find_leftovers(marker: str) -> list[psutil.Process]:
 
 
 def stop_process(processes: Sequence[psutil.Process], *, grace_s: float = 10.0) -> None:
-    """Ask to end, then insist. Returns when all are gone."""
+    """Terminate processes, kill those that remain, and wait for their end."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     alive = list(processes)
@@ -122,7 +112,7 @@ def stop_process(processes: Sequence[psutil.Process], *, grace_s: float = 10.0) 
 
 
 def _wait_gone(processes: Sequence[psutil.Process], timeout_s: float) -> list[psutil.Process]:
-    """Those that still run in the end; a zombie is gone, though psutil's own wait waits for it."""
+    """Return the processes that still run; unlike in psutil's own wait, a zombie has ended."""
     deadline = time.monotonic() + timeout_s
     alive = [process for process in processes if _runs(process)]
     while alive and time.monotonic() < deadline:
@@ -141,7 +131,7 @@ def _runs(process: psutil.Process) -> bool:
 
 
 def port_is_free(port: int) -> bool:
-    """Whether a server could listen there now."""
+    """Return True if a server could listen on the port."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -152,7 +142,7 @@ def port_is_free(port: int) -> bool:
 
 
 def choose_port(taken: Sequence[int] = ()) -> int:
-    """A free port, from a random place on."""
+    """Return a random free port."""
     while True:
         port = SystemRandom().choice(_PORTS)
         if port not in taken and port_is_free(port):
@@ -160,7 +150,7 @@ def choose_port(taken: Sequence[int] = ()) -> int:
 
 
 def port_owner(port: int) -> str:
-    """`name (pid 42)` of who listens on the port, or an empty string when the system hides it."""
+    """Return `name (pid 42)` of the process that listens on a port, or "" if it is hidden."""
     import psutil  # noqa: PLC0415  in the [local] extra
 
     process = _listener(port)
@@ -181,24 +171,15 @@ def _listener(port: int) -> psutil.Process | None:
             listens = connection.status == psutil.CONN_LISTEN and address and address.port == port
             if listens and connection.pid:
                 return psutil.Process(connection.pid)
-    except (psutil.Error, OSError):  # macOS shows the connections of others to root only
+    except (psutil.Error, OSError):  # macOS shows other users' connections to root only
         return None
     return None
 
 
-def _has_marker(process: psutil.Process, marker: str) -> bool:
-    return marker in process.cmdline()
-
-
-BATCH = "batch"
-BLOB = "blob"
 TITLES: Mapping[str, str] = {BATCH: "the Azure Batch emulator", BLOB: "Azurite"}
-# A loaded two-core machine has needed 26 s for Azurite.
-_READY_WITHIN_S = 120.0
+_READY_TIMEOUT_S = 120.0  # a loaded two-core machine has needed 26 s for Azurite
 _POLL_S = 0.03
-_ANSWERS_WITHIN_S = 30.0  # a busy machine; who does not listen is told at once
-# What reaches the tasks of this machine's environment: how to get to the network and to packages,
-# never the rest.
+# The variables of this machine that tasks get: access to the network and to packages only.
 _PASSED_TO_TASKS = (
     "*_proxy",
     "*_PROXY",
@@ -213,10 +194,10 @@ _PASSED_TO_TASKS = (
 def batch_launch(
     paths: HomePaths, ports: tuple[int, int, int], keys: Mapping[str, str]
 ) -> ServiceLaunch:
-    """The emulator's command line; the keys go through the environment, out of `ps`.
+    """Return how to start the emulator; keys are in its environment, where `ps` does not show them.
 
-    It serves Azure Files for Azurite's account on the second port; on the third is Azurite, whose
-    containers pools can mount.
+    `ports` are those of the Batch account, of Azure Files and of Azurite, whose containers pools
+    can mount.
     """
     data = str(paths.batch_data)
     port, files_port, blob_port = ports
@@ -238,18 +219,18 @@ def batch_launch(
 
 
 def _no_proxy() -> dict[str, str]:
-    """Tasks and the emulator reach Azurite past a proxy, which passes on only what is outside."""
+    """Return variables with which tasks and the emulator reach Azurite without the proxy."""
     given = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
     value = ",".join(dict.fromkeys([*filter(None, given.split(",")), "127.0.0.1", "localhost"]))
     return {"no_proxy": value, "NO_PROXY": value}
 
 
 def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) -> ServiceLaunch:
-    """Azurite's command line. It answers on loopback only, under a key of this installation."""
+    """Return how to start Azurite, on loopback only and with the key of this installation."""
     data = str(paths.blob_data)
     address = ["--blobHost", "127.0.0.1", "--blobPort", str(port), "--location", data]
-    # Storage SDKs send versions newer than Azurite knows; telemetry would leave this machine.
-    # Its access log would hold the signatures of every SAS.
+    # SDKs send API versions that Azurite does not know. Its telemetry would leave this machine, and
+    # its access log would contain the signature of every SAS.
     flags = ["--skipApiVersionCheck", "--disableTelemetry", "--disableProductStyleUrl", "--silent"]
     environment = {k: v for k, v in os.environ.items() if k != "NODE_OPTIONS"}
     return ServiceLaunch(
@@ -261,35 +242,12 @@ def blob_launch(paths: HomePaths, port: int, key: str, program: AzuriteProgram) 
     )
 
 
-def marker(paths: HomePaths, name: str) -> str:
-    """The word of the command line by which a service of this home is recognised."""
-    return str(paths.batch_data if name == BATCH else paths.blob_data)
-
-
-def answers(name: str, state: LocalState, *, timeout_s: float = _ANSWERS_WITHIN_S) -> bool:
-    """Whether the service serves requests now."""
-    port = state.batch_port if name == BATCH else state.blob_port
-    path = "/_emulator/health" if name == BATCH else f"/{ACCOUNT}?comp=list"
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
-    try:
-        connection.request("GET", path)
-        reply = connection.getresponse()
-        reply.read()
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-    if name == BATCH:
-        return reply.status == http.client.OK
-    return (reply.getheader("Server") or "").startswith("Azurite-Blob")  # 403: it wants a key
-
-
 def wait_ready(
     launch: ServiceLaunch, record: ProcessRecord, state: LocalState, log_start: int
 ) -> None:
-    """Poll until the service answers. Raises with the end of its log when it dies or is silent."""
-    deadline = time.monotonic() + _READY_WITHIN_S
-    while not answers(launch.name, state):
+    """Wait until the service answers. Raise RunnerError with the end of its log if it does not."""
+    deadline = time.monotonic() + _READY_TIMEOUT_S
+    while not service_answers(launch.name, state):
         died = find_process(record, launch.marker) is None
         if died or time.monotonic() > deadline:
             raise _not_ready(launch, log_start, died=died)
@@ -297,7 +255,7 @@ def wait_ready(
 
 
 def log_size(path: Path) -> int:
-    """Where what is printed next will begin."""
+    """Return the size of a log, 0 if it does not exist."""
     try:
         return path.stat().st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Start what does not run: the emulator and Azurite side by side, then containers and the pool."""
+"""Start the services that do not run, in parallel, then create the containers and the pool."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from runner.core.home import HomePaths, not_writable
 from runner.core.progress import OnProgress, Progress
 from runner.flows.local import services
 from runner.flows.local.azurite import ensure_azurite
-from runner.flows.local.pools import local_outputs, pool_spec
 from runner.flows.local.services import (
     ServiceLaunch,
     choose_port,
     find_leftovers,
     find_orphan,
-    find_process,
     port_is_free,
     port_owner,
     spawn,
     stop_process,
 )
 from runner.flows.local.state import (
+    BATCH,
+    BLOB,
     LocalState,
-    ProcessRecord,
     ensure_keys,
+    find_service,
     load_state,
+    local_outputs,
+    pool_spec,
     save_state,
     write_atomically,
 )
@@ -47,7 +49,7 @@ def wanted_state(
     port: int | None,
     blob_port: int | None,
 ) -> LocalState:
-    """What was asked for now, else what was chosen before, else the defaults."""
+    """Return the given sizes and ports, else the earlier ones, else the defaults."""
     _check_range("--nodes", nodes, 0, _MAX_NODES)
     _check_range("--slots", slots, 1, _MAX_SLOTS)
     _check_range("--port", port, 1, _MAX_PORT)
@@ -57,8 +59,8 @@ def wanted_state(
     if batch == blob:
         raise RunnerError(
             "R-LOCAL-PORT",
-            f"both services would listen on port {batch}",
-            fix="give --port and --blob-port different numbers",
+            f"port {batch} is given for both services",
+            fix="use different numbers for --port and --blob-port",
         )
     default_slots = max(1, (os.cpu_count() or 1) // 2)
     return LocalState(
@@ -73,11 +75,11 @@ def wanted_state(
 
 
 def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
-    """The one of before, unless it has none or something else listens there now."""
+    """Return the earlier port, unless it is unset or another program listens on it."""
     port = before.files_port if before else 0
     if before is None or not port or port in taken:
         return choose_port(taken)
-    # Where both are taken, an emulator that the state forgot has them: it is adopted with both.
+    # If both are in use, an emulator that the state does not record uses them: it is adopted.
     ours = before.batch is not None or not port_is_free(before.batch_port)
     return port if ours or port_is_free(port) else choose_port(taken)
 
@@ -85,7 +87,7 @@ def _files_port(before: LocalState | None, taken: tuple[int, int]) -> int:
 def start(
     paths: HomePaths, before: LocalState | None, wanted: LocalState, on_event: OnProgress
 ) -> str:
-    """Bring both services to `wanted`; returns what `ensure_pool` did."""
+    """Start both services as in `wanted` and return what `ensure_pool` did."""
     _make_folders(paths)
     keys = ensure_keys(paths)
     state = _settle(paths, before, wanted)
@@ -95,7 +97,7 @@ def start(
     batch = services.batch_launch(paths, ports, keys)
     log_starts = {batch.name: services.log_size(batch.log)}
     state = _started(paths, state, batch, state.batch_port)
-    program = ensure_azurite(paths, on_event)  # a first install goes on while the emulator starts
+    program = ensure_azurite(paths, on_event)  # the emulator starts meanwhile
     blob = services.blob_launch(paths, state.blob_port, keys["storage"], program)
     log_starts[blob.name] = services.log_size(blob.log)
     state = _started(paths, state, blob, state.blob_port)
@@ -111,66 +113,67 @@ def start(
 
 
 def undo(paths: HomePaths, before: LocalState | None) -> None:
-    """Stop what a start that failed has started, and remember what was chosen before it."""
+    """Stop what a failed start has started, and restore the earlier state."""
     state = load_state(paths)
     if state is None:
         return
     restored = before or dataclasses.replace(state, batch=None, blob=None)
-    for name in (services.BATCH, services.BLOB):
-        record = _record(state, name)
-        if before is not None and record == _record(before, name):
+    for name in (BATCH, BLOB):
+        if before is not None and state.record(name) == before.record(name):
             continue
-        if process := find_process(record, services.marker(paths, name)):
+        if process := find_service(paths, state, name):
             stop_process([process])
-        restored = _with_record(restored, name, None)
+        restored = restored.with_record(name, None)
     save_state(paths, restored)
 
 
 def _settle(paths: HomePaths, before: LocalState | None, wanted: LocalState) -> LocalState:
-    """Forget records of processes that are gone, and stop a service that shall move."""
+    """Remove records of ended processes, and stop services whose ports change."""
     moving = [
         name
-        for name in (services.BATCH, services.BLOB)
+        for name in (BATCH, BLOB)
         if before is not None and _ports(before, name) != _ports(wanted, name)
     ]
     for name in moving:
-        kept = _ports(before, name) if before else ()
+        current = _ports(before, name) if before else ()
         for port in _ports(wanted, name):
-            if port not in kept and not port_is_free(port):
+            if port not in current and not port_is_free(port):
                 raise _occupied(name, port)
     settled = wanted
-    for name in (services.BATCH, services.BLOB):
-        process = find_process(_record(wanted, name), services.marker(paths, name))
+    for name in (BATCH, BLOB):
+        process = find_service(paths, wanted, name)
         if process is not None and name in moving:
             stop_process([process])
         if process is None or name in moving:
-            settled = _with_record(settled, name, None)
+            settled = settled.with_record(name, None)
     save_state(paths, settled)
     return settled
 
 
 def _started(paths: HomePaths, state: LocalState, launch: ServiceLaunch, port: int) -> LocalState:
-    """Start the service unless it runs. The pid is on disk before anything else can go wrong."""
-    if _record(state, launch.name) is not None:
+    """Start the service unless it runs, and store its PID at once."""
+    if state.record(launch.name) is not None:
         return state
     record = find_orphan(port, launch.marker)
     if record is None:
-        stop_process(find_leftovers(launch.marker))  # two on the same data would damage it
+        stop_process(
+            find_leftovers(launch.marker)
+        )  # two services would damage the data that they share
         if not port_is_free(port):
             raise _occupied(launch.name, port)
-    state = _with_record(state, launch.name, record or spawn(launch))
+    state = state.with_record(launch.name, record or spawn(launch))
     save_state(paths, state)
     return state
 
 
 def _occupied(name: str, port: int) -> RunnerError:
     owner = port_owner(port)
-    option = "--port" if name == services.BATCH else "--blob-port"
+    option = "--port" if name == BATCH else "--blob-port"
     return RunnerError(
         "R-LOCAL-PORT",
-        f"port {port}, meant for {services.TITLES[name]}, is in use",
+        f"port {port} of {services.TITLES[name]} is in use",
         why=f"{owner} listens on it" if owner else "another program listens on it",
-        fix=f"end that program, or choose another port: runner local up {option} {choose_port()}",
+        fix=f"stop that program, or choose another port: runner local up {option} {choose_port()}",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -193,15 +196,5 @@ def _check_range(option: str, value: int | None, low: int, high: int) -> None:
         )
 
 
-def _record(state: LocalState, name: str) -> ProcessRecord | None:
-    return state.batch if name == services.BATCH else state.blob
-
-
 def _ports(state: LocalState, name: str) -> tuple[int, ...]:
-    return (state.batch_port, state.files_port) if name == services.BATCH else (state.blob_port,)
-
-
-def _with_record(state: LocalState, name: str, record: ProcessRecord | None) -> LocalState:
-    if name == services.BATCH:
-        return dataclasses.replace(state, batch=record)
-    return dataclasses.replace(state, blob=record)
+    return (state.batch_port, state.files_port) if name == BATCH else (state.blob_port,)

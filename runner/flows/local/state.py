@@ -1,25 +1,43 @@
-"""What is remembered of the local services between commands: ports, sizes, process ids, keys."""
+"""The local target: its state between commands, its keys, its services and the stack they form.
+
+The pool for containers is created when a run first needs it: it needs a container engine.
+"""
 
 from __future__ import annotations
 
 import base64
 import dataclasses
+import http.client
 import json
 import os
 import secrets
-from dataclasses import dataclass
+import shlex
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from runner.azure.batch.pools import PoolSpec, ShareMount
+from runner.contract import PoolOutput, StackOutputs
 from runner.core.home import HomePaths, not_writable
+from runner.core.progress import OnProgress, Progress
+from runner.core.settings import Settings
+from runner.flows.local.azurite import find_uv
 from runner.protocol.errors import ExitCode, RunnerError
 
-ACCOUNT = "runnerlocal"  # the name of both accounts
+if TYPE_CHECKING:
+    import psutil
+
+
+ACCOUNT = "runnerlocal"  # the name of the Batch account and of the storage account
+BATCH = "batch"
+BLOB = "blob"
+_SAME_START_S = 1.0
+_ANSWER_TIMEOUT_S = 30.0  # of a busy machine; a port without a listener refuses at once
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessRecord:
-    """A process we started; `created` (seconds since the epoch) tells it from a recycled pid."""
+    """A process that we started; `created` (seconds since the epoch) detects a recycled PID."""
 
     pid: int
     created: float
@@ -27,7 +45,7 @@ class ProcessRecord:
 
 @dataclass(frozen=True, slots=True)
 class LocalState:
-    """Ports and sizes, kept once chosen; a record is None when the service was stopped."""
+    """Ports and sizes, which are chosen once; a record is None while the service is stopped."""
 
     batch_port: int
     blob_port: int
@@ -35,26 +53,34 @@ class LocalState:
     slots: int
     batch: ProcessRecord | None = None
     blob: ProcessRecord | None = None
-    files_port: int = 0  # of Azure Files, which the Batch emulator serves; 0 before it is chosen
+    files_port: int = 0  # of Azure Files, served by the Batch emulator; 0 before it is chosen
+
+    def record(self, service: str) -> ProcessRecord | None:
+        """Return the process record of BATCH or BLOB."""
+        return self.batch if service == BATCH else self.blob
+
+    def with_record(self, service: str, record: ProcessRecord | None) -> LocalState:
+        """Return a copy with another process record of BATCH or BLOB."""
+        return replace(self, **{"batch" if service == BATCH else "blob": record})
 
     @property
     def batch_endpoint(self) -> str:
-        """URL of the Batch account."""
+        """The URL of the Batch account."""
         return f"http://127.0.0.1:{self.batch_port}"
 
     @property
     def blob_endpoint(self) -> str:
-        """URL of the storage account."""
+        """The URL of the blob service."""
         return f"http://127.0.0.1:{self.blob_port}/{ACCOUNT}"
 
     @property
     def file_endpoint(self) -> str:
-        """URL of the storage account's files."""
+        """The URL of the file service."""
         return f"http://127.0.0.1:{self.files_port}/{ACCOUNT}"
 
 
 def load_state(paths: HomePaths) -> LocalState | None:
-    """The state, or None when nothing was ever set up."""
+    """Return the stored state, or None if the services were never set up. Raise RunnerError."""
     try:
         raw: Any = json.loads(paths.local_state.read_text(encoding="utf-8"))
         for name in ("batch", "blob"):
@@ -67,18 +93,18 @@ def load_state(paths: HomePaths) -> LocalState | None:
             "R-LOCAL-STATE",
             f"cannot read {paths.local_state}",
             why=str(err),
-            fix="delete the file; keys, runs and jobs are elsewhere and stay",
+            fix="delete the file; keys, runs and jobs are stored elsewhere",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
 
 
 def save_state(paths: HomePaths, state: LocalState) -> None:
-    """Write the state, whole or not at all."""
+    """Store the state atomically."""
     write_atomically(paths.local_state, json.dumps(dataclasses.asdict(state), indent=2))
 
 
 def ensure_keys(paths: HomePaths) -> dict[str, str]:
-    """The account keys ("batch", "storage"): random, made once per installation, mode 0600."""
+    """Return the account keys `batch` and `storage`: random, created once, private."""
     try:
         return _checked(json.loads(paths.keys.read_text(encoding="utf-8")))
     except FileNotFoundError:
@@ -90,7 +116,7 @@ def ensure_keys(paths: HomePaths) -> dict[str, str]:
             "R-LOCAL-KEYS",
             f"{paths.keys} is damaged",
             why=str(err),
-            fix="start over with runner local reset",
+            fix="runner local reset",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
 
@@ -98,12 +124,12 @@ def ensure_keys(paths: HomePaths) -> dict[str, str]:
 def _checked(raw: Any) -> dict[str, str]:
     keys = cast("dict[str, Any]", raw) if isinstance(raw, dict) else {}
     if not all(isinstance(keys.get(name), str) for name in ("batch", "storage")):
-        raise ValueError("it has no keys 'batch' and 'storage'")
+        raise ValueError("missing keys 'batch' and 'storage'")
     return keys
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replace the file by one only its owner can read."""
+    """Replace a file by one that only its owner can read."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,3 +144,167 @@ def write_atomically(path: Path, text: str) -> None:
 
 def _new_key() -> str:
     return base64.b64encode(secrets.token_bytes(64)).decode("ascii")
+
+
+POOL_ID = "local"
+SHARE = "shared"  # name and mount path, as in infra
+_VM_SIZE = "local"
+_PREPARE = """set -e
+runner="$AZ_BATCH_NODE_SHARED_DIR/runner"
+mkdir -p "$runner/bin" "$RUNNER_NODE_CACHE"
+ln -sfn "$RUNNER_NODE_CACHE" "$runner/cache"
+if ! command -v uv >/dev/null && [ -n "$RUNNER_NODE_UV" ]; then
+  ln -sf "$RUNNER_NODE_UV" "$runner/bin/uv"
+fi
+"""
+
+
+def pool_spec(paths: HomePaths, state: LocalState, storage_key: str) -> PoolSpec:
+    """Return the pool of spot nodes with the file share, uv and a cache that outlives nodes."""
+    return PoolSpec(
+        id=POOL_ID,
+        vm_size=_VM_SIZE,
+        spot_nodes=state.nodes,
+        slots_per_node=state.slots,
+        inter_node=True,
+        start_command=f"/bin/sh -c {shlex.quote(_PREPARE)}",
+        start_env=(
+            ("RUNNER_NODE_CACHE", str(paths.cache)),
+            ("RUNNER_NODE_UV", find_uv() or ""),
+        ),
+        share=ShareMount(ACCOUNT, f"{state.file_endpoint}/{SHARE}", SHARE, storage_key),
+    )
+
+
+def local_outputs(state: LocalState) -> StackOutputs:
+    """Return the local services as the outputs of a stack."""
+    pool = PoolOutput(
+        id=POOL_ID,
+        vm_size=_VM_SIZE,
+        gpus=0,
+        vcpus=os.cpu_count() or 1,
+        spot=True,
+        max_nodes=state.nodes,
+        containers=False,
+        task_nodes=state.nodes if state.slots == 1 else 1,
+    )
+    return StackOutputs(
+        location="local",
+        resource_group="local",
+        batch_account=ACCOUNT,
+        batch_endpoint=state.batch_endpoint,
+        storage_account=ACCOUNT,
+        blob_endpoint=state.blob_endpoint,
+        file_endpoint=state.file_endpoint,
+        container_runs="runs",
+        container_models="models",
+        container_data="data",
+        file_share=SHARE,
+        identity_client_id=None,
+        identity_resource_id=None,
+        pools=(pool,),
+        image_definition=None,
+    )
+
+
+CONTAINER_POOL_ID = "local-containers"
+
+
+def with_container_pool(
+    image: str | None,
+    settings: Settings,
+    outputs: StackOutputs,
+    on_event: OnProgress,
+    *,
+    make: bool,
+) -> StackOutputs:
+    """Add the pool for containers if `image` needs one; outputs of Azure are returned unchanged."""
+    if image is None or settings.target != "local" or any(p.containers for p in outputs.pools):
+        return outputs
+    first = outputs.pools[0]
+    pool = PoolOutput(
+        CONTAINER_POOL_ID,
+        first.vm_size,
+        first.gpus,
+        first.vcpus,
+        first.spot,
+        first.max_nodes,
+        containers=True,
+        task_nodes=first.task_nodes,
+    )
+    if make and (settings.pool or CONTAINER_POOL_ID).lower() == CONTAINER_POOL_ID:
+        _ensure_container_pool(settings, on_event)
+    return replace(outputs, pools=(*outputs.pools, pool))
+
+
+def is_made_on_demand(settings: Settings, pool: PoolOutput) -> bool:
+    """Return True if submitting to the pool creates it."""
+    return settings.target == "local" and pool.id == CONTAINER_POOL_ID
+
+
+def _ensure_container_pool(settings: Settings, on_event: OnProgress) -> None:
+    from runner.azure.auth.credentials import Connection  # noqa: PLC0415  loads the SDK
+    from runner.azure.batch.pools import ensure_pool  # noqa: PLC0415
+
+    paths = HomePaths(settings.home)
+    state = load_state(paths)
+    if state is None:  # the submission itself reports that nothing runs
+        return
+    keys = ensure_keys(paths)
+    on_event(Progress("services", "start", "creating the pool for containers"))
+    connection = Connection(local_outputs(state), keys)
+    spec = replace(pool_spec(paths, state, keys["storage"]), id=CONTAINER_POOL_ID, containers=True)
+    happened = ensure_pool(connection, spec)
+    on_event(Progress("services", "end", f"pool {CONTAINER_POOL_ID} {happened}"))
+
+
+def find_process(record: ProcessRecord | None, marker: str) -> psutil.Process | None:
+    """Return a recorded process if it still runs: its PID may be stale or recycled."""
+    import psutil  # noqa: PLC0415  in the [local] extra
+
+    if record is None:
+        return None
+    try:
+        process = psutil.Process(record.pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return None
+        # Setting the clock shifts creation times; then the marker decides.
+        same = abs(process.create_time() - record.created) < _SAME_START_S
+        return process if same or has_marker(process, marker) else None
+    except psutil.Error:
+        return None
+
+
+def has_marker(process: psutil.Process, marker: str) -> bool:
+    """Return True if the marker is a word of the process's command line."""
+    return marker in process.cmdline()
+
+
+def service_marker(paths: HomePaths, name: str) -> str:
+    """Return the word that only the command line of a service of this home has."""
+    return str(paths.batch_data if name == BATCH else paths.blob_data)
+
+
+def find_service(paths: HomePaths, state: LocalState, name: str) -> psutil.Process | None:
+    """Return the running process of BATCH or BLOB, or None."""
+    return find_process(state.record(name), service_marker(paths, name))
+
+
+def service_answers(name: str, state: LocalState, *, timeout_s: float = _ANSWER_TIMEOUT_S) -> bool:
+    """Return True if the service answers requests."""
+    port = state.batch_port if name == BATCH else state.blob_port
+    path = "/_emulator/health" if name == BATCH else f"/{ACCOUNT}?comp=list"
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        reply.read()
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+    if name == BATCH:
+        return reply.status == http.client.OK
+    return (reply.getheader("Server") or "").startswith(
+        "Azurite-Blob"
+    )  # 403: the request has no key

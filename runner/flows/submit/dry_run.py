@@ -25,7 +25,7 @@ from runner.core.stored_paths import SHARE
 from runner.flows.data.datasets import is_cached
 from runner.flows.data.stores import open_store
 from runner.flows.local.lifecycle import expected_outputs, is_reachable
-from runner.flows.local.pools import is_made_on_demand
+from runner.flows.local.state import is_made_on_demand
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.submit.after import resolve_after
 from runner.flows.submit.group import (

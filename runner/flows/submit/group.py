@@ -31,7 +31,7 @@ from runner.core.recipe.recipe import (
 from runner.core.schedules.submit_file import SubmitFile, TaskFile, edges, in_order, must_succeed
 from runner.core.settings import Settings
 from runner.core.yaml_files import near
-from runner.flows.local.pools import with_container_pool
+from runner.flows.local.state import with_container_pool
 from runner.flows.runs.documents import index_run, runs_container
 from runner.flows.submit.interrupted import finish_interrupted, submitting
 from runner.flows.submit.prepare import Memo, PreparedRun, TrainOptions, prepare_run

@@ -31,7 +31,7 @@ from runner.core.recipe.recipe import Recipe
 from runner.core.recipe.secrets import SecretValues, no_secrets, read_secrets, refuse_in_the_open
 from runner.core.settings import Settings
 from runner.flows.data.datasets import Dataset, check_dataset, resolve_dataset
-from runner.flows.local.pools import with_container_pool
+from runner.flows.local.state import with_container_pool
 from runner.flows.submit.agent_archive import build_agent
 from runner.flows.submit.inputs import NamedInput, local_paths, prepare_inputs
 from runner.protocol.errors import RunnerError

@@ -17,8 +17,7 @@ from runner.cli import main as cli
 from runner.cli.main import VERBS, build_app, main
 from runner.cli.options import open_connection
 from runner.core.home import HomePaths
-from runner.flows.local.pools import local_outputs
-from runner.flows.local.state import LocalState
+from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.e2e import warm
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from runner.contract import StackOutputs
     from runner.core.checks import Check
     from runner.core.settings import Settings
+    from runner.flows.environment.deploy import Remains
     from runner.flows.environment.plan import Plan, PoolCost
-    from runner.flows.environment.takedown import Remains
 
 
 RESOURCE_COLUMNS = ("change", "type", "name", "part_of", "kept_by_down")
@@ -328,17 +328,17 @@ def down(
         _print_not_deployed(out, settings)
         return
     environment = _open_environment(out, settings, folder, yes=yes)
-    from runner.flows.environment import takedown
+    from runner.flows.environment import deploy
 
     with out.stages() as view:
-        remains = takedown.find_remains(
+        remains = deploy.find_remains(
             settings, environment, os.environ, view.on_progress, ask=not force
         )
     if not remains.resources:
         _print_not_deployed(out, settings)
         return
     if not force:
-        takedown.refuse_active_runs(remains)
+        deploy.refuse_active_runs(remains)
     _show_removal(out, settings, remains, everything=everything)
     if not (everything or any(not r.protect for r in remains.resources)):
         out.note("already down; `runner down --everything` deletes the remaining resources, too")
@@ -348,7 +348,7 @@ def down(
     if not (yes or out.confirm(question)):
         raise _declined("R-DOWN-DECLINED", "nothing was deleted")
     with out.stages() as view:
-        left = takedown.destroy(
+        left = deploy.destroy(
             settings, environment, os.environ, view.on_progress, everything=everything
         )
     _print_remaining(out, left)

@@ -16,8 +16,7 @@ from runner.azure.auth.credentials import STORAGE_SCOPE, CachedTokens, Connectio
 from runner.contract import StackOutputs
 from runner.core.home import HomePaths
 from runner.core.settings import Settings, load_settings
-from runner.flows.local.pools import local_outputs
-from runner.flows.local.state import LocalState
+from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import ExitCode, RunnerError
 from tests.unit.azure.auth.fake_credential import FakeCredential
 

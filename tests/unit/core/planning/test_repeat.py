@@ -16,8 +16,7 @@ from runner.core.planning.repeat import (
     order_again,
     plan_again,
 )
-from runner.flows.local.pools import local_outputs
-from runner.flows.local.state import LocalState
+from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import RunnerError
 from runner.protocol.models import ModelRequest
 from runner.protocol.run_spec import ResumeFrom, RunSpec, parse_run

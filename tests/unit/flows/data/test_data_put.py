@@ -18,8 +18,7 @@ from runner.core.stored_paths import StoredPath
 from runner.flows.data.commands import place_to_remove, sources_and_place
 from runner.flows.data.stores import open_store
 from runner.flows.data.transfer import plan_put, put_files
-from runner.flows.local.pools import local_outputs
-from runner.flows.local.state import LocalState
+from runner.flows.local.state import LocalState, local_outputs
 from runner.protocol.errors import RunnerError
 
 

@@ -13,7 +13,7 @@ from infra.engine import automation
 from runner.azure.auth.credentials import Connection
 from runner.core.progress import Progress
 from runner.core.settings import load_settings
-from runner.flows.environment import takedown
+from runner.flows.environment import deploy
 from tests.unit.infra.stacks import plain_stack
 
 _ACCOUNT = "azure-native:batch:BatchAccount"
@@ -30,8 +30,8 @@ def asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     there = automation.Deployed(_ACCOUNT, "batch", "/subscriptions/s/x", protect=False)
     monkeypatch.setattr(automation, "deployed", lambda _: [there])
-    monkeypatch.setattr(takedown, "unfinished_tasks", unfinished)
-    monkeypatch.setattr(takedown, "stored_bytes", lambda _: {})
+    monkeypatch.setattr(deploy, "unfinished_tasks", unfinished)
+    monkeypatch.setattr(deploy, "stored_bytes", lambda _: {})
     return found
 
 
@@ -44,7 +44,7 @@ def look(home: Path, monkeypatch: pytest.MonkeyPatch, state: Mapping[str, Any], 
 
     def progress(_: Progress) -> None: ...
 
-    return takedown.find_remains(settings, environment, {}, progress, ask=True)
+    return deploy.find_remains(settings, environment, {}, progress, ask=True)
 
 
 def test_the_account_of_the_state_is_asked_whatever_is_kept_here(

@@ -19,20 +19,26 @@ from runner.core.progress import Progress, ignore_progress
 from runner.core.settings import load_settings
 from runner.flows.file_lock import file_lock
 from runner.flows.local import azurite, lifecycle, services
-from runner.flows.local import azurite as node_runtime
-from runner.flows.local.pools import pool_spec
 from runner.flows.local.services import (
     ServiceLaunch,
     choose_port,
     find_orphan,
-    find_process,
     port_is_free,
     port_owner,
     spawn,
     stop_process,
 )
 from runner.flows.local.start import wanted_state
-from runner.flows.local.state import LocalState, ProcessRecord, ensure_keys, load_state, save_state
+from runner.flows.local.state import (
+    LocalState,
+    ProcessRecord,
+    ensure_keys,
+    find_process,
+    load_state,
+    pool_spec,
+    save_state,
+    service_answers,
+)
 from runner.protocol.errors import RunnerError
 
 _SERVER = """
@@ -275,12 +281,12 @@ def test_lock_that_is_never_freed_is_an_error(tmp_path: Path) -> None:
         pass
 
 
-def _npm(folder: Path, body: str) -> node_runtime.NodejsRuntime:
+def _npm(folder: Path, body: str) -> azurite.NodejsRuntime:
     """A stand-in for npm, the third party that shall fail."""
     npm = folder / "npm"
     npm.write_text(f"#!/bin/sh\n{body}\n")
     npm.chmod(0o755)
-    return node_runtime.NodejsRuntime(Path(sys.executable), (str(npm),))
+    return azurite.NodejsRuntime(Path(sys.executable), (str(npm),))
 
 
 _INSTALLS = """
@@ -291,16 +297,16 @@ echo once >> "$COUNT"
 
 
 @pytest.fixture
-def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[node_runtime.NodejsRuntime]:
+def runtime(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[azurite.NodejsRuntime]:
     """The runtime that the installation of Azurite finds; a test puts in its own."""
     box = [_npm(tmp_path, _INSTALLS)]
     monkeypatch.setenv("COUNT", str(tmp_path / "count"))
-    monkeypatch.setattr(azurite, "ensure_node", lambda *_: box[0])
+    monkeypatch.setattr(azurite, "ensure_nodejs", lambda *_: box[0])
     return box
 
 
 def test_azurite_is_installed_once_by_two_at_once(
-    paths: HomePaths, tmp_path: Path, runtime: list[node_runtime.NodejsRuntime]
+    paths: HomePaths, tmp_path: Path, runtime: list[azurite.NodejsRuntime]
 ) -> None:
     assert runtime
     threads = [
@@ -317,7 +323,7 @@ def test_azurite_is_installed_once_by_two_at_once(
 
 
 def test_failed_installation_leaves_nothing_and_says_why(
-    paths: HomePaths, tmp_path: Path, runtime: list[node_runtime.NodejsRuntime]
+    paths: HomePaths, tmp_path: Path, runtime: list[azurite.NodejsRuntime]
 ) -> None:
     good = runtime[0]
     runtime[0] = _npm(
@@ -350,9 +356,9 @@ def test_old_node_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (tmp_path / name).write_text(f"#!/bin/sh\necho '{answer}'\n")
         (tmp_path / name).chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
-    monkeypatch.setattr(node_runtime, "find_uv", lambda: None)
+    monkeypatch.setattr(azurite, "find_uv", lambda: None)
     with pytest.raises(RunnerError) as caught:
-        node_runtime.ensure_node(HomePaths(tmp_path / "home"), ignore_progress)
+        azurite.ensure_nodejs(HomePaths(tmp_path / "home"), ignore_progress)
     assert caught.value.code == "R-LOCAL-NODE"
     assert "20" in caught.value.fix
 
@@ -363,7 +369,7 @@ def test_missing_extra_names_the_pip_command(
     env = {"RUNNER_HOME": str(tmp_path), "RUNNER_CONFIG": str(tmp_path / "c.yaml")}
     (tmp_path / "c.yaml").touch()
     settings = load_settings({}, cwd=tmp_path, env=env)
-    monkeypatch.setattr(lifecycle, "_NEEDED", ("psutil", "no_such_package_here"))
+    monkeypatch.setattr(lifecycle, "_PACKAGES", ("psutil", "no_such_package_here"))
     with pytest.raises(RunnerError) as caught:
         lifecycle.up(settings, ignore_progress)
     assert caught.value.fix == "pip install 'azure-batch-runner[local]'"
@@ -376,8 +382,8 @@ def test_silent_port_does_not_answer() -> None:
         quiet.listen()
         port = quiet.getsockname()[1]
         state = LocalState(port, port, 1, 1)
-        assert not services.answers("batch", state, timeout_s=0.1)
-        assert not services.answers("blob", state, timeout_s=0.1)
+        assert not service_answers("batch", state, timeout_s=0.1)
+        assert not service_answers("blob", state, timeout_s=0.1)
 
 
 def test_service_that_dies_while_starting_shows_the_end_of_its_log(tmp_path: Path) -> None:

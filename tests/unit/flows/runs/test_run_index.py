@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.states import RunState, TaskView
-from runner.flows.local.pools import local_outputs
-from runner.flows.local.state import LocalState
-from runner.flows.runs import history, view
+from runner.flows.local.state import LocalState, local_outputs
+from runner.flows.runs import history, watch
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
 from runner.protocol.index import LIMIT_BYTES, index_blob, index_metadata
 from runner.protocol.results import parse_result
@@ -102,9 +101,9 @@ class Store:
         monkeypatch.setattr(BlobContainer, "list", lambda _, prefix: iter(()))
         monkeypatch.setattr(BlobContainer, "list_metadata", lambda _, prefix: self.index.items())
         monkeypatch.setattr(history, "list_run_ids", lambda _: self._ids())
-        monkeypatch.setattr(view, "get_task", lambda _, job, task: self.tasks.get(task))
-        monkeypatch.setattr(view, "list_tasks", lambda _, job: self.tasks)
-        monkeypatch.setattr(view, "is_disabled", lambda _, job: False)
+        monkeypatch.setattr(watch, "get_task", lambda _, job, task: self.tasks.get(task))
+        monkeypatch.setattr(watch, "list_tasks", lambda _, job: self.tasks)
+        monkeypatch.setattr(watch, "is_disabled", lambda _, job: False)
 
     def add(self, number: int, *, indexed: bool, over: bool, **changes: Any) -> str:
         run_id = f"mnist-20261120-12{number:04d}-abcd"
