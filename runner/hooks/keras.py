@@ -22,8 +22,16 @@ from pathlib import Path
 from typing import Any
 
 from runner.hooks.keras_state import Arrays, CountedBatches, ModelState, stateful
-from runner.hooks.random_states import random_states, restore_random_states
-from runner.hooks.state import FILE, SaveError, StateFolder, default_folder, logger, write_state
+from runner.hooks.state import (
+    FILE,
+    SaveError,
+    StateFolder,
+    default_folder,
+    logger,
+    random_states,
+    restore_random_states,
+    write_state,
+)
 from runner.hooks.timing import DeferredSigterm, SaveInterval
 
 _Callback: Any = importlib.import_module("keras").callbacks.Callback

@@ -1,4 +1,4 @@
-"""Save and load states, each of which is written completely or not at all.
+"""Save and load states, each of which is written completely or not at all, and random states.
 
 FOLDER/state-00000012/manifest.json    name, size and SHA-256 of every other file
 FOLDER/state-00000012/...              the files of the caller
@@ -14,7 +14,9 @@ import json
 import logging
 import os
 import pickle
+import random
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -276,3 +278,32 @@ def write_state(folder: Path, state: Any) -> None:
     """Write the value as the only file of a state."""
     with (folder / FILE).open("wb") as out:
         pickle.dump(state, out, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def random_states() -> dict[str, Any]:
+    """Return the present states of Python and of the libraries that are imported."""
+    states: dict[str, Any] = {"python": random.getstate()}
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None:
+        states["numpy"] = numpy.random.get_state()
+    torch: Any = sys.modules.get("torch")
+    if hasattr(torch, "get_rng_state"):
+        states["torch"] = torch.get_rng_state()
+        if torch.cuda.is_available():
+            states["cuda"] = torch.cuda.get_rng_state_all()
+    return states
+
+
+def restore_random_states(states: dict[str, Any]) -> None:
+    """Set the generators to the states that `random_states` returned."""
+    random.setstate(states["python"])
+    numpy: Any = sys.modules.get("numpy")
+    if numpy is not None and "numpy" in states:
+        numpy.random.set_state(states["numpy"])
+    torch: Any = sys.modules.get("torch")
+    if "torch" not in states or not hasattr(torch, "set_rng_state"):
+        return
+    torch.set_rng_state(states["torch"])
+    cuda: list[Any] = states.get("cuda", [])
+    if torch.cuda.is_available() and len(cuda) == torch.cuda.device_count():
+        torch.cuda.set_rng_state_all(cuda)

@@ -21,8 +21,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from runner.hooks.random_states import random_states, restore_random_states
-from runner.hooks.state import SaveError, StateFolder, default_folder, logger
+from runner.hooks.state import (
+    SaveError,
+    StateFolder,
+    default_folder,
+    logger,
+    random_states,
+    restore_random_states,
+)
 from runner.hooks.timing import DeferredSigterm, SaveInterval
 
 FILE = "state.pt"

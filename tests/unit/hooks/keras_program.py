@@ -1,4 +1,4 @@
-"""Interrupts trainings with Keras everywhere, and says which ended as the uninterrupted one did.
+"""Interrupt trainings with Keras at many points, and print which had the uninterrupted result.
 
 Run by an interpreter that has Keras: `python keras_program.py FOLDER`; prints a JSON object.
 """
@@ -52,7 +52,7 @@ def batch(number: int) -> tuple[Any, Any]:
 
 
 class Batches:
-    """An endless iterator that can say where it is."""
+    """An endless iterator with a state."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -69,7 +69,7 @@ class Batches:
 
 
 class Stop(keras.callbacks.Callback):
-    """Interrupts before a batch of the training, or of the validation."""
+    """Interrupts before a batch of the training or validation."""
 
     def __init__(self, epoch: int, step: int, *, validation: bool = False) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Stop(keras.callbacks.Callback):
 
 
 class AlsoInValidation(Checkpoint):
-    """Saves where SIGTERM would make it save."""
+    """Saves where SIGTERM would cause a save."""
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._save()
@@ -107,7 +107,7 @@ def data(kind: str, hook: Checkpoint | None) -> dict[str, Any]:
 
 
 def train(kind: str, folder: Path | None, stops: list[Stop], hook_class: Any = Checkpoint) -> Any:
-    """Weights and history; begun anew after each stop."""
+    """Return weights and history; restart after each stop."""
     for stop in [*stops, None]:
         model = build()
         hook = None
@@ -132,7 +132,7 @@ def train(kind: str, folder: Path | None, stops: list[Stop], hook_class: Any = C
 
 
 def main() -> None:
-    """Try all; several stops in a row each."""
+    """Try all cases, each with several stops."""
     folder = Path(sys.argv[1])
     stops: dict[str, Any] = {
         "in the middle": ([(1, 3), (1, 5), (2, 1)], False, Checkpoint),

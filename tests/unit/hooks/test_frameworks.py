@@ -26,7 +26,7 @@ def torch_python() -> str | None:
 
 
 def trained_alike(python: str, program: str, folder: Path) -> dict[str, bool]:
-    """What the program says of each way to interrupt it."""
+    """Return the program's result for each interruption."""
     done = subprocess.run(
         [python, str(HERE / program), str(folder)],
         env={**os.environ, "PYTHONPATH": str(IMAGES.parent), "JAX_PLATFORMS": "cpu"},

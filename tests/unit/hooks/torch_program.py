@@ -1,4 +1,4 @@
-"""Interrupts trainings with PyTorch, and says which ended as the uninterrupted one did.
+"""Interrupt trainings with PyTorch, and print which had the uninterrupted result.
 
 Run by an interpreter that has PyTorch: `python torch_program.py FOLDER`; prints a JSON object.
 """
@@ -21,11 +21,11 @@ EPOCHS = 4
 
 
 class StoppedError(Exception):
-    """As a kill would."""
+    """Interrupts the training like a kill."""
 
 
 class Points(torch.utils.data.Dataset):
-    """Each item is disturbed by three random generators."""
+    """Items that depend on three random generators."""
 
     def __init__(self) -> None:
         chance = torch.Generator().manual_seed(0)
@@ -41,7 +41,7 @@ class Points(torch.utils.data.Dataset):
 
 
 def train(folder: Path | None, stops: list[Any], *, workers: int, own: bool) -> Any:
-    """The model's state; begun anew after each stop. `own`: the loader has a generator."""
+    """Return the model's state; restart after each stop. `own`: the loader has a generator."""
     for stop in [*stops, None]:
         torch.manual_seed(1)
         np.random.seed(2)
@@ -76,7 +76,7 @@ def train(folder: Path | None, stops: list[Any], *, workers: int, own: bool) -> 
 
 
 def main() -> None:
-    """Try all; several stops in a row each."""
+    """Try all cases, each with several stops."""
     folder, same = Path(sys.argv[1]), dict[str, bool]()
     for workers in (0, 2):
         for own in (False, True):

@@ -1,4 +1,4 @@
-"""One run, and its task: the packed agent as Batch starts it."""
+"""A run and its task: the packed agent as Batch starts it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from tests.unit.node.fake_uv import install_fake_uv
 RUN = "mnist-1"
 
 
-# What Batch gives an agent that it ends are seconds. A busy machine may take them all for itself:
-# these agents have a minute, those of the end-to-end tests the seconds.
+# Batch gives an agent a few seconds to end, which is too short on a busy machine: these agents have
+# a minute. The end-to-end tests use the real limits.
 UNHURRIED = {
     "agent/main.py": ("SHUTDOWN_S = 4.5", "SHUTDOWN_S = 60.0"),
     "script/command.py": ("TERMINATION_GRACE_S = 3.0", "TERMINATION_GRACE_S = 30.0"),
@@ -60,7 +60,7 @@ class Task:
         install_fake_uv(self.shared)
 
     def end(self) -> None:
-        """Nothing that it started outlives a test."""
+        """Kill all processes that the task started."""
         for process in self.processes:
             process.kill()
             process.communicate()
@@ -93,7 +93,7 @@ class Task:
     def start(
         self, stdout: int | TextIO = subprocess.PIPE, *, again_in: int | None = None
     ) -> subprocess.Popen[str]:
-        """In a folder of its own, as on another node, or in that of an earlier start."""
+        """Start the task in a new folder, as on another node, or in that of an earlier start."""
         number = len(self.processes) if again_in is None else again_in
         work_dir = self.folder / f"task-{number}" / "wd"
         work_dir.mkdir(parents=True, exist_ok=True)
@@ -129,7 +129,7 @@ class Task:
         return process
 
     def kill(self, process: subprocess.Popen[str]) -> None:
-        """Nothing that it sent is still on its way to storage afterwards."""
+        """Wait until storage has processed all requests."""
         process.kill()
         process.wait()
         deadline = time.monotonic() + 120

@@ -24,7 +24,7 @@ def service() -> Iterator[FakeBlobs]:
 
 @pytest.fixture
 def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[NodeGroupTask]:
-    """A run over several nodes, whose agents end with the test."""
+    """A run over several nodes; its agents end with the test."""
     made = NodeGroupTask(tmp_path, service)
     yield made
     made.end()
@@ -32,7 +32,7 @@ def node_group(tmp_path: Path, service: FakeBlobs) -> Iterator[NodeGroupTask]:
 
 @pytest.fixture
 def retry_budget(monkeypatch: pytest.MonkeyPatch) -> RetryBudget:
-    """As patient as the agent's, with shorter waits in between."""
+    """The agent's retry budget with shorter delays."""
     monkeypatch.setattr(limits, "FIRST_DELAY_S", 0.005)
     monkeypatch.setattr(limits, "LONGEST_DELAY_S", 0.05)
     return RetryBudget(20.0)

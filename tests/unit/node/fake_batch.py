@@ -1,4 +1,4 @@
-"""The one operation of Batch that a job manager needs, in memory."""
+"""The operation of Batch that a job manager needs, in memory."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FakeBatch:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def add(self, task: dict[str, Any]) -> dict[str, Any]:
-        """What the service says of one task."""
+        """Return the response for one task."""
         task_id = task["id"]
         if task_id in self.busy:
             self.busy.discard(task_id)
@@ -63,7 +63,7 @@ class _Handler(BaseHTTPRequestHandler):
             status, code = answer
             self._send(status, {"code": code, "message": {"value": f"said {code}"}})
             return
-        with self.batch.lock:  # of two that add the same task, one does
+        with self.batch.lock:  # only one of two clients adds the same task
             results = [self.batch.add(task) for task in tasks]
         if answer == "lose":
             self.close_connection = True
@@ -80,7 +80,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextlib.contextmanager
 def serve_fake_batch() -> Generator[FakeBatch]:
-    """It listens while the block runs."""
+    """Serve while the block runs."""
     batch = FakeBatch()
     with listening(_Handler, batch=batch) as url:
         batch.url = url

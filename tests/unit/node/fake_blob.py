@@ -1,4 +1,4 @@
-"""A small in-memory blob service with the faults a network has."""
+"""An in-memory blob service with faults of storage and network."""
 
 from __future__ import annotations
 
@@ -43,25 +43,27 @@ class FakeBlobs:
     staged: dict[tuple[str, str], bytes] = field(default_factory=dict)
     requests: list[tuple[str, str, dict[str, str]]] = field(default_factory=list)
     faults: deque[int | str] = field(default_factory=deque)
-    fault_code: str = "ServerBusy"  # of the statuses among the faults
+    fault_code: str = "ServerBusy"  # the error code of faults
     fault_detail: bytes = b""
     away: threading.Event = field(default_factory=threading.Event)
-    refuse_append: str = ""  # the name of a blob that is no append blob
-    refuse_put: str = ""  # the name of a blob that nobody may write
-    hold_put: str = ""  # the name of a blob whose writer waits for an answer
-    held: bool = False  # somebody does
-    forget_at: tuple[str, str] | None = None  # with the first blob written, the second vanishes
-    delays: random.Random | None = None  # requests take up to 20 ms, in an order of chance
-    lose_every: int = 0  # the answer of every n-th request is lost; 0 is none
+    refuse_append: str = ""  # the name of a blob that is not an append blob
+    refuse_put: str = ""  # the name of a blob that cannot be written
+    hold_put: str = ""  # the name of a blob whose write is not answered
+    held: bool = False  # a write is waiting
+    forget_at: tuple[str, str] | None = None  # a write of the first blob deletes the second
+    delays: random.Random | None = None  # requests take up to 20 ms, in random order
+    lose_every: int = 0  # the answer to every n-th request is lost; 0: none
     connections: int = 0
-    connected: int = 0  # of them now
-    lock: threading.RLock = field(default_factory=threading.RLock)  # of every change of a blob
-    gone: bool = False  # the container is
+    connected: int = 0  # at present
+    lock: threading.RLock = field(
+        default_factory=threading.RLock
+    )  # held for every change of a blob
+    gone: bool = False  # the container is deleted
     refuse_delete: bool = False
-    away_from: int | None = None  # from this request on, counted from 1, nothing answers
-    done_when_lost: bool = False  # the last one before that is done, but its answer is lost
+    away_from: int | None = None  # no answer from this request on, counted from 1
+    done_when_lost: bool = False  # the first one is executed, but not answered
     page_size: int = 5000
-    cut_after: int | None = None  # bytes of a GET's body after which the connection is cut, once
+    cut_after: int | None = None  # cut one GET after so many bytes of its body
     url: str = ""
 
     def data(self, name: str) -> bytes:
@@ -74,7 +76,7 @@ class FakeBlobs:
         self.blobs[name] = Blob(bytearray(data), "BlockBlob")
 
     def refuse_for_good(self) -> None:
-        """As the service does once the account's key was changed."""
+        """Refuse a signature, as after a change of the account's key."""
         self.fault_code = "AuthenticationFailed"
         self.fault_detail = (
             b"<Error><Code>AuthenticationFailed</Code><AuthenticationErrorDetail>Signature did not "
@@ -84,7 +86,7 @@ class FakeBlobs:
 
 
 def etag(data: bytes | bytearray) -> str:
-    """As the service writes it: in quotes, another one for other content."""
+    """Return a quoted ETag that depends on the content."""
     return f'"0x{zlib.crc32(data):08X}"'
 
 
@@ -100,7 +102,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.service.connected += 1
 
     def finish(self) -> None:
-        with contextlib.suppress(OSError):  # who was there is gone
+        with contextlib.suppress(OSError):  # the client has disconnected
             super().finish()
         with self.service.lock:
             self.service.connected -= 1
@@ -206,7 +208,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(201)
 
     def _copied(self) -> bytes:
-        """The bytes of another blob that the request names as its source."""
+        """Return the bytes of the blob that the request names as its source."""
         source = unquote(urlsplit(self.headers.get("x-ms-copy-source", "")).path)
         if not source:
             return b""
@@ -245,7 +247,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(206, bytes(blob.data[int(found[1]) : last]), headers=headers)
 
     def _list(self, query: dict[str, str]) -> None:
-        blobs = dict(self.service.blobs)  # as they are now
+        blobs = dict(self.service.blobs)  # a copy
         names = sorted(n for n in blobs if n.startswith(query.get("prefix", "")))
         start = int(query.get("marker", "0"))
         page = names[start : start + self.service.page_size]

@@ -1,4 +1,4 @@
-"""The scheduled events of an instance metadata service that the test decides on."""
+"""An instance metadata service with scheduled events that the test sets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stands for uv where a test needs no packages: links this interpreter, says what uv says."""
+"""A fake uv for tests without packages: links this interpreter, prints the lines of uv."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ elif arguments[:2] == ["pip", "install"]:
 
 
 def install_fake_uv(shared_dir: Path) -> Path:
-    """Put it where the start task puts uv; `uv.log` beside it lists the calls."""
+    """Install the fake where the start task installs uv; `uv.log` lists the calls."""
     path = shared_dir / "runner" / "bin" / "uv"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(SCRIPT.format(python=sys.executable))

@@ -1,4 +1,4 @@
-"""A web server with one file, and the habits that web servers have."""
+"""A web server with one file and the behaviours of various web servers."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.loopback import listening
 
 @dataclass
 class Web:
-    """What the server answers; shared with the test."""
+    """The settings of the server, shared with the test."""
 
     content: bytes = b""
     etag: str | None = '"v1"'
     ranges: bool = True
     chunked: bool = False
-    cut_after: int | None = None  # bytes after which the connection is cut, once
+    cut_after: int | None = None  # cut one connection after so many bytes
     status: int = 200
     redirect: str = ""
     requests: list[tuple[str, dict[str, str]]] = field(default_factory=list)

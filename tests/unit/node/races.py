@@ -1,4 +1,4 @@
-"""Races that can be played again: who sends the next request, and what breaks, is in the seed."""
+"""Reproducible races: the seed determines the order of requests and the faults."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from runner.node.storage.http import StorageResponse, Transport
 
 
 class Killed(BaseException):
-    """The process that sent the request is gone."""
+    """The process that sent the request was killed."""
 
 
 @dataclass
 class Service:
-    """Two containers in memory, one request at a time; keys are `container/blob`."""
+    """Containers in memory that serve one request at a time; keys are `container/blob`."""
 
     blobs: dict[str, tuple[bytes, int]] = field(default_factory=dict)  # content, ETag
     staged: dict[str, dict[str, bytes]] = field(default_factory=dict)
     committed: dict[str, dict[str, bytes]] = field(default_factory=dict)
     summaries: dict[str, str] = field(default_factory=dict)
-    written: dict[str, int] = field(default_factory=dict)  # how often a blob got new content
+    written: dict[str, int] = field(default_factory=dict)  # the number of writes per blob
     etags: int = 0
 
     def put(self, key: str, data: bytes, blocks: dict[str, bytes] | None = None) -> None:
@@ -37,7 +37,7 @@ class Service:
         if before is None or before[0] != data:
             self.written[key] = self.written.get(key, 0) + 1
         self.blobs[key] = (data, self.etags)
-        self.staged.pop(key, None)  # a commit drops the blocks that were staged
+        self.staged.pop(key, None)  # a commit drops staged blocks
         self.committed[key] = blocks or {}
 
     def data(self, key: str) -> bytes | None:
@@ -120,7 +120,7 @@ class Service:
 
 
 class Race:
-    """Processes that take turns; `kill` and `lose` are the chances at each request."""
+    """Processes that take turns; `kill` and `lose` are probabilities per request."""
 
     def __init__(self, random: Random, *, kill: float = 0.0, lose: float = 0.0) -> None:
         self.random = random
@@ -133,7 +133,7 @@ class Race:
         self._over = threading.Semaphore(0)
 
     def run(self, *bodies: Callable[[Process], None]) -> None:
-        """Run each body as a process, until all are over or killed; raises what one raised."""
+        """Run each body as a process until all have ended. Raise the error of a process."""
         processes = [Process(self, body) for body in bodies]
         if not processes:
             return
@@ -151,7 +151,7 @@ class Race:
         return self._runnable[int(self.random.random() * len(self._runnable))]
 
     def switch(self, process: Process) -> None:
-        """Let somebody go on: perhaps the same one."""
+        """Let a process continue, perhaps the same one."""
         chosen = self._next()
         if chosen is not process:
             chosen.turn.release()
@@ -166,7 +166,7 @@ class Race:
 
 
 class Process:
-    """One attempt, or one person at a machine."""
+    """One attempt, or one client."""
 
     def __init__(self, race: Race, body: Callable[[Process], None]) -> None:
         self.race = race
@@ -177,11 +177,11 @@ class Process:
         self.thread = threading.Thread(target=self._run, daemon=True)
 
     def container(self, name: str) -> ContainerClient:
-        """The agent's own client of a container."""
+        """Return the agent's client of a container."""
         return ContainerClient(cast("Transport", _Wire(self, f"{name}/", self._lives)))
 
     def revive(self) -> None:
-        """Start again after a kill; what is left of the life before sends nothing any more."""
+        """Restart after a kill; the killed process sends no more requests."""
         self.dead = False
 
     def _run(self) -> None:
@@ -198,7 +198,7 @@ class Process:
     def send(
         self, life: int, ask: Callable[[], tuple[int, dict[str, str], bytes]]
     ) -> StorageResponse:
-        """One request: others may come first, it may be lost, and its sender may die of it."""
+        """Send one request; others may be first, it may be lost, its sender may be killed."""
         race, random = self.race, self.race.random
         if life != self._lives:
             raise Killed
@@ -222,7 +222,7 @@ class Process:
 
 
 class _Wire:
-    """What `Container` and the registry use of a `Transport`."""
+    """The methods of `Transport` that the container client and the model registry use."""
 
     def __init__(self, process: Process, container: str, life: int) -> None:
         self._process = process

@@ -1,4 +1,4 @@
-"""What an attempt ran with is recorded, and packages are kept when a run is reproduced."""
+"""The environment of an attempt is recorded, and its versions are used to reproduce a run."""
 
 from __future__ import annotations
 

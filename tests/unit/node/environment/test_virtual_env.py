@@ -363,7 +363,7 @@ def test_uv_dies_with_a_killed_agent(
     "text",
     [
         "-rbase.txt\n",
-        "-r base.txt  # what all need\n",
+        "-r base.txt  # common\n",
         "-r\tbase.txt\r\n",
         "--requirement = base.txt\n",
         "\ufeff-r base.txt\n",

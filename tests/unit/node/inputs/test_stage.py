@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from runner.node.failures import StageFailedError
-from runner.node.inputs import url_source
+from runner.node.inputs import stage
 from runner.node.inputs.stage import InputAccess, InputFetch, fetch_inputs
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
@@ -190,7 +190,7 @@ def test_redirect_away_from_https_is_rejected(take: Take, web: Web, target: str)
 
 
 def test_too_large_url_is_rejected(take: Take, web: Web, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(url_source, "MAX_BYTES", 1000)
+    monkeypatch.setattr(stage, "MAX_URL_BYTES", 1000)
     with pytest.raises(StageFailedError, match="larger than"):
         take({"kind": "url", "url": web.url, "sha256": None})
 

@@ -25,13 +25,13 @@ Body = Callable[[Process], None]
 
 @pytest.fixture(autouse=True)
 def one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(export, "THREADS", 1)  # or the threads of one attempt would race, unseeded
+    monkeypatch.setattr(export, "THREADS", 1)  # threads of one attempt would race without the seed
     monkeypatch.setattr(blobs, "STAGED_BLOCK_BYTES", 16)
 
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """What each attempt's script wrote: the same names, and never the same content."""
+    """The outputs of each attempt: the same names with different content."""
     made: list[Path] = []
     for attempt in range(12):
         folder = tmp_path_factory.mktemp(f"output{attempt}")
@@ -43,7 +43,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 class Story:
-    """Two or three executions of one task at once; those that die may be started again."""
+    """Two or three simultaneous executions of one task; killed ones may be restarted."""
 
     def __init__(self, seed: int, folders: list[Path]) -> None:
         random = Random(seed)
@@ -70,7 +70,7 @@ class Story:
         return task
 
     def _attempt(self, process: Process) -> int:
-        """What the agent does of it: see `runner.node.agent.main`."""
+        """Do the same steps as `runner.node.agent.main`."""
         runs, names = process.container("runs"), RunPaths(RUN)
         recorded = recorded_exit_code(runs, names)
         if recorded is not None:
@@ -104,7 +104,7 @@ class Story:
 
 
 def check(story: Story) -> bool:
-    """Whether there is an outcome; everything about it holds."""
+    """Check the outcome. Return False if there is none."""
     service = story.race.service
     assert len(set(story.claimed)) == len(story.claimed), "each attempt has its own number"
     body = service.data(f"runs/{RUN}/result.json")

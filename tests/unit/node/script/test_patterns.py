@@ -1,4 +1,4 @@
-"""What expressions find in stdout, whatever they cost."""
+"""Metrics that expressions find in stdout, also with slow expressions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EVIL = b"word " * 40 + b"!\n"
 
 
 class Search:
-    """The search, with what it found and said."""
+    """A search with its metrics and warnings."""
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self.queue = LineQueue()

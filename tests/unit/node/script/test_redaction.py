@@ -107,7 +107,7 @@ def test_traceback_in_the_agents_log_has_no_secret() -> None:
 
 
 def shipped(source: FileSource, lose: Callable[[bytes], int] = lambda _: 0) -> bytes:
-    """What arrives, when `lose` says after each block how many bytes storage forgets."""
+    """Return the blob; `lose` returns how many bytes storage loses after each block."""
     arrived = b""
     while block := source.peek():
         source.advance()
@@ -139,7 +139,7 @@ def test_secret_across_blocks_is_redacted(
 
     clean = shipped(source, lose)
     assert not any(word in clean for word in (b"abcabcab", b"secret", b"bcsecr"))
-    # Where the blocks end decides what of two overlapping secrets is one: nothing else changes.
+    # The ends of blocks affect only how overlapping secrets are merged.
     assert clean.count(b"xyz") == text.count(b"xyz")
     assert clean.count(b"\n") == text.count(b"\n")
 

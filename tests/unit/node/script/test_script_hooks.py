@@ -1,4 +1,4 @@
-"""What a script on a node can import of ours, and what it keeps of its own."""
+"""The packages named runner that a script on a node can import."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ def shipper(log: Path, container: ContainerClient) -> Iterator[Shipper]:
     started.start()
     yield started
     started._ending.set()
-    started.join(60)  # what it has to say is no other test's
+    started.join(60)  # its warnings must not appear in other tests
 
 
 def append(path: Path, data: bytes) -> None:
