@@ -15,7 +15,7 @@ from azure.storage.blob import BlobServiceClient, ContainerClient
 
 from bench.report import Ratio
 from bench.services import RUNNER, local_services, storage_connection_string
-from runner.protocol.index import index_blob, index_metadata
+from runner.protocol.results import index_blob, index_metadata
 
 RUNS = 1000
 GOING_ON = 20  # of them: submitted, without a task any more

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from runner.protocol.events import StageState
+from runner.protocol.results import StageState
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from runner.protocol.encoding import parse_json
 
 Goal = Literal["max", "min"]
+MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,16 @@ class MetricPoint:
     name: str
     value: float
 
+    def to_json(self) -> dict[str, Any]:
+        """Return the line of `metrics.jsonl`."""
+        return {
+            "time": self.time,
+            "attempt": self.attempt,
+            "step": self.step,
+            "name": self.name,
+            "value": json_value(self.value),
+        }
+
 
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
@@ -33,6 +44,15 @@ class MetricSummary:
     best_step: int | None
     count: int
     last_step: int | None = None
+
+
+def json_value(value: float) -> MetricValue:
+    """Return the value as JSON has it: NaN and infinities as text."""
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Infinity" if value > 0 else "-Infinity"
+    return value
 
 
 def parse_metric_line(line: str) -> MetricPoint | None:

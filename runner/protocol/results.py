@@ -1,18 +1,25 @@
-"""The record of a run: `run.json` as the client reads it, `result.json`, and the start and end
-of attempts.
+"""The records of a run: `result.json`, start, end and events of its attempts, and its index
+entry.
+
+Runs lie in folders of their own, so one listing cannot return their documents. The metadata
+of `index/<run_id>`, an empty blob for each run, holds what a row of the run list needs. It is
+a copy: without an entry, or without a result in it, the reader falls back to the documents of
+the run.
 """
 
 from __future__ import annotations
 
 import fnmatch
+import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import PurePosixPath
 from typing import Any, Literal
 
 from runner.protocol.encoding import parse_json
-from runner.protocol.run_spec import broken_document, parse_document
+from runner.protocol.metrics import json_value
+from runner.protocol.run_spec import DAMAGED, FORMAT, broken_document, parse_document
 
 ResultStatus = Literal["succeeded", "failed", "cancelled"]
 
@@ -32,7 +39,16 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True)
 class RunResult:
-    """`result.json`: the outcome, which never changes."""
+    """`result.json`: the outcome, which never changes.
+
+    Attributes:
+        attempt: The last one, 0 if none started.
+        output: Folder of the outputs below the run's, with the closing slash.
+        rank: Node that failed.
+        evicted: Earlier attempts that were lost or terminated; None if unknown.
+        checkpoint: Summary of the checkpoints of the attempt.
+        raw: The document that this was read from.
+    """
 
     status: ResultStatus
     attempt: int
@@ -45,17 +61,45 @@ class RunResult:
     stages_s: Mapping[str, float]
     metrics: Mapping[str, float]
     outputs: tuple[OutputFile, ...]
-    raw: Mapping[str, Any]
-    output: str = "output/"  # the folder of the outputs, below the run's; ends with a slash
-    rank: int = 0  # of the node that failed
-    evicted: int | None = None  # earlier attempts that were lost or terminated, where it is known
+    raw: Mapping[str, Any] = field(default_factory=dict[str, Any], compare=False, repr=False)
+    output: str = "output/"
+    rank: int = 0
+    evicted: int | None = None
+    checkpoint: Mapping[str, Any] | None = None
+
+    def to_json(self, run_id: str) -> dict[str, Any]:
+        """Return result.json. A run that never started has no outputs and no checkpoint."""
+        ran = self.attempt > 0 and self.status != "cancelled"
+        return {
+            "format": FORMAT,
+            "run_id": run_id,
+            "status": self.status,
+            "attempt": self.attempt,
+            "evicted": self.evicted,
+            "exit_code": self.exit_code,
+            "step": self.step,
+            "code": self.code,
+            "message": self.message,
+            **({"rank": self.rank} if self.rank else {}),
+            "started": _time_text(self.started),
+            "ended": _time_text(self.ended),
+            "stages_s": dict(self.stages_s),
+            "metrics": {name: json_value(value) for name, value in self.metrics.items()},
+            **({"output": self.output} if ran else {}),
+            "outputs": [file.to_json() for file in self.outputs],
+            **({"checkpoint": self.checkpoint} if ran else {}),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptStart:
-    """`attempts/<n>/start.json`; offsets are bytes into the two logs.
+    """`attempts/<n>/start.json`: the node of an attempt.
 
-    `work_dir` is the task's folder as the node names it; an older agent left it empty.
+    Attributes:
+        stdout_offset: Bytes in the log before this attempt.
+        work_dir: The task's folder as the node names it; empty in older documents.
+        dedicated: None in older documents.
+        host: Host name.
     """
 
     attempt: int
@@ -65,12 +109,28 @@ class AttemptStart:
     stderr_offset: int
     pool: str = ""
     work_dir: str = ""
-    dedicated: bool | None = None  # None where it was not recorded
+    dedicated: bool | None = None
+    host: str = ""
+    rank: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Return start.json."""
+        return {
+            "attempt": self.attempt,
+            "node": self.node,
+            "pool": self.pool,
+            "dedicated": self.dedicated,
+            "started": self.started,
+            "host": self.host,
+            "work_dir": self.work_dir,
+            "log_offsets": {"stdout": self.stdout_offset, "stderr": self.stderr_offset},
+            **({"rank": self.rank} if self.rank else {}),
+        }
 
 
 @dataclass(frozen=True, slots=True)
 class AttemptEnd:
-    """`attempts/<n>/end.json`: why an attempt ended; one whose node was lost has none."""
+    """`attempts/<n>/end.json`: why an attempt ended. An attempt on a lost node has none."""
 
     attempt: int
     ended: str
@@ -78,10 +138,23 @@ class AttemptEnd:
     exit_code: int | None
     step: str | None
     message: str | None = None
+    checkpoint: Mapping[str, Any] | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return end.json."""
+        return {
+            "attempt": self.attempt,
+            "ended": self.ended,
+            "why": self.why,
+            "exit_code": self.exit_code,
+            "step": self.step,
+            "checkpoint": self.checkpoint,
+            **({"message": self.message} if self.message is not None else {}),
+        }
 
 
 def parse_result(data: bytes, run_id: str) -> RunResult:
-    """Read `result.json`. Raises RunnerError for a path that leaves the output folder."""
+    """Read result.json. Raise RunnerError if it is damaged or a path leaves the outputs."""
     raw = parse_document(data, run_id, "result.json")
     try:
         if raw["status"] not in ("succeeded", "failed", "cancelled"):
@@ -102,13 +175,14 @@ def parse_result(data: bytes, run_id: str) -> RunResult:
             output=check_output_path(str(raw.get("output") or "output/")),
             rank=int(raw.get("rank") or 0),
             evicted=None if raw.get("evicted") is None else int(raw["evicted"]),
+            checkpoint=raw.get("checkpoint"),
         )
-    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as err:
+    except DAMAGED as err:
         raise broken_document(run_id, "result.json", err) from err
 
 
 def parse_attempt_start(data: bytes) -> AttemptStart | None:
-    """Read `start.json`; None where it is no such document."""
+    """Read start.json. Return None if it is damaged."""
     try:
         raw: Any = parse_json(data)
         offsets = _part(raw, "log_offsets")
@@ -121,13 +195,15 @@ def parse_attempt_start(data: bytes) -> AttemptStart | None:
             pool=str(raw.get("pool") or ""),
             work_dir=str(raw.get("work_dir") or ""),
             dedicated=raw.get("dedicated"),
+            host=str(raw.get("host") or ""),
+            rank=int(raw.get("rank") or 0),
         )
-    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
+    except DAMAGED:
         return None
 
 
 def parse_attempt_end(data: bytes) -> AttemptEnd | None:
-    """Read `end.json`; None where it is no such document."""
+    """Read end.json. Return None if it is damaged."""
     try:
         raw: Any = parse_json(data)
         return AttemptEnd(
@@ -137,13 +213,14 @@ def parse_attempt_end(data: bytes) -> AttemptEnd | None:
             exit_code=raw.get("exit_code"),
             step=raw.get("step"),
             message=raw.get("message"),
+            checkpoint=raw.get("checkpoint"),
         )
-    except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError):
+    except DAMAGED:
         return None
 
 
 def check_output_path(path: str) -> str:
-    """A path relative to an output folder. Raises ValueError when it could leave that folder."""
+    """Return the path. Raise ValueError if it leaves the output folder on any system."""
     pure = PurePosixPath(path)
     parts = pure.parts
     if not parts or pure.is_absolute() or ".." in parts or "\\" in path or "\0" in path:
@@ -169,7 +246,123 @@ def _time(text: str | None) -> datetime | None:
     return None if text is None else datetime.fromisoformat(text)
 
 
+def _time_text(time: datetime | None) -> str | None:
+    return None if time is None else time.isoformat(timespec="microseconds")
+
+
 def is_selected_output(name: str, path: str) -> bool:
-    """Whether an output is meant by a path: a file, a folder, a glob, or empty for all."""
+    """Return True if a path names the output: a file, a folder, a glob, or empty for all."""
     below = name == path or name.startswith(f"{path}/")
     return not path or below or fnmatch.fnmatchcase(name, path)
+
+
+StageState = Literal["start", "progress", "end", "failed"]
+# Events beside the stages: they do not change the current stage.
+SIDE_STAGES = frozenset({"checkpoint", "metrics", "notice"})
+
+
+@dataclass(frozen=True, slots=True)
+class StageEvent:
+    """One line of `events.jsonl`."""
+
+    attempt: int
+    time: str
+    stage: str
+    state: StageState
+    message: str
+    done: float | None = None
+    total: float | None = None
+    unit: str | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the line, without `attempt`, which its blob's name holds."""
+        numbers = {"done": self.done, "total": self.total, "unit": self.unit}
+        return {
+            "time": self.time,
+            "stage": self.stage,
+            "state": self.state,
+            "message": self.message,
+            **{name: value for name, value in numbers.items() if value is not None},
+        }
+
+
+def parse_event_line(line: str, attempt: int) -> StageEvent | None:
+    """Read a line of events.jsonl. Return None if it is damaged."""
+    try:
+        raw: Any = parse_json(line)
+        state = raw["state"]
+        if state not in ("start", "progress", "end", "failed"):
+            return None
+        return StageEvent(
+            attempt=attempt,
+            time=str(raw.get("time", "")),
+            stage=str(raw["stage"]),
+            state=state,
+            message=str(raw.get("message") or ""),
+            done=raw.get("done"),
+            total=raw.get("total"),
+            unit=raw.get("unit"),
+        )
+    except DAMAGED:
+        return None
+
+
+INDEX_FOLDER = "index/"
+# A blob's metadata may have 8 KB in all (REST docs, "Setting and retrieving properties").
+LIMIT_BYTES = 7000
+MESSAGE_CHARACTERS = 300
+
+_RUN = ("format", "run_id", "experiment", "created", "params", "origin", "group", "after")
+_BATCH = ("pool", "vm_size", "spot", "job_id", "task_id")
+_RESULT = (
+    "format", "run_id", "status", "attempt", "evicted", "exit_code", "step", "code", "started",
+    "ended", "metrics",
+)  # fmt: skip
+
+
+def index_blob(run_id: str) -> str:
+    """Return the name of a run's entry."""
+    return f"{INDEX_FOLDER}{run_id}"
+
+
+def index_metadata(run: Mapping[str, Any], result: Mapping[str, Any] | None) -> dict[str, str]:
+    """Return the metadata `run` and `result` of the entry: parts of the two documents.
+
+    Values that exceed the limit are left out; a reader then reads the documents themselves.
+    """
+    metadata = {"run": _text(_run_part(run))}
+    if result is not None:
+        metadata["result"] = _text(_result_part(result))
+    for name in ("result", "run"):
+        if sum(map(len, metadata.values())) <= LIMIT_BYTES:
+            break
+        metadata.pop(name, None)
+    return metadata
+
+
+def _run_part(run: Mapping[str, Any]) -> dict[str, Any]:
+    recipe: Mapping[str, Any] = run.get("recipe") or {}
+    metrics: Mapping[str, Any] = run.get("metrics") or {}
+    data: Mapping[str, Any] = run.get("data") or {}
+    batch: Mapping[str, Any] = run.get("batch") or {}
+    return {
+        **{name: run[name] for name in _RUN if run.get(name) is not None},
+        "recipe": {"name": recipe.get("name")},
+        "metrics": {"primary": metrics.get("primary"), "goal": metrics.get("goal")},
+        "data": {"notice": data.get("notice")},
+        "batch": {name: batch.get(name) for name in _BATCH},
+    }
+
+
+def _result_part(result: Mapping[str, Any]) -> dict[str, Any]:
+    message = result.get("message")
+    return {
+        **{name: result[name] for name in _RESULT if result.get(name) is not None},
+        "message": message[:MESSAGE_CHARACTERS] if message else None,
+    }
+
+
+def _text(part: Mapping[str, Any]) -> str:
+    """Return JSON for a header: ASCII, and no spaces, which a signature would fold."""
+    text = json.dumps(part, separators=(",", ":"))
+    return text.replace(" ", "\\u0020").replace("\x7f", "\\u007f")

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.flows.models.register import RunModel
     from runner.flows.runs.events import LogText, RunEnded, StatusChanged, WatchEvent
-    from runner.protocol.events import StageEvent, StageState
-    from runner.protocol.results import RunResult
+    from runner.protocol.results import RunResult, StageEvent, StageState
     from runner.protocol.run_spec import RunSpec
 
 
@@ -86,7 +85,7 @@ class RunDisplay:
 
     def _stage_reported(self, event: StageEvent) -> None:
         from runner.core.progress import Progress
-        from runner.protocol.events import SIDE_STAGES
+        from runner.protocol.results import SIDE_STAGES
 
         if event.attempt != self._attempt:
             self._attempt = event.attempt

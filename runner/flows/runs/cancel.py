@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.jobs import get_task, terminate_task
@@ -18,7 +17,7 @@ from runner.flows.runs.documents import (
 )
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptStart, RunResult
-from runner.protocol.run_spec import FORMAT, RunSpec
+from runner.protocol.run_spec import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,8 @@ def cancel_run(connection: Connection, record: RunSpec) -> Cancelled:
     began = attempts[-1].attempt if attempts else 0
     ends = load_attempt_ends(container, record.run_id) if began else ()
     waiting = task is not None and task.phase == "active"
-    document = _document(record, attempts, count_evicted(began, ends, waiting=waiting))
+    outcome = _result(attempts, count_evicted(began, ends, waiting=waiting))
+    document = outcome.to_json(record.run_id)
     committed = container.create(RunPaths(record.run_id).result, document)
     if committed:
         index_run(container, record.to_json(), document)
@@ -62,20 +62,19 @@ def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState |
     return status.state if status.state.final else None
 
 
-def _document(record: RunSpec, attempts: tuple[AttemptStart, ...], evicted: int) -> dict[str, Any]:
-    return {
-        "format": FORMAT,
-        "run_id": record.run_id,
-        "status": "cancelled",
-        "attempt": attempts[-1].attempt if attempts else 0,
-        "evicted": evicted,
-        "exit_code": None,
-        "step": None,
-        "code": "Cancelled",
-        "message": "cancelled with runner cancel",
-        "started": (attempts[0].started or None) if attempts else None,
-        "ended": datetime.now(UTC).isoformat(),
-        "stages_s": {},
-        "metrics": {},
-        "outputs": [],
-    }
+def _result(attempts: tuple[AttemptStart, ...], evicted: int) -> RunResult:
+    started = attempts[0].started if attempts else ""
+    return RunResult(
+        status="cancelled",
+        attempt=attempts[-1].attempt if attempts else 0,
+        evicted=evicted,
+        exit_code=None,
+        step=None,
+        code="Cancelled",
+        message="cancelled with runner cancel",
+        started=datetime.fromisoformat(started) if started else None,
+        ended=datetime.now(UTC),
+        stages_s={},
+        metrics={},
+        outputs=(),
+    )

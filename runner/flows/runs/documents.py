@@ -11,9 +11,7 @@ from typing import Any
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.protocol.errors import RunnerError
-from runner.protocol.events import SIDE_STAGES, parse_event_line
 from runner.protocol.groups import GROUPS_FOLDER as GROUPS
-from runner.protocol.index import INDEX_FOLDER, index_blob, index_metadata
 from runner.protocol.metrics import MetricPoint, MetricSummary, parse_metric_line, summarize_metrics
 from runner.protocol.paths import (
     RunPaths,
@@ -24,11 +22,16 @@ from runner.protocol.paths import (
     submission_time,
 )
 from runner.protocol.results import (
+    INDEX_FOLDER,
+    SIDE_STAGES,
     AttemptEnd,
     AttemptStart,
     RunResult,
+    index_blob,
+    index_metadata,
     parse_attempt_end,
     parse_attempt_start,
+    parse_event_line,
     parse_result,
 )
 from runner.protocol.run_spec import RunSpec, parse_run

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from runner.core.states import RunStatus
-from runner.protocol.events import StageEvent
 from runner.protocol.metrics import MetricPoint
-from runner.protocol.results import RunResult
+from runner.protocol.results import RunResult, StageEvent
 
 LogStream = Literal["stdout", "stderr"]
 

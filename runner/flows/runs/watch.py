@@ -32,10 +32,9 @@ from runner.flows.runs.events import (
 from runner.flows.runs.logs import LineCursor, TextCursor, tail_offset
 from runner.flows.runs.view import explain_queue_reason
 from runner.protocol.errors import RunnerError
-from runner.protocol.events import SIDE_STAGES, parse_event_line
 from runner.protocol.metrics import parse_metric_line
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import RunResult
+from runner.protocol.results import SIDE_STAGES, RunResult, parse_event_line
 from runner.protocol.run_spec import RunSpec
 
 _BEAT_S = 1.0

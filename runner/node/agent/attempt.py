@@ -35,8 +35,6 @@ from runner.node.script.metrics import (
     MAX_NAMES,
     MetricLog,
     MetricPatterns,
-    MetricValue,
-    json_value,
     parse_metrics,
 )
 from runner.node.script.outputs import check_promised, export_outputs, restore_outputs
@@ -51,6 +49,7 @@ from runner.node.script.workspace import (
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
+from runner.protocol.metrics import MetricValue, json_value
 from runner.protocol.paths import RunPaths
 from runner.protocol.results import OutputFile
 from runner.protocol.run_spec import RunSpec

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import time
+from datetime import datetime, timezone
 from typing import Any
 
 from runner.node.agent.attempt import Attempt
 from runner.node.agent.attempt_checkpoints import AttemptCheckpoints
 from runner.node.agent.context import FAILED_EXIT_CODE, TERMINATED_EXIT_CODE, AgentContext
 from runner.node.agent.records import (
-    commit_document,
+    commit_attempt,
     commit_result,
     failures_before,
     recorded_exit_code,
@@ -28,8 +29,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text, parse_json
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import OutputFile
-from runner.protocol.run_spec import FORMAT
+from runner.protocol.results import AttemptEnd, OutputFile, ResultStatus, RunResult
 
 BLOCKED_CODE = "Blocked"
 
@@ -49,26 +49,24 @@ def commit_blocked(runs: ContainerClient, run_id: str, message: str) -> bool:
 
 
 def commit_unstarted(
-    runs: ContainerClient, run_id: str, status: str, code: str, message: str
+    runs: ContainerClient, run_id: str, status: ResultStatus, code: str, message: str
 ) -> bool:
     """Write the outcome of a run that never started; False when it was decided already."""
-    result: dict[str, Any] = {
-        "format": FORMAT,
-        "run_id": run_id,
-        "status": status,
-        "attempt": 0,
-        "evicted": 0,
-        "exit_code": None,
-        "step": None,
-        "code": code,
-        "message": message,
-        "started": None,
-        "ended": now_text(),
-        "stages_s": {},
-        "metrics": {},
-        "outputs": [],
-    }
-    return commit_document(runs, RunPaths(run_id), result)
+    result = RunResult(
+        status=status,
+        attempt=0,
+        evicted=0,
+        exit_code=None,
+        step=None,
+        code=code,
+        message=message,
+        started=None,
+        ended=datetime.now(timezone.utc),  # noqa: UP017 - the agent runs on 3.10
+        stages_s={},
+        metrics={},
+        outputs=(),
+    )
+    return commit_result(runs, RunPaths(run_id), result)
 
 
 _UNREADABLE = "unreadable"
@@ -180,19 +178,21 @@ class AttemptOutcome:
         if self._events and took_s > LONG_FLUSH_S:
             self._events.stages_s["logs"] = round(took_s, 3)
 
-    def _end(self, why: str, exit_code: int | None, step: str | None, **more: str) -> None:
+    def _end(
+        self, why: str, exit_code: int | None, step: str | None, message: str | None = None
+    ) -> None:
         agent = self._agent
         try:
-            write_end(
-                agent.runs,
-                agent.blobs,
-                self._number,
-                why,
-                exit_code,
-                step,
+            end = AttemptEnd(
+                attempt=self._number,
+                ended=now_text(),
+                why=why,
+                exit_code=exit_code,
+                step=step,
+                message=message,
                 checkpoint=self._checkpoint_summary(),
-                **more,
             )
+            write_end(agent.runs, agent.blobs, end)
         except StorageRequestError as err:
             # The run's outcome counts more than this attempt's.
             logger.warning("could not say why the attempt ended: %s", err)
@@ -202,10 +202,9 @@ class AttemptOutcome:
 
     def _commit(self, outputs: list[OutputFile], failure: StageFailedError | None) -> int:
         agent = self._agent
-        first = commit_result(
+        first = commit_attempt(
             agent.runs,
             agent.blobs,
-            run_id=agent.node.run_id,
             attempt=self._number,
             started=self._started,
             stages_s=self._events.stages_s if self._events else {},

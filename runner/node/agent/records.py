@@ -5,32 +5,42 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from datetime import datetime, timezone
 from typing import Any, cast
 
 from runner.node.agent.settings import NodeSettings
 from runner.node.failures import StageFailedError
-from runner.node.script.metrics import MetricValue
 from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import StorageRequestError
 from runner.protocol.encoding import now_text, parse_json
-from runner.protocol.index import index_blob, index_metadata
+from runner.protocol.metrics import MetricValue
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import OutputFile
-from runner.protocol.run_spec import FORMAT
+from runner.protocol.results import (
+    AttemptEnd,
+    AttemptStart,
+    OutputFile,
+    RunResult,
+    index_blob,
+    index_metadata,
+)
 
 
-def start_document(node: NodeSettings, number: int, log_offsets: dict[str, int]) -> dict[str, Any]:
-    """Who runs an attempt, and where its lines begin in the logs."""
-    return {
-        "attempt": number,
-        "node": node.node,
-        "pool": node.pool,
-        "dedicated": node.dedicated,
-        "started": now_text(),
-        "host": node.host,
-        "work_dir": str(node.work_dir),
-        "log_offsets": log_offsets,
-    }
+def describe_start(
+    node: NodeSettings, number: int, log_offsets: Mapping[str, int], rank: int = 0
+) -> AttemptStart:
+    """Return the record of an attempt that starts now, at these ends of the logs."""
+    return AttemptStart(
+        attempt=number,
+        node=node.node,
+        started=now_text(),
+        stdout_offset=log_offsets["stdout"],
+        stderr_offset=log_offsets["stderr"],
+        pool=node.pool,
+        work_dir=str(node.work_dir),
+        dedicated=node.dedicated,
+        host=node.host,
+        rank=rank,
+    )
 
 
 def find_log_offsets(runs: ContainerClient, blobs: RunPaths) -> dict[str, int]:
@@ -48,8 +58,8 @@ def claim_attempt(
     """Take the next free attempt number, counted from 1."""
     number = 1
     while True:
-        start = start_document(node, number, log_offsets)
-        if runs.create(blobs.attempt_start(number), json.dumps(start).encode()):
+        start = describe_start(node, number, log_offsets)
+        if runs.create(blobs.attempt_start(number), json.dumps(start.to_json()).encode()):
             return number
         number = max([number, *_taken_numbers(runs, blobs)]) + 1
 
@@ -61,25 +71,9 @@ def failures_before(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int
     )
 
 
-def write_end(
-    runs: ContainerClient,
-    blobs: RunPaths,
-    number: int,
-    why: str,
-    exit_code: int | None,
-    step: str | None,
-    **more: Any,
-) -> None:
-    """Say why the attempt ended: succeeded, failed, terminated or, by another node, lost."""
-    end = {
-        "attempt": number,
-        "ended": now_text(),
-        "why": why,
-        "exit_code": exit_code,
-        "step": step,
-        **more,
-    }
-    runs.put(blobs.attempt_end(number), json.dumps(end).encode())
+def write_end(runs: ContainerClient, blobs: RunPaths, end: AttemptEnd) -> None:
+    """Write why the attempt ended: succeeded, failed, terminated or, by another node, lost."""
+    runs.put(blobs.attempt_end(end.attempt), json.dumps(end.to_json()).encode())
 
 
 def _read_end(runs: ContainerClient, blobs: RunPaths, number: int) -> dict[str, Any]:
@@ -114,11 +108,10 @@ def recorded_exit_code(runs: ContainerClient, blobs: RunPaths) -> int | None:
     return 0 if status == "succeeded" else 1
 
 
-def commit_result(  # noqa: PLR0913 - one argument per thing the format names
+def commit_attempt(  # noqa: PLR0913 - one argument per thing the format names
     runs: ContainerClient,
     blobs: RunPaths,
     *,
-    run_id: str,
     attempt: int,
     started: str,
     stages_s: Mapping[str, float],
@@ -127,35 +120,33 @@ def commit_result(  # noqa: PLR0913 - one argument per thing the format names
     failure: StageFailedError | None = None,
     checkpoint: Mapping[str, Any] | None = None,
 ) -> bool:
-    """Write the outcome; False when it was decided already, by a cancel or another attempt."""
-    exit_code = failure.exit_code if failure else 0
-    result = {
-        "format": FORMAT,
-        "run_id": run_id,
-        "status": "failed" if failure else "succeeded",
-        "attempt": attempt,
-        "evicted": _count_evicted(runs, blobs, attempt),
-        "exit_code": exit_code,
-        "step": failure.step if failure else None,
-        "code": failure.code if failure else None,
-        "message": failure.message if failure else None,
-        **({"rank": failure.rank} if failure and failure.rank else {}),
-        "started": started,
-        "ended": now_text(),
-        "stages_s": dict(stages_s),
-        "metrics": dict(metrics),
-        "output": blobs.output(attempt).removeprefix(blobs.root),
-        "outputs": [output.to_json() for output in outputs],
-        "checkpoint": checkpoint,
-    }
-    return commit_document(runs, blobs, result)
+    """Write the outcome of a run whose last attempt ended; see `commit_result`."""
+    result = RunResult(
+        status="failed" if failure else "succeeded",
+        attempt=attempt,
+        evicted=_count_evicted(runs, blobs, attempt),
+        exit_code=failure.exit_code if failure else 0,
+        step=failure.step if failure else None,
+        code=failure.code if failure else None,
+        message=failure.message if failure else None,
+        rank=failure.rank if failure else 0,
+        started=datetime.fromisoformat(started),
+        ended=datetime.now(timezone.utc),  # noqa: UP017 - the agent runs on 3.10
+        stages_s=stages_s,
+        metrics={n: float(v) if isinstance(v, str) else v for n, v in metrics.items()},
+        outputs=tuple(outputs),
+        output=blobs.output(attempt).removeprefix(blobs.root),
+        checkpoint=checkpoint,
+    )
+    return commit_result(runs, blobs, result)
 
 
-def commit_document(runs: ContainerClient, blobs: RunPaths, result: Mapping[str, Any]) -> bool:
-    """Write a whole result.json; False when the outcome was decided already."""
-    first = runs.create(blobs.result, json.dumps(result, indent=2).encode())
+def commit_result(runs: ContainerClient, blobs: RunPaths, result: RunResult) -> bool:
+    """Write result.json and the run's entry in the index. Return False if an outcome existed."""
+    document = result.to_json(blobs.run_id)
+    first = runs.create(blobs.result, json.dumps(document, indent=2).encode())
     if first:
-        _write_index(runs, blobs, result)
+        _write_index(runs, blobs, document)
     return first
 
 
@@ -181,5 +172,5 @@ def write_node_start(
     runs: ContainerClient, blobs: RunPaths, node: NodeSettings, number: int
 ) -> None:
     """Who has this rank in the attempt, and where its lines begin in the logs."""
-    start = start_document(node, number, find_log_offsets(runs, blobs)) | {"rank": blobs.rank}
-    runs.put(blobs.attempt_start(number), json.dumps(start).encode())
+    start = describe_start(node, number, find_log_offsets(runs, blobs), blobs.rank)
+    runs.put(blobs.attempt_start(number), json.dumps(start.to_json()).encode())

@@ -25,8 +25,8 @@ from runner.node.storage.http import StorageRequestError, Transport
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
 from runner.protocol.groups import group_blob
-from runner.protocol.index import index_blob, index_metadata
 from runner.protocol.paths import RunPaths
+from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.schedules import (
     GroupAccess,
     Json,

@@ -16,8 +16,8 @@ from typing import Any
 from runner.node.agent.settings import SettingsError
 from runner.node.storage.blobs import ContainerClient
 from runner.protocol.encoding import parse_json
-from runner.protocol.index import index_blob, index_metadata
 from runner.protocol.paths import RunPaths, make_run_id, run_id_suffix
+from runner.protocol.results import index_blob, index_metadata
 from runner.protocol.schedules import firing_blob, template_blob
 from runner.protocol.task import SCHEDULE_VARIABLE
 

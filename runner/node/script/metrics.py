@@ -8,7 +8,6 @@ from __future__ import annotations
 import functools
 import json
 import logging
-import math
 import os
 import platform
 import re
@@ -28,10 +27,10 @@ from runner.node.script.command import dies_with_parent
 from runner.node.script.redaction import Redactor
 from runner.node.script.shipper import LineQueue
 from runner.protocol.encoding import now_text, parse_json
+from runner.protocol.metrics import MetricPoint, MetricValue
 
 logger = logging.getLogger(__name__)
 
-MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
 
 READ_BYTES = 1024 * 1024
 MAX_NAME_CHARS = 1000
@@ -68,16 +67,10 @@ class MetricLog:
             step: the step, or None.
             wait: block while the queue is crowded; not for the thread that empties the queue.
         """
-        shown = json_value(value)
         # JSON can contain lone surrogates, which cannot be encoded as UTF-8.
         name = self._redactor.text(name.encode(errors="replace").decode())
-        line = {
-            "time": now_text(),
-            "attempt": self._attempt,
-            "step": step,
-            "name": name,
-            "value": shown,
-        }
+        line = MetricPoint(now_text(), self._attempt, step, name, value).to_json()
+        shown: MetricValue = line["value"]
         with self._lock:
             if is_stored := name in self._last or len(self._last) < MAX_NAMES:
                 self._last[name] = shown
@@ -227,15 +220,6 @@ def _number(value: Any, name: str) -> float:
     if isinstance(value, str):
         return float(value)  # "NaN", "Infinity", which JSON numbers cannot express
     raise ValueError(f"{name[:MAX_NAME_CHARS]} is not a number")
-
-
-def json_value(value: float) -> MetricValue:
-    """Return the value for JSON: NaN and infinities become strings."""
-    if math.isnan(value):
-        return "NaN"
-    if math.isinf(value):
-        return "Infinity" if value > 0 else "-Infinity"
-    return value
 
 
 # Longer lines are truncated to bound memory.

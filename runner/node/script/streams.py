@@ -17,6 +17,7 @@ from runner.node.script.workspace import AttemptDirs
 from runner.node.storage.blobs import AppendBlob, ContainerClient
 from runner.protocol.encoding import now_text
 from runner.protocol.paths import RunPaths
+from runner.protocol.results import StageEvent, StageState
 
 logger = logging.getLogger(__name__)
 
@@ -82,7 +83,8 @@ class EventLog:
         ) -> None:
             self._progress(name, text, done, total, unit)
 
-        state, why = "failed", ""
+        state: StageState = "failed"
+        why = ""
         try:
             yield report
             state, why = "end", self._summary
@@ -102,7 +104,7 @@ class EventLog:
         """Return the text without secrets."""
         return self._redactor.text(text)
 
-    def aside(self, stage: str, state: str, message: str, **numbers: float | str) -> None:
+    def aside(self, stage: str, state: StageState, message: str, **numbers: float | str) -> None:
         """Write an event besides the stages. Safe to call from any thread."""
         logger.log(logging.WARNING if state == "failed" else logging.INFO, "%s", message)
         self._write(stage, state, message, numbers)
@@ -119,11 +121,10 @@ class EventLog:
         self._write(stage, "progress", text, {k: v for k, v in numbers.items() if v is not None})
 
     def _write(
-        self, stage: str, state: str, message: str, more: dict[str, Any] | None = None
+        self, stage: str, state: StageState, message: str, more: dict[str, Any] | None = None
     ) -> None:
-        message = self.clean(message)
-        event = {"time": now_text(), "stage": stage, "state": state, "message": message}
-        self._queue.put(json.dumps({**event, **(more or {})}).encode())
+        event = StageEvent(0, now_text(), stage, state, self.clean(message))
+        self._queue.put(json.dumps({**event.to_json(), **(more or {})}).encode())
 
 
 class Streams:

@@ -20,8 +20,8 @@ from runner.core.progress import Progress
 from runner.core.states import RunState, RunStatus
 from runner.flows.runs import events
 from runner.protocol.errors import RunnerError
-from runner.protocol.events import StageEvent
 from runner.protocol.metrics import MetricPoint
+from runner.protocol.results import StageEvent
 
 
 def test_importing_loads_nothing_and_knows_every_name() -> None:

@@ -18,8 +18,8 @@ from runner.flows.runs.events import (
     StageReported,
     StatusChanged,
 )
-from runner.protocol.events import StageEvent
 from runner.protocol.metrics import MetricPoint
+from runner.protocol.results import StageEvent
 
 Capture = pytest.CaptureFixture[str]
 ENDED = RunEnded(RunStatus(RunState.SUCCEEDED), None)

@@ -11,7 +11,7 @@ from typing import Any
 
 from runner.node.agent.model_registration import AgentModelStore, register_model
 from runner.node.agent.outcome import commit_blocked
-from runner.node.agent.records import claim_attempt, commit_result, write_end, write_node_start
+from runner.node.agent.records import claim_attempt, commit_attempt, write_end, write_node_start
 from runner.node.agent.scheduled_group import fire
 from runner.node.agent.scheduled_run import with_run_id
 from runner.node.agent.settings import NodeSettings
@@ -29,7 +29,7 @@ from runner.node.storage.limits import RetryBudget
 from runner.protocol.checkpoints import CheckpointFile, CheckpointManifest
 from runner.protocol.model_registry import ModelRegistry
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import OutputFile
+from runner.protocol.results import AttemptEnd, OutputFile
 from runner.protocol.schedules import GroupAccess
 from tests.unit.node.fake_blob import FakeBlobs
 
@@ -71,7 +71,7 @@ def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str
         runs.put(file.blob, CONTENTS[file.path])
     runs.create(f"{run_id}/checkpoints/7/manifest.json", checkpoint.to_json())
     lost = "rank 1 is lost"
-    write_end(runs, blobs, 1, "lost", None, "command", checkpoint=None, message=lost)
+    write_end(runs, blobs, AttemptEnd(1, NOW_TEXT, "lost", None, "command", lost))
     number = claim_attempt(runs, blobs, node, {"stdout": 120, "stderr": 7})
     (folder / "checkpoints").mkdir()
     resume = CheckpointRestore(
@@ -89,11 +89,11 @@ def _attempts(folder: Path, runs: ContainerClient, run_id: str) -> dict[str, str
     rank = RunPaths(run_id, 1)
     write_node_start(runs, rank, node, number)
     write_list(runs, rank.attempt_outputs(number), OUTPUTS)
-    write_end(runs, blobs, number, "succeeded", 0, None, checkpoint=told)
-    commit_result(
+    end = AttemptEnd(number, NOW_TEXT, "succeeded", 0, None, checkpoint=told)
+    write_end(runs, blobs, end)
+    commit_attempt(
         runs,
         blobs,
-        run_id=run_id,
         attempt=number,
         started=NOW_TEXT,
         stages_s=STAGES,
@@ -135,10 +135,9 @@ def _failures(runs: ContainerClient) -> dict[str, str]:
     failed, blocked = "cats-20261121-143005-hhhh", "cats-20261121-143005-iiii"
     failure = StageFailedError("command", "CommandFailed", "the command ended with exit code 3", 3)
     failure.rank = 2
-    commit_result(
+    commit_attempt(
         runs,
         RunPaths(failed),
-        run_id=failed,
         attempt=1,
         started=NOW_TEXT,
         stages_s={"code": 0.1},

@@ -17,7 +17,6 @@ from runner.protocol.checkpoints import (
     CheckpointManifest,
     parse_checkpoint,
 )
-from runner.protocol.events import StageEvent, parse_event_line
 from runner.protocol.groups import RunGroup, parse_group
 from runner.protocol.metrics import MetricPoint, parse_metric_line
 from runner.protocol.models import ModelRequest, parse_aliases, parse_version, parse_version_summary
@@ -26,8 +25,10 @@ from runner.protocol.results import (
     AttemptStart,
     OutputFile,
     RunResult,
+    StageEvent,
     parse_attempt_end,
     parse_attempt_start,
+    parse_event_line,
     parse_result,
 )
 from runner.protocol.run_spec import (
@@ -245,9 +246,9 @@ def test_client_reads_every_field_of_a_result() -> None:
             OutputFile("figures/loss curve.png", 0, EMPTY_SHA256),
             OutputFile("model.keras", 5, hashlib.sha256(b"model").hexdigest()),
         ),
-        raw=raw("result-succeeded.json"),
         output="attempts/2/output/",
         evicted=1,
+        checkpoint=raw("result-succeeded.json")["checkpoint"],
     )
 
 
@@ -284,14 +285,16 @@ def test_client_reads_how_attempts_began_and_ended() -> None:
         pool="local",
         work_dir="/mnt/batch/tasks/workitems/job/job-1/task/wd",
         dedicated=False,
+        host="node-1",
     )
     assert parse_attempt_start(golden("old-attempt-start.json")) == AttemptStart(
         attempt=1, node="tvm-1", started="2026-11-01T12:00:05+00:00", stdout_offset=0,
-        stderr_offset=0,
+        stderr_offset=0, host="node-1",
     )  # fmt: skip
     assert parse_attempt_end(golden("attempt-end.json")) == AttemptEnd(
-        attempt=2, ended=NOW_TEXT, why="succeeded", exit_code=0, step=None
-    )
+        attempt=2, ended=NOW_TEXT, why="succeeded", exit_code=0, step=None,
+        checkpoint=raw("attempt-end.json")["checkpoint"],
+    )  # fmt: skip
     assert parse_attempt_end(golden("attempt-end-lost.json")) == AttemptEnd(
         1, NOW_TEXT, "lost", None, "command", "rank 1 is lost"
     )

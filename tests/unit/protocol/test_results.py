@@ -10,7 +10,6 @@ import pytest
 
 from runner.flows.runs.attempts import parse_resumed
 from runner.protocol.errors import RunnerError
-from runner.protocol.events import parse_event_line
 from runner.protocol.groups import parse_group
 from runner.protocol.metrics import MetricPoint, summarize_metrics
 from runner.protocol.paths import RunPaths
@@ -18,6 +17,7 @@ from runner.protocol.results import (
     check_output_path,
     parse_attempt_end,
     parse_attempt_start,
+    parse_event_line,
     parse_result,
 )
 from runner.protocol.run_spec import parse_run

@@ -268,7 +268,7 @@ def _load(connection: Connection, record: RunSpec) -> RunDetails:
 
     view = load_view(connection, record)
     container = runs_container(connection)
-    told: dict[str, Any] = (view.result.raw.get("checkpoint") or {}) if view.result else {}
+    told: dict[str, Any] = dict(view.result.checkpoint or {}) if view.result else {}
     attempt = view.attempts[-1].attempt if view.attempts and view.result is None else 0
     problem = told.get("problem") or checkpoint_problem(container, record.run_id, attempt)
     return RunDetails(

@@ -17,8 +17,7 @@ from runner.core.states import RunState, TaskView
 from runner.flows.local.state import LocalState, local_outputs
 from runner.flows.runs import history, watch
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
-from runner.protocol.index import LIMIT_BYTES, index_blob, index_metadata
-from runner.protocol.results import parse_result
+from runner.protocol.results import LIMIT_BYTES, index_blob, index_metadata, parse_result
 from runner.protocol.run_spec import parse_run
 
 COUNT = 60

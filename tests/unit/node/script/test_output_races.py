@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from runner.node.agent.records import claim_attempt, commit_result, recorded_exit_code
+from runner.node.agent.records import claim_attempt, commit_attempt, recorded_exit_code
 from runner.node.agent.settings import NodeSettings
 from runner.node.failures import StageFailedError
 from runner.node.script import outputs as export
@@ -75,7 +75,7 @@ class Story:
         recorded = recorded_exit_code(runs, names)
         if recorded is not None:
             return recorded
-        number = claim_attempt(runs, names, NODE, {})
+        number = claim_attempt(runs, names, NODE, {"stdout": 0, "stderr": 0})
         self.claimed.append(number)
         folder = self._folders.pop()
         failure, outputs = None, []
@@ -85,12 +85,11 @@ class Story:
             prefix = names.output(number)
             exported = export_outputs(runs, prefix, folder, lambda *_: None, lambda: None)
             outputs = restore_outputs(runs, prefix, folder, exported)
-        first = commit_result(
+        first = commit_attempt(
             runs,
             names,
-            run_id=RUN,
             attempt=number,
-            started="then",
+            started="2026-11-21T15:31:17+00:00",
             stages_s={},
             metrics={"loss": float(number)},
             outputs=outputs,
