@@ -4,7 +4,7 @@
 
     run = runner.train("mnist", set={"epochs": 3}, wait=True)
 
-The names below are functions and classes of `runner.api`, loaded when they are first used.
+The names below are functions and classes of `runner.api`, which is imported on first use.
 """
 
 from __future__ import annotations

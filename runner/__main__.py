@@ -1,16 +1,16 @@
-"""The command `runner`, and `python -m runner`: Ctrl-C is no traceback even while modules load."""
+"""Entry of `runner` and `python -m runner`; Ctrl-C during imports prints no traceback."""
 
 from __future__ import annotations
 
 import sys
 
-_INTERRUPTED = 130  # 128 + SIGINT, as shells say it
+_INTERRUPTED = 130  # 128 + SIGINT
 
 
 def main() -> int:
     """Run the command line and return its exit code."""
     try:
-        from runner.cli.main import main as command  # noqa: PLC0415  loading takes a while
+        from runner.cli.main import main as command  # noqa: PLC0415  importing takes a while
 
         return command()
     except KeyboardInterrupt:

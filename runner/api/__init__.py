@@ -6,10 +6,10 @@
     run.metrics()["test_accuracy"].last
     run.download("models")
 
-Everything raises `runner.RunnerError`, which says what, why and how to go on. Nothing is printed:
-a notebook shows live progress, and elsewhere `on_progress` is called with an `Update`.
+Every error is a `runner.RunnerError` with what, why and fix. Nothing is printed: a notebook shows
+live progress, and elsewhere `on_progress` is called with an `Update`.
 
-The names that users see are listed in `runner`, which loads this package at the first use of one.
+`runner` exports the public names, and imports this package when one of them is first used.
 """
 
 from __future__ import annotations
@@ -88,11 +88,30 @@ def train(
     check: bool = False,
     on_progress: OnUpdate | None = None,
 ) -> Run:
-    """Submit a built-in recipe, a folder or a script; `wait=True` returns when it has ended.
+    """Submit a built-in recipe, a folder or a script. Return the run.
 
-    `set` are its parameters, `args` go to the script, `inputs` are NAME to SPEC as in train.yaml,
-    and what is said from `gpus` to `retries` counts instead of what stands there.
-    Local services are started if need be. `check=True` waits too, and raises if the run fails.
+    Starts the local services if they are not running.
+
+    Args:
+        recipe: name of a built-in recipe, or path of a folder or script.
+        set: parameters of the recipe.
+        args: arguments of the script.
+        data: file or folder with the data set.
+        inputs: SPEC by NAME, as in train.yaml.
+        experiment: experiment of the run; by default the recipe's name.
+        gpus: minimum number of GPUs. `gpus` ... `retries` override the recipe.
+        nodes: number of nodes that run it together.
+        capacity: "spot", "dedicated" or "spot-then-dedicated".
+        priority: from -1000 to 1000; higher runs first.
+        after: runs that have to succeed first.
+        timeout: time limit, such as "2h", or in seconds.
+        retries: maximum number of attempts after a failure.
+        pool: pool to run on.
+        target: "local" or "azure".
+        stack: Pulumi stack of the target.
+        wait: return when the run has ended.
+        check: wait, and raise RunnerError (R-RUN-FAILED) if the run failed.
+        on_progress: called with updates.
     """
     from runner.flows.session import start_run
     from runner.flows.submit.prepare import TrainOptions
@@ -117,7 +136,7 @@ def train(
         submitted = Run(session, record)
         view.submitted(submitted.id)
         if wait or check:
-            submitted.follow(view)  # the same display goes on
+            submitted.follow(view)  # in the same display
     if check:
         submitted.check()
     return submitted
@@ -125,21 +144,21 @@ def train(
 
 @checked
 def compare(*runs: Run | str, metrics: Sequence[str] = ()) -> MetricComparison:
-    """Metrics of runs side by side, and the parameters in which they differ."""
+    """Return the metrics of runs side by side, and the parameters that differ."""
     from runner.flows.runs.metrics import compare_metrics
 
     found = [each if isinstance(each, Run) else run(each) for each in runs]
     if not found:
         raise RunnerError("R-COMPARE", "no runs to compare", fix="runner.compare(first, second)")
     connection = found[0].session.connection
-    records = {each.id: each.record for each in found}  # one that is named twice is shown once
+    records = {each.id: each.record for each in found}  # each run once
     return compare_metrics(connection, list(records.values()), metrics)
 
 
 @checked
 @contextmanager
 def tensorboard(*runs: Run | str, port: int | None = None) -> Generator[str]:
-    """TensorBoard on runs for the time of the block, which is given its address."""
+    """Serve TensorBoard for runs, by default the last one, during the block. Yield its URL."""
     from runner.flows.export.tensorboard import show_runs
 
     found = [each if isinstance(each, Run) else run(each) for each in runs or ("@last",)]

@@ -1,4 +1,4 @@
-"""What runs can use: recipes, settings, VM sizes and pools."""
+"""Recipes, settings, VM sizes and pools."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def recipes() -> Table[Recipe]:
-    """The built-in recipes: `.name`, `.description`, `.params`, `.dataset`, `.estimate`."""
+    """Return the built-in recipes: `.name`, `.description`, `.params`, `.dataset`, `.estimate`."""
     from runner.core.recipe.recipe import list_recipes
 
     return Table(list_recipes(), _recipe_cells)
@@ -31,7 +31,7 @@ def recipes() -> Table[Recipe]:
 
 @checked
 def recipe(ref: str | Path) -> Recipe:
-    """Read a built-in recipe, a folder or a script as `train` does; a mistake names its line."""
+    """Load a built-in recipe, a folder or a script, as `train` does. Errors name file and line."""
     from runner.core.recipe.recipe import load_recipe
 
     return load_recipe(str(ref), cwd=Path.cwd())
@@ -39,7 +39,7 @@ def recipe(ref: str | Path) -> Recipe:
 
 @checked
 def new_recipe(name: str) -> Path:
-    """Make a folder of that name here, with a train.yaml and a script to start from; the folder."""
+    """Create a folder with a train.yaml and a script to start from. Return its path."""
     from runner.flows.recipes import new_recipe as make
 
     return make(name, cwd=Path.cwd())
@@ -53,10 +53,15 @@ def skus(
     refresh: bool = False,
     retired: bool = False,
 ) -> Table[SkuRow]:
-    """VM sizes with their GPUs and prices: `.machine`, `.region`, `.spot`, `.dedicated`.
+    """Return VM sizes with their GPUs and prices: `.machine`, `.region`, `.spot`, `.dedicated`.
 
-    Prices are of one Linux node per hour in USD, None where none is known. `refresh=True` asks the
-    Azure Retail Prices API for those of `region`, and keeps them.
+    Prices are for one Linux node per hour in USD, or None if unknown.
+
+    Args:
+        gpu: only sizes with this GPU, such as "T4".
+        region: region of the prices.
+        refresh: load and store current prices of the region from the Azure Retail Prices API.
+        retired: include retired sizes.
     """
     from runner.core.home import runner_home
     from runner.flows.environment.skus import list_skus, refresh_region, region_name
@@ -72,7 +77,7 @@ def skus(
 def settings(
     *, target: str | None = None, stack: str | None = None, pool: str | None = None
 ) -> Settings:
-    """Where a call with these arguments goes; `.origins` says where each setting comes from."""
+    """Return the settings of a call with these arguments; `.origins` has the origin of each."""
     return settings_of(target, stack, pool)
 
 
@@ -106,11 +111,11 @@ class _BoundPool:
 
 @dataclass(frozen=True)
 class Pool(_BoundPool):
-    """A pool as it was when it was asked for; `runner.pool(id)` looks again.
+    """A snapshot of a pool; `runner.pool(id)` returns a new one.
 
-    `spot` and `dedicated` count nodes, with the number that is wanted beside them. What the nodes
-    cost is in USD per hour, None where a price is not known. `found` has everything else: `.pool`
-    (formula, image, mounts, resize errors), `.states` of the nodes, `.spot_price`.
+    `spot` and `dedicated` count nodes; the targets are the wanted numbers. `usd_per_hour` is the
+    current cost, or None if a price is unknown. `found` has everything else: `.pool` (formula,
+    image, mounts, resize errors), `.states` of the nodes, and `.spot_price`.
     """
 
     id: str
@@ -125,7 +130,7 @@ class Pool(_BoundPool):
     usd_per_hour: float | None
 
     def nodes(self) -> Table[NodeStatus]:
-        """Its nodes now: `.node`, and in `.log` the end of what a failed start task said."""
+        """Return the current nodes: `.node`, and `.log` of a failed start task."""
         from runner.flows.environment.pools import pool_nodes
 
         return Table(pool_nodes(self.settings, self.id), _node_cells)
@@ -138,10 +143,15 @@ class Pool(_BoundPool):
         *,
         disable_autoscale: bool = False,
     ) -> Resized:
-        """Set how many nodes it is to have; nodes that go end their tasks first.
+        """Set the number of nodes; removed nodes finish their tasks.
 
-        Raises RunnerError (R-POOL-AUTOSCALED) where a formula would undo it;
-        `disable_autoscale=True` takes the formula away: the pool no longer scales to zero then.
+        Args:
+            spot: number of spot nodes.
+            dedicated: number of dedicated nodes; by default unchanged.
+            disable_autoscale: remove the formula; the pool then no longer scales to zero.
+
+        Raises:
+            RunnerError: R-POOL-AUTOSCALED if the pool has a formula, which would undo it.
         """
         from runner.flows.environment.pools import resize
 
@@ -156,7 +166,7 @@ class Pool(_BoundPool):
 
 @checked
 def pools(*, target: str | None = None, stack: str | None = None) -> Table[Pool]:
-    """All pools of the target, with nodes, tasks and cost as they are now."""
+    """Return all pools of the target with their current nodes, tasks and cost."""
     from runner.flows.environment.pools import pool_list
 
     settings = settings_of(target, stack)
@@ -165,7 +175,7 @@ def pools(*, target: str | None = None, stack: str | None = None) -> Table[Pool]
 
 @checked
 def pool(id: str, *, target: str | None = None, stack: str | None = None) -> Pool:  # noqa: A002
-    """One pool. Raises RunnerError (R-POOL-MISSING) naming those there are."""
+    """Return a pool. Raise RunnerError (R-POOL-MISSING) with the existing pools."""
     from runner.flows.environment.pools import pool_status
 
     settings = settings_of(target, stack)

@@ -1,13 +1,13 @@
-"""`runner.data`: files in the storage account's containers and in its file share.
+"""`runner.data`: files in the containers and the file share of the storage account.
 
     import runner
 
-    runner.data.put("./cats")            # a folder, to data:cats
+    runner.data.put("./cats")            # upload a folder to data:cats
     runner.data.ls("cats")
     runner.data.get("cats", "./copy").files
     runner.data.rm("cats", recursive=True)
 
-A path in storage is `PATH` in the container for data, `CONTAINER:PATH`, or `share:PATH`.
+A path in storage is `PATH` in container data, `CONTAINER:PATH`, or `share:PATH`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,19 @@ def put(
     stack: str | None = None,
     on_progress: OnUpdate | None = None,
 ) -> PutResult:
-    """Bring files or folders to storage; what is there with the same content is not sent.
+    """Upload files or folders; unchanged files are skipped. A repeated call continues an upload.
 
-    A single source keeps its name where there is no `dest`. `force` replaces what has another
-    content; without it nothing is sent then, and RunnerError (R-DATA-DIFFERS) names those files.
-    `dry_run` sends nothing: `.uploads` say what would be. Interrupted, the same call goes on.
+    Args:
+        source: file or folder, or several.
+        dest: path in storage; a single source keeps its name by default.
+        force: replace files with different content.
+        dry_run: upload nothing; `.uploads` of the result lists what would be uploaded.
+        target: "local" or "azure".
+        stack: Pulumi stack of the target.
+        on_progress: called with updates.
+
+    Raises:
+        RunnerError: R-DATA-DIFFERS if files with different content exist; nothing is uploaded.
     """
     from runner.flows.data.commands import put as put_files
 
@@ -66,10 +74,19 @@ def get(
     stack: str | None = None,
     on_progress: OnUpdate | None = None,
 ) -> GetResult:
-    """Bring stored files here, checked, to a name like the stored one unless a `folder` is given.
+    """Download and verify stored files. A repeated call continues a download.
 
-    `force` replaces what has another content; without it nothing is written then, and RunnerError
-    (R-DATA-DIFFERS) names those files. Interrupted, the same call goes on.
+    Args:
+        path: path in storage.
+        folder: destination; by default the stored name.
+        force: replace files with different content.
+        dry_run: download nothing; `.downloads` of the result lists what would be downloaded.
+        target: "local" or "azure".
+        stack: Pulumi stack of the target.
+        on_progress: called with updates.
+
+    Raises:
+        RunnerError: R-DATA-DIFFERS if files with different content exist; nothing is written.
     """
     from runner.flows.data.commands import get as get_files
 
@@ -87,9 +104,9 @@ def ls(
     target: str | None = None,
     stack: str | None = None,
 ) -> Table[Entry]:
-    """Stored files, and folders with what is below them; every file at any depth if `recursive`.
+    """Return stored files and folders, or with `recursive` all files at any depth.
 
-    `.path`, `.size_bytes`, `.files` (of a folder), `.modified`, `.md5`.
+    Entries have `.path`, `.size_bytes`, `.files` (of a folder), `.modified` and `.md5`.
     """
     from runner.flows.data.commands import listing
 
@@ -106,9 +123,9 @@ def rm(
     stack: str | None = None,
     on_progress: OnUpdate | None = None,
 ) -> int:
-    """Delete stored files without asking; how many were there. A folder needs `recursive=True`.
+    """Delete stored files without asking. Return their number.
 
-    What a run refers to is gone for its `reproduce`, too.
+    A folder needs `recursive=True`. Runs that used the files can no longer be reproduced.
     """
     from runner.flows.data.commands import files_to_remove, place_to_remove
     from runner.flows.data.stores import open_store, remove_files

@@ -1,4 +1,4 @@
-"""Find runs and groups that were submitted before, and retry those that failed."""
+"""Find submitted runs and groups, and retry failed runs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Runs(Table[Run]):
-    """Runs, newest first; a notebook shows them as a table."""
+    """A sequence of runs, newest first; a notebook shows it as a table."""
 
     __slots__ = ()
 
@@ -33,7 +33,7 @@ class Runs(Table[Run]):
 
     @classmethod
     def of_rows(cls, session: Session, rows: Iterable[RunRow]) -> Runs:
-        """Those of a listing that can be read."""
+        """Return the readable runs of a listing."""
         return cls(Run(session, row.record, row.status, partial=True) for row in rows if row.record)
 
     @overload
@@ -50,7 +50,7 @@ class Runs(Table[Run]):
 
 @checked
 def run(ref: str = "@last", *, target: str | None = None, stack: str | None = None) -> Run:
-    """The run of an id, a unique prefix of one, or `@last`."""
+    """Return the run with an ID or unique prefix, or the last one (`@last`)."""
     from runner.flows.runs.documents import find_run
 
     session = connect(target, stack)
@@ -59,7 +59,7 @@ def run(ref: str = "@last", *, target: str | None = None, stack: str | None = No
 
 @checked
 def group(ref: str = "@last", *, target: str | None = None, stack: str | None = None) -> Group:
-    """The group that a `submit` made: its id, a unique prefix of it, or `@last`."""
+    """Return the group with an ID or unique prefix, or the last one (`@last`)."""
     from runner.flows.runs.groups import find_group
 
     session = connect(target, stack)
@@ -77,11 +77,16 @@ def runs(
     target: str | None = None,
     stack: str | None = None,
 ) -> Runs:
-    """The newest runs; `limit=None` means all.
+    """Return the newest runs, without unreadable ones (which `runner ps` shows).
 
-    Only of one experiment or group, in some states ("failed" or ["failed", "lost"]), submitted
-    since a moment or so long ago ("7d", "12h", a date). Runs whose documents cannot be read are
-    left out; `runner ps` shows them.
+    Args:
+        limit: maximum number of runs; None returns all.
+        experiment: only runs of this experiment.
+        status: only runs in this state, or in one of these states.
+        since: only runs submitted since then: a time, or an age such as "7d" or "12h".
+        group: only runs of this group.
+        target: "local" or "azure".
+        stack: Pulumi stack of the target.
     """
     from runner.core.states import parse_states
     from runner.flows.runs.history import RunFilter, list_runs
@@ -96,7 +101,7 @@ def runs(
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """The new runs, by the id of the run that each repeats; and why others could not be."""
+    """New runs by the ID of the run that each repeats, and errors of the others."""
 
     runs: Mapping[str, Run]
     problems: Mapping[str, RunnerError]
@@ -111,21 +116,21 @@ def retry_failed(
     stack: str | None = None,
     on_progress: OnUpdate | None = None,
 ) -> Retried:
-    """Run every failed or lost run again that no other run repeats; does not wait for them."""
+    """Submit every failed or lost run again unless it was already. Do not wait for them."""
     from runner.flows.submit.repeat import list_to_retry, retry_each
 
     session = connect(target, stack)
     connection = session.connection
     found = list_to_retry(connection, experiment)
-    made: dict[str, Run] = {}
+    repeated: dict[str, Run] = {}
     problems: dict[str, RunnerError] = {}
     with live(on_progress, what="retry_failed") as view:
         for row, again in retry_each(connection, found, pool, view.on_progress):
             if isinstance(again, RunnerError):
                 problems[row.run_id] = again
             else:
-                made[row.run_id] = Run(session, again)
-    return Retried(made, problems)
+                repeated[row.run_id] = Run(session, again)
+    return Retried(repeated, problems)
 
 
 def _moment(since: str | datetime | timedelta | None) -> datetime | None:

@@ -1,4 +1,4 @@
-"""How notebooks show runs, tables and records: HTML in which every text of a run is escaped."""
+"""HTML for notebooks: runs, tables and records. Texts of runs are escaped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _COLOURS = {
 
 
 def run_card(run: Run) -> str:
-    """One run: state, parameters, metrics, outputs. A service that is down is said, not raised."""
+    """Return a run with its state, parameters, metrics and outputs, or with an error."""
     rows = {"state": _state(run), "experiment": escape(run.experiment), "created": _time(run)}
     if run.params:
         rows["params"] = _pairs({name: str(value) for name, value in run.params.items()})
@@ -54,7 +54,7 @@ def run_card(run: Run) -> str:
 
 
 def runs_table(runs: Iterable[Run]) -> str:
-    """Runs, a line each."""
+    """Return a table of runs."""
     head = "".join(f"<th>{name}</th>" for name in ("run", "state", "experiment", "created"))
     body = "".join(
         f"<tr><td><code>{escape(run.id)}</code></td><td>{_state(run)}</td>"
@@ -65,7 +65,7 @@ def runs_table(runs: Iterable[Run]) -> str:
 
 
 def group_table(group_id: str, runs: Mapping[str, str], states: Mapping[str, str]) -> str:
-    """The runs of a group, a line each."""
+    """Return a table of the runs of a group."""
     head = "".join(f"<th>{name}</th>" for name in ("task", "state", "run"))
     body = "".join(
         f"<tr><td>{escape(task)}</td><td>{_coloured(states[task])}</td>"
@@ -77,9 +77,9 @@ def group_table(group_id: str, runs: Mapping[str, str], states: Mapping[str, str
 
 
 def table(rows: Sequence[Mapping[str, str]], more: int = 0) -> str:
-    """Rows with the columns of the first; `more` are not shown."""
+    """Return a table with the columns of the first row; `more` rows are not shown."""
     if not rows:
-        return "<div>nothing</div>"
+        return "<div>no rows</div>"
     names = list(rows[0])
     head = "".join(f"<th style='text-align:left'>{escape(name)}</th>" for name in names)
     body = "".join(
@@ -90,7 +90,7 @@ def table(rows: Sequence[Mapping[str, str]], more: int = 0) -> str:
 
 
 def record(values: Mapping[str, str]) -> str:
-    """One thing, a line for each of its values that says something."""
+    """Return a table of the values that are not empty."""
     body = "".join(
         f"<tr><th style='text-align:left'>{escape(name)}</th>{_cell(name, value)}</tr>"
         for name, value in values.items()
@@ -100,7 +100,7 @@ def record(values: Mapping[str, str]) -> str:
 
 
 def live_card(update: Update) -> str:
-    """What a run does now: a bar where there is something to count, metrics, the last lines."""
+    """Return a snapshot: a bar if something is counted, metrics, and the last lines."""
     name = escape(update.run_id or update.what or "a new run")
     parts = [f"<div><code>{name}</code> {_coloured(update.state)}"]
     if update.stage:
@@ -119,7 +119,7 @@ def live_card(update: Update) -> str:
 
 
 def texts(row: Mapping[str, object]) -> dict[str, str]:
-    """Values as a table shows them."""
+    """Return the values as text."""
     return {name: _text(value) for name, value in row.items()}
 
 
@@ -167,13 +167,13 @@ def _pairs(values: Mapping[str, str]) -> str:
 
 
 T = TypeVar("T")
-_SHOWN = 200  # lines of a notebook's table: more of them make the page slow
+_SHOWN = 200  # rows; more make a notebook slow
 
 
 class Table(Sequence[T], Generic[T]):
-    """Rows of one kind, which stay as they were found; `pandas.DataFrame(table)` takes them.
+    """An immutable sequence of rows; `pandas.DataFrame(table)` accepts it.
 
-    `cells` says what a notebook shows of a row, by column.
+    `cells` returns the cells of a row for a notebook, by column.
     """
 
     __slots__ = ("_cells", "_rows")
@@ -199,7 +199,7 @@ class Table(Sequence[T], Generic[T]):
             return NotImplemented
         return list(self) == list(cast("Sequence[object]", other))
 
-    __hash__ = None  # pyright: ignore[reportAssignmentType]  like that of a list
+    __hash__ = None  # pyright: ignore[reportAssignmentType]  as in a list
 
     def __repr__(self) -> str:
         return repr(list(self._rows))

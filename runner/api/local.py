@@ -1,6 +1,6 @@
-"""`runner.local`: the local Azure Batch and Azure Blob that runs go to unless told otherwise.
+"""`runner.local`: the local Azure Batch and Azure Blob, the default target of runs.
 
-The first `train` starts them; `up` does so by itself, or changes how many nodes there are.
+The first `train` starts them; `up` starts them alone, or changes the number of nodes.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def up(
     blob_port: int | None = None,
     on_progress: OnUpdate | None = None,
 ) -> LocalStatus:
-    """Start the services; what is not given stays as it was. `slots` are those of a node."""
+    """Start the services. Omitted arguments keep their last values; `slots` counts per node."""
     from runner.flows.local import lifecycle
 
     with live(on_progress, what="local.up") as view:
@@ -42,7 +42,7 @@ def up(
 
 @checked
 def down(*, on_progress: OnUpdate | None = None) -> bool:
-    """Stop the services; their data stays. False where they did not run."""
+    """Stop the services; their data stays. Return False if they were not running."""
     from runner.flows.local import lifecycle
 
     with live(on_progress, what="local.down") as view:
@@ -50,14 +50,14 @@ def down(*, on_progress: OnUpdate | None = None) -> bool:
 
 
 def status() -> LocalStatus:
-    """What runs, and where: `.running`, `.services`, `.nodes`, `.slots` of a node, `.home`."""
+    """Return `.running`, `.services`, `.nodes`, `.slots` (per node) and `.home`."""
     from runner.flows.local import lifecycle
 
     return lifecycle.status(settings_of("local", None))
 
 
 def env() -> dict[str, str]:
-    """The variables with which other clients of Azure Batch and Blob connect; keys are secrets."""
+    """Return the variables for other clients of Azure Batch and Blob, secret keys included."""
     from runner.flows.local import lifecycle
 
     return lifecycle.shell_env(settings_of("local", None))
@@ -73,24 +73,29 @@ def evict(
     notice_s: NonNegativeFloat | None = None,
     away_s: NonNegativeFloat | None = None,
 ) -> Table[Evicted]:
-    """Take spot nodes away, as Azure does: notice, then disk and processes are gone.
+    """Evict spot nodes as Azure does: a notice, then the node and its disk are lost.
 
-    The node of an id or how it begins, else `count` of the pool, any one unless given.
-    `notice_s` is 30 unless given; the node comes back after `away_s`, 0 unless given.
+    Args:
+        node: ID or prefix of a node.
+        pool: pool of the nodes; by default "local".
+        count: number of nodes, if no `node` is given; by default 1.
+        everything: evict all spot nodes of the pool.
+        notice_s: time between notice and eviction; by default 30.
+        away_s: time until the node returns; by default 0.
     """
     from runner.flows.local import evict as local_evict
 
-    gone = local_evict.evict(
+    evicted = local_evict.evict(
         settings_of("local", None), node=node, pool=pool, count=count,
         everything=everything, notice_s=notice_s, away_s=away_s,
     )  # fmt: skip
-    return Table(gone, _cells)
+    return Table(evicted, _cells)
 
 
-def _cells(gone: Evicted) -> dict[str, object]:
+def _cells(evicted: Evicted) -> dict[str, object]:
     return {
-        "node": gone.node,
-        "pool": gone.pool,
-        "state": gone.state,
-        "evicted": gone.not_before or "now",
+        "node": evicted.node,
+        "pool": evicted.pool,
+        "state": evicted.state,
+        "evicted": evicted.not_before or "now",
     }

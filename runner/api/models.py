@@ -1,4 +1,4 @@
-"""Registered models: by name, by `NAME@VERSION` or `NAME@ALIAS`."""
+"""Registered models, as `NAME`, `NAME@VERSION` or `NAME@ALIAS`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @checked
 def models(*, target: str | None = None, stack: str | None = None) -> Table[Model]:
-    """All registered models with their versions: `.name`, `.versions`, `.latest`, `.best`."""
+    """Return all registered models: `.name`, `.versions`, `.latest`, `.best`."""
     from runner.flows.models.versions import list_models
 
     return Table(list_models(connect(target, stack).connection), _cells)
@@ -26,7 +26,7 @@ def models(*, target: str | None = None, stack: str | None = None) -> Table[Mode
 
 @checked
 def model(ref: str, *, target: str | None = None, stack: str | None = None) -> ModelVersion:
-    """One version: `NAME` is the latest, `NAME@3` a number, `NAME@best` an alias."""
+    """Return a version: the latest of `NAME`, or that of `NAME@3` or `NAME@ALIAS`."""
     from runner.flows.models.versions import find_version
 
     return find_version(connect(target, stack).connection, ref)
@@ -42,7 +42,7 @@ def get_model(
     stack: str | None = None,
     on_progress: OnUpdate | None = None,
 ) -> Path:
-    """Bring a version's files here, checked; the folder, `NAME-VERSION` unless given."""
+    """Download and verify the files of a version. Return the folder, by default `NAME-VERSION`."""
     from runner.flows.models.download import download_files
     from runner.flows.models.versions import find_version
 
@@ -57,7 +57,7 @@ def get_model(
 def alias_model(
     ref: str, alias: str, *, target: str | None = None, stack: str | None = None
 ) -> ModelVersion:
-    """Point an alias at a version, wherever it pointed before; the version."""
+    """Point an alias at a version. Return the version."""
     from runner.flows.models.versions import find_version, set_alias
 
     connection = connect(target, stack).connection
@@ -69,9 +69,10 @@ def alias_model(
 def unalias_model(
     ref: str, alias: str, *, target: str | None = None, stack: str | None = None
 ) -> int:
-    """Take an alias away; the number it pointed at.
+    """Remove an alias. Return the number of its version.
 
-    Raises RunnerError (R-MODEL-ALIAS-MOVED) where `ref` names a version that it does not point at.
+    Raises:
+        RunnerError: R-MODEL-ALIAS-MOVED if `ref` names another version.
     """
     from runner.flows.models.versions import drop_alias
 
@@ -87,10 +88,22 @@ def remove_model(
     target: str | None = None,
     stack: str | None = None,
 ) -> Removed:
-    """Delete a version without asking, or `NAME` with `every_version=True` all of a model.
+    """Delete a version without asking; `NAME` with `every_version=True` deletes all versions.
 
-    `.versions`, and how many `.files` of `.size_bytes` nothing else needed. Numbers are not given
-    again. Raises RunnerError (R-MODEL-IN-USE) where an alias points at one, unless `force`.
+    Numbers are not reused.
+
+    Args:
+        ref: `NAME@VERSION`, or `NAME`.
+        every_version: delete all versions of the model.
+        force: also delete versions with an alias, and the alias.
+        target: "local" or "azure".
+        stack: Pulumi stack of the target.
+
+    Returns:
+        The deleted `.versions`, and the number of deleted `.files` and their `.size_bytes`.
+
+    Raises:
+        RunnerError: R-MODEL-IN-USE if an alias points at a version, unless `force`.
     """
     from runner.flows.models.remove import find_to_remove, remove_versions
 

@@ -1,4 +1,4 @@
-"""Live progress: snapshots for a callback, or a display where a notebook has one."""
+"""Live progress: snapshots for a callback, or a display in a notebook."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _EVERY_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a run does at one moment. `done` of `total` are in `unit`; None where nothing counts.
+    """A snapshot of a run or another operation.
 
-    `metrics` are the last values, `lines` the last that the script printed. Of what is no run, such
-    as `data.put`, `what` is the name, and `state` is working, done, failed or interrupted.
+    `done` of `total` are in `unit`, or None if nothing is counted. `metrics` has the last values,
+    `lines` the last log lines. `what` is the name of an operation that is not a run, such as
+    `data.put`; its `state` is working, done, failed or interrupted.
     """
 
     run_id: str | None
@@ -53,14 +54,14 @@ class Update:
 
 
 class RunnerWarning(UserWarning):
-    """What a person should know of a submission, and nothing is refused for."""
+    """A problem of a submission that does not prevent it."""
 
 
 OnUpdate = Callable[[Update], None]
 
 
 class LiveView:
-    """Collects what flows report and hands on snapshots, a few a second at most."""
+    """Collects progress and passes on snapshots, at most four per second."""
 
     def __init__(self, show: OnUpdate, run_id: str | None = None, what: str = "") -> None:
         self._show = show
@@ -75,37 +76,34 @@ class LiveView:
         self._shown: float | None = None
 
     def on_progress(self, progress: Progress) -> None:
-        """A step of a flow that runs here."""
+        """Show a step on this machine. This method is an OnProgress."""
         self._progress = progress
-        self._tell(at_once=progress.state != "progress")
+        self._send(at_once=progress.state != "progress")
 
     def on_warning(self, text: str) -> None:
-        """What a person should know, and nothing is refused for."""
+        """Issue a RunnerWarning."""
         warnings.warn(text, RunnerWarning, stacklevel=2)
 
     def submitted(self, run_id: str) -> None:
-        """The run has an id now."""
+        """Set the run ID."""
         self._run_id, self._state = run_id, "queued"
-        self._tell(at_once=True)
+        self._send(at_once=True)
 
     def over(self, state: str) -> None:
-        """What is no run has ended; a run tells its end itself.
-
-        An error before anything was shown stands alone.
-        """
+        """Show the end of an operation that is not a run, unless it failed before any snapshot."""
         if self._run_id is None and (self._shown is not None or state == "done"):
             self._state, self._progress = state, None
-            self._tell(at_once=True)
+            self._send(at_once=True)
 
     def counted(self, state: str, done: int, lines: Sequence[str]) -> None:
-        """How many of several runs have ended, and what each does."""
+        """Show the number of finished runs of a group, and a line for each."""
         self._state = state
         self._progress = Progress("tasks", "progress", "", done, len(lines), "runs")
         self._lines = deque(lines)
-        self._tell(at_once=True)
+        self._send(at_once=True)
 
     def follow(self, events: Iterator[WatchEvent], timeout_s: float | None) -> RunStatus:
-        """Show a run to its end. Raises RunnerError (R-TIMEOUT) when that takes too long."""
+        """Show a run until it has ended. Raise RunnerError (R-TIMEOUT) after `timeout_s`."""
         from runner.flows.runs.events import RunEnded
 
         until = None if timeout_s is None else time.monotonic() + timeout_s
@@ -114,7 +112,7 @@ class LiveView:
                 self._ended(event.status)
                 return event.status
             self._take(event)
-            self._tell()
+            self._send()
             if until is not None and time.monotonic() > until:
                 raise timeout_error(
                     str(self._run_id), timeout_s, f"runner.run({self._run_id!r}).wait()"
@@ -146,9 +144,9 @@ class LiveView:
 
     def _ended(self, status: RunStatus) -> None:
         self._state, self._progress = status.state.value, None
-        self._tell(at_once=True, message=status.reason)
+        self._send(at_once=True, message=status.reason)
 
-    def _tell(self, *, at_once: bool = False, message: str = "") -> None:
+    def _send(self, *, at_once: bool = False, message: str = "") -> None:
         now = time.monotonic()
         if not at_once and self._shown is not None and now - self._shown < _EVERY_S:
             return
@@ -175,28 +173,28 @@ class LiveView:
 def live(
     on_progress: OnUpdate | None, run_id: str | None = None, *, what: str = ""
 ) -> Generator[LiveView]:
-    """A view for the time of the block: the callback's, a notebook's, or nobody's.
+    """Yield a view for a callback or a notebook, or one that shows nothing.
 
-    `what` is the name of what is no run.
+    `what` is the name of an operation that is not a run.
     """
-    view = LiveView(on_progress or _notebook() or _nobody, run_id, what)
+    view = LiveView(on_progress or _notebook() or _ignore, run_id, what)
     try:
         yield view
     except BaseException as err:
-        with suppress(Exception):  # it may be the callback's own
+        with suppress(Exception):  # the callback may have raised it
             view.over("failed" if isinstance(err, Exception) else "interrupted")
         raise
     if what:
         view.over("done")
 
 
-def _nobody(update: Update) -> None:
+def _ignore(update: Update) -> None:
     del update
 
 
 def _notebook() -> OnUpdate | None:
-    """A display that is drawn over again in the cell's output, or None outside of notebooks."""
-    shell = sys.modules.get("IPython")  # who has a notebook has loaded it
+    """Return a display that redraws itself in the cell's output; None outside of notebooks."""
+    shell = sys.modules.get("IPython")  # loaded in every notebook
     current: Any = shell.get_ipython() if shell is not None else None
     if current is None or not hasattr(current, "kernel"):
         return None
@@ -217,11 +215,11 @@ def _notebook() -> OnUpdate | None:
 
 
 def timeout_error(name: str, timeout_s: float | None, fix: str) -> RunnerError:
-    """A run or a group that is not waited for any longer."""
+    """Build the timeout error for a run or group."""
     return RunnerError(
         "R-TIMEOUT",
         f"{name} has not ended within {format_duration(timeout_s or 0)}",
-        why="it goes on; only waiting for it has ended",
+        why="it is still active; only the wait has ended",
         fix=fix,
         exit_code=ExitCode.CAPACITY,
     )

@@ -189,7 +189,7 @@ def test_a_failed_start_task_is_told_with_the_end_of_its_log(command: Command) -
     command.things.wait_nodes(pool, 1, "starttaskfailed")
     (node,) = command.json("nodes", pool)
     assert node["state"] == "starttaskfailed"
-    assert "start task ended with 3" in node["problem"]
+    assert "start task exited with 3" in node["problem"]
     assert node["log"] == ["no driver on this node"]
     _, err = command.text("nodes", pool)
     assert "no driver on this node" in err

@@ -43,7 +43,7 @@ def test_ctrl_c_right_after_the_submission_tells_how_to_come_back(
     assert press("submit", "end") == 130
     said = capsys.readouterr().err
     assert "nothing runs" not in said
-    found = re.search(r"Come back: runner attach (\S+)", said)
+    found = re.search(r"To attach: runner attach (\S+)", said)
     assert found, said
     until(lambda: cli.json("show", found[1])["state"] == "succeeded")
 
@@ -72,4 +72,4 @@ def test_ctrl_c_right_before_watching_tells_how_to_come_back(
 
     monkeypatch.setattr(StageView, "log", interrupted)
     assert press("no such stage", "end") == 130
-    assert "Come back: runner attach" in capsys.readouterr().err
+    assert "To attach: runner attach" in capsys.readouterr().err

@@ -101,7 +101,7 @@ def test_registering_by_hand_and_what_it_refuses(own_cli: Cli, script: Write) ->
     assert (made.returncode, made.stdout) == (0, "hand@1\n")
     again = cli.run("models", "register", run_id, "hand", "--path", "*.txt")
     assert (again.returncode, again.stdout) == (0, "hand@1\n")
-    assert "is hand@1 already" in again.stderr
+    assert "is already registered as hand@1" in again.stderr
     cli.ok("models", "get", "hand@prod", "here")
     assert (cli.cwd / "here" / "notes.txt").read_text() == "notes"
     for words, code, exit_code in (

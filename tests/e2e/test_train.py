@@ -190,4 +190,4 @@ def test_script_that_failed_without_a_word_says_where_its_trace_is(cli: Cli, scr
     assert "ValueError: no data" in cli.ok("logs", "@last", "--stderr")
     fetched = cli.run("files", "get", "@last")
     assert fetched.stdout == "", "no folder is named that is not there"
-    assert "exported nothing" in fetched.stderr
+    assert "no exported files" in fetched.stderr

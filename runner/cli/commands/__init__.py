@@ -1,3 +1,1 @@
-"""The verbs, one file each or one for a few small verbs of one noun; `runner.cli.main.VERBS`
-says which module has which verb.
-"""
+"""The verbs. `runner.cli.main.VERBS` names the module of each; start there."""

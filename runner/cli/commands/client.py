@@ -12,23 +12,22 @@ import typer
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
 from runner.protocol.errors import RunnerError
 
-config_app = typer.Typer(help="Settings and where each comes from.")
+config_app = typer.Typer(help="Show settings and their origins.")
 
 
 @config_app.callback()
 def _config() -> None:
-    """Settings and where each comes from."""
+    """Show settings and their origins."""
 
 
 @config_app.command()
 def show(
-    target: Annotated[str | None, typer.Option(help="local or azure.")] = None,
-    stack: Annotated[str | None, typer.Option(help="The Pulumi stack.")] = None,
-    pool: Annotated[str | None, typer.Option(help="The pool to send tasks to.")] = None,
+    target: Annotated[str | None, typer.Option(help="Where runs execute: local or azure.")] = None,
+    stack: Annotated[str | None, typer.Option(help="Pulumi stack.")] = None,
+    pool: Annotated[str | None, typer.Option(help="Pool to run on.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Print every setting, its value and its origin."""
-    import os
+    """Print every setting with its value and origin."""
     from pathlib import Path
 
     from runner.core.settings import load_settings
@@ -67,7 +66,7 @@ def version(output: OutputOption = OutputFormat.TABLE) -> None:
 
 
 class Shell(StrEnum):
-    """Shells that can complete."""
+    """Shells with completion."""
 
     BASH = "bash"
     ZSH = "zsh"
@@ -77,15 +76,17 @@ class Shell(StrEnum):
 def completion(
     shell: Annotated[
         Shell | None,
-        typer.Argument(help="Which shell to complete in.", show_default="that of $SHELL"),
+        typer.Argument(help="Shell to print the script for.", show_default="the one of $SHELL"),
     ] = None,
-    install: Annotated[bool, typer.Option("--install", help="Install it for the user.")] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install the script for the current user.")
+    ] = False,
 ) -> None:
-    """Print (or install) the completion script of a shell."""
+    """Print or install the completion script of a shell."""
     from typer import completion as scripts  # the functions behind Typer's --install-completion
 
     output = Output()
-    shell = shell or _own_shell()
+    shell = shell or _current_shell()
     if install:
         name, path = scripts.install(  # pyright: ignore[reportPrivateImportUsage]
             shell=shell.value, prog_name="runner"
@@ -98,13 +99,13 @@ def completion(
     output.text(script)
 
 
-def _own_shell() -> Shell:
+def _current_shell() -> Shell:
     name = PurePath(os.environ.get("SHELL", "")).name
     if name in set(Shell):
         return Shell(name)
     raise RunnerError(
         "R-SHELL",
-        f"there is no completion for {name}" if name else "which shell to complete in is not said",
-        why=f"$SHELL is {name or 'not set'}; it can be {', '.join(Shell)}",
+        f"no completion for {name}" if name else "could not detect the shell",
+        why=f"$SHELL is {name or 'not set'}; supported shells are {', '.join(Shell)}",
         fix="runner completion bash",
     )

@@ -1,4 +1,4 @@
-"""`runner data`: files in the storage account's containers and in its file share."""
+"""`runner data`: files in the containers and the file share of the storage account."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 app = typer.Typer(
     no_args_is_help=True,
-    help="Move files to and from storage: PATH (container data), CONTAINER:PATH or share:PATH.",
+    help="Upload, download, list and delete files in storage.",
 )
 
-_FORCE = "Replace files that have another content."
+_FORCE = "Replace files with different content."
 _PATH_HELP = "PATH in container data, CONTAINER:PATH, or share:PATH."
 ForceOption = Annotated[bool, typer.Option("-f", "--force", help=_FORCE)]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only say what would be done.")]
+DryRunOption = Annotated[
+    bool, typer.Option("--dry-run", help="Print what would be transferred, and do nothing.")
+]
 
 
 @app.command("put")
@@ -28,7 +30,7 @@ def put(
         list[str],
         typer.Argument(
             metavar="SOURCE... [DEST]",
-            help="Files or folders, then where to; one SOURCE alone keeps its name.",
+            help="Files or folders, then the destination; a single SOURCE keeps its name.",
         ),
     ],
     force: ForceOption = False,
@@ -37,7 +39,7 @@ def put(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Bring files to storage; what is there with the same content is not sent."""
+    """Upload files; unchanged files are skipped."""
     from runner.flows.data import commands
 
     out = Output(output)
@@ -50,12 +52,12 @@ def put(
     if dry_run:
         rows = [{"file": str(u.source), "path": u.path, "state": u.state} for u in done.uploads]
         out.rows(rows, ("file", "path", "state"))
-        out.note("dry run: nothing was sent")
+        out.note("dry run: nothing was uploaded")
         return
     place = str(done.place)
     if output is OutputFormat.TABLE:
         out.text(place)
-        out.note(f"use it in train.yaml: inputs: {{NAME: {{{done.place.as_input}}}}}")
+        out.note(f"to use it in train.yaml: inputs: {{NAME: {{{done.place.as_input}}}}}")
         return
     counts = {"sent": done.sent, "unchanged": done.unchanged, "size_bytes": done.size_bytes}
     out.record({"path": place, **counts})
@@ -66,7 +68,7 @@ def get(
     path: Annotated[str, typer.Argument(metavar="PATH", help=_PATH_HELP)],
     local: Annotated[
         Path | None,
-        typer.Argument(metavar="FOLDER", help="Where to.", show_default="the stored name"),
+        typer.Argument(metavar="FOLDER", help="Destination.", show_default="the stored name"),
     ] = None,
     force: ForceOption = False,
     dry_run: DryRunOption = False,
@@ -74,7 +76,7 @@ def get(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Bring stored files here; a download that was broken off is continued."""
+    """Download stored files; an interrupted download continues."""
     from runner.flows.data import commands
 
     out = Output(output)
@@ -86,7 +88,7 @@ def get(
             {"path": d.file.path, "file": str(d.target), "state": d.state} for d in done.downloads
         ]
         out.rows(rows, ("path", "file", "state"))
-        out.note("dry run: nothing was fetched")
+        out.note("dry run: nothing was downloaded")
         return
     if output is OutputFormat.TABLE:
         out.text(str(done.folder))
@@ -101,13 +103,13 @@ def ls(
         str, typer.Argument(metavar="PATH", help=_PATH_HELP, show_default="container data")
     ] = "",
     recursive: Annotated[
-        bool, typer.Option("-r", "--recursive", help="Every file, at any depth.")
+        bool, typer.Option("-r", "--recursive", help="List files at any depth.")
     ] = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List stored files; folders with what is below them."""
+    """List stored files, and folders with their total size."""
     from runner.cli.ui.output import local_time
     from runner.core.units import format_size
     from runner.flows.data.commands import listing
@@ -130,21 +132,21 @@ def ls(
     columns = ("path", "size", "files", "modified")
     if output is not OutputFormat.TABLE:
         columns = ("path", "size_bytes", "files", "modified", "md5")
-    out.rows(rows, columns, empty=f"nothing is stored in {place.store} yet")
+    out.rows(rows, columns, empty=f"no files in {place.store}")
 
 
 @app.command("rm")
 def rm(
     path: Annotated[str, typer.Argument(metavar="PATH", help=_PATH_HELP)],
     recursive: Annotated[
-        bool, typer.Option("-r", "--recursive", help="A folder and all that is below it.")
+        bool, typer.Option("-r", "--recursive", help="Delete a folder with its contents.")
     ] = False,
     yes: YesOption = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Delete stored files. What a run refers to is gone for `runner reproduce`, too."""
+    """Delete stored files; runs that used them can no longer be reproduced."""
     from runner.core.units import format_size
     from runner.flows.data.commands import files_to_remove, place_to_remove
     from runner.flows.data.stores import open_store, remove_files
@@ -160,8 +162,8 @@ def rm(
             raise RunnerError(
                 "R-DATA-NOT-CONFIRMED",
                 f"{place} was not deleted",
-                why="it was not confirmed",
-                fix="answer y, or add -y",
+                why="the question was not answered with y",
+                fix="answer y, or add --yes if there is no terminal",
                 exit_code=ExitCode.PREFLIGHT,
             )
         with out.stages() as view:

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 MODEL_COLUMNS = ("model", "versions", "latest", "best", "metric", "age", "size")
 VERSION_COLUMNS = ("version", "aliases", "metric", "age", "size", "files", "run")
-SPARE = ("files", "size", "age")  # in a narrow terminal
+SPARE = ("files", "size", "age")  # dropped first in a narrow terminal
 
 
 def model_row(model: Model, *, as_text: bool) -> dict[str, Any]:
-    """One line of `models ls`; of the best version the metric, of the latest age and size."""
+    """Return a row of `models ls`: metric of the best version, age and size of the latest."""
     latest, best = model.latest, model.best
     shown = best or latest
     plain = {
@@ -50,11 +50,11 @@ def model_row(model: Model, *, as_text: bool) -> dict[str, Any]:
 
 
 def version_row(version: ModelVersion, *, as_text: bool) -> dict[str, Any]:
-    """One line of `models ls NAME`."""
+    """Return a row of `models ls NAME`."""
     document: Mapping[str, Any] = version.document or {}
     if as_text:
         deleted = ("deleted",) if version.deleted else ()
-        broken = ("cannot be read",) if version.problem else ()
+        broken = ("unreadable",) if version.problem else ()
         return {
             "version": version.version,
             "aliases": ", ".join((*version.aliases, *deleted, *broken)),
@@ -80,7 +80,7 @@ def version_row(version: ModelVersion, *, as_text: bool) -> dict[str, Any]:
 
 
 def version_pairs(version: ModelVersion) -> dict[str, str]:
-    """`models show` for people."""
+    """Return the lines of `models show`."""
     from runner.cli.ui.output import local_time
     from runner.core.units import format_size
     from runner.protocol.metrics import format_metric
@@ -161,19 +161,19 @@ def _size(version: ModelVersion | None) -> str:
     return "" if version is None else format_size(version.size_bytes)
 
 
-app = typer.Typer(no_args_is_help=True, help="Models: versions of what runs have written.")
+app = typer.Typer(no_args_is_help=True, help="Register, list, download and delete models.")
 
 
 ModelArgument = Annotated[
     str,
     typer.Argument(
         metavar="NAME[@VERSION]",
-        help="A model; after @ a number, latest, best, or an alias. Alone it is the latest.",
+        help="Model; @VERSION is a number, latest (default), best, or an alias.",
         autocompletion=complete_model,
         show_default=False,
     ),
 ]
-AllOption = Annotated[bool, typer.Option("--all", "-a", help="Deleted versions too.")]
+AllOption = Annotated[bool, typer.Option("--all", "-a", help="Include deleted versions.")]
 
 
 @app.command("ls")
@@ -182,7 +182,7 @@ def ls(
         str | None,
         typer.Argument(
             metavar="NAME",
-            help="Only this model, with its versions.",
+            help="Model whose versions to list.",
             autocompletion=complete_model,
             show_default=False,
         ),
@@ -202,14 +202,16 @@ def ls(
         models = [m for m in list_models(connection) if m.live or everything or _has_problem(m)]
         rows = [model_row(model, as_text=as_text) for model in models]
         columns = MODEL_COLUMNS
-        empty = "no models yet: runner models register RUN NAME, or `model: NAME` in train.yaml"
+        empty = (
+            "no models: run `runner models register RUN NAME`, or set `model: NAME` in train.yaml"
+        )
     else:
         model = existing_model(connection, split_reference(name)[0])
         models = [model]
         shown = [v for v in model.versions if everything or not v.deleted]
         rows = [version_row(version, as_text=as_text) for version in reversed(shown)]
         columns = VERSION_COLUMNS
-        empty = f"all versions were deleted: runner models ls {model.name} --all"
+        empty = f"every version was deleted: runner models ls {model.name} --all"
     out.rows(rows, columns if as_text else tuple(rows[0]) if rows else (), empty=empty, spare=SPARE)
     for problem in [v for m in models for v in m.versions if v.problem]:
         out.warning(f"{problem}: {problem.problem}")
@@ -226,7 +228,7 @@ def show(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show a version: where it comes from, its metrics, its files."""
+    """Show a version: its origin, metrics and files."""
     from runner.flows.models.versions import find_version
 
     out = Output(output)
@@ -246,27 +248,31 @@ def register(
             metavar="NAME",
             help="Name of the model.",
             autocompletion=complete_model,
-            show_default="what the recipe says, or the recipe's name",
+            show_default="`model` of the recipe, or the recipe's name",
         ),
     ] = None,
     path: Annotated[
         str | None,
         typer.Option(
-            "--path", metavar="GLOB", help="Only these outputs.", show_default="all outputs"
+            "--path", metavar="GLOB", help="Outputs to register.", show_default="all outputs"
         ),
     ] = None,
     alias: Annotated[
         list[str] | None,
-        typer.Option("--alias", help="Set it to the new version.", show_default=False),
+        typer.Option(
+            "--alias",
+            help="Alias to point at the new version; can be repeated.",
+            show_default=False,
+        ),
     ] = None,
     description: Annotated[
-        str, typer.Option("--description", help="What it is.", show_default=False)
+        str, typer.Option("--description", help="Description of the version.", show_default=False)
     ] = "",
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a succeeded run a version of a model; once, however often it is said."""
+    """Register the outputs of a succeeded run as a version of a model, once."""
     from runner.flows.models.register import default_request, register_with_aliases
     from runner.flows.runs.documents import find_run
 
@@ -277,12 +283,13 @@ def register(
     request = default_request(record, name, path, aliases, description)
     with out.stages() as view:
         registered = register_with_aliases(connection, record, request, aliases, view.on_progress)
-    said = str(registered.version)
+    version = str(registered.version)
     if output is not OutputFormat.TABLE:
         out.record({**registered.document, "new": registered.new})
         return
-    out.text(said)
-    out.note(f"registered {said}" if registered.new else f"{record.run_id} is {said} already")
+    out.text(version)
+    done = "registered" if registered.new else "already registered"
+    out.note(f"{record.run_id} is {done} as {version}")
 
 
 @app.command("get")
@@ -290,16 +297,16 @@ def get(
     model: ModelArgument,
     folder: Annotated[
         Path | None,
-        typer.Argument(metavar="DIR", help="Where its files go.", show_default="./NAME-VERSION"),
+        typer.Argument(metavar="DIR", help="Destination folder.", show_default="./NAME-VERSION"),
     ] = None,
     force: Annotated[
-        bool, typer.Option("--force", help="Overwrite files that have other content.")
+        bool, typer.Option("--force", help="Replace files with different content.")
     ] = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Bring a version's files to this machine, checked."""
+    """Download and verify the files of a version."""
     from runner.flows.models.download import download_files
     from runner.flows.models.versions import find_version
 
@@ -308,19 +315,19 @@ def get(
     version = find_version(connection, model)
     place = folder or Path(f"{version.name}-{version.version}")
     with out.stages() as view:
-        gotten = download_files(connection, version, place, view.on_progress, force=force)
+        done = download_files(connection, version, place, view.on_progress, force=force)
     if output is OutputFormat.TABLE:
-        out.text(str(gotten.folder))
-        if not gotten.downloaded:
-            out.note(f"{version} was there already")
+        out.text(str(done.folder))
+        if not done.downloaded:
+            out.note(f"{version} was already downloaded")
         return
     out.record(
         {
             "name": version.name,
             "version": version.version,
-            "folder": str(gotten.folder),
-            "downloaded": gotten.downloaded,
-            "files": list(gotten.files),
+            "folder": str(done.folder),
+            "downloaded": done.downloaded,
+            "files": list(done.files),
         }
     )
 
@@ -329,14 +336,14 @@ def get(
 def rm(
     model: ModelArgument,
     force: Annotated[
-        bool, typer.Option("--force", help="Also what an alias points at; the alias goes, too.")
+        bool, typer.Option("--force", help="Delete versions with an alias, and the alias.")
     ] = False,
     yes: YesOption = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Delete a version, or all of a model; their numbers are not given again."""
+    """Delete a version, or all versions of a model; their numbers are not reused."""
     from runner.core.units import format_size
     from runner.flows.models.remove import find_to_remove, remove_versions
     from runner.flows.transfers import count_text
@@ -359,9 +366,9 @@ def rm(
         )
         return
     files = count_text(removed.files)
-    said = ", ".join(f"{name}@{number}" for number in removed.versions)
+    deleted = ", ".join(f"{name}@{number}" for number in removed.versions)
     freed = f"; {files}, {format_size(removed.size_bytes)} freed" if removed.files else ""
-    out.note(f"deleted {said}{freed}" if said else f"{model} was deleted before{freed}")
+    out.note(f"deleted {deleted}{freed}" if deleted else f"{model} was already deleted{freed}")
 
 
 def _confirm(out: Output, question: str, *, yes: bool) -> None:
@@ -369,21 +376,21 @@ def _confirm(out: Output, question: str, *, yes: bool) -> None:
         raise RunnerError(
             "R-MODEL-DECLINED",
             "nothing was deleted",
-            why="it was not confirmed",
-            fix="answer y, or add --yes where there is no terminal",
+            why="the question was not answered with y",
+            fix="answer y, or add --yes if there is no terminal",
         )
 
 
 @app.command("alias")
 def alias(
     model: ModelArgument,
-    name: Annotated[str, typer.Argument(metavar="ALIAS", help="For example production.")],
-    unalias: Annotated[bool, typer.Option("--unalias", help="Take the alias away.")] = False,
+    name: Annotated[str, typer.Argument(metavar="ALIAS", help="Alias, such as production.")],
+    unalias: Annotated[bool, typer.Option("--unalias", help="Remove the alias.")] = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Point an alias at a version, or take it away."""
+    """Point an alias at a version, or remove it."""
     from runner.flows.models.versions import drop_alias, set_alias, split_reference
 
     out = Output(output)
@@ -393,12 +400,12 @@ def alias(
     if unalias:
         before: int | None = drop_alias(connection, model, short)
         row = {"name": split_reference(model)[0], "alias": short, "version": None}
-        text = f"{row['name']}@{short} is gone; it was {row['name']}@{before}"
+        text = f"removed {row['name']}@{short}, which was {row['name']}@{before}"
     else:
         version, before = set_alias(connection, model, short)
         row = {"name": version.name, "alias": short, "version": version.version}
-        moved = f", before @{before}" if before and before != version.version else ""
-        text = f"{version.name}@{short} is {version}{moved}"
+        moved = f", previously @{before}" if before and before != version.version else ""
+        text = f"{version.name}@{short} is now {version}{moved}"
     if output is OutputFormat.TABLE:
         out.note(text)
     else:

@@ -1,4 +1,4 @@
-"""`runner recipe`."""
+"""`runner recipe`: list, create and check recipes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from runner.cli.ui.output import Output, OutputFormat, OutputOption
 if TYPE_CHECKING:
     from runner.core.recipe.recipe import Param, Recipe
 
-app = typer.Typer(help="What can be trained.")
+app = typer.Typer(help="List, create and check recipes.")
 
 
 @app.command("ls")
@@ -33,9 +33,9 @@ def list_(output: OutputOption = OutputFormat.TABLE) -> None:
 
 @app.command()
 def new(
-    name: Annotated[str, typer.Argument(help="Name of the folder to make.")],
+    name: Annotated[str, typer.Argument(help="Name of the new folder.")],
 ) -> None:
-    """Make a folder with a train.yaml and a script to start from."""
+    """Create a folder with a train.yaml and a script to start from."""
     from pathlib import Path
 
     from runner.flows.recipes import new_recipe
@@ -43,15 +43,15 @@ def new(
     out = Output()
     folder = new_recipe(name, cwd=Path.cwd())
     out.text(str(folder))
-    out.note(f"edit {folder / 'train.yaml'} and the script, then:  runner train ./{name}")
+    out.note(f"edit {folder / 'train.yaml'} and the script, then run: runner train ./{name}")
 
 
 @app.command()
 def check(
-    ref: Annotated[str, typer.Argument(help="A built-in recipe, a folder or a script.")],
+    ref: Annotated[str, typer.Argument(help="Built-in recipe, folder or script.")],
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Read a recipe and print what would run; a mistake is named with file and line."""
+    """Check a recipe and print what would run; errors name file and line."""
     from pathlib import Path
 
     from runner.core.recipe.recipe import load_recipe

@@ -24,7 +24,7 @@ from runner.protocol.metrics import MetricPoint
 from runner.protocol.results import StageEvent
 
 
-def test_importing_loads_nothing_and_knows_every_name() -> None:
+def test_import_is_lazy_and_exports_every_name() -> None:
     program = (
         "import json, sys, runner; first = sorted(sys.modules); "
         "names = dir(runner); [getattr(runner, name) for name in runner.__all__]; "
@@ -56,7 +56,7 @@ def watched() -> Iterator[events.WatchEvent]:
     yield events.RunEnded(RunStatus(RunState.FAILED, "it broke"), None)
 
 
-def test_snapshots_say_what_is_known_and_end_with_the_outcome(
+def test_snapshots_end_with_the_outcome(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("runner.api.progress._EVERY_S", 0.0)
@@ -74,7 +74,7 @@ def test_snapshots_say_what_is_known_and_end_with_the_outcome(
     assert str(last) == "r-1  failed  it broke  loss 0.5"
 
 
-def test_snapshots_come_a_few_times_a_second_however_much_happens() -> None:
+def test_snapshots_are_limited_to_a_few_per_second() -> None:
     seen: list[Update] = []
     view = LiveView(seen.append, "r-1")
 
@@ -91,7 +91,7 @@ def test_snapshots_come_a_few_times_a_second_however_much_happens() -> None:
 HOSTILE = "<script>alert('x')</script>&\"'"
 
 
-def test_what_a_run_says_is_escaped() -> None:
+def test_texts_of_a_run_are_escaped() -> None:
     update = Update(
         run_id=HOSTILE,
         state=HOSTILE,
@@ -134,7 +134,7 @@ def notebook(monkeypatch: pytest.MonkeyPatch) -> Notebook:
     return found
 
 
-def test_notebook_is_drawn_over_and_a_terminal_shows_nothing(notebook: Notebook) -> None:
+def test_notebook_redraws_and_terminal_shows_nothing(notebook: Notebook) -> None:
     with live(None, "r-1") as view:
         view.follow(watched(), None)
     assert "failed" in notebook.shown[-1]
@@ -155,7 +155,7 @@ def begin_and_raise(view: LiveView, error: BaseException) -> None:
     raise error
 
 
-def test_what_is_no_run_is_shown_by_its_name_to_its_end(notebook: Notebook) -> None:
+def test_other_operation_is_shown_by_name_until_its_end(notebook: Notebook) -> None:
     with live(None, what="data.put <cats>") as view:
         view.on_progress(Progress("upload", "start", "", 0, 9, "bytes"))
     assert "data.put &lt;cats&gt;" in notebook.shown[0]
@@ -168,13 +168,13 @@ def test_what_is_no_run_is_shown_by_its_name_to_its_end(notebook: Notebook) -> N
             assert state in notebook.shown[-1]
 
 
-def test_error_before_anything_was_shown_stands_alone(notebook: Notebook) -> None:
+def test_early_error_shows_no_display(notebook: Notebook) -> None:
     with pytest.raises(RunnerError), live(None):
         raise RunnerError("R-SET-UNKNOWN", "what", fix="fix")
     assert not notebook.shown
 
 
-def test_rows_are_shown_escaped_and_a_long_table_is_cut() -> None:
+def test_table_is_escaped_and_limited_to_200_rows() -> None:
     rows = Table(
         [HOSTILE] * 250, lambda row: {"path": row, "state": "failed", "size": 3, "of": None}
     )
@@ -186,10 +186,10 @@ def test_rows_are_shown_escaped_and_a_long_table_is_cut() -> None:
         250,
         True,
     )
-    assert "nothing" in Table[str]([], lambda row: {})._repr_html_()
+    assert "no rows" in Table[str]([], lambda row: {})._repr_html_()
 
 
-def test_notebook_shows_an_error_without_its_trace() -> None:
+def test_notebook_shows_an_error_without_traceback() -> None:
     error = RunnerError("R-X", "what", why="why", fix="fix")
     assert error._render_traceback_() == str(error).splitlines()
 
@@ -205,7 +205,7 @@ def test_notebook_shows_an_error_without_its_trace() -> None:
         (10**20, "1" + "0" * 20),
     ],
 )
-def test_parameters_are_typed_as_a_person_would(value: object, text: str) -> None:
+def test_parameters_become_text(value: object, text: str) -> None:
     assert text_of("x", value) == text
 
 
@@ -217,11 +217,11 @@ class _Size(IntEnum):
     LARGE = 3
 
 
-def test_members_of_an_enum_are_their_values() -> None:
+def test_enum_members_become_their_values() -> None:
     assert overrides_of({"by": _Kind.ADAM, "size": _Size.LARGE}) == ("by=adam", "size=3")
 
 
-def test_numbers_of_numpy_are_numbers_and_arrays_are_refused() -> None:
+def test_numpy_scalars_are_accepted_and_arrays_rejected() -> None:
     scalar = SimpleNamespace(shape=(), item=lambda: 0.5)
     assert text_of("x", scalar) == "0.5"
     for wrong in ([1], None, SimpleNamespace(shape=(2,), item=lambda: 1)):

@@ -114,7 +114,7 @@ def test_usage_errors_are_one_line_with_a_fix(
     assert "--help" in shown.err
 
 
-def test_expected_error_is_what_why_fix_and_its_own_code(
+def test_expected_error_prints_what_why_fix_and_exit_code(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(words: object) -> int:
@@ -125,7 +125,7 @@ def test_expected_error_is_what_why_fix_and_its_own_code(
     assert capsys.readouterr().err == "error[R-X]: what\n  why: why\n  fix: fix\n"
 
 
-def test_unexpected_error_is_a_bug_with_its_place(
+def test_unexpected_error_is_a_bug_with_its_location(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def fail(words: object) -> int:
@@ -141,7 +141,7 @@ def test_unexpected_error_is_a_bug_with_its_place(
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ctrl_c_exits_with_130(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(words: object) -> int:
         raise KeyboardInterrupt
 
@@ -149,7 +149,7 @@ def test_ctrl_c_is_130(monkeypatch: pytest.MonkeyPatch) -> None:
     assert main(["version"]) == 130
 
 
-def test_ctrl_c_in_a_command_is_said(
+def test_ctrl_c_in_a_command_prints_interrupted(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def interrupt() -> None:
@@ -182,7 +182,7 @@ def test_closed_pipe_is_quiet() -> None:
     assert done.stdout.strip() == "141"
 
 
-def test_the_list_of_verbs_says_what_the_whole_command_line_says() -> None:
+def test_list_of_verbs_equals_the_full_help() -> None:
     whole, listed = (
         CliRunner().invoke(build_app(listed=each), ["--help"], prog_name="runner")
         for each in (False, True)
@@ -192,7 +192,7 @@ def test_the_list_of_verbs_says_what_the_whole_command_line_says() -> None:
     assert all(verb in listed.output for verb in VERBS)
 
 
-def test_ctrl_c_while_modules_load_is_no_traceback() -> None:
+def test_ctrl_c_during_imports_prints_no_traceback() -> None:
     code = (
         "import sys, types\n"
         "class Slow(types.ModuleType):\n"
@@ -214,7 +214,7 @@ def test_stack_of_the_local_target_is_refused() -> None:
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("output", ["table", "json"])
-def test_full_disk_behind_stdout_is_no_bug(output: str, unbuffered: str) -> None:
+def test_full_disk_behind_stdout_is_an_expected_error(output: str, unbuffered: str) -> None:
     done = _bash(
         f"{sys.executable} -m runner version -o {output} > /dev/full; echo $?",
         PYTHONUNBUFFERED=unbuffered,
@@ -225,7 +225,7 @@ def test_full_disk_behind_stdout_is_no_bug(output: str, unbuffered: str) -> None
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
-def test_streams_that_the_shell_closed_are_nowhere(closed: str) -> None:
+def test_closed_streams_are_replaced_by_dev_null(closed: str) -> None:
     done = _bash(f"({sys.executable} -m runner version {closed}); echo $?")
     assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
@@ -263,7 +263,7 @@ def test_completion_offers_the_verbs() -> None:
         ("train gone --set ep", []),
     ],
 )
-def test_completion_offers_what_fits_and_says_nothing_of_services_that_are_away(
+def test_completion_is_silent_without_services(
     tmp_path: Path, typed: str, offered: list[str]
 ) -> None:
     (tmp_path / "Pulumi.lab.yaml").write_text("")
@@ -279,7 +279,7 @@ def test_completion_offers_what_fits_and_says_nothing_of_services_that_are_away(
     assert done.stderr == ""
 
 
-def test_a_shell_that_completes_where_the_folder_is_gone_is_told_nothing(
+def test_completion_in_a_deleted_folder_prints_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     gone = tmp_path / "gone"
@@ -291,7 +291,7 @@ def test_a_shell_that_completes_where_the_folder_is_gone_is_told_nothing(
     assert capsys.readouterr() == ("", "")
 
 
-def test_completion_is_installed_by_the_spelling_of_others_and_for_the_shell_in_use(
+def test_completion_is_installed_for_the_current_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
@@ -314,7 +314,7 @@ def test_completion_is_installed_by_the_spelling_of_others_and_for_the_shell_in_
         (["local", "evict", "--away", "x"], "invalid --away: 'x' is not a duration"),
     ],
 )
-def test_number_that_is_none_is_told_in_our_words(
+def test_invalid_number_has_a_plain_error(
     words: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(words) == 2
@@ -337,7 +337,7 @@ def test_config_show_names_each_origin(
     assert rows["home"]["origin"] == "RUNNER_HOME"
 
 
-def test_new_recipe_that_finds_no_room_leaves_nothing(
+def test_new_recipe_on_a_full_disk_leaves_no_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def full(source: Path, target: Path, **_: object) -> None:
@@ -369,7 +369,7 @@ def test_recipe_ls_names_mnist(capsys: pytest.CaptureFixture[str]) -> None:
     assert "mnist" in [line.split("\t")[0] for line in lines]
 
 
-def test_local_env_without_services_says_how_to_start_them(
+def test_local_env_without_services_names_local_up(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     assert main(["local", "env"]) == ExitCode.PREFLIGHT
@@ -405,7 +405,7 @@ def _bash(command: str, **env: str) -> subprocess.CompletedProcess[str]:
         ("runner schedule show n", []),
     ],
 )
-def test_completion_knows_recipes_and_is_silent_where_no_services_are(
+def test_completion_offers_recipes_without_services(
     line: str, offered: list[str]
 ) -> None:
     words = str(len(line.split()) - 1)
@@ -416,7 +416,7 @@ def test_completion_knows_recipes_and_is_silent_where_no_services_are(
     assert done.stderr == ""
 
 
-def test_completion_gives_up_where_the_network_swallows_what_is_sent() -> None:
+def test_completion_times_out_on_a_silent_network() -> None:
     paths = HomePaths(Path(os.environ["RUNNER_HOME"]))
     paths.local.mkdir(parents=True)
     paths.keys.write_text('{"batch": "a2V5", "storage": "a2V5"}')
@@ -441,10 +441,10 @@ def test_completion_gives_up_where_the_network_swallows_what_is_sent() -> None:
         ("/", "R-PLOT-FORMAT", "--plot /metrics.svg"),
         ("..", "R-PLOT-FORMAT", "--plot ../metrics.svg"),
         ("folder.svg", "R-PLOT-FORMAT", "--plot folder.svg/metrics.svg"),
-        ("no/such/curves.svg", "R-PLOT-WRITE", "make it, or give another file with --plot"),
+        ("no/such/curves.svg", "R-PLOT-WRITE", "create it, or use another file with --plot"),
     ],
 )
-def test_picture_that_cannot_be_written_is_refused_before_anybody_is_asked(
+def test_invalid_plot_file_is_rejected_before_any_request(
     path: str, code: str, fix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Path("folder.svg").mkdir()

@@ -16,7 +16,7 @@ ROWS = [
 ]
 
 
-def test_table_is_aligned_with_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
+def test_table_aligns_numbers_to_the_right(capsys: pytest.CaptureFixture[str]) -> None:
     Output().rows(ROWS, ("name", "score", "ok", "note"))
     head, first, _second, *_ = capsys.readouterr().out.splitlines()
     assert head == "NAME       SCORE  OK   NOTE"
@@ -29,7 +29,7 @@ def test_json_holds_whole_rows(capsys: pytest.CaptureFixture[str]) -> None:
     assert json.loads(capsys.readouterr().out) == ROWS
 
 
-def test_tsv_is_one_line_a_row_whatever_the_values_hold(
+def test_tsv_has_one_line_per_row(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     Output(OutputFormat.TSV).rows(ROWS, ("name", "note", "more"))
@@ -45,7 +45,7 @@ def test_tsv_is_one_line_a_row_whatever_the_values_hold(
         (OutputFormat.TSV, "name\n", ""),
     ],
 )
-def test_nothing_to_list_keeps_stdout_clean(
+def test_empty_table_prints_nothing_on_stdout(
     capsys: pytest.CaptureFixture[str], fmt: OutputFormat, out: str, err: str
 ) -> None:
     Output(fmt).rows([], ("name",), empty="no runs")
@@ -63,7 +63,7 @@ def test_record_and_panel_go_to_their_streams(capsys: pytest.CaptureFixture[str]
     assert "runner show @last" in shown.err
 
 
-def test_stages_are_plain_lines_where_there_is_no_terminal(
+def test_stages_are_plain_lines_without_a_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     with Output().stages() as view:
@@ -108,7 +108,7 @@ def test_log_lines_pass_through_the_live_display(monkeypatch: pytest.MonkeyPatch
     assert text.index("loss") < text.index("trained")
 
 
-def test_note_inside_stages_goes_above_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_note_during_stages_is_printed_above_the_bars(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Terminal()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
@@ -124,7 +124,7 @@ def test_note_inside_stages_goes_above_the_bars(monkeypatch: pytest.MonkeyPatch)
     assert screen.getvalue().endswith("later\n")
 
 
-def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_has_no_nan_or_infinity(capsys: pytest.CaptureFixture[str]) -> None:
     def refuse(name: str) -> None:
         raise AssertionError(f"{name} is no JSON")
 
@@ -134,7 +134,7 @@ def test_json_has_no_numbers_that_json_lacks(capsys: pytest.CaptureFixture[str])
     assert read == {"metrics": {"loss": "NaN", "all": ["Infinity", "-Infinity", 1.5]}}
 
 
-def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_colour_needs_a_terminal_without_no_color(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert styled("x", "bold red", Terminal()) == "\x1b[1;31mx\x1b[0m"
@@ -146,7 +146,7 @@ def test_colour_is_for_terminals_that_want_it(monkeypatch: pytest.MonkeyPatch) -
     assert styled("x", "bold", Terminal()) == "x"
 
 
-def test_symbols_have_an_ascii_form() -> None:
+def test_symbols_fall_back_to_ascii() -> None:
     ascii_stream = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     assert mark("✓", "+", ascii_stream) == "+"
     assert mark("✓", "+", Terminal()) == "✓"
@@ -159,7 +159,7 @@ def test_confirm_without_a_terminal_is_no(monkeypatch: pytest.MonkeyPatch) -> No
     assert Output().confirm("sure?") is True
 
 
-def test_name_that_a_script_chose_cannot_break_a_row_or_steer_the_terminal(
+def test_control_characters_are_escaped(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = Output(OutputFormat.TABLE)
@@ -216,6 +216,6 @@ def test_piped_table_is_never_cut_or_wrapped(capsys: pytest.CaptureFixture[str])
     assert line.count("could not") == 9
 
 
-def test_letters_that_are_wide_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wide_characters_are_aligned(capsys: pytest.CaptureFixture[str]) -> None:
     Output().rows([{"path": "モデル.bin", "size": "1 B"}], ("path", "size"))
     assert capsys.readouterr().out.splitlines() == ["PATH        SIZE", "モデル.bin  1 B"]

@@ -26,19 +26,19 @@ def own_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("word", ["--version", "-V"])
-def test_version_is_found_where_other_programs_have_it(word: str, capsys: Capture) -> None:
+def test_version_options_of_other_programs_work(word: str, capsys: Capture) -> None:
     assert main([word]) == 0
     assert capsys.readouterr().out.startswith("runner ")
 
 
-def test_help_is_a_word_too(capsys: Capture) -> None:
+def test_help_is_a_verb(capsys: Capture) -> None:
     assert main(["help", "train"]) == 0
     assert "Usage: runner train" in capsys.readouterr().out
     assert main(["help"]) == 0
     assert "Usage: runner [OPTIONS]" in capsys.readouterr().out
 
 
-def test_parameter_typed_as_an_option_is_told_apart(capsys: Capture) -> None:
+def test_parameter_typed_as_an_option_suggests_set(capsys: Capture) -> None:
     assert main(["train", "mnist", "--epochs", "3"]) == ExitCode.USAGE
     assert "fix: --set epochs=VALUE" in capsys.readouterr().err
 
@@ -52,7 +52,7 @@ def test_parameter_typed_as_an_option_is_told_apart(capsys: Capture) -> None:
         (("exec", "@last", "--nod", "1", "ls"), "did you mean --node?"),
     ],
 )
-def test_mistyped_option_has_a_near_one_and_a_commands_own_goes_after_the_dashes(
+def test_mistyped_option_has_a_suggestion(
     words: tuple[str, ...], fix: str, capsys: Capture
 ) -> None:
     assert main(list(words)) == ExitCode.USAGE
@@ -68,7 +68,7 @@ def test_mistyped_option_has_a_near_one_and_a_commands_own_goes_after_the_dashes
         (["show", "A", "--output", "json"], "R-STACK-MISSING"),
     ],
 )
-def test_stdout_is_one_json_document_also_for_an_error(
+def test_error_is_a_json_document_on_stdout(
     words: list[str], code: str, capsys: Capture
 ) -> None:
     exit_code = main(words)
@@ -79,7 +79,7 @@ def test_stdout_is_one_json_document_also_for_an_error(
     assert shown.err.startswith(f"error[{code}]: ")
 
 
-def test_error_after_the_document_adds_no_second_one(
+def test_late_error_adds_no_second_json_document(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def fail_late(words: object) -> int:
@@ -93,7 +93,7 @@ def test_error_after_the_document_adds_no_second_one(
     assert "R-LATE" in shown.err
 
 
-def test_deleted_folder_is_no_bug(
+def test_deleted_folder_is_an_expected_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     (tmp_path / "gone").mkdir()
@@ -104,20 +104,20 @@ def test_deleted_folder_is_no_bug(
     assert capsys.readouterr().err.startswith("error[R-FOLDER-GONE]")
 
 
-def test_columns_without_a_value_take_no_room() -> None:
+def test_empty_columns_are_left_out() -> None:
     row = {"run": "r", "status": "running", "metric": "", "duration": "", "error": None}
     assert filled([row]) == ("run", "status")
     assert filled([row, {**row, "duration": "2 s"}]) == ("run", "status", "duration")
 
 
-def test_script_arguments_ask_for_no_json(capsys: Capture) -> None:
+def test_script_arguments_do_not_request_json(capsys: Capture) -> None:
     assert not wants_json(["train", "x.py", "--", "-o", "json"])
     assert not wants_json(["train", "x.py", "--output-dir", "json"])
     assert main(["train", "nosuch", "--", "-o", "json"]) == ExitCode.USAGE
     assert capsys.readouterr().out == ""
 
 
-def test_stream_that_cannot_show_a_character_is_no_bug(tmp_path: Path) -> None:
+def test_unencodable_characters_are_escaped(tmp_path: Path) -> None:
     folder = tmp_path / "ünï"
     folder.mkdir()
     (folder / "train.py").write_text("print(1)\n", encoding="utf-8")
@@ -134,12 +134,12 @@ def test_stream_that_cannot_show_a_character_is_no_bug(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [["train", "x" * 300], ["submit", "x" * 300]])
-def test_path_that_no_file_can_have_is_no_bug_of_runner(words: list[str], capsys: Capture) -> None:
+def test_overlong_path_is_an_expected_error(words: list[str], capsys: Capture) -> None:
     assert main(words) == ExitCode.USAGE
     assert "R-BUG" not in capsys.readouterr().err
 
 
-def test_ids_of_runs_keep_their_letters_as_headings(capsys: Capture) -> None:
+def test_run_ids_keep_their_case_as_headings(capsys: Capture) -> None:
     Output(OutputFormat.TABLE).rows([{"a_b": 1, "cats-2026-x": 2}], ("a_b", "cats-2026-x"))
     assert "A B  cats-2026-x" in capsys.readouterr().out
 
@@ -154,7 +154,7 @@ def test_ids_of_runs_keep_their_letters_as_headings(capsys: Capture) -> None:
         (["foo"], "runner --help"),
     ],
 )
-def test_verb_of_another_program_is_told_by_its_name_here(
+def test_verb_of_another_program_suggests_ours(
     words: list[str], fix: str, capsys: Capture
 ) -> None:
     assert main(words) == ExitCode.USAGE
@@ -163,7 +163,7 @@ def test_verb_of_another_program_is_told_by_its_name_here(
     assert f"fix: {fix}" in said
 
 
-def test_file_of_tasks_is_submitted_and_not_trained(tmp_path: Path, capsys: Capture) -> None:
+def test_training_a_file_of_tasks_suggests_submit(tmp_path: Path, capsys: Capture) -> None:
     (tmp_path / "tasks.yaml").write_text("tasks: {a: {command: x}}")
     assert main(["train", "tasks.yaml", "--dry-run"]) == ExitCode.USAGE
     assert "runner submit tasks.yaml" in capsys.readouterr().err

@@ -1,3 +1,1 @@
-"""Verbs about where runs go: the local services, and an Azure environment with its pools and
-images. Start in `up`.
-"""
+"""Verbs of the local services and of an Azure environment. Start in `deploy`."""

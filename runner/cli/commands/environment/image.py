@@ -15,20 +15,22 @@ if TYPE_CHECKING:
     from runner.cli.ui.terminal import StageView
     from runner.flows.environment.images import BuildStatus, ImageHome, ImageVersion
 
-app = typer.Typer(help="Build the stack's VM image, list its versions; its container registry.")
+app = typer.Typer(help="Build and list VM images of the stack, and print its container registry.")
 INTERRUPTED = 130  # the shell's code for Ctrl-C
 _COLUMNS = ("version", "created", "state", "regions", "node_agent", "end_of_life", "pools")
 
 
 @app.command()
 def build(
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until it is built.")] = True,
+    wait: Annotated[
+        bool, typer.Option("--wait/--no-wait", help="Wait until the image is built.")
+    ] = True,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Build a version of the image on a GPU node and verify it; Ctrl-C leaves it running.
+    """Build and verify a version of the image on a GPU node; Ctrl-C leaves the build running.
 
-    A build that is already on is watched. It takes about an hour.
+    Takes about an hour. If a build is active, watches that one.
     """
     from runner.flows.environment.images import (
         build_failure,
@@ -43,7 +45,7 @@ def build(
     before = start_build(management, template)
     name = template.rpartition("/")[2]
     if not wait:
-        out.note("the build runs; look again: runner image build, or runner image ls")
+        out.note("started; to watch it: runner image build; to list versions: runner image ls")
         out.record({"template": name, "state": "Running"})
         return
     status = _follow(out, management, template, before)
@@ -51,23 +53,23 @@ def build(
         raise build_failure(status)
     version = built_version(management, template)
     if output is OutputFormat.TABLE:
-        out.note(f"version {version} is built; pools take it with image: {{source: gallery}}")
+        out.note(f"built version {version}; pools use it with `image: {{source: gallery}}`")
     out.record({"version": version, "template": name, "state": status.state})
 
 
 @app.command("ls")
 def list_(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """List the versions of the image, newest first, with the pools that boot them."""
+    """List versions of the image, newest first, with the pools that use them."""
     from runner.flows.environment.images import list_versions
 
     out = Output(output)
     rows = [_row(version, output) for version in list_versions(*_open(stack))]
-    out.rows(rows, _COLUMNS, empty="no version yet: runner image build")
+    out.rows(rows, _COLUMNS, empty="no versions: runner image build")
 
 
 @app.command()
 def registry(stack: StackOption = None, output: OutputOption = OutputFormat.TABLE) -> None:
-    """Print the host of the stack's container registry, for images that tasks run in."""
+    """Print the host of the stack's container registry, for container images of tasks."""
     from runner.azure.auth.credentials import load_outputs
     from runner.flows.environment.images import container_registry_host
 
@@ -100,17 +102,16 @@ def _follow(out: Output, management: ArmClient, template: str, before: BuildStat
             for last in watch_build(management, template, before):
                 phase = _draw(view, phase, last)
         except KeyboardInterrupt:
-            view.log("detached; the build goes on. Look again: runner image build", error=True)
-            view.log("                             or: runner image ls", error=True)
+            view.log("detached; the build continues. To watch it: runner image build", error=True)
             raise typer.Exit(INTERRUPTED) from None
         except RunnerError:
-            view.log("the build may go on. Look again: runner image build", error=True)
+            view.log("the build may continue. To watch it: runner image build", error=True)
             raise
     return last
 
 
 def _draw(view: StageView, phase: str, status: BuildStatus) -> str:
-    """One line for each phase of the build, with the time it took; the answer is the phase."""
+    """Show the current phase of the build, and return it."""
     from runner.core.progress import Progress
 
     now = "" if status.over else (status.sub_state or status.state).lower()

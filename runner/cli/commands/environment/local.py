@@ -1,4 +1,4 @@
-"""`runner local`."""
+"""`runner local`: the local services."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ if TYPE_CHECKING:
     from runner.core.settings import Settings
     from runner.flows.local.lifecycle import LocalStatus
 
-app = typer.Typer(help="A local Azure Batch and Azure Blob.")
+app = typer.Typer(help="Start, stop and inspect the local Azure Batch and Azure Blob.")
 
 
 @app.command()
 def up(
-    nodes: Annotated[int | None, typer.Option(help="Nodes of the pool; 1 at first.")] = None,
+    nodes: Annotated[int | None, typer.Option(help="Number of nodes; 1 at first.")] = None,
     slots: Annotated[
-        int | None, typer.Option(help="Task slots a node; half the cores at first.")
+        int | None, typer.Option(help="Task slots per node; at first half the cores.")
     ] = None,
     port: Annotated[int | None, typer.Option(help="Port of the Batch emulator.")] = None,
     blob_port: Annotated[int | None, typer.Option(help="Port of Azurite.")] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Start the services; what is not given stays as it was."""
+    """Start the services; omitted options keep their last values."""
     from runner.flows.local import lifecycle
 
     out = Output(output)
@@ -44,7 +44,7 @@ def up(
         )
     _show(out, found)
     if out.format is OutputFormat.TABLE:
-        out.note('other clients connect with: eval "$(runner local env)"', style="dim")
+        out.note('to connect other clients: eval "$(runner local env)"', style="dim")
 
 
 @app.command()
@@ -56,12 +56,12 @@ def down() -> None:
     with out.stages() as view:
         stopped = lifecycle.down(_settings(), view.on_progress)
     if not stopped:
-        out.note("the local services did not run")
+        out.note("the local services are not running")
 
 
 @app.command()
 def status(output: OutputOption = OutputFormat.TABLE) -> None:
-    """Say what runs, and where."""
+    """Show the services with their endpoints and logs."""
     from runner.flows.local import lifecycle
 
     _show(Output(output), lifecycle.status(_settings()))
@@ -69,7 +69,7 @@ def status(output: OutputOption = OutputFormat.TABLE) -> None:
 
 @app.command()
 def env(output: OutputOption = OutputFormat.TABLE) -> None:
-    """Print shell exports with which other clients connect."""
+    """Print shell exports for other clients of Azure Batch and Blob."""
     import shlex
 
     from runner.flows.local import lifecycle
@@ -88,22 +88,25 @@ def evict(
     node: Annotated[
         str | None,
         typer.Argument(
-            help="Id of a spot node, or how it begins; by default any.",
+            help="ID or prefix of a spot node; by default any.",
             autocompletion=complete_node,
         ),
     ] = None,
-    pool: Annotated[str | None, typer.Option(help="Pool of the nodes; 'local' by default.")] = None,
-    count: Annotated[int | None, typer.Option(min=1, help="How many nodes; 1 by default.")] = None,
-    everything: Annotated[bool, typer.Option("--all", help="All spot nodes of the pool.")] = False,
+    pool: Annotated[str | None, typer.Option(help="Pool of the nodes; by default 'local'.")] = None,
+    count: Annotated[int | None, typer.Option(min=1, help="Number of nodes; by default 1.")] = None,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Evict all spot nodes of the pool.")
+    ] = False,
     notice: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Notice that tasks get; 30s by default.")
+        str | None,
+        typer.Option(metavar="TIME", help="Time between notice and eviction; by default 30s."),
     ] = None,
     away: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Until the node comes back; 0s by default.")
+        str | None, typer.Option(metavar="TIME", help="Time until the node returns; by default 0s.")
     ] = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Take spot nodes away, as Azure does: notice, then disk and processes are gone."""
+    """Evict spot nodes as Azure does: a notice, then the node and its disk are lost."""
     from runner.flows.local import evict as local_evict
 
     out = Output(output)
@@ -128,7 +131,7 @@ def evict(
     ]
     out.rows(rows, ("node", "pool", "state", "evicted"))
     if as_text:
-        out.note("their tasks run again on the next node that is free", style="dim")
+        out.note("their tasks run again on the next idle node", style="dim")
 
 
 def _when(not_before: str | None) -> str:
@@ -148,10 +151,15 @@ def reset(
     settings = _settings()
     question = f"Delete all local jobs, runs and models under {settings.home / 'local'}?"
     if not yes and not out.confirm(question):
-        raise RunnerError("R-LOCAL-RESET", "nothing was deleted", fix="runner local reset --yes")
+        raise RunnerError(
+            "R-LOCAL-RESET",
+            "nothing was deleted",
+            why="the question was not answered with y",
+            fix="runner local reset --yes",
+        )
     with out.stages() as view:
         lifecycle.reset(settings, view.on_progress)
-    out.note("local services are reset; caches and data sets were kept")
+    out.note("deleted the local services; caches and data sets remain")
 
 
 def _settings() -> Settings:
@@ -179,7 +187,7 @@ def _show(out: Output, found: LocalStatus) -> None:
         return
     rows = [{"service": name, **service} for name, service in services.items()]
     columns = ("service", "state", "pid", "endpoint", "log")
-    out.rows(rows, columns, empty="the local services were never started here: runner local up")
+    out.rows(rows, columns, empty="the local services are not set up: runner local up")
     if rows and out.format is OutputFormat.TABLE:
         out.note(f"pool local: {found.nodes} spot nodes of {found.slots} task slots", style="dim")
 

@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from runner.flows.environment.skus import SkuRow
 
 
-app = typer.Typer(help="Look at pools and nodes, and resize pools.")
+app = typer.Typer(help="Show pools and nodes, and resize pools.")
 
 _COLUMNS = (
     *("pool", "vm_size", "state", "spot", "dedicated", "slots", "running_tasks"),
     *("price", "usd_per_hour", "autoscale"),
 )
-_SPARE = ("slots", "state", "price", "dedicated", "vm_size")  # in a narrow terminal
+_SPARE = ("slots", "state", "price", "dedicated", "vm_size")  # dropped first in a narrow terminal
 _NODE_COLUMNS = ("node", "state", "spot", "running_tasks", "tasks_run", "since", "problem")
 
 
 PoolArgument = Annotated[
-    str, typer.Argument(help="Id of the pool.", autocompletion=complete_pool, show_default=False)
+    str, typer.Argument(help="ID of the pool.", autocompletion=complete_pool, show_default=False)
 ]
 
 
@@ -39,7 +39,7 @@ def list_(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List pools with nodes, tasks, price and cost now."""
+    """List pools with nodes, tasks, price and current cost."""
     from runner.flows.environment.pools import pool_list
 
     out = Output(output)
@@ -54,18 +54,18 @@ def list_(
         spare=_SPARE,
     )
     if as_text and any(each.usd_per_hour is None for each in found):
-        out.note("prices that are unknown: runner skus --refresh --region REGION", style="dim")
+        out.note("to load unknown prices: runner skus --refresh --region REGION", style="dim")
     if as_text and settings.target == "local" and settings.origins["target"] == "built-in":
         _hint_at_azure(out, settings)
 
 
 def _hint_at_azure(out: Output, settings: Settings) -> None:
-    """Who stands in the folder of a stack may have meant its pools."""
+    """Mention the stack in this folder, whose pools may have been meant."""
     from pathlib import Path
 
     if Path(f"Pulumi.{settings.stack}.yaml").is_file():
         out.note(
-            f"these are on this machine; those of stack {settings.stack!r}: "
+            f"these pools are local; for those of stack {settings.stack!r}: "
             "runner pool ls --target azure"
         )
 
@@ -106,7 +106,7 @@ def nodes(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List the nodes of a pool, and why some cannot be used."""
+    """List the nodes of a pool, with the problems of unusable ones."""
     from runner.flows.environment.pools import pool_nodes
 
     out = Output(output)
@@ -117,7 +117,7 @@ def nodes(
     if output is OutputFormat.TABLE:
         for each in found:
             if each.log:
-                out.note(f"the start task of {each.node.id} ended with:", style="bold")
+                out.note(f"last output of the start task on {each.node.id}:", style="bold")
                 for line in each.log:
                     out.note(f"  {line}")
 
@@ -125,17 +125,17 @@ def nodes(
 @app.command()
 def resize(
     pool: PoolArgument,
-    spot: Annotated[int, typer.Argument(help="How many spot nodes.", show_default=False)],
+    spot: Annotated[int, typer.Argument(help="Number of spot nodes.", show_default=False)],
     dedicated: Annotated[
-        int | None, typer.Option(help="How many dedicated nodes.", show_default="as it is")
+        int | None, typer.Option(help="Number of dedicated nodes.", show_default="unchanged")
     ] = None,
     disable_autoscale: Annotated[
-        bool, typer.Option("--disable-autoscale", help="Take the pool's formula away.")
+        bool, typer.Option("--disable-autoscale", help="Remove the pool's autoscale formula.")
     ] = False,
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
-    """Set how many nodes a pool without formula has; nodes that go end their tasks first."""
+    """Set the number of nodes of a pool without a formula; removed nodes finish their tasks."""
     from runner.flows.environment.pools import resize as resize_flow
 
     out = Output()
@@ -154,7 +154,7 @@ def resize(
     )
     if before.autoscale is not None:
         out.warning(
-            "the formula is gone: the pool no longer scales to zero; runner up puts it back"
+            "removed the formula: the pool no longer scales to zero; `runner up` restores it"
         )
     out.note(f"runner pool show {before.id}", style="cyan")
 
@@ -215,7 +215,7 @@ def _text_row(found: PoolStatus) -> dict[str, Any]:
 
 
 def _nodes(current: int, target: int, states: Any) -> str:
-    """`2 of 4`, with the states that matter."""
+    """Return `2 of 4` with the counts of unusable nodes."""
     bad = {
         name: states[name]
         for name in ("preempted", "unusable", "starttaskfailed")
@@ -226,7 +226,7 @@ def _nodes(current: int, target: int, states: Any) -> str:
 
 
 def _price(found: PoolStatus) -> str:
-    """Of the kinds of node that the pool has or wants; spot where it has none."""
+    """Return the prices of the kinds of node that the pool has or wants, by default spot."""
 
     if found.free:
         return "free"
@@ -240,7 +240,7 @@ def _price(found: PoolStatus) -> str:
 
 
 def _last_run(scale: PoolAutoscale | None) -> str:
-    """What the formula did last, in words."""
+    """Return the result of the last evaluation of the formula."""
     if scale is None:
         return "off"
     if scale.error is not None:
@@ -261,7 +261,7 @@ def _node_row(found: NodeStatus, *, as_text: bool) -> dict[str, Any]:
     if node.trouble is not None:
         problem = ": ".join(part for part in (node.trouble.code, node.trouble.message) if part)
     if node.state == "starttaskfailed" and node.exit_code is not None:
-        problem = f"start task ended with {node.exit_code}" + (f"; {problem}" if problem else "")
+        problem = f"start task exited with {node.exit_code}" + (f"; {problem}" if problem else "")
     row: dict[str, Any] = {
         "node": node.id,
         "state": node.state,
@@ -303,19 +303,22 @@ _SKU_COLUMNS = (
 
 def skus(
     gpu: Annotated[
-        str | None, typer.Option("--gpu", help="Only this GPU: T4, A10 ...", show_default=False)
+        str | None,
+        typer.Option("--gpu", help="Only sizes with this GPU: T4, A10, ...", show_default=False),
     ] = None,
     region: Annotated[
-        str | None, typer.Option("--region", help="Prices there.", show_default=False)
+        str | None, typer.Option("--region", help="Region of the prices.", show_default=False)
     ] = None,
-    refresh: Annotated[bool, typer.Option("--refresh", help="Ask Azure for the prices.")] = False,
-    all_: Annotated[bool, typer.Option("--all", "-a", help="Retired sizes too.")] = False,
+    refresh: Annotated[
+        bool, typer.Option("--refresh", help="Load current prices from Azure.")
+    ] = False,
+    all_: Annotated[bool, typer.Option("--all", "-a", help="Include retired sizes.")] = False,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
     """List VM sizes with GPU, quota family, prices and retirement.
 
-    Prices are of one Linux node per hour in USD. A price that is not known is said to be unknown:
-    --refresh --region REGION asks the Azure Retail Prices API and keeps the answer.
+    Prices are for one Linux node per hour in USD. --refresh --region REGION loads unknown and old
+    prices from the Azure Retail Prices API and stores them.
     """
     import os
     from datetime import UTC, datetime
@@ -376,7 +379,7 @@ def _sku_text_row(row: SkuRow) -> dict[str, Any]:
 
 
 def price_text(price: Price | None) -> str:
-    """`0.209`, with a star when the price is old; `unknown` where there is none."""
+    """Return `0.209`, with a star if the price is older than 90 days, or `unknown`."""
     from datetime import UTC, datetime
 
     if price is None:

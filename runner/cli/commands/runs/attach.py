@@ -1,4 +1,4 @@
-"""`runner attach` and `runner cancel`: watch a run to its end, or end it."""
+"""`runner attach` and `runner cancel`: watch a run to its end, or cancel it."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ INTERRUPTED = 130  # the shell's code for Ctrl-C
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """A run that was watched to its end; `folder` is where its outputs were written.
+    """A run that was watched to its end.
 
-    `problem` is why they were not: it is raised after the outcome was told.
+    `folder` has the downloaded outputs. `problem` is the error of a failed download; it is raised
+    after the summary.
     """
 
     ended: RunEnded
@@ -51,7 +52,7 @@ def attach(
     run: RunArgument = "@last",
     tail: Annotated[
         int | None,
-        typer.Option("--tail", min=0, help="Only so many lines of what was printed before."),
+        typer.Option("--tail", min=0, help="Number of earlier log lines to print; by default all."),
     ] = None,
     download: DownloadOption = False,
     output_dir: OutputDirOption = None,
@@ -82,7 +83,11 @@ def follow(
     *,
     tail: int | None = None,
 ) -> Followed:
-    """Watch to the end and fetch the outputs to `output_dir` if given. Ctrl-C exits 130."""
+    """Watch a run to its end, and download its outputs to `output_dir` if given.
+
+    Raises:
+        typer.Exit: 130 after Ctrl-C; the run stays active.
+    """
     from runner.cli.ui.run_view import RunDisplay
 
     to_stderr = out.format is not OutputFormat.TABLE
@@ -101,9 +106,9 @@ def follow(
 
 
 def detached(view: StageView, run_id: str) -> typer.Exit:
-    """Say how to come back to a run that goes on; raise what is returned."""
-    view.log(f"detached; the run goes on. Come back: runner attach {run_id}", error=True)
-    view.log(f"                           End it: runner cancel {run_id}", error=True)
+    """Print how to attach to the run again, and return the exception to raise."""
+    view.log(f"detached; the run continues. To attach: runner attach {run_id}", error=True)
+    view.log(f"                             To end it: runner cancel {run_id}", error=True)
     return typer.Exit(INTERRUPTED)
 
 
@@ -114,7 +119,10 @@ def report(
     followed: Followed,
     view: StageView | None = None,
 ) -> None:
-    """Say how the run ended; exits 1 when it did not succeed. `view` saw all of it."""
+    """Print how the run ended; exit with 1 unless it succeeded.
+
+    `view` has the times of the stages on this machine.
+    """
     from runner.cli.ui.run_view import print_failure, print_summary, result_document
     from runner.core.states import RunState
 
@@ -158,7 +166,7 @@ def _fetch(
 def _settle(
     connection: Connection, record: RunSpec, ended: RunEnded, view: StageView
 ) -> RunModel | None:
-    """The version that a succeeded run became: its agent is about to register it."""
+    """Wait until the agent has registered a succeeded run. Return its model, or None."""
     from runner.core.states import RunState
     from runner.flows.models.register import settle_model
 
@@ -166,7 +174,7 @@ def _settle(
         return None
     try:
         return settle_model(connection, record, view.on_progress)
-    except KeyboardInterrupt:  # the run is over, and its agent or `models register` does it
+    except KeyboardInterrupt:  # the run has ended; its agent or `models register` registers it
         return None
 
 
@@ -176,7 +184,7 @@ def cancel(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """End a run, or all of a group; logs and what was written so far stay."""
+    """Cancel a run, or every run of a group; logs and files written so far remain."""
     from runner.flows.runs.cancel import cancel_run
     from runner.flows.runs.documents import find_run
 
@@ -193,9 +201,9 @@ def cancel(
             {"run_id": record.run_id, "state": cancelled.state.value, "changed": cancelled.changed}
         )
     elif cancelled.changed:
-        out.note(f"{record.run_id} is cancelled; its log: runner logs {record.run_id}")
+        out.note(f"cancelled {record.run_id}; to read its log: runner logs {record.run_id}")
     else:
-        out.note(f"{record.run_id} had ended before: {cancelled.state.value}")
+        out.note(f"{record.run_id} had already ended: {cancelled.state.value}")
 
 
 def _cancel_group(out: Output, connection: Connection, reference: str, err: RunnerError) -> None:
@@ -213,4 +221,6 @@ def _cancel_group(out: Output, connection: Connection, reference: str, err: Runn
         }
         for name, cancelled in done.items()
     ]
-    out.rows(rows, ("task", "run_id", "state", "changed"), empty="its runs are gone")
+    out.rows(
+        rows, ("task", "run_id", "state", "changed"), empty="the runs of the group were deleted"
+    )

@@ -1,4 +1,4 @@
-"""`runner export` and `runner tensorboard`: runs in MLflow and TensorBoard."""
+"""`runner export` and `runner tensorboard`: copy runs to MLflow, and show them in TensorBoard."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Destination(StrEnum):
-    """What runs can be exported to."""
+    """Tools that runs can be exported to."""
 
     MLFLOW = "mlflow"
     TENSORBOARD = "tensorboard"
@@ -26,23 +26,23 @@ class Destination(StrEnum):
 
 def export(
     run: RunArgument,
-    to: Annotated[Destination, typer.Option("--to", help="For which tool.")],
+    to: Annotated[Destination, typer.Option("--to", help="Tool to export to.")],
     uri: Annotated[
         str | None,
         typer.Option(
             "--uri",
-            help="MLflow's address or folder; for TensorBoard a folder.",
+            help="Tracking URI of MLflow, or folder for TensorBoard.",
             show_default="MLFLOW_TRACKING_URI, ./tensorboard",
         ),
     ] = None,
     artifacts: Annotated[
-        bool, typer.Option("--artifacts/--no-artifacts", help="Send the outputs to MLflow, too.")
+        bool, typer.Option("--artifacts/--no-artifacts", help="Also send the outputs to MLflow.")
     ] = True,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Copy a run to MLflow or TensorBoard; again, to bring the copy up to date."""
+    """Copy a run to MLflow or TensorBoard, or update the copy."""
     from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
 
@@ -93,7 +93,7 @@ def tensorboard(
         list[str] | None,
         typer.Argument(
             metavar="RUN...",
-            help="Run ids, prefixes, or @last.",
+            help="Run IDs, unique prefixes, or @last.",
             autocompletion=complete_run,
             show_default=False,
         ),
@@ -101,13 +101,17 @@ def tensorboard(
     port: Annotated[
         int | None,
         typer.Option(
-            "--port", min=0, max=65535, help="Where it listens.", show_default="6006, or a free one"
+            "--port",
+            min=0,
+            max=65535,
+            help="Port to listen on.",
+            show_default="6006, or a free one",
         ),
     ] = None,
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
-    """Show runs in TensorBoard: their metrics, and event files they write; until Ctrl-C."""
+    """Show metrics and event files of runs in TensorBoard until Ctrl-C."""
     from runner.azure.auth.credentials import connect
     from runner.flows.export.tensorboard import show_runs
     from runner.flows.runs.documents import find_run
@@ -120,7 +124,7 @@ def tensorboard(
     }
     with show_runs(connection, list(records.values()), settings.home, port) as shown:
         out.text(shown.url)
-        out.note(f"{', '.join(records)}; Ctrl-C ends it")
+        out.note(f"showing {', '.join(records)}; press Ctrl-C to stop")
         try:
             code = shown.wait()
         except KeyboardInterrupt:

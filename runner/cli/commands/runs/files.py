@@ -1,4 +1,4 @@
-"""`runner files`: what a run exported."""
+"""`runner files`: the exported files of a run."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from runner.cli.ui.output import Output, OutputFormat, OutputOption
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
-app = typer.Typer(no_args_is_help=True, help="List and bring the files of a run.")
+app = typer.Typer(no_args_is_help=True, help="List and download files of a run.")
 
 
 @app.command("ls")
 def ls(
     run: RunArgument = "@last",
     checkpoints: Annotated[
-        bool, typer.Option("--checkpoints", help="List the files of its checkpoints instead.")
+        bool, typer.Option("--checkpoints", help="List the files of the checkpoints instead.")
     ] = False,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """List what a run exported; as JSON with the address of each file."""
+    """List the exported files of a run; with -o json also their URLs."""
     from urllib.parse import quote
 
     from runner.core.units import format_size
@@ -62,11 +62,11 @@ def ls(
         for file in files
     ]
     columns = ("path", "size") if output is OutputFormat.TABLE else ("path", "size_bytes", "sha256")
-    out.rows(rows, columns, empty="the run has exported nothing")
+    out.rows(rows, columns, empty="the run has no exported files")
 
 
 def _checkpoint_files(connection: Connection, run_id: str) -> list[dict[str, Any]]:
-    """The one to go on from first."""
+    """Return the files of all complete checkpoints, the newest checkpoint first."""
     from runner.core.units import format_size
     from runner.flows.runs.attempts import list_checkpoints
     from runner.flows.runs.documents import runs_container
@@ -91,14 +91,16 @@ def get(
     run: RunArgument = "@last",
     patterns: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PATTERN", help="Only these files.", show_default=False),
+        typer.Argument(
+            metavar="PATTERN", help="Globs of the files; by default all.", show_default=False
+        ),
     ] = None,
     output_dir: OutputDirOption = None,
     target: TargetOption = None,
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Bring what a run exported to this machine."""
+    """Download and verify the exported files of a run."""
     from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.outputs import fetch_outputs
@@ -112,7 +114,7 @@ def get(
             connection, record, settings.output_dir, view.on_progress, patterns or ()
         )
     if not fetched.files:
-        out.note("the run has exported nothing")
+        out.note("the run has no exported files")
     if output is OutputFormat.TABLE:
         if fetched.files:
             out.text(str(fetched.folder))

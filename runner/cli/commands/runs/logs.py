@@ -1,4 +1,4 @@
-"""`runner logs`: what the script printed."""
+"""`runner logs`: the output of the script."""
 
 from __future__ import annotations
 
@@ -18,28 +18,32 @@ if TYPE_CHECKING:
 def logs(
     run: RunArgument = "@last",
     follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on until the run ends.")
+        bool, typer.Option("--follow", "-f", help="Follow the log until the run ends.")
     ] = False,
     tail: Annotated[
-        int | None, typer.Option("--tail", "-n", min=0, help="Only the last lines.")
+        int | None,
+        typer.Option("--tail", "-n", min=0, help="Number of last lines; by default all."),
     ] = None,
-    stderr: Annotated[bool, typer.Option("--stderr", help="Standard error instead.")] = False,
+    stderr: Annotated[
+        bool, typer.Option("--stderr", help="Print standard error instead of standard output.")
+    ] = False,
     attempt: Annotated[
-        int | None, typer.Option("--attempt", min=1, help="Only this attempt.")
+        int | None, typer.Option("--attempt", min=1, help="Only the log of this attempt, from 1.")
     ] = None,
-    node: Annotated[
-        int, typer.Option("--node", min=0, help="Of a run over several, this one, from 0.")
-    ] = 0,
+    node: Annotated[int, typer.Option("--node", min=0, help="Rank of the node, from 0.")] = 0,
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
-    """Print what the script of a run wrote to standard output or standard error."""
+    """Print the standard output or standard error of a run's script."""
     from runner.flows.runs.documents import find_run
     from runner.protocol.errors import RunnerError
 
     if follow and attempt is not None:
         raise RunnerError(
-            "R-LOGS-OPTIONS", "-f and --attempt exclude each other", fix="leave one of them out"
+            "R-LOGS-OPTIONS",
+            "-f and --attempt cannot be combined",
+            why="-f follows the newest attempt",
+            fix="remove one of them",
         )
     out = Output()
     connection = open_connection(target, stack)
@@ -71,10 +75,10 @@ def _print(
     if rest:
         out.text(rest)
     if empty and tail != 0:
-        _say_where_else(out, connection, record, stream, attempt, node)
+        _mention_other_stream(out, connection, record, stream, attempt, node)
 
 
-def _say_where_else(
+def _mention_other_stream(
     out: Output,
     connection: Connection,
     record: RunSpec,
@@ -82,16 +86,16 @@ def _say_where_else(
     attempt: int | None,
     node: int,
 ) -> None:
-    """A script that failed at once wrote its trace to the other stream: nothing is no answer."""
+    """Mention the other stream: a script that fails at once writes only a traceback."""
     from runner.flows.runs.logs import read_log
 
     other: LogStream = "stdout" if stream == "stderr" else "stderr"
     words = {"stdout": "standard output", "stderr": "standard error"}
-    said = f"nothing on {words[stream]}"
+    note = f"{words[stream]} is empty"
     if any(read_log(connection, record, other, tail=1, attempt=attempt, node=node)):
         flag = (f" --node {node}" if node else "") + (" --stderr" if other == "stderr" else "")
-        said += f"; {words[other]} has something: runner logs {record.run_id}{flag}"
-    out.note(said)
+        note += f"; to print {words[other]}: runner logs {record.run_id}{flag}"
+    out.note(note)
 
 
 def _follow(
@@ -116,7 +120,7 @@ def _follow(
                 for line in lines:
                     out.text(line)
             elif isinstance(event, ContactLost):
-                out.warning(f"no contact ({event.why}); trying again")
+                out.warning(f"lost contact ({event.why}); retrying")
     except KeyboardInterrupt:
         raise typer.Exit(INTERRUPTED) from None
     if rest:

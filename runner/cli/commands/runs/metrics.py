@@ -1,7 +1,8 @@
-"""`runner metrics`: what runs measured, as a table and as a picture."""
+"""`runner metrics`: metrics of runs as tables, terminal charts and pictures."""
 
 from __future__ import annotations
 
+import shutil
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,6 +12,7 @@ import typer
 from runner.cli.autocomplete import complete_run
 from runner.cli.options import RunArgument, StackOption, TargetOption, open_connection
 from runner.cli.ui.output import Output, OutputFormat, OutputOption
+from runner.cli.ui.terminal import is_terminal
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.metrics import format_metric
 
@@ -23,9 +25,9 @@ if TYPE_CHECKING:
 _COLUMNS = ("metric", "run", "last", "step", "best", "at_step", "points")
 _POINT_COLUMNS = ("run_id", "metric", "step", "value")
 _MARKERS = "*o+x#@%&"
-_CHART_SIZE = 72, 10  # columns and rows, with the frame
+_CHART_SIZE = 72, 10  # columns (without a terminal) and rows, with the frame
 _ASCII = str.maketrans("─│┌┐└┘┤┬", "-|++++|+")
-_MANY = 6  # metrics of which all are drawn; of more only those that are named, or the first ones
+_MANY = 6  # charts at most
 
 NamesArgument = Annotated[
     list[str] | None,
@@ -37,21 +39,21 @@ CompareOption = Annotated[
         "--compare",
         "-c",
         metavar="RUN",
-        help="Beside another run; may be repeated.",
+        help="Run to compare with; can be repeated.",
         autocompletion=complete_run,
         show_default=False,
     ),
 ]
 LastOption = Annotated[
-    int | None, typer.Option("--last", min=1, help="Only so many last steps, written out.")
+    int | None, typer.Option("--last", min=1, help="Only the last steps, with all values.")
 ]
 PlotOption = Annotated[
     Path | None,
-    typer.Option("--plot", help="Write a picture: FILE.svg or FILE.html.", show_default=False),
+    typer.Option("--plot", help="Write a chart to FILE.svg or FILE.html.", show_default=False),
 ]
 ChartOption = Annotated[
     bool | None,
-    typer.Option("--chart/--no-chart", help="Draw in text.", show_default="on a terminal"),
+    typer.Option("--chart/--no-chart", help="Draw charts in text.", show_default="on a terminal"),
 ]
 
 
@@ -66,7 +68,7 @@ def metrics(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show metrics of a run, or of several side by side: last, best, curves."""
+    """Show the last and best values of a run's metrics, and their curves, or compare runs."""
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.metrics import compare_metrics
 
@@ -76,7 +78,7 @@ def metrics(
     found = [find_run(connection, reference) for reference in (run, *(compare or ()))]
     records = list({record.run_id: record for record in found}.values())
     if len(records) < len(found):
-        out.warning("the same run was named more than once; it is shown once")
+        out.warning("a run was named more than once; it is shown once")
     compared = compare_metrics(connection, records, names or (), last)
     if plot is not None:
         _write_plot(plot, kind, compared)
@@ -137,7 +139,7 @@ def _show(out: Output, compared: MetricComparison, *, drawn: bool, points: bool)
     many = len(compared.runs) > 1
     rows = _summary_rows(compared)
     columns = _COLUMNS if many else tuple(name for name in _COLUMNS if name != "run")
-    out.rows(rows, columns, empty=f"{compared.runs[0].record.run_id} measured nothing yet")
+    out.rows(rows, columns, empty=f"{compared.runs[0].record.run_id} has no metrics")
     if many:
         _show_params(out, compared)
     if drawn:
@@ -170,7 +172,7 @@ def _show_params(out: Output, compared: MetricComparison) -> None:
     ids = [run.record.run_id for run in compared.runs]
     out.text()
     if not compared.params:
-        out.text("all parameters are the same")
+        out.text("the parameters are equal")
         return
     rows: list[dict[str, Any]] = [
         {"parameter": name, **{run_id: _value(v) for run_id, v in zip(ids, values, strict=True)}}
@@ -197,7 +199,7 @@ def _draw(out: Output, compared: MetricComparison) -> None:
         if left_out:
             out.text(f"{left_out} values are NaN or infinite")
     if len(compared.names) > _MANY:
-        out.note(f"{len(compared.names) - _MANY} more metrics: name those to draw")
+        out.note(f"{len(compared.names) - _MANY} more metrics; add names to draw others")
     if len(compared.runs) > 1:
         out.text()
         for n, run in enumerate(compared.runs):
@@ -221,7 +223,8 @@ def draw_chart(curves: Sequence[Curve], *, is_utf: bool = True) -> list[str]:
     plot: Any = plotext  # without types
     plot.clear_figure()
     plot.limit_size(False, False)
-    plot.plotsize(*_CHART_SIZE)
+    columns, rows = _CHART_SIZE
+    plot.plotsize(shutil.get_terminal_size().columns if is_terminal(sys.stdout) else columns, rows)
     for number, curve in enumerate(curves):
         marker = "braille" if is_utf and len(curves) == 1 else _MARKERS[number % len(_MARKERS)]
         xs = [extent.x(step) for step, _ in curve.finite]
@@ -256,21 +259,21 @@ def _show_points(out: Output, compared: MetricComparison) -> None:
 
 
 def _plot_kind(plot: Path | None) -> str:
-    """How to draw, before anything is asked of the services."""
+    """Return the suffix of the file, checked before any request."""
     if plot is None:
         return ""
     kind = plot.suffix.lower()
     if kind not in (".svg", ".html") or plot.is_dir():
         folder = not plot.name or plot.is_dir()
-        what = "that is a folder" if folder else "no picture of that kind is drawn"
+        what = "is a folder" if folder else "unknown format"
         raise RunnerError(
             "R-PLOT-FORMAT",
-            f"--plot {plot}: {what}",
-            why="it writes .svg and .html, which every browser shows",
+            f"invalid --plot '{plot}': {what}",
+            why="the formats are .svg and .html",
             fix=f"--plot {plot / 'metrics.svg' if folder else plot.with_suffix('.svg')}",
         )
     if not plot.parent.is_dir():
-        raise _not_written(plot, f"there is no folder {plot.parent}", "make it")
+        raise _not_written(plot, f"folder {plot.parent} does not exist", "create it")
     return kind
 
 
@@ -291,6 +294,6 @@ def _not_written(plot: Path, why: str, fix: str) -> RunnerError:
         "R-PLOT-WRITE",
         f"cannot write {plot}",
         why=why,
-        fix=f"{fix}, or give another file with --plot",
+        fix=f"{fix}, or use another file with --plot",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -1,4 +1,4 @@
-"""`runner ps`: all runs, newest first."""
+"""`runner ps`: list runs."""
 
 from __future__ import annotations
 
@@ -33,34 +33,37 @@ _WATCH_S = 2.0
 _REASON_WIDTH = 60
 _CLEAR = "\x1b[H\x1b[2J"
 
-AllOption = Annotated[bool, typer.Option("--all", "-a", help="Every run.")]
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="At most so many.")]
+AllOption = Annotated[bool, typer.Option("--all", "-a", help="List every run.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, help="Maximum number of runs.")]
 ExperimentOption = Annotated[
-    str | None, typer.Option("--experiment", "-e", help="Only of this one.", show_default=False)
+    str | None,
+    typer.Option("--experiment", "-e", help="Only runs of this experiment.", show_default=False),
 ]
 StatusOption = Annotated[
     list[str] | None,
     typer.Option(
         "--status",
-        help="Only in this state, or several: failed,lost.",
+        help="Only runs in these states: failed,lost.",
         show_default=False,
         autocompletion=complete_state,
     ),
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option("--since", help="Only submitted since: 7d, 12h, a date.", show_default=False),
+    typer.Option(
+        "--since", help="Only runs submitted since then: 7d, 12h, or a date.", show_default=False
+    ),
 ]
 GroupOption = Annotated[
     str | None,
     typer.Option(
         "--group",
-        help="Only of this submission.",
+        help="Only runs of this group.",
         show_default=False,
         autocompletion=complete_group,
     ),
 ]
-WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Show again every two seconds.")]
+WatchOption = Annotated[bool, typer.Option("--watch", "-w", help="Refresh every two seconds.")]
 
 
 def ps(
@@ -85,9 +88,9 @@ def ps(
     if watch and output is not OutputFormat.TABLE:
         raise RunnerError(
             "R-WATCH-FORMAT",
-            f"--watch draws tables, not {output.value}",
-            why="a program reads one document and no stream of them",
-            fix=f"runner ps -o {output.value}, as often as needed",
+            f"--watch cannot print {output.value}",
+            why="it prints a table every two seconds, and a program expects one document",
+            fix=f"runner ps -o {output.value}",
         )
     settings = open_settings(target, stack)
     connection = connect(settings)
@@ -104,15 +107,13 @@ def ps(
 
 
 def _of_group(connection: Connection, group: str) -> list[str]:
-    from runner.flows.runs.groups import (
-        find_group,  # brings the SDK of Batch, which a listing may spare
-    )
+    from runner.flows.runs.groups import find_group
 
     return list(find_group(connection, group).runs.values())
 
 
 def filled(rows: list[dict[str, Any]]) -> tuple[str, ...]:
-    """Columns in which any run has something: a table of plain runs fits on 80 columns."""
+    """Return the columns with a value in any row, so that a plain table fits 80 columns."""
     return tuple(name for name in _TEXT_COLUMNS if any(row.get(name) for row in rows))
 
 
@@ -123,12 +124,12 @@ def _moment(since: str | None) -> datetime | None:
 
 
 def _watch(out: Output, read: Callable[[], RunHistory], only: RunFilter) -> None:
-    """Until Ctrl-C, which is how it ends and no failure."""
+    """Print the table every two seconds until Ctrl-C, which exits with 0."""
     try:
         while True:
             history = read()
             if sys.stdout.isatty():
-                out.text(_CLEAR + f"{datetime.now().astimezone():%H:%M:%S}, Ctrl-C ends")
+                out.text(_CLEAR + f"{datetime.now().astimezone():%H:%M:%S}, press Ctrl-C to stop")
             _show(out, history, only)
             sys.stdout.flush()
             time.sleep(_WATCH_S)
@@ -141,7 +142,7 @@ def _show(out: Output, history: RunHistory, only: RunFilter) -> None:
 
     as_text = out.format is OutputFormat.TABLE
     rows = [_text_row(row) if as_text else _row(row) for row in history.rows]
-    empty = "no runs yet: runner train mnist" if only == EVERY_RUN else "no such runs: runner ps -a"
+    empty = "no runs: runner train mnist" if only == EVERY_RUN else "no matching runs: runner ps -a"
     out.rows(rows, filled(rows) if as_text else _COLUMNS, empty=empty, spare=_SPARE)
     if history.older and as_text:
         out.note(f"{history.older} older runs: runner ps -a")

@@ -1,4 +1,4 @@
-"""`runner show`: everything that is known of one run."""
+"""`runner show`: the details of a run, or the states of a group."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LISTED = 10
 
 @dataclass(frozen=True, slots=True)
 class RunDetails:
-    """One run with everything that was read of it."""
+    """A run with everything that was read about it."""
 
     connection: Connection
     view: RunView
@@ -42,7 +42,7 @@ class RunDetails:
 
 
 def lines(shown: RunDetails) -> dict[str, str]:
-    """All subjects, in order."""
+    """Return the lines of all subjects, in order."""
     pairs: dict[str, str] = {}
     for subject in SUBJECTS:
         pairs |= {name: text for name, text in subject(shown).items() if text}
@@ -50,7 +50,7 @@ def lines(shown: RunDetails) -> dict[str, str]:
 
 
 def state(shown: RunDetails) -> dict[str, str]:
-    """How it is, and what it is."""
+    """State, recipe, and place."""
     record, status = shown.view.record, shown.view.status
     shown_state = status.state.value
     return {
@@ -67,7 +67,7 @@ def state(shown: RunDetails) -> dict[str, str]:
 
 
 def nodes(shown: RunDetails) -> dict[str, str]:
-    """Where each rank of the newest attempt is, or was."""
+    """Node of each rank in the newest attempt."""
     if not shown.attempts or not shown.attempts[-1].others:
         return {}
     names = (shown.attempts[-1].node, *shown.attempts[-1].others)
@@ -75,7 +75,7 @@ def nodes(shown: RunDetails) -> dict[str, str]:
 
 
 def origin(shown: RunDetails) -> dict[str, str]:
-    """The run that it repeats or goes on from."""
+    """The run that it repeats or resumes."""
     found, before = shown.view.record.origin, shown.view.record.resume_from
     lines: dict[str, str] = {}
     if found:
@@ -88,17 +88,17 @@ def origin(shown: RunDetails) -> dict[str, str]:
 
 
 def command(shown: RunDetails) -> dict[str, str]:
-    """What runs."""
+    """Command and parameters."""
     record = shown.view.record
     params = ", ".join(f"{name}={value}" for name, value in record.params.items())
     return {"command": shlex.join(record.command), "parameters": params}
 
 
 def code(shown: RunDetails) -> dict[str, str]:
-    """Which code, and with which packages."""
+    """Code, git revision, and packages."""
     found = shown.view.record.code
     git = found.git_revision
-    changed = " and changes, which the archive holds" if found.git_dirty else ""
+    changed = " with uncommitted changes" if found.git_dirty else ""
     return {
         "code": f"sha256 {found.sha256[:12]}, {format_size(found.size_bytes)}"
         if found.sha256
@@ -138,7 +138,7 @@ def metrics(shown: RunDetails) -> dict[str, str]:
 
 
 def time(shown: RunDetails) -> dict[str, str]:
-    """How long the attempt took that decided."""
+    """Duration of the last attempt."""
     result = shown.view.result
     if result is None or result.started is None or result.ended is None:
         return {}
@@ -149,7 +149,7 @@ def time(shown: RunDetails) -> dict[str, str]:
 
 
 def outputs(shown: RunDetails) -> dict[str, str]:
-    """What it wrote, and where that lies."""
+    """Exported files and their URL."""
     from runner.cli.ui.run_view import output_url
 
     result = shown.view.result
@@ -164,7 +164,7 @@ def outputs(shown: RunDetails) -> dict[str, str]:
 
 
 def checkpoints(shown: RunDetails) -> dict[str, str]:
-    """Which one the run, or another one, would go on from."""
+    """The checkpoint that a resumed run would start from."""
     problem = {"checkpoint problem": shown.checkpoint_problem}
     if not shown.checkpoints:
         return problem
@@ -174,15 +174,16 @@ def checkpoints(shown: RunDetails) -> dict[str, str]:
 
 
 def models(shown: RunDetails) -> dict[str, str]:
-    """The versions of models that it made."""
-    again = f"; runner models register {shown.view.record.run_id}"
+    """Registered versions of models."""
+    register = f"; runner models register {shown.view.record.run_id}"
     return {
-        f"model {model.name}": f"{model}{'' if model.version else again}" for model in shown.models
+        f"model {model.name}": f"{model}{'' if model.version else register}"
+        for model in shown.models
     }
 
 
 def attempt_rows(shown: RunDetails) -> list[dict[str, Any]]:
-    """The table of attempts."""
+    """Return the rows of the table of attempts."""
     from datetime import datetime
 
     return [
@@ -231,7 +232,7 @@ def show(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show a run: state, parameters, metrics, attempts, outputs; or a group."""
+    """Show state, parameters, metrics, attempts and outputs of a run, or the states of a group."""
     from runner.azure.auth.credentials import connect
     from runner.cli.ui.groups import show_group
     from runner.flows.runs.documents import find_run
@@ -268,9 +269,9 @@ def _load(connection: Connection, record: RunSpec) -> RunDetails:
 
     view = load_view(connection, record)
     container = runs_container(connection)
-    told: dict[str, Any] = dict(view.result.checkpoint or {}) if view.result else {}
+    reported: dict[str, Any] = dict(view.result.checkpoint or {}) if view.result else {}
     attempt = view.attempts[-1].attempt if view.attempts and view.result is None else 0
-    problem = told.get("problem") or checkpoint_problem(container, record.run_id, attempt)
+    problem = reported.get("problem") or checkpoint_problem(container, record.run_id, attempt)
     return RunDetails(
         connection,
         view,

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 NodeOption = Annotated[
     str | None,
-    typer.Option("--node", help="Of several nodes: a number from 0, or an id.", show_default=False),
+    typer.Option(
+        "--node", help="Rank from 0 or node ID, if the run has several nodes.", show_default=False
+    ),
 ]
 PrintOption = Annotated[
-    bool, typer.Option("--print", help="Print the command that gets in; it works for a while.")
+    bool, typer.Option("--print", help="Print the ssh command, which works for a limited time.")
 ]
 
 
@@ -31,7 +33,7 @@ def ssh(
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
-    """Open a shell on the node of a run, in its folder, with its environment."""
+    """Open a shell on the node of a run, in its folder and environment."""
     enter(run, (), node=node, target=target, stack=stack, printed=print_)
 
 
@@ -44,7 +46,7 @@ def enter(
     stack: str | None,
     printed: bool,
 ) -> None:
-    """Run a command on the node of a run, or a shell; exits with its exit code."""
+    """Run a command or a shell on the node of a run; exit with its exit code."""
     from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.shell import (
@@ -61,28 +63,32 @@ def enter(
     place = find_location(connection, find_run(connection, run), node)
     if printed:
         out.text(print_login(connection, settings.home, place, command))
-        out.note(f"its user on node {place.task.node} expires {place.expires:%Y-%m-%d %H:%M} UTC")
+        out.note(f"the user on node {place.task.node} expires {place.expires:%Y-%m-%d %H:%M} UTC")
         return
     if not command:
-        out.note(f"{place.run_id} on node {place.task.node}, in {place.work_dir}; leave with exit")
+        out.note(
+            f"{place.run_id} on node {place.task.node}, in {place.work_dir}; type exit to leave"
+        )
     terminal = is_terminal(sys.stdin) and is_terminal(sys.stdout)
     with open_login(connection, settings.home, place, command, terminal=terminal) as login:
         code = run_login(login)
     if ssh_failed(login, code):
         out.note(
-            "ssh ended with 255: it could not sign in, or was cut off; a pool lets port 22 in with "
-            "ssh_from in Pulumi.<stack>.yaml (docs/guides/reach-in.md)"
+            "ssh exited with 255: sign-in failed or the connection was lost; `ssh_from` in "
+            "Pulumi.<stack>.yaml opens port 22 of a pool (docs/guides/reach-in.md)"
         )
     raise typer.Exit(code)
 
 
 def exec(  # noqa: A001  the verb's name
     run: RunArgument,
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND", help="What to run there.")],
+    command: Annotated[
+        list[str], typer.Argument(metavar="-- COMMAND", help="Command and its arguments.")
+    ],
     node: NodeOption = None,
     print_: PrintOption = False,
     target: TargetOption = None,
     stack: StackOption = None,
 ) -> None:
-    """Run a command on the node of a run, in its folder, with its environment."""
+    """Run a command on the node of a run, in its folder and environment."""
     enter(run, command, node=node, target=target, stack=stack, printed=print_)

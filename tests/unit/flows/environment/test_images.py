@@ -240,7 +240,7 @@ def test_a_service_that_stays_broken_ends_the_watch_and_says_that_the_build_may_
     play(server, run_status("Running"), 400)
     assert main(["image", "build"]) == 3
     shown = capsys.readouterr().err
-    assert "may go on" in shown
+    assert "may continue" in shown
     assert "InternalOperationError" in shown
 
 
@@ -255,7 +255,7 @@ def test_ctrl_c_leaves_the_build_running_and_says_how_to_look_again(
     monkeypatch.setattr(images.time, "sleep", interrupt)
     assert main(["image", "build"]) == 130
     shown = capsys.readouterr().err
-    assert "the build goes on. Look again: runner image build" in shown
+    assert "the build continues. To watch it: runner image build" in shown
     assert not [path for path in posts(server) if "cancel" in path]
 
 
