@@ -405,9 +405,7 @@ def _bash(command: str, **env: str) -> subprocess.CompletedProcess[str]:
         ("runner schedule show n", []),
     ],
 )
-def test_completion_offers_recipes_without_services(
-    line: str, offered: list[str]
-) -> None:
+def test_completion_offers_recipes_without_services(line: str, offered: list[str]) -> None:
     words = str(len(line.split()) - 1)
     done = _runner(
         env={"_RUNNER_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": words}

@@ -68,9 +68,7 @@ def test_mistyped_option_has_a_suggestion(
         (["show", "A", "--output", "json"], "R-STACK-MISSING"),
     ],
 )
-def test_error_is_a_json_document_on_stdout(
-    words: list[str], code: str, capsys: Capture
-) -> None:
+def test_error_is_a_json_document_on_stdout(words: list[str], code: str, capsys: Capture) -> None:
     exit_code = main(words)
     shown = capsys.readouterr()
     error = json.loads(shown.out)["error"]
@@ -154,9 +152,7 @@ def test_run_ids_keep_their_case_as_headings(capsys: Capture) -> None:
         (["foo"], "runner --help"),
     ],
 )
-def test_verb_of_another_program_suggests_ours(
-    words: list[str], fix: str, capsys: Capture
-) -> None:
+def test_verb_of_another_program_suggests_ours(words: list[str], fix: str, capsys: Capture) -> None:
     assert main(words) == ExitCode.USAGE
     said = capsys.readouterr().err
     assert f"No such command '{words[0]}'" in said
