@@ -12,6 +12,9 @@ INFRA_READY := $(VENV)/.ready-infra
 # Real MNIST beside the checkout is used when it is there; otherwise the runner finds the data itself.
 DATA ?= $(wildcard ../shared/data/mnist)
 ARGS ?=
+# Three workers keep two cores busy: tests wait for services and processes. tests/conftest.py orders
+# the files. Workers share the bytecode that they write.
+PYTEST := env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest -n 3 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup train test test-all lint preview format bench schema lock clean
 
@@ -30,10 +33,10 @@ train: $(READY) ## train MNIST on local services (ARGS="--set subset=8000" for a
 	@$(BIN)/runner train mnist $(if $(DATA),--data $(DATA)) $(ARGS)
 
 test: $(INFRA_READY) ## unit, contract and end-to-end tests
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow" $(ARGS)
+	$(PYTEST) -m "not slow" $(ARGS)
 
 test-all: $(INFRA_READY) ## everything, the slow suites too
-	$(BIN)/pytest -n 2 --dist loadfile $(ARGS)
+	$(PYTEST) $(ARGS)
 
 lint: $(INFRA_READY) ## ruff, pyright strict, import rules, generated files
 	$(BIN)/ruff check .
