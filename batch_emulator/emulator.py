@@ -189,7 +189,7 @@ class Emulator:
         """
         doomed = entities_of(self.account)
         delete_everything(self.account, self.clock.now())
-        self.loop.poke()
+        self.loop.wake()
         while self.healthy and doomed:
             await asyncio.sleep(_RESET_POLL_S)
             doomed &= entities_of(self.account)

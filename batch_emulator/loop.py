@@ -1,4 +1,4 @@
-"""The background loop: decide, apply, start and end processes, write, sleep until something is
+"""The background loop: decide, apply, start and end processes, write, then sleep until something is
 due.
 """
 
@@ -50,7 +50,7 @@ _SWEPT_AT_ONCE = 50
 
 
 class Loop:
-    """Drives one account. Routes `poke` it after a change, as ends of processes do."""
+    """Drive one account. Routes and ends of processes call `wake` after a change."""
 
     def __init__(
         self,
@@ -67,26 +67,28 @@ class Loop:
         self.clock = clock
         self.launches = launches
         self.node_setup = node_setup
-        self._wake = asyncio.Event()
+        self._awake = asyncio.Event()
         self._waiters: dict[str, asyncio.Event] = {}
         self._running: set[str] = set()
         self._work: set[asyncio.Task[None]] = set()
 
-    def poke(self) -> None:
-        """Something happened: look again."""
-        self._wake.set()
+    def wake(self) -> None:
+        """Run another step soon, because something changed."""
+        self._awake.set()
 
     async def run(self) -> None:
-        """Work until cancelled. Sleeps without polling while nothing is due."""
+        """Work until cancelled. Sleep without polling while nothing is due."""
         while True:
-            self._wake.clear()
+            self._awake.clear()
             self.step()
             until = self.account.timers[0][0] if self.account.timers else None
-            await asyncio.sleep(0)  # others have their turn also where something is always due
-            await self.clock.wait(self._wake, until)
+            await asyncio.sleep(0)  # serve requests even if something is always due
+            await self.clock.wait(self._awake, until)
 
     async def push_clock(self, passed: timedelta) -> None:
-        """Let time pass, from one thing that is due to the next: each happens in its own time."""
+        """Push the clock by `passed`, from one due time to the next, so that each action runs at
+        its own time.
+        """
         await self._settle()
         target = self.clock.now() + passed
         while True:
@@ -97,18 +99,18 @@ class Loop:
             await self._settle()
             if until >= target:
                 return
-            await asyncio.sleep(0)  # whoever else wants to may go on in between
+            await asyncio.sleep(0)  # serve requests in between
 
     async def _settle(self) -> None:
-        """Wait for what takes none of the pushed clock's time: nodes set up, or lost."""
-        while await self.node_setup.settle() or await self._bury():
+        """Wait for work that takes no time of the pushed clock: nodes set up, or lost."""
+        while await self.node_setup.settle() or await self._await_lost():
             self.step()
 
-    async def _bury(self) -> bool:
-        """Wait for the end of what ran on lost nodes; whether there was any."""
+    async def _await_lost(self) -> bool:
+        """Await executions on lost nodes. Return True if there were any."""
         lost = [e for e in self.account.executions.values() if e.stop is Stop.LOST]
         for execution in lost:
-            await self.gone(execution)
+            await self.await_end(execution)
         return bool(lost)
 
     def step(self) -> None:
@@ -161,7 +163,7 @@ class Loop:
 
         def ready(errors: list[Json]) -> None:
             nodes.set_up(self.account, node, booted, errors, self.clock.now())
-            self.poke()
+            self.wake()
 
         self.node_setup.begin(Booted(node.pool.id, node.id, node.pool.spec, layout), ready)
 
@@ -171,7 +173,7 @@ class Loop:
         def delete() -> None:
             left = mounted_below(folder)
             if left:
-                log.error("%s stays: %s is mounted there", folder, left[0])
+                log.error("cannot delete %s: %s is still mounted", folder, left[0])
             else:
                 self._remove(folder)
 
@@ -219,7 +221,7 @@ class Loop:
     def _kill(self, execution: Execution, *, hard: bool) -> None:
         key = execution.key
         if key not in self._running and self.executor.holds(key):
-            self._spawn(self._let_go(execution))
+            self._spawn(self._release_instance(execution))
         elif key not in self._running:
             if execution.task is not None and execution.stop is Stop.TERMINATE:
                 self._load_body(execution)  # its exit conditions count
@@ -230,11 +232,11 @@ class Loop:
                 self.node_setup.lose(self.launches.layout(node.pool.id, node.id).root)
             self._spawn(self.executor.kill_now(key))
         else:
-            # the output files of a task that will run again are not wanted
+            # a task that will run again uploads no output files
             upload = execution.stop is Stop.TERMINATE
             self._spawn(self.executor.kill(key, upload=upload))
 
-    async def _let_go(self, execution: Execution) -> None:
+    async def _release_instance(self, execution: Execution) -> None:
         """End an instance whose coordination command is done."""
         await self.executor.release(execution.key)
         self._ended(execution, None)
@@ -245,25 +247,25 @@ class Loop:
         if waiter is not None and execution.key not in self.account.executions:
             del self._waiters[execution.key]
             waiter.set()
-        self.poke()
+        self.wake()
 
-    async def gone(self, execution: Execution) -> None:
-        """Return when nothing of the execution is left."""
+    async def await_end(self, execution: Execution) -> None:
+        """Return when the execution has ended and nothing of it is left."""
         if execution.key in self.account.executions:
             await self._waiters.setdefault(execution.key, asyncio.Event()).wait()
 
     def _free(self, job: Job) -> None:
         task_admission.free(self.account, job)
-        self.poke()
+        self.wake()
 
     async def _erase(self, job: Job) -> None:
-        """Others have their turn after each bit."""
+        """Erase the tasks of a job in batches; requests are served between them."""
         more = True
         while more:
             await asyncio.sleep(0)
             more = self._erase_some(job)
             self.store.commit_soon()
-        self.poke()
+        self.wake()
 
     def _erase_some(self, job: Job) -> bool:
         more = self.store.erase(job)
@@ -274,9 +276,9 @@ class Loop:
         return more
 
     async def _sweep(self) -> None:
-        """Some at a time, one after the other: thousands may expire at once.
+        """Delete expired task folders in batches, because thousands may expire at once.
 
-        Others want their turn, and the threads: ends of processes need them too.
+        Between batches requests are served and threads are free: ends of processes need them too.
         """
         while True:
             self.store.write(self.account.take_journal())
@@ -286,7 +288,7 @@ class Loop:
                 job = self.account.jobs.get(job_key)
                 if job is not None:
                     layout = self.launches.layout(pool_id, node_id)
-                    doomed += self._set_aside(layout.task_dir(job.id, task_id))
+                    doomed += self._move_to_trash(layout.task_dir(job.id, task_id))
             self.store.commit_soon()
             if not expired:
                 break
@@ -294,15 +296,17 @@ class Loop:
         due = self.store.tasks.next_expiry()
         if due is not None:
             tasks.sweep_at(self.account, due)
-            self.poke()
+            self.wake()
 
     def _remove(self, folder: Path) -> None:
-        self._spawn(_delete(*self._set_aside(folder)))
+        self._spawn(_delete(*self._move_to_trash(folder)))
 
-    def _set_aside(self, folder: Path) -> list[Path]:
-        """Move away what is to be deleted, at once, so that a namesake is safe."""
+    def _move_to_trash(self, folder: Path) -> list[Path]:
+        """Move a folder away at once, so that its successor of the same name is safe. Return the
+        paths to delete.
+        """
         if not is_below(folder.parent, self.launches.nodes):
-            log.warning("%s is not deleted: a link leads out of the node", folder)
+            log.warning("refusing to delete %s: a link leads out of the node", folder)
             return []
         doomed = self.launches.trash / uuid4().hex
         try:
@@ -310,8 +314,8 @@ class Loop:
             folder.rename(doomed)
         except FileNotFoundError:
             return []
-        except OSError as err:  # a full disk, or a link to another: deleting is what helps now
-            log.warning("%s is deleted where it is: %s", folder, err)
+        except OSError as err:  # a full disk, or another file system: delete in place
+            log.warning("deleting %s in place: %s", folder, err)
             return [folder]
         return [doomed]
 
@@ -321,7 +325,7 @@ class Loop:
         task.add_done_callback(self._work.discard)
 
     async def close(self) -> None:
-        """Kill what runs, as when the machine is switched off: the state stays as it is on disk."""
+        """Kill what runs, as when the machine is switched off; the state on disk stays as it is."""
         for task in self._work:
             task.cancel()
         await asyncio.gather(*self._work, return_exceptions=True)
@@ -330,7 +334,9 @@ class Loop:
 
 
 def _require_wanted(execution: Execution) -> None:
-    """Refuse to begin what is to end already: its body may be gone with its task."""
+    """Raise ExecutionError if the execution is to end already: its body may be deleted with its
+    task.
+    """
     if execution.stop is not None:
         raise ExecutionError(ended_by_request())
 

@@ -36,11 +36,11 @@ from batch_emulator.domain.values import time_text
 
 log = logging.getLogger(__name__)
 
-KEPT_EVENTS = 20_000  # older ones are forgotten
+KEPT_EVENTS = 20_000  # older ones are dropped
 
 
 class Event(NamedTuple):  # a frozen dataclass takes three times as long to make
-    """One change of state: of what kind (`node.state`), of which entity, to what."""
+    """One change of state: its kind (`node.state`), the entity, and the new value."""
 
     number: int
     time: datetime
@@ -50,7 +50,7 @@ class Event(NamedTuple):  # a frozen dataclass takes three times as long to make
     why: str = ""
 
     def document(self) -> dict[str, object]:
-        """The event as JSON shows it."""
+        """Return the event as JSON shows it."""
         document: dict[str, object] = {
             "number": self.number,
             "at": time_text(self.time),
@@ -62,14 +62,14 @@ class Event(NamedTuple):  # a frozen dataclass takes three times as long to make
 
 
 class Events:
-    """The newest events of this run of the emulator."""
+    """The newest events of this process, which tests, the admin API and the log share."""
 
     def __init__(self) -> None:
         self._kept: deque[Event] = deque(maxlen=KEPT_EVENTS)
         self._number = 0
 
     def add(self, now: datetime, kind: str, entity: str, value: str, why: str = "") -> None:
-        """Note one event."""
+        """Record one event, and log it at debug level."""
         self._number += 1
         event = Event(self._number, now, kind, entity, value, why)
         self._kept.append(event)
@@ -77,21 +77,21 @@ class Events:
             log.debug("%s %s %s %s", kind, entity, value, why, extra={LOG_FIELDS: event.document()})
 
     def after(self, number: int) -> Iterator[Event]:
-        """Events with a higher number, oldest first."""
+        """Return the events with a higher number, oldest first."""
         return (event for event in self._kept if event.number > number)
 
 
-LOG_FIELDS = "fields"  # log.debug(..., extra={FIELDS: {...}}): what a reader of the JSON may search
+LOG_FIELDS = "fields"  # log.debug(..., extra={FIELDS: {...}}): fields of the JSON log
 
 
 _ADDRESSES = 256 * 254  # 127.N.0.1 to 127.N.253.255, the second number being the emulator's
-_FIRST_ADDRESS = 2  # 127.0.0.1 is everybody's
+_FIRST_ADDRESS = 2  # every process may use 127.0.0.1
 
 
 class LoopbackAddresses:
-    """Hands out the addresses of one emulator; another on the same machine has another network.
+    """The loopback addresses of one emulator; another on the same machine has another network.
 
-    `network` is 0 to 255, the second number of the addresses.
+    `network` is the second number of the addresses, 0 to 255.
     """
 
     def __init__(self, network: int = 0) -> None:
@@ -100,7 +100,7 @@ class LoopbackAddresses:
         self._next = _FIRST_ADDRESS
 
     def take(self) -> str:
-        """An address that no node has; when all are taken they are given out again."""
+        """Return an address that no node has; when all are taken, reuse them from the first."""
         for _ in range(_ADDRESSES):
             number = self._next
             self._next = number + 1 if number + 1 < _ADDRESSES else _FIRST_ADDRESS
@@ -111,12 +111,12 @@ class LoopbackAddresses:
         self._taken.add(number)
         return f"127.{self._network}.{number >> 8}.{number & 255}"
 
-    def keep(self, address: str) -> None:
-        """The address was given out before a restart."""
+    def reserve(self, address: str) -> None:
+        """Mark an address as taken that was given out before a restart."""
         self._taken.add(_address_number(address))
 
     def free(self, address: str) -> None:
-        """The node is gone."""
+        """Release the address of a node that has left."""
         self._taken.discard(_address_number(address))
 
 
@@ -145,7 +145,7 @@ class Kill:
 
 @dataclass(frozen=True, slots=True)
 class SetUpNode:
-    """Effect: a node has booted; make its folders and what the pool wants on it.
+    """Effect: a node has booted; create its folders and install what the pool wants on it.
 
     Answered by `transitions.nodes.set_up`, at once or when that work is done.
     """
@@ -155,7 +155,7 @@ class SetUpNode:
 
 @dataclass(frozen=True, slots=True)
 class DeleteNodeFolder:
-    """Effect: a node is gone, so is its disk."""
+    """Effect: a node has left its pool; delete its disk."""
 
     pool_id: str
     node_id: str
@@ -163,7 +163,7 @@ class DeleteNodeFolder:
 
 @dataclass(frozen=True, slots=True)
 class DeleteTaskFolder:
-    """Effect: a task (or, with `task_id` None, a whole job) is deleted, so are its files."""
+    """Effect: a task (or, with `task_id` None, a whole job) was deleted; delete its files."""
 
     pool_id: str
     node_id: str
@@ -173,21 +173,21 @@ class DeleteTaskFolder:
 
 @dataclass(frozen=True, slots=True)
 class SweepTasks:
-    """Effect: delete the directories of tasks whose retention is over."""
+    """Effect: delete the folders of tasks whose retention time is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class FreeTasks:
-    """Effect: set further tasks free that waited; `transitions.dependencies.free`, a bit later."""
+    """Effect: unblock more waiting tasks, a bit later (`transitions.task_admission.free`)."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class EraseTasks:
-    """Effect: forget the tasks of a job being deleted, bit by bit; then `transitions.jobs.forget`.
+    """Effect: erase the tasks of a job being deleted, in batches; then `transitions.jobs.forget`.
 
-    Until then the job is deleting, as seen from outside without tasks.
+    Until then clients see the job as deleting and without tasks.
     """
 
     job: Job
@@ -195,14 +195,14 @@ class EraseTasks:
 
 @dataclass(frozen=True, slots=True)
 class AwaitRetention:
-    """Effect: a node goes when no task on it is retained; answered by `retained_nodes.answer`."""
+    """Effect: a node leaves when it retains no task; answered by `nodes.retention_answered`."""
 
     node: Node
 
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """What is due when the retention of some task is over."""
+    """A timer: the retention time of some task is over."""
 
 
 Effect = (
@@ -216,7 +216,7 @@ Timed = Node | Pool | Job | JobSchedule | Sweep
 
 @dataclass(frozen=True, slots=True)
 class SampleRun:
-    """Samples that are alike: `count` of them, 30 seconds apart; `first` in ticks."""
+    """`count` equal samples, 30 seconds apart; `first` is the time of the first, in ticks."""
 
     pool: str
     first: int
@@ -226,7 +226,7 @@ class SampleRun:
 
 @dataclass(slots=True)
 class Journal:
-    """What must be written before anybody is told: entities by key; None stands for a deletion."""
+    """Changes to write before a reply is sent: entities by key; None stands for a deletion."""
 
     pools: dict[str, Pool | None] = field(default_factory=dict[str, "Pool | None"])
     nodes: dict[tuple[str, str], Node | None] = field(
@@ -246,14 +246,14 @@ class Journal:
 
     @property
     def empty(self) -> bool:
-        """Whether there is nothing to write."""
+        """Return True if there is nothing to write."""
         entities = self.pools or self.nodes or self.jobs or self.tasks or self.schedules
         return not (entities or self.new_tasks or self.bodies or self.samples or self.usage)
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What this account may hold; None is no limit. Cores are counted over all pools."""
+    """Limits of this account; None is no limit. Cores are counted over all pools."""
 
     dedicated_cores: int | None = None
     spot_cores: int | None = None
@@ -264,7 +264,7 @@ class Limits:
     active_jobs: int | None = None  # and job schedules
     eviction_rate: float = 0.0  # evictions of a spot node in an hour
     notice_s: float = 30.0  # docs: Scheduled Events, Preempt
-    capacity_away_s: float = 0.0  # how long an evicted node stays away, in the mean
+    capacity_away_s: float = 0.0  # mean time until an evicted node returns
     trace: tuple[TraceEntry, ...] = ()
 
 
@@ -286,7 +286,7 @@ class Account:
         self.addresses = LoopbackAddresses(network)
         self.random = random.Random(self.limits.seed)  # noqa: S311 - ids and evictions, no secrets
         self._root = self.random.getrandbits(64)
-        # set where packages and certificates are known; raises Fault for a pool that names others
+        # set by who stores packages and certificates; raises Fault for a pool with unknown ones
         self.check_references: Callable[[Json], None] = lambda _pool: None
         self.dirty_pools: dict[str, Pool] = {}
         self.dirty_jobs: dict[str, Job] = {}
@@ -297,30 +297,32 @@ class Account:
         self._etag = 0
 
     def next_order(self) -> int:
-        """A number larger than all before, also across restarts once the store was read."""
+        """Return a number larger than all before, also across restarts once the store was read."""
         self._order += 1
         return self._order
 
     def token(self) -> str:
-        """Twelve hexadecimal digits for an id; the same in the same order for the same seed."""
+        """Return twelve hexadecimal digits for an ID; a seed gives the same sequence."""
         return f"{self.random.getrandbits(48):012x}"
 
-    def go_on(self, now: datetime) -> None:
-        """After a restart: what was given out before is not given out again, whatever the seed."""
+    def reseed_after_restart(self, now: datetime) -> None:
+        """Reseed the random numbers, so that IDs given out before a restart are not repeated."""
         if self.limits.seed is not None:
             self.random = self.draw("restart", now.isoformat())
 
     def draw(self, *words: str) -> random.Random:
-        """Chance of one thing's own: the same for a seed whatever else happens in between."""
+        """Return a generator for one purpose: a seed gives it the same numbers, whatever else
+        happens.
+        """
         return random.Random("/".join((str(self._root), *words)))  # noqa: S311
 
-    def seen(self, order: int, etag: int) -> None:
-        """Account for numbers that were given out before a restart."""
+    def restore_counters(self, order: int, etag: int) -> None:
+        """Raise the counters to numbers that were given out before a restart."""
         self._order = max(self._order, order)
         self._etag = max(self._etag, etag)
 
     def next_etag(self, now: datetime) -> int:
-        """An entity tag: like the service's, 100 ns ticks since year 1, and never given twice."""
+        """Return an entity tag like the service's, 100 ns ticks since year 1, never twice."""
         delta = now - _EPOCH
         ticks = (delta.days * 86400 + delta.seconds) * 10_000_000 + delta.microseconds * 10
         self._etag = max(self._etag + 1, ticks)
@@ -353,17 +355,17 @@ class Account:
             raise Fault("ActiveJobAndScheduleQuotaReached", {"Quota": str(limit)})
 
     def pool_of(self, job: Job) -> Pool | None:
-        """The pool that the job's tasks run on, when it exists."""
+        """Return the pool on which the tasks of the job run, or None."""
         return self.pools.get(key_of(job.pool_id))
 
     def save_pool(self, pool: Pool) -> None:
-        """The pool changed: write it, and let the scheduler look at it."""
-        if self.pools.get(pool.key) is pool:  # what is gone is not written again
+        """Write the changed pool, and let the scheduler read it."""
+        if self.pools.get(pool.key) is pool:  # a deleted pool is not written again
             self.journal.pools[pool.key] = pool
             self.dirty_pools[pool.key] = pool
 
     def save_node(self, node: Node) -> None:
-        """The node changed: write it, and let the scheduler look at its pool."""
+        """Write the changed node, and let the scheduler read its pool."""
         if node.pool.nodes.get(node.key) is not node:
             return
         self.journal.nodes[(node.pool.key, node.key)] = node
@@ -374,13 +376,13 @@ class Account:
             node.pool.available.pop(node.key, None)
 
     def save_job(self, job: Job) -> None:
-        """The job changed: write it, and let the scheduler look at it."""
-        if not job.erasing:  # its row goes first
+        """Write the changed job, and let the scheduler read it."""
+        if not job.erasing:  # its row is deleted first
             self.journal.jobs[job.key] = job
         self.wake_job(job)
 
     def wake_job(self, job: Job) -> None:
-        """Let the scheduler look at the job and its pool."""
+        """Let the scheduler read the job and its pool."""
         self.dirty_jobs[job.key] = job
         schedule = self.schedules.get(job.schedule_key)
         if schedule is not None:
@@ -390,32 +392,34 @@ class Account:
             self.dirty_pools[pool.key] = pool
 
     def save_schedule(self, schedule: JobSchedule) -> None:
-        """The schedule changed: write it, and let the scheduler look at it."""
+        """Write the changed job schedule, and let the scheduler read it."""
         if self.schedules.get(schedule.key) is schedule:
             self.journal.schedules[schedule.key] = schedule
             self.dirty_schedules[schedule.key] = schedule
 
     def save_task(self, task: Task) -> None:
-        """The task changed: write it."""
+        """Write the changed task."""
         self.journal.tasks[(task.job.key, task.key)] = task
 
     @property
     def dirty(self) -> bool:
-        """Whether the scheduler has something to look at."""
+        """Return True if the scheduler has something to read."""
         return bool(self.dirty_jobs or self.dirty_pools or self.dirty_schedules)
 
     def forget_dirty(self) -> None:
-        """The scheduler has looked at everything."""
+        """Clear the marks after the scheduler has read everything."""
         self.dirty_jobs.clear()
         self.dirty_pools.clear()
         self.dirty_schedules.clear()
 
     def at(self, due: datetime, entity: Timed) -> None:
-        """Have the scheduler look at the entity when `due` has come."""
+        """Let the scheduler read the entity at `due`."""
         heapq.heappush(self.timers, (due, self.next_order(), entity))
 
     def due(self, now: datetime) -> Iterator[Timed]:
-        """Entities whose time has come, in no order; changes nothing. Costs only what is due."""
+        """Yield the entities whose time has come, in no order. Changes nothing, costs only what is
+        due.
+        """
         waiting = [0]
         while waiting:
             index = waiting.pop()
@@ -429,11 +433,11 @@ class Account:
             heapq.heappop(self.timers)
 
     def take_effects(self) -> list[Effect]:
-        """What must be done outside, in order; the caller does it."""
+        """Return the effects, in order, and clear them; the caller carries them out."""
         effects, self.effects = self.effects, []
         return effects
 
     def take_journal(self) -> Journal:
-        """What must be written; the caller writes it."""
+        """Return the changes and clear them; the caller writes them."""
         journal, self.journal = self.journal, Journal()
         return journal

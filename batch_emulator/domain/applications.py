@@ -51,7 +51,7 @@ class Package:
 
     @property
     def folder_name(self) -> str:
-        """Id, version and minute of storing, as seen on nodes of the service."""
+        """Return id, version and minute of storing, as seen on nodes of the service."""
         again = f"-{self.revision}" if self.revision else ""  # [S]
         return f"{self.application}{self.version}{self.stored:%Y-%m-%d-%H-%M}{again}"
 
@@ -67,13 +67,15 @@ class Application:
     versions: dict[str, Package] = field(default_factory=dict[str, Package])
 
     def summary(self) -> Json:
-        """The application as the data plane shows it; its name is the id when it has none [S]."""
+        """Return the application as the data plane shows it; its default name is the id [S]."""
         versions = [package.version for _, package in sorted(self.versions.items())]
         return {"id": self.id, "displayName": self.display_name or self.id, "versions": versions}
 
 
 class Applications:
-    """Finds, stores and deletes packages below one folder; all of it is on disk when it returns."""
+    """Find, store and delete packages below one folder. Each change is on disk when its method
+    returns.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -84,18 +86,18 @@ class Applications:
             self._by_key[key_of(application.id)] = application
 
     def sorted(self) -> Iterator[tuple[str, Application]]:
-        """Applications that have a version, by key."""
+        """Return the applications that have a version, by key."""
         return ((key, one) for key, one in sorted(self._by_key.items()) if one.versions)
 
     def require(self, application_id: str) -> Application:
-        """The application of that id. Raises Fault."""
+        """Return the application of that id. Raises Fault."""
         found = self._by_key.get(key_of(application_id))
         if found is None:
             raise Fault("ApplicationNotFound")
         return found
 
     def find(self, reference: Mapping[str, Any]) -> Package | None:
-        """The package that an `applicationPackageReference` means, in its newest form."""
+        """Return the newest form of the package that an `applicationPackageReference` names."""
         application = self._by_key.get(key_of(short_id(reference)))
         if application is None:
             return None
@@ -103,14 +105,14 @@ class Applications:
         return application.versions.get(key_of(version)) if version else None
 
     def check(self, references: Iterable[Mapping[str, Any]]) -> None:
-        """Refuse references that cannot be satisfied, as adding a pool does. Raises Fault."""
+        """Refuse references that cannot be resolved, as adding a pool does. Raises Fault."""
         for reference in references:
             if self.find(reference) is None:
                 values = {"ApplicationPackageReference": reference_text(reference)}
                 raise Fault("InvalidApplicationPackageReferences", values)
 
     def change(self, application_id: str, body: Json) -> Application:
-        """Make an application, or change its name, default version and whether it is fixed."""
+        """Create an application, or change its name, default version and `allowUpdates`."""
         application = self._by_key.get(key_of(application_id)) or Application(_id(application_id))
         default: Any = body.get("defaultVersion", application.default_version)
         if default and key_of(str(default)) not in application.versions:
@@ -124,7 +126,7 @@ class Applications:
     async def store(
         self, application_id: str, version: str, chunks: AsyncIterator[bytes], now: datetime
     ) -> Package:
-        """Store a package, or replace it; makes the application. Raises Fault."""
+        """Store or replace a package, and create its application if needed. Raises Fault."""
         application = self._by_key.get(key_of(application_id)) or Application(_id(application_id))
         if not _VERSION.fullmatch(version):
             raise bad_property("version", version, "1 to 64 letters, digits, '-', '_' and '.'")
@@ -202,12 +204,12 @@ class Applications:
 
 
 def short_id(reference: Mapping[str, Any]) -> str:
-    """The id of the application, which pools may give as an id of the resource manager (docs)."""
+    """Return the id of the application, for which pools may give a resource id (docs)."""
     return str(reference["applicationId"]).rpartition("/")[2]
 
 
 def reference_text(reference: Mapping[str, Any]) -> str:
-    """How errors of the service name a reference."""
+    """Return a reference as errors of the service name it."""
     version = reference.get("version")
     return f"{short_id(reference)}:{version}" if version else short_id(reference)
 
@@ -259,7 +261,7 @@ _IN_USE = 100  # docs: about the first hundred are named
 
 
 class Certificates:
-    """The certificates of the account, in one file that only its owner reads."""
+    """The certificates of the account, in one file that only its owner can read."""
 
     def __init__(self, file: Path) -> None:
         self._file = file
@@ -268,7 +270,7 @@ class Certificates:
             self._by_thumbprint = json.loads(file.read_text())
 
     def add(self, body: Json, now: datetime) -> str:
-        """Add one; its thumbprint. Raises Fault."""
+        """Add a certificate and return its thumbprint. Raises Fault."""
         require(body, "thumbprint", "thumbprintAlgorithm", "data")
         thumbprint = thumbprint_of(body)
         if thumbprint in self._by_thumbprint:
@@ -288,11 +290,11 @@ class Certificates:
         return thumbprint
 
     def sorted(self) -> list[tuple[str, Json]]:
-        """Thumbprints and records in their order."""
+        """Return thumbprints and records in order."""
         return sorted(self._by_thumbprint.items())
 
     def find(self, path: str) -> Json:
-        """The record that `thumbprintAlgorithm=…,thumbprint=…` names. Raises Fault."""
+        """Return the record that `thumbprintAlgorithm=…,thumbprint=…` names. Raises Fault."""
         match = _PATH.fullmatch(path)
         found = None
         if match is not None and match[1].lower() == "sha1":
@@ -302,7 +304,7 @@ class Certificates:
         return found
 
     def delete(self, record: Json, pools: Iterable[Pool], now: datetime) -> None:
-        """Delete it at once, or (it is used by pools) have it in `deletefailed` (docs)."""
+        """Delete it at once, or move it to `deletefailed` if pools use it (docs)."""
         users = [pool.id for pool in pools if record["thumbprint"] in _used_by(pool.spec)]
         if users:
             _move(record, "deletefailed", now)
@@ -312,7 +314,7 @@ class Certificates:
         self._save()
 
     def cancel_deletion(self, record: Json, now: datetime) -> None:
-        """Back to active after a deletion that failed. Raises Fault."""
+        """Make it active again after a deletion that failed. Raises Fault."""
         if record["state"] != "deletefailed":
             raise Fault("CertificateStateActive")
         _move(record, "active", now)
@@ -320,7 +322,7 @@ class Certificates:
         self._save()
 
     def check(self, references: Iterable[Json]) -> None:
-        """Refuse references to what is not there, as adding a pool does. Raises Fault."""
+        """Refuse references to unknown certificates, as adding a pool does. Raises Fault."""
         for reference in references:
             require(reference, "thumbprint", "thumbprintAlgorithm")
             thumbprint = thumbprint_of(reference)
@@ -328,9 +330,9 @@ class Certificates:
                 raise Fault("InvalidCertificateReferences", {"Thumbprint": thumbprint})
 
     def write(self, references: Iterable[Mapping[str, Any]], who: str, folder: Path) -> None:
-        """Put files into a task's folder; `who` is starttask or task. Raises OSError.
+        """Write files into a task's folder; `who` is starttask or task. Raises OSError.
 
-        Names as nodes have them: `sha1-THUMBPRINT.pfx` with the password in `….pfx.pw`.
+        The names are those on nodes: `sha1-THUMBPRINT.pfx` with the password in `….pfx.pw`.
         """
         for reference in references:
             record = self._by_thumbprint.get(thumbprint_of(reference))
@@ -350,7 +352,7 @@ class Certificates:
 
 
 def thumbprint_of(body: Mapping[str, Any]) -> str:
-    """A thumbprint in the form that is compared: without spaces, lower-case. Raises Fault."""
+    """Return a thumbprint in its compared form: without spaces, lower-case. Raises Fault."""
     algorithm = body.get("thumbprintAlgorithm", "sha1")
     if str(algorithm).lower() != "sha1":
         raise bad_property("thumbprintAlgorithm", algorithm, "it must be sha1")
@@ -361,7 +363,7 @@ def thumbprint_of(body: Mapping[str, Any]) -> str:
 
 
 def shown_certificate(record: Json, base_url: str) -> Json:
-    """The certificate as the wire shows it: no data, no password."""
+    """Return the certificate as the wire shows it: no data, no password."""
     thumbprint = record["thumbprint"]
     body: Json = {
         "thumbprint": thumbprint,
@@ -385,7 +387,7 @@ def shown_certificate(record: Json, base_url: str) -> Json:
 
 
 def certificate_url(base_url: str, thumbprint: str) -> str:
-    """Where a certificate is found."""
+    """Return the URL of a certificate."""
     return f"{base_url}/certificates(thumbprintAlgorithm=sha1,thumbprint={thumbprint})"
 
 

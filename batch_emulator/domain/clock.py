@@ -1,4 +1,4 @@
-"""Time as the emulator sees it: the machine's, possibly faster, or one that tests push."""
+"""The emulator's time: the machine's, possibly faster, or one that tests push."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ _BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Clock(Protocol):
-    """Where the emulator reads the time and waits for it to pass."""
+    """The source of time, and of waits for it to pass."""
 
     scale: float
 
     def now(self) -> datetime:
-        """The present, aware UTC."""
+        """Return the present, aware UTC."""
         ...
 
     def push(self, seconds: float) -> None:
-        """Let time pass at once, and wake who waits for it."""
+        """Let time pass at once, and wake those who wait for it."""
         ...
 
     def resume(self, newest: datetime) -> None:
-        """Go on from `newest` when that is later than now: time never runs backwards."""
+        """Continue from `newest` if that is later than now: time never runs backwards."""
         ...
 
     async def wait(self, wake: asyncio.Event, until: datetime | None) -> None:
@@ -36,14 +36,14 @@ class Clock(Protocol):
 
 
 def wall_now() -> datetime:
-    """The machine's own time, aware UTC: what clients sign their requests with."""
+    """Return the machine's own time, aware UTC, with which clients sign their requests."""
     return datetime.now(UTC)
 
 
 class SystemClock:
-    """The machine's time at the start, and what has passed since, `scale` times as fast.
+    """The machine's time at the start plus the time since, `scale` times as fast.
 
-    Steps of the machine's clock (somebody sets it, a laptop is resumed) do not reach it.
+    Steps of the machine's clock (it is set, or a laptop resumes) do not change it.
     """
 
     def __init__(self, scale: float = 1.0) -> None:
@@ -54,24 +54,24 @@ class SystemClock:
         self._waiting: set[asyncio.Event] = set()
 
     def now(self) -> datetime:
-        """The present, aware UTC."""
+        """Return the present, aware UTC."""
         passed_s = (time.clock_gettime(_BOOT_CLOCK) - self._started_s) * self.scale
         return self._start + timedelta(seconds=passed_s + self._pushed_s)
 
     def push(self, seconds: float) -> None:
-        """Let time pass at once, and wake who waits for it."""
+        """Let time pass at once, and wake those who wait for it."""
         self._pushed_s += seconds
         for wake in self._waiting:
             wake.set()
 
     def resume(self, newest: datetime) -> None:
-        """Go on from `newest` when that is later than now: time never runs backwards."""
+        """Continue from `newest` if that is later than now: time never runs backwards."""
         ahead_s = (newest - self.now()).total_seconds()
         if ahead_s > 0:
             self._pushed_s += ahead_s
 
     async def wait(self, wake: asyncio.Event, until: datetime | None) -> None:
-        """Sleep without waking up in between."""
+        """Sleep without polling until `wake` is set or `until` has come."""
         self._waiting.add(wake)
         try:
             if until is None:
@@ -95,21 +95,21 @@ class ManualClock:
         self._waiting: set[asyncio.Event] = set()
 
     def now(self) -> datetime:
-        """The time that was pushed to last."""
+        """Return the time of the last push."""
         return self._now
 
     def push(self, seconds: float) -> None:
-        """Let time pass and wake who waits for it."""
+        """Let time pass and wake those who wait for it."""
         self._now += timedelta(seconds=seconds)
         for wake in self._waiting:
             wake.set()
 
     def resume(self, newest: datetime) -> None:
-        """Go on from `newest` when that is later than now."""
+        """Continue from `newest` if that is later than now."""
         self._now = max(self._now, newest)
 
     async def wait(self, wake: asyncio.Event, until: datetime | None) -> None:
-        """Return when woken, or at once when `until` has passed."""
+        """Return when woken, or at once if `until` has passed."""
         if until is not None and until <= self._now:
             return
         self._waiting.add(wake)

@@ -1,9 +1,9 @@
-"""Who waits for whom in one job: tasks by the key of their id, without knowing more of them.
+"""The dependencies of the tasks of one job, by the key of their id.
 
-A waiting task watches one parent that is not satisfied yet, picked at random among them. Only the
-end of that one has it looked at again, so a completion costs as much as it changes: a task that
-depends on N others is looked at some log N times. Ranges stay intervals, however long they are.
-Thousands may watch the same parent: they are looked at some at a time (`free`).
+A waiting task watches one parent that is not satisfied yet, picked at random. It is checked again
+only after the end of that parent, so a completion costs as much as it changes: a task that depends
+on N others is checked about log N times. Ranges stay intervals, however long they are. Thousands of
+tasks may watch the same parent; `free` checks some at a time.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _LONGEST_ID = 64
 
 @dataclass(frozen=True, slots=True)
 class TaskDependencies:
-    """What a task depends on: keys of ids, and inclusive ranges of ids that are integers."""
+    """The dependencies of a task: keys of ids, and inclusive ranges of ids that are integers."""
 
     ids: tuple[str, ...] = ()
     ranges: tuple[tuple[int, int], ...] = ()
@@ -35,17 +35,17 @@ class IntegerRanges:
         self._ends: list[int] = []  # inclusive
 
     def __contains__(self, number: int) -> bool:
-        """Whether it is in the set."""
+        """Return True if the number is in the set."""
         return self.next_missing(number) != number
 
     def next_missing(self, number: int) -> int:
-        """The smallest integer from `number` on that is not in the set."""
+        """Return the smallest integer from `number` on that is not in the set."""
         index = bisect_right(self._starts, number) - 1
         inside = index >= 0 and number <= self._ends[index]
         return self._ends[index] + 1 if inside else number
 
     def add(self, number: int) -> None:
-        """Put it in, joining its neighbours."""
+        """Add a number, and join its neighbours."""
         if number in self:
             return
         index = bisect_left(self._starts, number)
@@ -63,7 +63,7 @@ class IntegerRanges:
             self._ends.insert(index, number)
 
     def remove(self, number: int) -> None:
-        """Take it out, leaving what is on either side."""
+        """Remove a number, and split its run."""
         if number not in self:
             return
         index = bisect_right(self._starts, number) - 1
@@ -75,7 +75,7 @@ class IntegerRanges:
 
 @dataclass(slots=True, eq=False)
 class _RangeGroup:
-    """Tasks that need exactly the same."""
+    """Tasks with exactly the same dependencies."""
 
     needs: TaskDependencies
     tasks: dict[str, None] = field(default_factory=dict[str, None])
@@ -83,7 +83,7 @@ class _RangeGroup:
 
 
 class DependencyGraph:
-    """The tasks of a job that wait, and those that satisfy who depends on them."""
+    """The waiting tasks of a job, and the tasks that satisfy dependencies."""
 
     def __init__(self) -> None:
         self._satisfied: set[str] = set()
@@ -96,16 +96,16 @@ class DependencyGraph:
 
     @property
     def stirred(self) -> bool:
-        """Whether `free` has something to look at."""
+        """Return True if `free` has something to check."""
         return bool(self._stirred)
 
     @property
     def waiting(self) -> int:
-        """How many tasks wait."""
+        """Return the number of waiting tasks."""
         return len(self._group_of)
 
     def add(self, task: str, needs: TaskDependencies) -> bool:
-        """A new task depends on others; whether it has to wait for one of them."""
+        """Add the dependencies of a new task. Return True if it has to wait."""
         group = self._groups.get(needs)
         if group is None:
             unmet = self._unmet(needs)
@@ -118,7 +118,7 @@ class DependencyGraph:
         return True
 
     def forget(self, task: str) -> None:
-        """A waiting task is gone or ended."""
+        """Remove a waiting task that was deleted or ended."""
         group = self._group_of.pop(task, None)
         if group is not None:
             del group.tasks[task]
@@ -126,7 +126,7 @@ class DependencyGraph:
                 self._drop(group)
 
     def satisfy(self, task: str) -> None:
-        """A task completed so that those that depend on it may run, which `free` tells."""
+        """Record a completed parent; `free` then returns the tasks that it unblocks."""
         number = _number(task)
         self._satisfied.add(task)
         groups = self._watching.pop(task, {})
@@ -138,7 +138,7 @@ class DependencyGraph:
         self._stirred |= groups
 
     def free(self, limit: int) -> list[str]:
-        """Tasks that need wait no more, after looking at so many tasks or groups at most."""
+        """Return tasks that no longer wait, after checking at most so many tasks or groups."""
         freed: list[str] = []
         while self._stirred and limit > 0:
             group = next(iter(self._stirred))
@@ -169,7 +169,7 @@ class DependencyGraph:
             del self._watching[group.watched]
 
     def revoke(self, task: str) -> None:
-        """The task runs again or is gone: whoever still waits needs it anew."""
+        """Forget a completed parent that runs again or was deleted: waiting tasks need it anew."""
         if task not in self._satisfied:
             return
         self._satisfied.discard(task)
@@ -178,7 +178,7 @@ class DependencyGraph:
             self._numbers.remove(number)
 
     def restore(self, satisfied: Iterable[str]) -> None:
-        """The satisfied tasks of a job that is read from disk, before anybody waits."""
+        """Set the satisfied tasks of a job that is read from disk, before any task waits."""
         for task in satisfied:
             self.satisfy(task)
 
@@ -198,7 +198,9 @@ class DependencyGraph:
 
 
 def _number(task: str) -> int | None:
-    """`4`, `04` and `004` are the same member of a range (docs: task id ranges)."""
+    """Return the integer of an id: `4`, `04` and `004` are the same member of a range (docs: task
+    id ranges).
+    """
     return int(task) if _NUMBER.fullmatch(task) else None
 
 

@@ -1,14 +1,14 @@
-"""Traces of spot capacity, so that evictions happen as they were measured or made up.
+"""Traces of spot capacity, so that evictions can be replayed as measured or as designed.
 
-A trace is a file of JSON lines or CSV with a header, told apart by their first character. An entry
-says, for a pool, how many spot nodes are evicted or how many there is capacity for from then on:
+A trace is a file of JSON lines or CSV with a header; the first character decides which. An entry
+gives, for a pool, the number of spot nodes to evict or the capacity from then on:
 
     {"time": 120, "pool": "gpus", "evict": 2}
     {"time": 300, "pool": "gpus", "capacity": 0, "notice": 0}
 
-`time` counts seconds from the creation of the pool, which a restart does not change. `pool` is an
-id; without it (or `*`) the entry holds for every pool. `notice` overrides the notice in seconds.
-In CSV the columns are `time,pool,evict,capacity,notice`, empty where an entry says nothing.
+`time` counts seconds from the creation of the pool, also across restarts. `pool` is an id; without
+it (or with `*`) the entry holds for every pool. `notice` overrides the notice in seconds. In CSV
+the columns are `time,pool,evict,capacity,notice`; a field may be empty.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _COLUMNS = frozenset(["time", "pool", "evict", "capacity", "notice"])
 
 
 class TraceError(Exception):
-    """A trace cannot be read; says where and why."""
+    """A trace cannot be read; the message has the place and the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class TraceEntry:
-    """At `time_s` after a pool's creation: evict so many nodes, or keep that much capacity."""
+    """At `time_s` after a pool's creation: evict so many nodes, or set the capacity."""
 
     time_s: float
     pool: str = "*"
@@ -39,12 +39,12 @@ class TraceEntry:
     notice_s: float | None = None
 
     def concerns(self, pool_key: str) -> bool:
-        """Whether it holds for the pool."""
+        """Return True if the entry holds for the pool."""
         return self.pool in ("*", pool_key)
 
 
 def load_trace(path: Path) -> tuple[TraceEntry, ...]:
-    """The entries of a trace file, in order of time. Raises TraceError."""
+    """Return the entries of a trace file, in order of time. Raises TraceError."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeError) as err:

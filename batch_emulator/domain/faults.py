@@ -1,4 +1,4 @@
-"""Every error the service answers with: code, status and message, in one table.
+"""The errors that the service answers: code, status and message, in one table.
 
 Codes are those of the service's error code list (BatchErrorCodeStrings); where the docs give no
 text, the wording is ours.
@@ -184,7 +184,7 @@ FAULTS: Mapping[str, tuple[int, str]] = {
 
 
 class Fault(Exception):  # noqa: N818 - the service's word for an error answer
-    """An error answer. `values` explain it in the body: what was wrong and what is allowed."""
+    """An error answer; its `values` in the body are the wrong value and the allowed ones."""
 
     def __init__(
         self,
@@ -205,14 +205,14 @@ class Fault(Exception):  # noqa: N818 - the service's word for an error answer
 
     @property
     def headers(self) -> dict[str, str]:
-        """Headers of the answer beside the common ones."""
+        """Return headers of the answer, in addition to the common ones."""
         if self.retry_after_s is None:
             return {}
         return {"Retry-After": str(ceil(self.retry_after_s))}
 
 
 def bad_property(name: str, value: object, reason: str) -> Fault:
-    """A property of the body is not acceptable."""
+    """Return the Fault for an invalid property of the body."""
     return Fault(
         "InvalidPropertyValue",
         {"PropertyName": name, "PropertyValue": str(value)[:256], "Reason": reason},
@@ -220,7 +220,7 @@ def bad_property(name: str, value: object, reason: str) -> Fault:
 
 
 def bad_query(name: str, value: object, reason: str) -> Fault:
-    """A query parameter is not acceptable."""
+    """Return the Fault for an invalid query parameter."""
     return Fault(
         "InvalidQueryParameterValue",
         {
@@ -232,12 +232,14 @@ def bad_query(name: str, value: object, reason: str) -> Fault:
 
 
 def not_implemented(operation: str) -> Fault:
-    """An operation (or a property of one) that is documented and not emulated yet."""
+    """Return the Fault for a documented operation or property that is not emulated yet."""
     return Fault("NotImplemented", {"Operation": operation})
 
 
 def error_body(fault: Fault, request_id: str, now: datetime, base_url: str) -> dict[str, object]:
-    """The wire form; the message ends with the lines RequestId and Time as the service's does."""
+    """Return the wire form; its message ends with the lines RequestId and Time, as the service's
+    does.
+    """
     time = now.isoformat(timespec="microseconds").replace("+00:00", "Z")
     body: dict[str, object] = {
         "odata.metadata": f"{base_url}/$metadata#Microsoft.Azure.Batch.Protocol.Entities."

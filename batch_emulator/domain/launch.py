@@ -1,5 +1,5 @@
-"""What the account asks the executor to run, and the outcome, failure and resource usage that it
-reports.
+"""The interface of account and executor: launches, and the outcome, failure and resource usage of
+each.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(slots=True)
 class ResourceUsage:
-    """Time in seconds, of one attempt or of many together; operations are system calls."""
+    """Time in seconds, of one attempt or a sum of several; operations are system calls."""
 
     user_s: float = 0.0
     kernel_s: float = 0.0
@@ -25,7 +25,7 @@ class ResourceUsage:
     peak_bytes: int = 0  # the most memory that one process had
 
     def add(self, other: ResourceUsage) -> None:
-        """Count another one in."""
+        """Add another usage."""
         self.user_s += other.user_s
         self.kernel_s += other.kernel_s
         self.wall_s += other.wall_s
@@ -36,14 +36,14 @@ class ResourceUsage:
         self.peak_bytes = max(self.peak_bytes, other.peak_bytes)
 
     def record(self) -> list[Any]:
-        """As it lies on disk."""
+        """Return the form that is stored."""
         times = (self.user_s, self.kernel_s, self.wall_s)  # astuple copies deeply: 10 us a task
         counts = (self.read_ops, self.write_ops, self.read_bytes, self.write_bytes, self.peak_bytes)
         return [*(round(seconds, 6) for seconds in times), *counts]
 
 
 def usage_from(record: list[Any] | None) -> ResourceUsage | None:
-    """What `record` wrote."""
+    """Return the usage that `record` stored."""
     return None if record is None else ResourceUsage(*record)
 
 
@@ -55,11 +55,11 @@ SERVER_ERROR = "servererror"
 class LaunchSpec:
     """One execution of one command line on a node.
 
-    `key` is unique per execution ("job/task/attempt"). `environment` is complete: nothing else is
-    added but what the executor passes through from its own environment. Resource files go to
-    `resource_dir`, by default the working directory. What a command that `holds` leaves running
-    lives until it is released, if the command succeeds; one that `continues` adds to the
-    stdout.txt and stderr.txt of such a command.
+    `key` is unique per execution ("job/task/attempt"). `environment` is complete: the executor adds
+    only variables that it passes through from its own environment. Resource files go to
+    `resource_dir`, by default the working directory. Processes that a successful command with
+    `holds` leaves running live until it is released; one with `continues` appends to the stdout.txt
+    and stderr.txt of such a command.
     """
 
     key: str
@@ -90,7 +90,7 @@ class FailureInfo:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionOutcome:
-    """How an execution ended; `retryable` only when it counts towards maxTaskRetryCount."""
+    """How an execution ended; `retryable` only if it counts towards maxTaskRetryCount."""
 
     exit_code: int | None
     failure: FailureInfo | None
@@ -111,19 +111,19 @@ _NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def exit_code_failure() -> FailureInfo:
-    """A non-zero exit: the only failure that counts towards maxTaskRetryCount."""
+    """Return a non-zero exit: the only failure that counts towards maxTaskRetryCount."""
     message = "The task exited with an exit code representing a failure"
     details = (("Message", message), ("AdditionalErrorCode", "FailureExitCode"))
     return FailureInfo(USER_ERROR, "FailureExitCode", message, details)
 
 
 def ended_by_request() -> FailureInfo:
-    """Someone terminated the task, its job or its pool."""
+    """Return the failure of a task that was terminated, itself or with its job or pool."""
     return FailureInfo(USER_ERROR, "TaskEnded", "Task Was Ended by User Request")
 
 
 def ended_by_wall_clock(limit_s: float) -> FailureInfo:
-    """The task ran longer than maxWallClockTime."""
+    """Return the failure of a task that exceeded maxWallClockTime."""
     message = "Task was ended because it exceeded its maxWallClockTime"
     return FailureInfo(
         USER_ERROR, "TaskEnded", message, (("MaxWallClockTimeSeconds", f"{limit_s:g}"),)
@@ -131,12 +131,12 @@ def ended_by_wall_clock(limit_s: float) -> FailureInfo:
 
 
 def ended_by_node_loss() -> FailureInfo:
-    """The node went away under the task; the service runs such a task again."""
+    """Return the failure of a task whose node was lost; the service runs it again."""
     return FailureInfo(SERVER_ERROR, "TaskEnded", "The node on which the task ran was lost")
 
 
 def command_not_found(command_line: str, program: str, why: str) -> FailureInfo:
-    """The program of the command line does not exist on the node."""
+    """Return the failure of a command whose program does not exist on the node."""
     details = (("Message", why), ("Program", program), ("CommandLine", command_line))
     return FailureInfo(
         USER_ERROR, "CommandProgramNotFound", "The specified command program is not found", details
@@ -144,7 +144,7 @@ def command_not_found(command_line: str, program: str, why: str) -> FailureInfo:
 
 
 def command_launch_failed(command_line: str, why: str) -> FailureInfo:
-    """The command line cannot be parsed or its program cannot be executed."""
+    """Return the failure of a command line that cannot be parsed or executed."""
     details = (("Message", why), ("CommandLine", command_line))
     return FailureInfo(
         USER_ERROR, "CommandLaunchFailed", "The specified command could not be launched", details
@@ -152,7 +152,7 @@ def command_launch_failed(command_line: str, why: str) -> FailureInfo:
 
 
 def disk_full(path: str) -> FailureInfo:
-    """The node ran out of disk space."""
+    """Return the failure of a node without disk space."""
     return FailureInfo(
         SERVER_ERROR,
         DISK_FULL,
@@ -162,17 +162,17 @@ def disk_full(path: str) -> FailureInfo:
 
 
 def directory_failure(path: str, err: OSError) -> FailureInfo:
-    """A folder of the task could not be made."""
+    """Return the failure to create a folder of the task."""
     return _disk_failure("ResourceDirectoryCreateFailed", "Failed to create a directory", path, err)
 
 
 def create_failure(path: str, err: OSError) -> FailureInfo:
-    """A file of the task could not be created."""
+    """Return the failure to create a file of the task."""
     return _disk_failure("ResourceFileCreateFailed", "Failed to create a resource file", path, err)
 
 
 def write_failure(path: str, err: OSError) -> FailureInfo:
-    """A file of the task could not be written."""
+    """Return the failure to write a file of the task."""
     return _disk_failure("ResourceFileWriteFailed", "Failed to write a resource file", path, err)
 
 
@@ -193,7 +193,7 @@ def container_failure(code: str, message: str, *details: tuple[str, str]) -> Fai
 
 @dataclass(frozen=True, slots=True)
 class RegistryCredentials:
-    """A registry that asks for credentials; `server` has no scheme."""
+    """Credentials of a container registry; `server` has no scheme."""
 
     server: str
     username: str
@@ -210,10 +210,10 @@ class ContainerMount:
 
 @dataclass(frozen=True, slots=True)
 class ContainerSpec:
-    """What a task's containerSettings ask for, on the node that it runs on.
+    """The containerSettings of a task, resolved for its node.
 
-    `data_dir` is the emulator's: its containers are found by it after a crash. An empty `command`
-    runs what the image says; `working_dir` None stands for the image's.
+    `data_dir` is the emulator's: a label by which it finds its containers after a crash. An empty
+    `command` runs the image's own; `working_dir` None is the image's.
     """
 
     image: str

@@ -1,4 +1,4 @@
-"""Values as the wire spells them: times, durations, entity tags, numbers sent as text."""
+"""Values as the wire has them: times, durations, entity tags, numbers sent as text."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _FOREVER = timedelta(days=36500)  # clients send P10675199DT2H48M5.4775807S for 
     maxsize=256
 )  # one request or one turn of the loop has one time for everything it touches
 def time_text(when: datetime) -> str:
-    """An ISO 8601 time with microseconds and `Z`."""
+    """Return an ISO 8601 time with microseconds and `Z`."""
     return when.isoformat(timespec="microseconds")[:26] + "Z"
 
 
 @lru_cache(maxsize=256)  # tasks that were added together share theirs
 def time_of(text: str) -> datetime:
-    """The time that `time_text` wrote."""
+    """Parse a time that `time_text` wrote."""
     return datetime.fromisoformat(text)
 
 
 def parse_time(text: object) -> datetime:
-    """A time as clients spell it; without an offset it is UTC. Raises ValueError."""
+    """Parse a time that a client sent; without an offset it is UTC. Raises ValueError."""
     if not isinstance(text, str):
         raise ValueError(f"not an ISO 8601 time: {text!r}")
     # the service sends seven digits behind the point, Python reads six
@@ -39,22 +39,22 @@ def parse_time(text: object) -> datetime:
 
 
 def optional_time(text: str | None) -> datetime | None:
-    """The time that was written, or None."""
+    """Parse a time that `time_text` wrote, or None."""
     return None if text is None else time_of(text)
 
 
 def etag_text(etag: int) -> str:
-    """An entity tag as the service spells it, without quotes."""
+    """Return an entity tag as the service writes it, without quotes."""
     return f"0x{etag:X}"
 
 
 def http_date(when: datetime) -> str:
-    """RFC 1123, as in Last-Modified."""
+    """Return a date in RFC 1123 form, as in Last-Modified."""
     return format_datetime(when, usegmt=True)
 
 
 def parse_duration(text: object) -> timedelta | None:
-    """An ISO 8601 duration, None for one so long that it means no limit. Raises ValueError."""
+    """Parse an ISO 8601 duration; None is one so long that it means no limit. Raises ValueError."""
     match = _DURATION.match(text) if isinstance(text, str) else None
     if match is None or not any(match.groups()):
         raise ValueError(f"not an ISO 8601 duration: {text!r}")

@@ -1,6 +1,6 @@
-"""The whole server order on one page: authentication, route, handler, commit, answer.
+"""The steps of a request: authentication, route, handler, commit, answer.
 
-An ASGI application. Any fault of any step becomes the service's error body here.
+An ASGI application. A fault in any step becomes the service's error body here.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ JSON_TYPE = "application/json; odata=minimalmetadata"
 
 
 class App:
-    """Answers the requests for one emulator, and starts and stops it with the server."""
+    """Answer the requests for one emulator, and start and stop it with the server."""
 
     def __init__(self, emulator: Emulator) -> None:
         self.emulator = emulator
@@ -82,7 +82,7 @@ class App:
             log.exception("%s %s failed", scope["method"], scope["path"])
             body = error_body(Fault("InternalError"), request_id, now, base_url)
             reply = Reply(500, body)
-        await asked.drain()  # who still sends would not hear the answer
+        await asked.drain()  # a client that still sends would not read the answer
         common = _common_headers(headers, request_id, now)
         _log_request(scope, reply, request_id, (self.emulator.clock.now() - now).total_seconds())
         await _response(reply, common)(scope, receive, send)
@@ -112,7 +112,7 @@ class App:
             if only_job is not None and key_of(params.get("jobId", "")) != only_job:
                 raise Fault("InsufficientAccountPermissions")
         path = raw_path.rstrip("/")
-        now = self.emulator.clock.now()  # much may have passed while the body came in
+        now = self.emulator.clock.now()  # receiving the body may have taken long
         request = (method, path, params, query, headers, whole, base_url, now, request_id)
         call = Call(self.emulator, *request, stream)
         self._write()  # a handler finds in the store what is in memory
@@ -145,13 +145,13 @@ class App:
         return route, params
 
     async def _commit(self, method: str) -> None:
-        """Nothing is answered before it is on disk, neither a change nor what a reader has seen."""
+        """Commit before the answer: it shows neither a change nor a state that is not on disk."""
         emulator = self.emulator
         if emulator.store.failed:
             return
         self._write()
         if method not in ("GET", "HEAD"):
-            emulator.loop.poke()
+            emulator.loop.wake()
         await emulator.store.committed()
 
     def _write(self) -> None:
@@ -161,7 +161,7 @@ class App:
     def _authenticate(
         self, method: str, path: str, query: str, headers: Mapping[str, str]
     ) -> str | None:
-        """None for who has the account's key, else the only job that a task's token opens."""
+        """Return None for the account's key, else the only job that a task's token allows."""
         token = auth.bearer_token(headers)
         job = None if token is None else self.emulator.launches.tokens.job_of(token)
         if job is not None:
@@ -177,7 +177,7 @@ class App:
 
 
 def _log_request(scope: Scope, reply: Reply, request_id: str, took_s: float) -> None:
-    """Without the query: it may be long, and a signature is nobody's business."""
+    """Log a request without its query, which may be long and contain a signature."""
     if log.isEnabledFor(logging.DEBUG):
         method, path, status = scope["method"], scope["path"], reply.status
         fields = {
@@ -191,14 +191,14 @@ def _log_request(scope: Scope, reply: Reply, request_id: str, took_s: float) -> 
 
 
 def _refuse_web_pages(headers: Mapping[str, str]) -> None:
-    """A page in a browser may not talk to us."""
+    """Refuse requests of pages in a browser. Raises Fault."""
     reason = reason_to_refuse(headers)
     if reason:
         raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
 
 
 class _Body:
-    """The body of a request as it comes in."""
+    """The body of a request as it arrives."""
 
     def __init__(self, receive: Receive) -> None:
         self._receive = receive
@@ -217,7 +217,7 @@ class _Body:
         return message.get("body", b"")
 
     async def read(self) -> bytes:
-        """All of it. Raises Fault, at its end, when it is too large."""
+        """Return the whole body. Raises Fault, after its last byte, if it is too large."""
         parts: list[bytes] = []
         size = 0
         async for part in self:
@@ -229,7 +229,7 @@ class _Body:
         return b"".join(parts)
 
     async def drain(self) -> None:
-        """Receive what is left, and forget it."""
+        """Receive the rest and discard it."""
         with contextlib.suppress(Fault):
             async for _ in self:
                 pass

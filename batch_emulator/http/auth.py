@@ -38,7 +38,7 @@ _STANDARD_HEADERS = (
 
 
 class AuthFault(Exception):  # noqa: N818 - the service calls what it answers a fault
-    """The request is not authenticated. `detail` says why, for the error body's values."""
+    """The request is not authenticated; `detail` is the reason, for the error body."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(detail)
@@ -56,9 +56,15 @@ def verify(  # noqa: PLR0917 - a request is made of this much
     key: str,
     now: datetime,
 ) -> None:
-    """Check signature and date; header names are lower-case, `key` is base64, `now` aware UTC.
+    """Check signature and date of a request.
 
-    Raises AuthFault (answered 403).
+    Args:
+        headers: with lower-case names.
+        key: base64.
+        now: aware UTC.
+
+    Raises:
+        AuthFault: answered 403.
     """
     given_account, given = _authorization(headers)
     if given_account != account:
@@ -76,13 +82,13 @@ def verify(  # noqa: PLR0917 - a request is made of this much
 
 
 def bearer_token(headers: Mapping[str, str]) -> str | None:
-    """The token that a request presents instead of a signature."""
+    """Return the token that a request has instead of a signature, or None."""
     scheme, _, token = headers.get("authorization", "").partition(" ")
     return token.strip() if scheme.lower() == "bearer" else None
 
 
 def query_of(raw_query: str) -> dict[str, str]:
-    """The parameters of a query; of one that is repeated the first counts, which was signed."""
+    """Return the parameters of a query; the first of a repeated one, which was signed."""
     query: dict[str, str] = {}
     for name, value in parse_qsl(raw_query, keep_blank_values=True):
         query.setdefault(name, value)
@@ -105,7 +111,7 @@ def _authorization(headers: Mapping[str, str]) -> tuple[str, str]:
 
 
 def _check_date(headers: Mapping[str, str], now: datetime) -> None:
-    """`ocp-date` counts before `Date`: browsers and proxies may set the latter."""
+    """Check the date; `ocp-date` outranks `Date`, which browsers and proxies may set."""
     text = headers.get("ocp-date") or headers.get("date")
     if not text:
         raise AuthFault("Neither ocp-date nor Date is set.")
@@ -125,10 +131,10 @@ def _check_date(headers: Mapping[str, str], now: datetime) -> None:
 def _strings_to_sign(
     method: str, raw_path: str, raw_query: str, headers: Mapping[str, str], account: str
 ) -> list[str]:
-    """What may have been signed, the most likely first.
+    """Return the strings that may have been signed, the most likely first.
 
-    Clients differ in two harmless points: whether an absent body signs as `0` or as nothing, and
-    whether query names are lower-cased, as the documentation says, or not, as the SDK does.
+    Clients differ in two harmless points: an absent body signs as `0` or as nothing, and query
+    names are lower-case, as the documentation says, or not, as in the SDK.
     """
     length = headers.get("content-length") or "0"
     if method.upper() in ("GET", "HEAD"):

@@ -37,7 +37,7 @@ _FREE = frozenset({"resourceTags"})  # names in it are the user's
 
 
 def check_version(query: Mapping[str, str]) -> None:
-    """Refuse a request without an api-version, or with one that cannot be. Raises Fault."""
+    """Refuse a request without an api-version, or with an invalid one. Raises Fault."""
     text = query.get("api-version")
     if text is None:
         raise Fault("MissingRequiredQueryParameter", {"QueryParameterName": "api-version"})
@@ -55,13 +55,13 @@ def _day(text: str) -> date | None:
 
 
 def is_old_client(query: Mapping[str, str]) -> bool:
-    """Whether the client speaks the names from before slots."""
+    """Return True if the client uses the names from before slots."""
     day = _day(query.get("api-version", ""))
     return day is not None and day < _SLOTS_SINCE
 
 
 def selection_in_current_names(query: Mapping[str, str]) -> Mapping[str, str]:
-    """The query with today's names in `$select`."""
+    """Return the query with today's names in `$select`."""
     text = query.get("$select")
     if text is None or not is_old_client(query):
         return query
@@ -70,12 +70,12 @@ def selection_in_current_names(query: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def to_current_names(body: Json, query: Mapping[str, str]) -> Json:
-    """A request body in today's names."""
+    """Return a request body with today's names."""
     return _renamed(body, _NEW_NAMES, frozenset()) if is_old_client(query) else body
 
 
 def to_client_names(body: Json, query: Mapping[str, str]) -> Json:
-    """An answer in the names that the client knows."""
+    """Return an answer with the names of the client's version."""
     if not is_old_client(query):
         return body
     if "taskSlotCounts" in body:
@@ -98,7 +98,7 @@ def _renamed(value: Any, names: Mapping[str, str], without: frozenset[str]) -> A
 
 @dataclass(slots=True)
 class Reply:
-    """An answer: a JSON entity, a stream of bytes, or nothing but headers."""
+    """An answer: a JSON entity, a stream of bytes, or only headers."""
 
     status: int = 200
     body: Json | None = None
@@ -107,7 +107,7 @@ class Reply:
 
 
 class NotModified(Exception):  # noqa: N818 - it is an answer, not an error
-    """The reader has the current version; answered 304 without a body."""
+    """The client has the current version; answered 304 without a body."""
 
     def __init__(self, headers: dict[str, str]) -> None:
         super().__init__("not modified")
@@ -131,25 +131,25 @@ class Call:
     stream: AsyncIterator[bytes] | None = None  # the body, of requests that may be large
 
     def json(self, *, optional: bool = False) -> Json:
-        """The body, parsed and coerced. Raises Fault."""
+        """Return the body, parsed and coerced. Raises Fault."""
         body = to_current_names(bodies.parse(self.body, optional=optional), self.query)
         if bodies.may_name_identities(self.body):
             bodies.check_identities(body, known=self.emulator.identity is not None)
         return body
 
     def pool(self) -> Pool:
-        """The pool of the path. Raises Fault."""
+        """Return the pool of the path. Raises Fault."""
         pool = self.emulator.account.pools.get(key_of(self.params["poolId"]))
         if pool is None:
             raise Fault("PoolNotFound")
         return pool
 
     def node(self) -> Node:
-        """The node of the path. Raises Fault."""
+        """Return the node of the path. Raises Fault."""
         return nodes.require(self.emulator.account, self.params["poolId"], self.params["nodeId"])
 
     def job(self) -> Job:
-        """The job of the path. Raises Fault."""
+        """Return the job of the path. Raises Fault."""
         job = self.emulator.account.jobs.get(key_of(self.params["jobId"]))
         of_tasks = self.path.strip("/").split("/")[2:3] == ["tasks"]
         if job is None or (job.erasing and of_tasks):
@@ -157,7 +157,12 @@ class Call:
         return job
 
     def check(self, etag: int, modified: datetime) -> dict[str, str]:
-        """Judge conditional headers; the entity's own headers when it may go on. Raises Fault."""
+        """Evaluate conditional headers; return the headers of the entity if they hold.
+
+        Raises:
+            NotModified: a reader has the current version.
+            Fault: a condition fails or cannot be read.
+        """
         reading = self.method in ("GET", "HEAD")
         headers = entity_headers(etag, modified)
         verdict = check(self.headers, headers["ETag"], modified, reading=reading)
@@ -174,20 +179,20 @@ class Call:
 
     @property
     def expands_stats(self) -> bool:
-        """Whether statistics are asked for with `$expand`."""
+        """Return True if `$expand` asks for statistics."""
         return "stats" in self.query.get("$expand", "").split(",")
 
     def data_service_id(self) -> dict[str, str]:
-        """The header that names the URL of what was changed."""
+        """Return the header with the URL of the changed entity."""
         return {"DataServiceId": f"{self.base_url}{self.path}"}
 
     def created(self, url: str, etag: int, modified: datetime) -> Reply:
-        """201 with the headers of the new entity and no body."""
+        """Return 201 with the headers of the new entity and no body."""
         headers = entity_headers(etag, modified) | {"Location": url, "DataServiceId": url}
         return Reply(201, None, headers)
 
     def entity(self, body: Json, headers: dict[str, str]) -> Reply:
-        """200 with an entity, cut down by `$select`."""
+        """Return 200 with an entity, reduced by `$select`."""
         names = odata.selected(self.query.get("$select", ""))
         if names is not None:
             body = {name: value for name, value in body.items() if name in names}
@@ -200,7 +205,7 @@ class Call:
         *,
         default: int = odata.MAX_RESULTS,
     ) -> Reply:
-        """200 with one page of a list."""
+        """Return 200 with one page of a list."""
         asked = odata.parse(self.query, fields, default=default)
         url, version = f"{self.base_url}{self.path}", self.query.get("api-version", "")
         body = await odata.page(asked, fetch, url, version)
@@ -215,7 +220,7 @@ class Call:
 
 
 def entity_headers(etag: int, modified: datetime) -> dict[str, str]:
-    """ETag (without quotes, as the service sends it) and Last-Modified."""
+    """Return ETag (without quotes, as the service sends it) and Last-Modified."""
     return {"ETag": etag_text(etag), "Last-Modified": http_date(modified)}
 
 
@@ -223,27 +228,27 @@ Handler = Callable[[Call], Reply | Awaitable[Reply]]
 
 
 class Verdict(Enum):
-    """What to do with a request; the value is the status, 0 to go on."""
+    """The result of conditional headers; the value is the status, 0 to proceed."""
 
     PROCEED = 0
     NOT_MODIFIED = 304  # no body
     FAILED = 412  # ConditionNotMet
     UNSUPPORTED = 400  # MultipleConditionHeadersNotSupported
-    MALFORMED = -400  # InvalidHeaderValue: a date that is none
+    MALFORMED = -400  # InvalidHeaderValue: not a date
 
 
 _MATCH = "if-match"
 _NONE_MATCH = "if-none-match"
 _MODIFIED = "if-modified-since"
 _UNMODIFIED = "if-unmodified-since"
-# The two pairs that the service lets through together; the first of a pair decides.
+# The two pairs that the service accepts together; the first of a pair decides.
 _PAIRS = ({_NONE_MATCH, _MODIFIED}, {_MATCH, _UNMODIFIED})
 
 
 def check(
     headers: Mapping[str, str], etag: str, last_modified: datetime, *, reading: bool
 ) -> Verdict:
-    """Judge lower-case headers against the entity; `etag` is unquoted as on the wire."""
+    """Evaluate lower-case headers against the entity; `etag` is unquoted as on the wire."""
     given = {n for n in (_MATCH, _NONE_MATCH, _MODIFIED, _UNMODIFIED) if headers.get(n)}
     if not given:
         return Verdict.PROCEED
@@ -258,13 +263,13 @@ def check(
     moment = _date(headers[name])
     if moment is None:
         return Verdict.MALFORMED
-    # Headers know whole seconds only, so the entity's time is compared in whole seconds.
+    # Headers have whole seconds only, so the entity's time is compared in whole seconds.
     held = (last_modified.replace(microsecond=0) > moment) == (name == _MODIFIED)
     return Verdict.PROCEED if held else (unchanged if name == _MODIFIED else Verdict.FAILED)
 
 
 def _matches(header: str, etag: str) -> bool:
-    """The SDK quotes entity tags that the service sends bare: both forms are one."""
+    """Compare entity tags; the SDK quotes tags that the service sends bare, so both forms match."""
     if header.strip() == "*":
         return True
     return any(_bare(one) == _bare(etag) for one in header.split(","))

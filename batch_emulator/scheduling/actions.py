@@ -1,4 +1,4 @@
-"""What the scheduler can decide to do."""
+"""The actions that the scheduler can decide on."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Advance:
 
 @dataclass(frozen=True, slots=True)
 class Preempt:
-    """A spot node is taken away after its notice, or (`why`) its time has come by chance."""
+    """A spot node loses its machine after its notice, or at random (`why` is then the reason)."""
 
     node: Node
     why: str = ""
@@ -31,14 +31,14 @@ class ComeBack:
 
 @dataclass(frozen=True, slots=True)
 class FollowTrace:
-    """The next entry of the eviction trace concerns the pool."""
+    """The next entry of the eviction trace for the pool is due."""
 
     pool: Pool
 
 
 @dataclass(frozen=True, slots=True)
 class AddNodes:
-    """The pool wants more nodes of a price class."""
+    """The pool needs `count` more nodes of a price class."""
 
     pool: Pool
     dedicated: bool
@@ -47,7 +47,7 @@ class AddNodes:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """The pool wants fewer nodes."""
+    """The pool needs fewer nodes; `why` is how running tasks end, None waits for them."""
 
     node: Node
     why: Stop | None
@@ -55,7 +55,7 @@ class Leave:
 
 @dataclass(frozen=True, slots=True)
 class EndResize:
-    """The pool has what it wants, or gives up."""
+    """The pool has reached its targets, or gives up with `errors`."""
 
     pool: Pool
     errors: tuple[Json, ...] = ()
@@ -63,7 +63,7 @@ class EndResize:
 
 @dataclass(frozen=True, slots=True)
 class ForgetPool:
-    """The last node of a pool being deleted is gone."""
+    """The last node of a pool being deleted has left."""
 
     pool: Pool
 
@@ -78,7 +78,7 @@ class PlaceTask:
 
 @dataclass(frozen=True, slots=True)
 class Displace:
-    """A running task makes room for one of a job of higher priority."""
+    """A running task makes room for a task of a job of higher priority."""
 
     execution: Execution
 
@@ -93,12 +93,12 @@ class PlaceMultiInstance:
 
 @dataclass(frozen=True, slots=True)
 class DeleteExpired:
-    """The retention of some task is over."""
+    """The retention time of some task is over."""
 
 
 @dataclass(frozen=True, slots=True)
 class TerminateJob:
-    """A job ends by itself."""
+    """A job ends without a request."""
 
     job: Job
     reason: str
@@ -106,21 +106,21 @@ class TerminateJob:
 
 @dataclass(frozen=True, slots=True)
 class BeginRelease:
-    """A job that ends runs its release tasks."""
+    """A job that ends starts its release tasks."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class FinishJob:
-    """A job takes the last step into the state it was on its way to."""
+    """A job takes the last step into its next state."""
 
     job: Job
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """The metrics of a pool are to be looked at."""
+    """The metrics of a pool are to be sampled."""
 
     pool: Pool
 

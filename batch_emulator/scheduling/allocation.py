@@ -1,10 +1,9 @@
-"""How a pool gets the nodes that it wants: when its formula is evaluated, what a resize adds and
-removes,
-and when spot nodes are preempted and come back.
+"""The nodes of a pool: when its formula is evaluated, which nodes a resize adds and removes, and
+when spot nodes are preempted and return.
 
-A sample of its metrics is due every 30 seconds and taken while something happens to the pool;
-the samples of quiet times are filled in when they are wanted, and they are what the last one
-was. An evaluation that falls into a resize waits for its end [S].
+A sample of its metrics is due every 30 seconds, and taken only while something happens to the pool.
+Samples of quiet times equal the last one and are filled in when they are read. An evaluation that
+is due during a resize waits for its end [S].
 """
 
 from __future__ import annotations
@@ -43,14 +42,14 @@ from batch_emulator.scheduling.actions import (
 
 
 def evaluation_due(pool: Pool, now: datetime) -> bool:
-    """Whether the formula is to be evaluated now."""
+    """Return True if the formula is due and the pool can be resized."""
     due = pool.autoscale.due
     ready = pool.state is PoolState.ACTIVE and pool.allocation is AllocationState.STEADY
     return due is not None and due <= now and ready
 
 
 def scaling_due(account: Account, pool: Pool, now: datetime) -> Iterator[Action]:
-    """What is due on a pool whose timer has come."""
+    """Yield what is due on a pool whose timer has come."""
     if account.pools.get(pool.key) is not pool:
         return
     if pool.autoscale.sample_due <= now:
@@ -60,7 +59,7 @@ def scaling_due(account: Account, pool: Pool, now: datetime) -> Iterator[Action]
 
 
 def scaling_of_changed(pool: Pool, now: datetime) -> Iterator[Action]:
-    """What a pool needs that something happened to."""
+    """Yield the sample and evaluation that a changed pool needs."""
     if not pool.autoscale.sampling or pool.autoscale.sample_due <= now:
         yield Sample(pool)
     if evaluation_due(pool, now):
@@ -68,12 +67,12 @@ def scaling_of_changed(pool: Pool, now: datetime) -> Iterator[Action]:
 
 
 def resize_error(code: str, message: str) -> Json:
-    """One of a pool's `resizeErrors`."""
+    """Return one entry of a pool's `resizeErrors`."""
     return {"code": code, "message": message, "values": []}
 
 
 def resize_expired(pool: Pool, now: datetime) -> bool:
-    """Whether a resize is going on that should be over by now."""
+    """Return True if a resize has passed its timeout."""
     deadline = pool.resize_deadline
     return (
         pool.state is PoolState.ACTIVE
@@ -84,7 +83,7 @@ def resize_expired(pool: Pool, now: datetime) -> bool:
 
 
 def timeout_errors(pool: Pool) -> Iterator[Json]:
-    """What is said of a resize that took too long, by what it was to do.
+    """Yield the errors of a resize that timed out, by what it was to do.
 
     Messages as users quote them: batch-shipyard 191, BatchExplorer 2085 (timed out);
     doAzureParallel 349 (a spot pool without capacity, failed after its timeout).
@@ -115,7 +114,7 @@ def _unborn(node: Node) -> bool:
 
 
 def allocate(account: Account, pool: Pool) -> Iterator[Action]:
-    """The next steps of a pool that is being resized or deleted."""
+    """Yield the next steps of a pool that is being resized or deleted."""
     moving = any(
         node.state in (NodeState.CREATING, NodeState.LEAVING_POOL) for node in pool.nodes.values()
     )
@@ -169,9 +168,9 @@ def _room(account: Account, pool: Pool, *, dedicated: bool) -> int:
 
 
 def _least_useful(staying: list[Node], count: int) -> list[Node]:
-    """Nodes that lose least: not yet working, then with the fewest running tasks [S].
+    """Return the nodes to remove first: not yet working, then with the fewest running tasks [S].
 
-    Those with a job manager task are kept the longest (docs: JobManagerTask).
+    Nodes with a job manager task are removed last (docs: JobManagerTask).
     """
     working = (NodeState.IDLE, NodeState.RUNNING)
 
@@ -184,7 +183,7 @@ def _least_useful(staying: list[Node], count: int) -> list[Node]:
 
 
 def node_due(node: Node, now: datetime) -> Iterator[Action]:
-    """What the time brings to a node; pure."""
+    """Yield the actions of a node whose time has come."""
     if node.notice is not None and node.notice.not_before <= now:
         yield Preempt(node)
     elif node.evict_at is not None and node.evict_at <= now:
@@ -194,6 +193,6 @@ def node_due(node: Node, now: datetime) -> Iterator[Action]:
 
 
 def returning_nodes(pool: Pool) -> Iterator[Action]:
-    """The preempted nodes for which there is capacity now; pure."""
+    """Yield the preempted nodes for which capacity has returned."""
     for node in waiting(pool)[: max(0, int(room(pool)))] if pool.spot_capacity else ():
         yield ComeBack(node)

@@ -1,11 +1,11 @@
 """Which task gets slots on which node, and which running tasks make room for those of higher
 priority.
 
-Only jobs with allowTaskPreemption give way, and only to a higher priority (docs). Our choices
-[S]: the lowest priority first, then the youngest tasks, as few as make room on one node; they
-are requeued as by request, which counts; an exclusive job manager task and a multi- instance
-task displace nobody. Until the last of them has gone, what is free on the node is kept from
-lower priorities: else their tasks would come back, and be displaced again, for ever.
+Only tasks of jobs with allowTaskPreemption make room, and only for a higher priority (docs). Our
+choices [S]: the lowest priority first, then the youngest tasks, as few as needed on one node; they
+are requeued as by request, which counts; an exclusive job manager task and a multi-instance task
+displace nobody. Until the last displaced task has ended, lower priorities get no free slots of that
+node: else the displaced tasks would return, and be displaced again, without end.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from batch_emulator.scheduling.actions import Action, Displace, PlaceMultiInstan
 
 
 def lowest_giver(account: Account, pool: Pool) -> int | None:
-    """The lowest priority of whoever gives way on the pool, now or once it runs there again."""
+    """Return the lowest priority of jobs that give way on the pool, now or once they run there."""
     givers = (
         job.priority
         for job in account.preemptible.values()
@@ -40,9 +40,10 @@ def lowest_giver(account: Account, pool: Pool) -> int | None:
 
 
 class Room:
-    """Slots of each node that are free or about to be, and who could give more.
+    """The slots of each node that are free or about to be, and the tasks that could make room.
 
-    `free` tells the slots of a node that are left to hand out, `hold` takes them all away.
+    `free` returns the slots of a node that are left to hand out; `hold` takes them all and returns
+    their number.
     """
 
     def __init__(
@@ -58,9 +59,11 @@ class Room:
             self._givers[node.key] = sorted(filter(_gives, running), key=_loss)
 
     def make(self, job: Job, placed: set[str]) -> Iterator[Displace]:
-        """Whom to end so that the tasks of the job that wait get slots.
+        """Yield the executions to end so that waiting tasks of the job get slots.
 
-        `placed` are the keys of those that have just got some.
+        Args:
+            job: the job of higher priority.
+            placed: keys of its tasks that just got slots.
         """
         left = job.max_parallel - job.tasks.running - len(placed) if job.max_parallel > 0 else None
         queues = (queue.values() for queue in job.queues.values())
@@ -74,7 +77,9 @@ class Room:
             yield from map(Displace, victims)
 
     def _take(self, task: Task) -> list[Execution] | None:
-        """Whom to end for the task: nobody where slots are coming; None when it cannot be."""
+        """Return the executions to end for the task: none if slots are coming, None if it cannot
+        fit.
+        """
         wants_dedicated = task.wants is not None and task.wants.dedicated
         best: tuple[Node, list[Execution]] | None = None
         for node in self._nodes:
@@ -110,7 +115,7 @@ def _gives(execution: Execution) -> bool:
 
 
 def _loss(execution: Execution) -> tuple[int, int]:
-    """Lowest priority first, then who came last."""
+    """Order executions by priority, lowest first, then youngest first."""
     job, task = execution.job, execution.task
     return (job.priority if job else 0, -(task.order if task else 0))
 
@@ -120,7 +125,7 @@ def _price(victims: list[Execution]) -> tuple[int, int]:
 
 
 class _Free:
-    """The free slots of a pool while `decide` hands them out, without touching the nodes.
+    """The free slots of a pool while `decide` hands them out, without a change to the nodes.
 
     Spread takes the emptiest node first, pack the fullest that still fits (docs: nodeFillType).
     """
@@ -136,7 +141,7 @@ class _Free:
         heapq.heapify(self._heap)
 
     def take(self, task: Task) -> Node | None:
-        """The node for a task, None when none can have it now; its slots are gone then."""
+        """Take slots for a task. Return its node, or None if no node can have it now."""
         wants = task.wants
         node = None
         if wants is not None and wants.node is not None:
@@ -151,7 +156,7 @@ class _Free:
         return node
 
     def left(self, node: Node) -> int:
-        """What is left of the node to hand out."""
+        """Return the slots of the node that are left to hand out."""
         return self._left.get(node.key, node.free_slots)
 
     def _give(self, node: Node, left: int) -> None:
@@ -160,13 +165,15 @@ class _Free:
             heapq.heappush(self._heap, (self._sign * left, node.number, node))
 
     def hold(self, node: Node) -> int:
-        """Hand out nothing more of the node; returns what was left of it."""
+        """Hand out no more of the node; return the slots that were left."""
         left = self.left(node)
         self._left[node.key] = 0
         return left
 
     def _wished(self, task: Task, key: str) -> Node | None:
-        """The node that the task has an affinity to: only a hint (docs: AffinityInformation)."""
+        """Return the node that the task has an affinity to: only a hint (docs:
+        AffinityInformation).
+        """
         node = self._pool.available.get(key)
         fits = node is not None and self.left(node) >= task.slots
         return (
@@ -191,7 +198,7 @@ class _Free:
             entry = heapq.heappop(self._heap)
             free = entry[0] * self._sign
             if self._left.get(entry[2].key, free) != free:
-                continue  # it was given away without the heap
+                continue  # stale entry: slots were taken without the heap
             if free >= slots and job_preparation.eligible(job, entry[2]):
                 found = entry[2]
                 self._left[found.key] = free - slots
@@ -206,7 +213,7 @@ class _Free:
         return found
 
     def take_group(self, task: Task) -> tuple[Node, ...]:
-        """All nodes of a multi-instance task, or as many as there are: nobody else gets those."""
+        """Reserve up to `instances` nodes for a multi-instance task and return them."""
         chosen = sorted(
             (
                 node
@@ -221,12 +228,14 @@ class _Free:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is left to hand out."""
+        """Return True if nothing is left to hand out."""
         return not self._heap
 
 
 def place(account: Account, pool: Pool) -> Iterator[Action]:
-    """Hand out free slots, jobs of the highest priority first, and make room for them."""
+    """Yield placements, jobs of the highest priority first, and displacements that make room for
+    them.
+    """
     if not pool.waiting or pool.state is PoolState.DELETING:
         return
     giving = lowest_giver(account, pool)
@@ -249,10 +258,10 @@ def place(account: Account, pool: Pool) -> Iterator[Action]:
 def _place_job(pool: Pool, job: Job, free: _Free) -> Iterator[PlaceTask | PlaceMultiInstance]:
     """Hand out slots to one job, oldest task first.
 
-    Tasks that fit nowhere hold up only those that need as many slots [S]. A multi-instance task
-    that finds too few free nodes keeps those from whatever comes after it [S], and starts when
-    enough of the others are done; so it is never overtaken for ever, and two of them cannot hold
-    half of the nodes each. It waits without keeping any where the pool has too few nodes at all.
+    A task that fits nowhere delays only tasks that need as many slots [S]. A multi-instance task
+    that finds too few free nodes reserves those against later tasks [S], and starts when enough
+    others have ended; so it is not overtaken without end, and two of them cannot hold half of the
+    nodes each. It reserves none if the pool has too few nodes at all.
     """
     left = job.max_parallel - job.tasks.running if job.max_parallel > 0 else 1_000_000_000
     rest = {lane: iter(queue.values()) for lane, queue in job.queues.items()}

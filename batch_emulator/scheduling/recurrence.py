@@ -1,4 +1,4 @@
-"""When a job schedule makes its next job."""
+"""When a job schedule creates its next job."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batch_emulator.domain.transitions import job_schedules
 
 @dataclass(frozen=True, slots=True)
 class RunSchedule:
-    """The job that was due is made."""
+    """The job that is due is created."""
 
     schedule: JobSchedule
     due: datetime
@@ -21,7 +21,7 @@ class RunSchedule:
 
 @dataclass(frozen=True, slots=True)
 class PostponeSchedule:
-    """An opportunity is lost; the next one is at `due`."""
+    """An opportunity has passed; the next one is at `due`."""
 
     schedule: JobSchedule
     due: datetime | None
@@ -29,14 +29,14 @@ class PostponeSchedule:
 
 @dataclass(frozen=True, slots=True)
 class EndSchedule:
-    """The schedule has nothing left to do."""
+    """The schedule has no more jobs to create."""
 
     schedule: JobSchedule
 
 
 @dataclass(frozen=True, slots=True)
 class WakeSchedule:
-    """The schedule is to be looked at again."""
+    """The schedule is to be read again at `when`."""
 
     schedule: JobSchedule
     when: datetime
@@ -46,7 +46,7 @@ ScheduleAction = RunSchedule | PostponeSchedule | EndSchedule | WakeSchedule
 
 
 def due_of(schedule: JobSchedule, now: datetime) -> datetime | None:
-    """When the next job is due, past opportunities left out.
+    """Return when the next job is due, without opportunities that have passed.
 
     Only the newest recurrence counts, and only within its startWindow (docs: startWindow).
     """
@@ -64,7 +64,7 @@ def due_of(schedule: JobSchedule, now: datetime) -> datetime | None:
 def decide_schedule(
     account: Account, schedule: JobSchedule, now: datetime
 ) -> Iterator[ScheduleAction]:
-    """The next step of a schedule; pure."""
+    """Yield the next step of a job schedule, without a change."""
     if account.schedules.get(schedule.key) is not schedule:
         return
     job = job_schedules.active_job(account, schedule)
@@ -101,7 +101,7 @@ def _recur(schedule: JobSchedule, now: datetime, *, active: bool) -> Iterator[Sc
 
 
 def _changes(schedule: JobSchedule, due: datetime) -> list[datetime]:
-    """A job is due and waits for the last one to end: when its opportunity is over."""
+    """Return when the opportunity of a job that waits for the previous one ends."""
     every = job_schedules.length(schedule, "recurrenceInterval")
     window = job_schedules.length(schedule, "startWindow")
     just_after = None if window is None else window + timedelta(microseconds=1)
@@ -109,7 +109,7 @@ def _changes(schedule: JobSchedule, due: datetime) -> list[datetime]:
 
 
 def apply_to_schedule(account: Account, action: ScheduleAction, now: datetime) -> None:
-    """Carry out one decision, unless another of the same turn made it void."""
+    """Carry out one action, unless an earlier one of the same turn made it invalid."""
     schedule = action.schedule
     match action:
         case RunSchedule(_, due):

@@ -1,7 +1,11 @@
-"""What should happen next: `decide` reads the account and changes nothing, `apply` carries it out.
+"""The next actions: `decide` reads the account without a change, `apply` carries an action out.
 
-The work is proportional to the actions, not to the tasks: only pools and jobs that something
-happened to are looked at, and in them only the heads of queues and the nodes with free slots.
+The work is proportional to the actions, not to the tasks: `decide` reads only pools and jobs that
+changed, and of them only the heads of queues and the nodes with free slots.
+
+All actions of one turn come from one snapshot, so an earlier one can invalidate a later one. Hence
+`apply` checks each again. To decide anew after each action would cost a pass over the pool for each
+task placed, which is linear today.
 """
 
 from __future__ import annotations
@@ -62,7 +66,7 @@ from batch_emulator.scheduling.recurrence import (
 
 
 def decide(account: Account, now: datetime) -> list[Action | ScheduleAction]:
-    """Everything that can happen now; pure."""
+    """Return every action that is possible now, without a change to the account."""
     actions: list[Action | ScheduleAction] = []
     for entity in account.due(now):
         if isinstance(entity, Node):
@@ -120,7 +124,7 @@ def _job(job: Job) -> Iterator[Action]:
 
 
 def _still_fits(task: Task, chosen: tuple[Node, ...]) -> bool:
-    """Whether nothing decided in the same turn came in between."""
+    """Return True if no earlier action of the turn took the slots or the task."""
     job = task.job
     queued = task.key in job.queues.get(task.lane, ())
     fits = all(node.open and node.free_slots >= task.slots for node in chosen)
@@ -130,7 +134,7 @@ def _still_fits(task: Task, chosen: tuple[Node, ...]) -> bool:
 
 
 def apply(account: Account, action: Action | ScheduleAction, now: datetime) -> None:
-    """Carry out one decision, unless another of the same turn made it void."""
+    """Carry out one action, unless an earlier one of the same turn made it invalid."""
     if isinstance(action, ScheduleAction):
         apply_to_schedule(account, action, now)
     else:
@@ -170,7 +174,7 @@ def _apply_to_node(
 ) -> None:
     match action:
         case Advance(node):
-            preempted = node.state is NodeState.PREEMPTED  # in the same turn, and due to come back
+            preempted = node.state is NodeState.PREEMPTED  # in the same turn, and due to return
             if node.due is not None and node.due <= now and not preempted:
                 nodes.advance(account, node, now)
         case Preempt(node, why):
@@ -203,12 +207,12 @@ def _apply_to_pool(
 ) -> None:
     pool = action.node.pool if isinstance(action, Leave) else action.pool
     if pool.state is PoolState.DELETING and not isinstance(action, ForgetPool):
-        return  # it went with its job in the same turn: its nodes left, and nothing is wanted
+        return  # deleted with its job in the same turn: its nodes leave, and it needs no others
     match action:
         case AddNodes(_, dedicated, count):
             if action in allocate(account, pool):
                 nodes.add(account, pool, count, dedicated=dedicated, now=now)
-            else:  # another pool got the cores, or the capacity has changed: decide again
+            else:  # another pool got the cores, or the capacity changed: decide again
                 account.dirty_pools[pool.key] = pool
         case Leave(node, why):
             nodes.leave(account, node, why, now)

@@ -12,7 +12,7 @@ from batch_emulator.domain.account import Account, AwaitRetention
 from batch_emulator.domain.model import Job, JobState, Node, NodeState, Task, TaskState
 from batch_emulator.domain.transitions import autoscale, metering, task_admission, tasks
 from batch_emulator.domain.transitions.eviction import begin_trace
-from batch_emulator.domain.transitions.nodes import drained, gone
+from batch_emulator.domain.transitions.nodes import drained, forget
 from batch_emulator.domain.transitions.states import count_new, enqueue, refresh_queue
 from batch_emulator.domain.transitions.tasks import requeue
 from batch_emulator.storage.account_store import AccountStore
@@ -32,10 +32,10 @@ _ENDING = (JobState.TERMINATING, JobState.DELETING)
 
 def load(account: Account, store: AccountStore, now: datetime) -> None:
     """Fill an empty account."""
-    account.seen(store.tasks.highest_order(), 0)
+    account.restore_counters(store.tasks.highest_order(), 0)
     for _, record in store.records("pools"):
         pool = pool_from(record)
-        account.seen(0, pool.etag)
+        account.restore_counters(0, pool.etag)
         account.pools[pool.key] = pool
         account.dirty_pools[pool.key] = pool
         if pool.resize_deadline is not None:
@@ -46,7 +46,7 @@ def load(account: Account, store: AccountStore, now: datetime) -> None:
         if pool is not None:
             node = node_from(pool, record)
             pool.nodes[node.key] = node
-            account.addresses.keep(node.address)
+            account.addresses.reserve(node.address)
             _revive(account, node, now)
     due = store.tasks.next_expiry()
     if due is not None:
@@ -55,17 +55,17 @@ def load(account: Account, store: AccountStore, now: datetime) -> None:
     metering.prune_usage(account, now)
     for _, record in store.records("schedules"):
         schedule = schedule_from(record)
-        account.seen(0, schedule.etag)
+        account.restore_counters(0, schedule.etag)
         account.schedules[schedule.key] = schedule
         account.dirty_schedules[schedule.key] = schedule
     for _, record in store.records("jobs"):
         job = job_from(record)
-        account.seen(job.order, job.etag)
+        account.restore_counters(job.order, job.etag)
         account.jobs[job.key] = job
         _load_tasks(account, store, job, now)
         _reopen(account, job)
     if account.pools or account.jobs or account.schedules:
-        account.go_on(now)
+        account.reseed_after_restart(now)
     for pool in account.pools.values():
         begin_trace(account, pool, now)
         for node in list(pool.nodes.values()):
@@ -79,7 +79,7 @@ def _revive(account: Account, node: Node, now: datetime) -> None:
         account.save_node(node)
         return
     if node.state is NodeState.LEAVING_POOL:
-        gone(account, node)
+        forget(account, node)
         return
     # a start task with waitForSuccess false runs beside tasks
     starting = (node.start_info or {}).get("state") == "running"

@@ -1,6 +1,4 @@
-"""Automatic scaling of pools: enabled and disabled, metrics sampled, the formula evaluated and
-applied.
-"""
+"""Autoscale: enable and disable it, sample metrics, evaluate the formula and apply it."""
 
 from __future__ import annotations
 
@@ -30,10 +28,10 @@ _OVER = (JobState.TERMINATING, JobState.COMPLETED, JobState.DELETING)
 
 
 def measure(account: Account, pool: Pool) -> dict[str, float]:
-    """The metrics by name. Tasks are counted, not their slots (seen on the service).
+    """Return the metrics by name. Tasks are counted, not their slots (seen on the service).
 
-    `$CPUPercent` is the part of the slots that is taken [S]: the load of processes that share
-    this machine says nothing about the node that they would have.
+    `$CPUPercent` is the share of the slots that is taken [S]: processes share this machine, so its
+    load would not be that of a real node.
     """
     values = _tasks(account, pool)
     nodes = list(pool.nodes.values())
@@ -54,7 +52,9 @@ def measure(account: Account, pool: Pool) -> dict[str, float]:
 
 
 def _tasks(account: Account, pool: Pool) -> dict[str, float]:
-    """Release tasks are no tasks here, so that a pool may shrink before they run (docs)."""
+    """Return the number of tasks. Release tasks do not count, so a pool may shrink before they run
+    (docs).
+    """
     active = running = succeeded = failed = 0
     for job in account.jobs.values():
         if job.pool_id.lower() != pool.key:
@@ -73,7 +73,7 @@ def _tasks(account: Account, pool: Pool) -> dict[str, float]:
 
 
 def _ready(job: Job) -> int:
-    """Active tasks that wait for nothing but a node: what is queued, by instances (docs)."""
+    """Return the active tasks that wait only for a node: what is queued, by instances (docs)."""
     return sum(len(queue) * max(1, -key) for key, queue in job.queues.items())
 
 
@@ -89,15 +89,19 @@ _MAX_NODES = 10_000  # [S], as for other resizes
 
 
 def interval_of(pool: Pool) -> timedelta:
-    """How long it is from one evaluation to the next."""
+    """Return the interval between two evaluations."""
     text = pool.spec.get("autoScaleEvaluationInterval") or DEFAULT_INTERVAL
     return parse_duration(text) or timedelta(days=7)
 
 
 def enable(account: Account, pool: Pool, body: Json, now: datetime) -> None:
-    """Switch on, or change, with a validated body. Raises Fault.
+    """Enable autoscale, or change it, with a validated body.
 
-    A new interval begins a new schedule (docs); a new formula waits for the next evaluation [S].
+    A new interval begins a new schedule of evaluations (docs); a new formula waits for the next
+    evaluation [S].
+
+    Raises:
+        Fault: the pool or the formula does not allow it.
     """
     pools.require_active(pool)
     was_on = pools.scales(pool)
@@ -119,7 +123,7 @@ def enable(account: Account, pool: Pool, body: Json, now: datetime) -> None:
 
 
 def disable(account: Account, pool: Pool, now: datetime) -> None:
-    """Switch off; targets stay as they are [S], and so does a pool that was not on [S]."""
+    """Disable autoscale; the targets stay [S]. Without effect on a pool without a formula [S]."""
     pools.require_active(pool)
     pool.spec = {name: value for name, value in pool.spec.items() if name not in PROPERTIES}
     pool.autoscale.due = None
@@ -131,10 +135,10 @@ def disable(account: Account, pool: Pool, now: datetime) -> None:
 
 
 def sample(account: Account, pool: Pool, now: datetime) -> None:
-    """Take the samples that are due, and see to it that the next one is.
+    """Take the samples that are due, and set the timer of the next one.
 
-    `sampling` says that a timer is set. Without one nothing has happened to the pool until now,
-    so that what is due until now is what it was then.
+    `sampling` is True while a timer is set. Without one nothing has happened to the pool, so the
+    samples due until now equal the last one.
     """
     state = pool.autoscale
     if state.sampling and state.sample_due > now:
@@ -150,10 +154,10 @@ def sample(account: Account, pool: Pool, now: datetime) -> None:
 
 
 def resume(account: Account, pool: Pool, kept: Iterable[SampleRun]) -> None:
-    """Go on after a restart with the samples that were kept; an evaluation may be due.
+    """Continue after a restart with the stored samples; an evaluation may be due.
 
-    What was due while nobody was there is what it was before, as while nothing happens [S]:
-    gaps would have formulas send the nodes away, which no restart of the service does.
+    Samples that were due while the emulator was down equal the last one, as in quiet times [S]:
+    with gaps, formulas would remove the nodes, which no restart of the service does.
     """
     state = pool.autoscale
     for known in kept:
@@ -166,7 +170,7 @@ def resume(account: Account, pool: Pool, kept: Iterable[SampleRun]) -> None:
 
 
 def _fill(account: Account, pool: Pool, now: datetime, values: dict[str, float]) -> None:
-    """One sample for every 30 seconds up to now."""
+    """Add one sample for every 30 seconds up to now."""
     state = pool.autoscale
     due = int((now - state.sample_due) / _SAMPLE_EVERY) + 1 if state.sample_due <= now else 0
     first = Timestamp.of(state.sample_due).ticks
@@ -181,7 +185,12 @@ def _fill(account: Account, pool: Pool, now: datetime, values: dict[str, float])
 
 
 def preview(account: Account, pool: Pool, text: str, now: datetime) -> Json:
-    """What a formula would come to, applied to nothing. Raises Fault and FormulaSyntaxError."""
+    """Evaluate a formula without effect.
+
+    Raises:
+        Fault: the pool does not scale by a formula.
+        FormulaSyntaxError: the text is not a formula.
+    """
     pools.require_active(pool)
     if not pools.scales(pool):
         reason = "automatic scaling is not enabled on the pool"
@@ -196,7 +205,7 @@ def _catch_up(account: Account, pool: Pool, now: datetime) -> None:
 
 
 def run(account: Account, pool: Pool, now: datetime) -> None:
-    """Evaluate the pool's formula because it is due, and resize the pool to what it says."""
+    """Evaluate the formula of the pool, which is due, and resize the pool to its result."""
     _catch_up(account, pool, now)
     due, interval = pool.autoscale.due or now, interval_of(pool)
     pool.autoscale.due = due + interval * (1 + max(0, (now - due) // interval))
@@ -224,10 +233,10 @@ def _evaluate(account: Account, pool: Pool, text: str, now: datetime) -> Evaluat
 
 
 def _apply(account: Account, pool: Pool, done: Evaluation, now: datetime) -> None:
-    """Resize, unless the pool wants and has that many already.
+    """Resize the pool, unless it has these targets and that many nodes already.
 
-    Then there is no resize, and errors of the last one stay (seen on the service). One that fell
-    short is tried again [S].
+    Without a resize the errors of the last one stay (seen on the service). A resize that fell short
+    is repeated [S].
     """
     wanted = (min(done.dedicated, _MAX_NODES), min(done.spot, _MAX_NODES))
     dedicated = sum(node.dedicated for node in pool.nodes.values())

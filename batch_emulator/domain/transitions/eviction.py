@@ -32,18 +32,22 @@ _EVENT_DESCRIPTION = "The spot virtual machine is being evicted"
 
 
 def imds_secret(key: str, pool_id: str, node_id: str) -> str:
-    """The word in a node's base; it comes out of the account key, so that a restart keeps it."""
+    """Return the secret in a node's base URL, derived from the account key, so that a restart keeps
+    it.
+    """
     text = f"imds/{key_of(pool_id)}/{key_of(node_id)}"
     return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()[:32]
 
 
 def imds_url(account_url: str, key: str, pool_id: str, node_id: str) -> str:
-    """What stands for `http://169.254.169.254` on a node."""
+    """Return the URL that replaces `http://169.254.169.254` on a node."""
     return f"{account_url}{IMDS_PATH}/{pool_id}/{node_id}/{imds_secret(key, pool_id, node_id)}"
 
 
 def scheduled_events(node: Node) -> Json:
-    """What `GET /metadata/scheduledevents` answers; its incarnation changes with the events."""
+    """Return the answer to `GET /metadata/scheduledevents`; its incarnation changes with the
+    events.
+    """
     notice = node.notice
     if notice is None:
         return {"DocumentIncarnation": 2 * node.lives - 1, "Events": []}
@@ -62,12 +66,12 @@ def scheduled_events(node: Node) -> Json:
 
 
 def evictable(node: Node) -> bool:
-    """Whether it is a spot node with a machine that nobody has claimed yet."""
+    """Return True for a spot node with a machine and without a notice."""
     return not node.dedicated and node.notice is None and node.state not in nodes.WITHOUT_MACHINE
 
 
 def trace_due(account: Account, pool: Pool, now: datetime) -> bool:
-    """Return True when the next entry of the trace is due."""
+    """Return True if the next entry of the trace is due."""
     entry = _next(account, pool)
     return entry is not None and _time(pool, entry) <= now
 
@@ -75,7 +79,7 @@ def trace_due(account: Account, pool: Pool, now: datetime) -> bool:
 def begin_trace(account: Account, pool: Pool, now: datetime) -> None:
     """Follow the trace of a pool that was added or read from disk.
 
-    What an earlier trace said of its capacity is over when there is no trace any more.
+    Without a trace, the capacity that an earlier one set no longer applies.
     """
     if not account.limits.trace and pool.spot_capacity is not None:
         for node in waiting(pool):
@@ -104,7 +108,7 @@ def _time(pool: Pool, entry: TraceEntry) -> datetime:
 
 
 def require_evictable(node: Node) -> None:
-    """Refuse to evict what cannot be evicted. Raises Fault."""
+    """Refuse to evict a node that is not evictable. Raises Fault."""
     if node.dedicated:
         reason = "it is a dedicated node; only spot nodes are evicted"
         raise Fault("OperationNotValidOnNode", {"NodeId": node.id, "Reason": reason})
@@ -114,7 +118,7 @@ def require_evictable(node: Node) -> None:
 
 
 def pick(account: Account, pool: Pool, count: int) -> list[Node]:
-    """So many spot nodes of the pool (fewer when there are fewer), by chance [S]."""
+    """Return up to `count` spot nodes of the pool, at random [S]."""
     candidates = [node for node in pool.nodes.values() if evictable(node)]
     candidates.sort(key=lambda node: node.number)
     return account.random.sample(candidates, min(count, len(candidates)))
@@ -129,7 +133,7 @@ def evict(
     notice_s: float | None = None,
     away_s: float | None = None,
 ) -> None:
-    """Give notice, or take the node away at once when there is none."""
+    """Give notice, or preempt the node at once if the notice is 0."""
     node.evict_at = None
     node.away_s = _away_s(account, node) if away_s is None else away_s
     notice_s = account.limits.notice_s if notice_s is None else notice_s
@@ -153,7 +157,7 @@ def _away_s(account: Account, node: Node) -> float:
 
 
 def preempt(account: Account, node: Node, now: datetime, why: str) -> None:
-    """The machine goes: its processes are killed, its tasks run again elsewhere, uncounted."""
+    """Take the machine away: its processes are killed, its tasks run again elsewhere, uncounted."""
     if node.state in nodes.WITHOUT_MACHINE or node.pool.nodes.get(node.key) is not node:
         return
     node.notice = node.evict_at = None
@@ -176,7 +180,7 @@ def come_back(account: Account, node: Node, now: datetime) -> None:
 
 
 def apply_due(account: Account, node: Node, why: str, now: datetime) -> None:
-    """A notice is over, or (`rate`) the time of an eviction by chance has come."""
+    """Preempt a node after its notice, or evict it at random (`why` is `rate`)."""
     if node.notice is not None and node.notice.not_before <= now:
         preempt(account, node, now, node.notice.why)
     elif node.evict_at is not None and node.evict_at <= now:
@@ -187,7 +191,7 @@ def apply_due(account: Account, node: Node, why: str, now: datetime) -> None:
 
 
 def follow_trace(account: Account, pool: Pool, now: datetime) -> None:
-    """Do what the next entry of the trace says, and wait for the one after it."""
+    """Carry out the next entry of the trace, and set the timer of the one after it."""
     entry = _next(account, pool)
     if entry is None or _time(pool, entry) > now or account.pools.get(pool.key) is not pool:
         return
@@ -202,19 +206,19 @@ def follow_trace(account: Account, pool: Pool, now: datetime) -> None:
 
 
 def _waits(node: Node) -> bool:
-    """Whether it is preempted, and back as soon as there is capacity."""
+    """Return True if the node is preempted and returns as soon as there is capacity."""
     return node.state is NodeState.PREEMPTED and node.away_s is None and node.next_state is None
 
 
 def waiting(pool: Pool) -> list[Node]:
-    """The preempted nodes that are back as soon as there is capacity, by number."""
+    """Return the preempted nodes that return as soon as there is capacity, by number."""
     if pool.spot_capacity is None:
         return []
     return sorted(filter(_waits, pool.nodes.values()), key=lambda node: node.number)
 
 
 def room(pool: Pool) -> float:
-    """How many more spot nodes there is capacity for; negative when some must go."""
+    """Return for how many more spot nodes there is capacity; negative if some must leave."""
     if pool.spot_capacity is None:
         return math.inf
     return pool.spot_capacity - sum(
@@ -224,5 +228,5 @@ def room(pool: Pool) -> float:
 
 
 def has_room(account: Account, pool: Pool) -> bool:
-    """Whether a preempted node of the pool can come back."""
+    """Return True if a preempted node of the pool can return."""
     return account.pools.get(pool.key) is pool and room(pool) > 0

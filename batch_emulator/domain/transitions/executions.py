@@ -1,6 +1,4 @@
-"""Executions: placed on a node, started, shown in their container, and the one place where every
-end arrives.
-"""
+"""Executions: place them on a node, record their start and container, and handle every end."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from batch_emulator.domain.transitions.states import dequeue, set_node, settle_n
 
 
 def record_container(account: Account, execution: Execution, document: Json) -> None:
-    """The container of an execution was started, or ended. Not a change that moves the eTag [S]."""
+    """Record that the container of an execution started or ended. The eTag stays the same [S]."""
     if execution.key not in account.executions or execution.stop is Stop.DISCARD:
-        return  # its row may be a namesake's by now
+        return  # its row may belong to a new task of the same id
     node, job, task = execution.node, execution.job, execution.task
     if task is not None:
         if task.group is not None and execution.instance:
@@ -41,12 +39,12 @@ RECENT_TASKS = 10
 
 
 def disk_full_error(message: str) -> Json:
-    """The error of a node without disk space."""
+    """Return the error of a node without disk space."""
     return {"code": nodes.DISK_FULL, "message": message, "errorDetails": []}
 
 
 def place(account: Account, task: Task, chosen: Sequence[Node], now: datetime) -> Execution:
-    """Give a task its slots and let it in (or behind the job's preparation task).
+    """Give a task its slots and begin it, after the job preparation task if there is one.
 
     An ordinary task gets one node, a multi-instance task all of its nodes, the primary's first.
     """
@@ -79,7 +77,7 @@ def _occupy(account: Account, task: Task, node: Node, instance: int, now: dateti
 
 
 def begun(account: Account, execution: Execution, now: datetime) -> None:
-    """The executor takes the execution over."""
+    """Record that the executor has taken over the execution."""
     group = None if execution.task is None else execution.task.group
     if execution.instance:
         tasks.set_subtask(account, execution, "running", now)
@@ -90,7 +88,7 @@ def begun(account: Account, execution: Execution, now: datetime) -> None:
 def ended(
     account: Account, execution: Execution, outcome: ExecutionOutcome | None, now: datetime
 ) -> None:
-    """An execution is over; `outcome` is None when it never became a process."""
+    """Handle the end of an execution; `outcome` is None if it never became a process."""
     node, job = execution.node, execution.job
     if execution.key not in account.executions or tasks.instance_stays(account, execution, outcome):
         return

@@ -1,4 +1,4 @@
-"""Job preparation and release tasks: one visit of a job to a node."""
+"""Job preparation and release tasks: the visit of a job to a node."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RELEASE_ID = "jobrelease"
 
 
 def task_id(job: Job, kind: ExecutionKind) -> str:
-    """The id of the preparation or release task, by default as the service names it."""
+    """Return the ID of the preparation or release task, by default the service's."""
     name, default = {
         ExecutionKind.PREPARATION: ("jobPreparationTask", PREPARATION_ID),
         ExecutionKind.RELEASE: ("jobReleaseTask", RELEASE_ID),
@@ -38,13 +38,13 @@ def task_id(job: Job, kind: ExecutionKind) -> str:
 
 
 def eligible(job: Job, node: Node) -> bool:
-    """False once preparation failed for good on the node."""
+    """Return False if preparation failed for good on the node."""
     visit = job.visits.get(node.key)
     return visit is None or visit.state != "failed"
 
 
 def enter(account: Account, execution: Execution, now: datetime) -> None:
-    """Let a task onto its node: at once, or behind the job preparation task."""
+    """Begin a task on its node: at once, or after the job preparation task."""
     job, node, task = execution.job, execution.node, execution.task
     if job is None or task is None:
         return
@@ -89,7 +89,7 @@ def start(account: Account, job: Job, node: Node, kind: ExecutionKind, spec: Jso
 def preparation_ended(
     account: Account, execution: Execution, outcome: ExecutionOutcome | None, now: datetime
 ) -> None:
-    """Let the waiting tasks in, try again, or give the node up for this job."""
+    """Begin the waiting tasks, try again, or exclude the node from this job."""
     job, node = execution.job, execution.node
     visit = None if job is None else job.visits.get(node.key)
     if job is None or visit is None:
@@ -146,14 +146,14 @@ def _let_in(account: Account, waiting: list[Execution]) -> None:
 
 
 def _turn_away(account: Account, waiting: list[Execution], why: Stop | None) -> None:
-    """Their tasks go back to active, not counted as a requeue (docs: preparing to active)."""
+    """Return the waiting tasks to active, not counted as a requeue (docs: preparing to active)."""
     for execution in waiting:
         if execution.key in account.executions:  # else its task may run elsewhere by now
             stop_execution(account, execution, why or Stop.LOST)
 
 
 def begin_release(account: Account, job: Job, now: datetime) -> None:
-    """Run the release task wherever preparation ran and the node is still there to run it."""
+    """Start the release task on each node where preparation ran, unless the node has left."""
     job.released = True
     spec = job.spec.get("jobReleaseTask")
     pool = account.pool_of(job)
@@ -169,7 +169,7 @@ def begin_release(account: Account, job: Job, now: datetime) -> None:
 def release_ended(
     account: Account, execution: Execution, outcome: ExecutionOutcome | None, now: datetime
 ) -> None:
-    """Note how it ended; a failure does not hold the job up (docs)."""
+    """Record the end of a release task; a failure does not delay the job (docs)."""
     job = execution.job
     visit = None if job is None else job.visits.get(execution.node.key)
     if job is not None and visit is not None:
@@ -178,7 +178,7 @@ def release_ended(
 
 
 def node_restarted(account: Account, node: Node, *, wiped: bool) -> None:
-    """After a reboot preparation runs again unless the job says otherwise; after a wipe always."""
+    """Forget preparation: after a reboot unless the job opts out, after a wipe always."""
     for job in account.jobs.values():
         visit = job.visits.get(node.key)
         if visit is None:

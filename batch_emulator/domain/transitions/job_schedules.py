@@ -1,4 +1,4 @@
-"""Job schedules: their states, and the jobs that they make."""
+"""Job schedules: their states, and the jobs that they create."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ def add(account: Account, body: Json, now: datetime) -> JobSchedule:
 
 
 def moment(schedule: JobSchedule, name: str) -> datetime | None:
-    """doNotRunUntil or doNotRunAfter."""
+    """Return doNotRunUntil or doNotRunAfter, or None."""
     text = part(schedule.spec, "schedule").get(name)
     return None if text is None else parse_time(text)
 
 
 def length(schedule: JobSchedule, name: str) -> timedelta | None:
-    """startWindow or recurrenceInterval, None where it is absent or without end."""
+    """Return startWindow or recurrenceInterval, None if it is absent or unlimited."""
     text = part(schedule.spec, "schedule").get(name)
     return None if text is None else parse_duration(text)
 
 
 def active_job(account: Account, schedule: JobSchedule) -> Job | None:
-    """The job that keeps the next one waiting; there is at most one, the newest."""
+    """Return the job that delays the next one: the newest, unless it has ended."""
     job = account.jobs.get(key_of(schedule.recent_job))
     return None if job is None or job.state is JobState.COMPLETED else job
 
 
 def jobs_of(account: Account, schedule: JobSchedule) -> list[Job]:
-    """All jobs that the schedule made and nobody deleted, by key."""
+    """Return all jobs of the schedule that exist, by key."""
     found = [job for job in account.jobs.values() if job.schedule_key == schedule.key]
     return sorted(found, key=lambda job: job.key)
 
 
 def require_open(schedule: JobSchedule) -> None:
-    """Refuse to change a schedule that is over or going to be. Raises Fault."""
+    """Refuse to change a schedule that has ended or is ending. Raises Fault."""
     code = {
         ScheduleState.COMPLETED: "JobScheduleCompleted",
         ScheduleState.TERMINATING: "JobScheduleBeingTerminated",
@@ -76,10 +76,10 @@ def require_open(schedule: JobSchedule) -> None:
 
 
 def update(account: Account, schedule: JobSchedule, spec: Json, now: datetime) -> None:
-    """Give a schedule a new body; jobs there are keep the old one (docs). Raises Fault.
+    """Give a schedule a new body; existing jobs keep the old one (docs). Raises Fault.
 
-    The next job follows the newest by the new interval. A schedule that does not recur has no job
-    but its first, unless doNotRunUntil asks for a later one [S].
+    The next job follows the newest by the new interval. A schedule that does not recur has only its
+    first job, unless doNotRunUntil asks for a later one [S].
     """
     require_open(schedule)
     recurs = part(schedule.spec, "schedule") != part(spec, "schedule")
@@ -97,13 +97,13 @@ def update(account: Account, schedule: JobSchedule, spec: Json, now: datetime) -
 
 
 def disable(account: Account, schedule: JobSchedule, now: datetime) -> None:
-    """Make no more jobs; the active one goes on (docs). Raises Fault."""
+    """Create no more jobs; the active one continues (docs). Raises Fault."""
     require_open(schedule)
     set_schedule(account, schedule, ScheduleState.DISABLED, now)
 
 
 def enable(account: Account, schedule: JobSchedule, now: datetime) -> None:
-    """Make jobs again. Raises Fault."""
+    """Create jobs again. Raises Fault."""
     require_open(schedule)
     set_schedule(account, schedule, ScheduleState.ACTIVE, now)
 
@@ -128,7 +128,7 @@ def delete(account: Account, schedule: JobSchedule, now: datetime) -> None:
 
 
 def run(account: Account, schedule: JobSchedule, due: datetime, now: datetime) -> None:
-    """Make the job that was due; lastModified stays, since the schedule did not change (docs)."""
+    """Create the job that was due; lastModified stays, since the schedule did not change (docs)."""
     every = length(schedule, "recurrenceInterval")
     schedule.runs += 1
     schedule.last_run = due
@@ -139,13 +139,13 @@ def run(account: Account, schedule: JobSchedule, due: datetime, now: datetime) -
 
 
 def postpone(account: Account, schedule: JobSchedule, due: datetime | None) -> None:
-    """An opportunity passed without a job: the next is at `due`, or there is none."""
+    """Skip an opportunity: the next is at `due`, or there is none."""
     schedule.next_run = due
     account.save_schedule(schedule)
 
 
 def finish(account: Account, schedule: JobSchedule, now: datetime) -> None:
-    """Nothing is left to do: the schedule is completed, or gone when it was deleted."""
+    """Complete a schedule that creates no more jobs, or delete it if that was requested."""
     if schedule.state is ScheduleState.DELETING:
         account.schedules.pop(schedule.key, None)
         account.journal.schedules[schedule.key] = None

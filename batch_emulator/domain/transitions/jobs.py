@@ -1,4 +1,4 @@
-"""Jobs and their job manager tasks: added, disabled, enabled, terminated, deleted."""
+"""Jobs and their job manager tasks: add, disable, enable, terminate, delete."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ TERMINABLE = (JobState.ACTIVE, JobState.DISABLING, JobState.DISABLED, JobState.E
 
 
 def add(account: Account, body: Json, now: datetime, *, pool_id: str = "") -> Job:
-    """Add a validated job whose id is free; `pool_id` is the auto pool that was made for it."""
+    """Add a validated job whose id is free; `pool_id` is the auto pool that was created for it."""
     job = Job(
         id=body["id"],
         spec=body,
@@ -69,7 +69,7 @@ def add(account: Account, body: Json, now: datetime, *, pool_id: str = "") -> Jo
 
 
 def apply_spec(account: Account, job: Job, spec: Json) -> None:
-    """Take over what scheduling needs from a body."""
+    """Copy from a body what scheduling needs."""
     pool = account.pool_of(job)
     if pool is not None:
         pool.waiting.pop(job.key, None)
@@ -109,7 +109,7 @@ def update(account: Account, job: Job, spec: Json, now: datetime) -> None:
 
 
 def raise_state(job: Job) -> None:
-    """Refuse what the job's state does not allow. Raises Fault."""
+    """Refuse a change that the state of the job does not allow. Raises Fault."""
     code = {
         JobState.COMPLETED: "JobCompleted",
         JobState.TERMINATING: "JobBeingTerminated",
@@ -119,7 +119,7 @@ def raise_state(job: Job) -> None:
 
 
 def disable(account: Account, job: Job, option: str, now: datetime) -> None:
-    """Stop scheduling; running tasks are requeued, terminated or waited for."""
+    """Stop scheduling; running tasks are requeued, terminated or awaited."""
     if job.state not in (JobState.ACTIVE, JobState.DISABLING, JobState.DISABLED):
         raise_state(job)
     stop = {"requeue": Stop.REQUEUE, "terminate": Stop.TERMINATE, "wait": None}
@@ -133,7 +133,7 @@ def disable(account: Account, job: Job, option: str, now: datetime) -> None:
 
 
 def enable(account: Account, job: Job, now: datetime) -> None:
-    """Schedule again; an active job stays so."""
+    """Schedule tasks again; an active job stays active."""
     if job.state not in (JobState.ACTIVE, JobState.DISABLED, JobState.DISABLING, JobState.ENABLING):
         raise_state(job)
     if job.state in (JobState.DISABLED, JobState.DISABLING):
@@ -150,7 +150,7 @@ def terminate(account: Account, job: Job, reason: str, now: datetime) -> None:
 
 
 def delete(account: Account, job: Job, now: datetime) -> None:
-    """End and forget a job with its tasks and their files."""
+    """End and delete a job with its tasks and their files."""
     if job.state is JobState.DELETING:
         raise Fault("JobBeingDeleted")
     set_job(account, job, JobState.DELETING, now)
@@ -166,7 +166,7 @@ def _stop_tasks(account: Account, job: Job, why: Stop) -> None:
 
 
 def finish(account: Account, job: Job, now: datetime) -> None:
-    """Take the last step of a job of which nothing runs any more."""
+    """Take the last step of a job without running executions."""
     if job.state is JobState.DISABLING:
         set_job(account, job, JobState.DISABLED, now)
     elif job.state is JobState.ENABLING:
@@ -193,14 +193,14 @@ def _forget_places(account: Account, job: Job) -> None:
 
 
 def forget(account: Account, job: Job) -> None:
-    """The last of a deleted job: none of its tasks is left."""
+    """Delete the job after the last of its tasks."""
     account.jobs.pop(job.key, None)
     account.preemptible.pop(job.key, None)
-    account.wake_job(job)  # its schedule may have waited for this
+    account.wake_job(job)  # its schedule may wait for this
     account.dirty_jobs.pop(job.key, None)
     account.journal.jobs[job.key] = None
 
 
 def tasks_running(job: Job) -> list[Execution]:
-    """What of the job still runs, release tasks not counted."""
+    """Return the executions of the job, without release tasks."""
     return [e for e in job.executions.values() if e.kind is not ExecutionKind.RELEASE]

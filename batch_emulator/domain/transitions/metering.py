@@ -1,8 +1,7 @@
-"""Meter what is used: resources by the attempts of tasks, and node hours by pools
-(Pool_ListUsageMetrics).
+"""Meter resources by attempt of a task, and node hours by pool (Pool_ListUsageMetrics).
 
-A node counts from when it starts to when it leaves; one that is preempted or not allocated
-does not. While the emulator is down its nodes go on counting, as they go on existing [S].
+A node counts from its start until it leaves, not while it is preempted or being allocated. Nodes
+continue to count while the emulator is down, since they continue to exist [S].
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from batch_emulator.domain.model import Execution, Node, Pool, UsageKey, cores_o
 
 
 def charge_attempt(execution: Execution, outcome: ExecutionOutcome | None, now: datetime) -> None:
-    """An attempt is over; one that never started costs nothing."""
+    """Charge an attempt that ended; one that never started costs nothing."""
     task = execution.task
     if task is None or task.start is None:
         return
@@ -28,7 +27,7 @@ def charge_attempt(execution: Execution, outcome: ExecutionOutcome | None, now: 
 
 
 def keep_node_usage(account: Account, node: Node, now: datetime) -> None:
-    """The pool remembers what a node did that it no longer has."""
+    """Add the usage of a node that leaves to its pool."""
     pool = node.pool
     pool.used.add(node.used)
     pool.core_s[0 if node.dedicated else 1] += core_seconds(node, now)
@@ -36,7 +35,7 @@ def keep_node_usage(account: Account, node: Node, now: datetime) -> None:
 
 
 def core_seconds(node: Node, now: datetime) -> float:
-    """For how long the pool had the cores of a node."""
+    """Return how long the pool had the cores of a node."""
     return (now - node.allocated).total_seconds() * cores_of(node.pool.spec["vmSize"])
 
 
@@ -47,12 +46,12 @@ _EPOCH = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def interval_of(when: datetime) -> datetime:
-    """When the interval that a moment lies in began."""
+    """Return the start of the interval that contains a moment."""
     return when - (when - _EPOCH) % INTERVAL
 
 
 def meter(account: Account, node: Node, now: datetime) -> None:
-    """The node is in a new state: begin to count its time, or book it."""
+    """Start or stop counting the time of a node that entered a state."""
     counts = node.state.value not in _UNBILLED_STATES
     if counts and node.billed_since is None:
         node.billed_since = now
@@ -64,7 +63,7 @@ def meter(account: Account, node: Node, now: datetime) -> None:
 
 
 def close_meter(account: Account, pool: Pool, now: datetime) -> None:
-    """The pool goes: note that it existed, even where it had no node."""
+    """Record that a pool being deleted existed, even if it had no node."""
     booked: dict[UsageKey, float] = {}
     _spread(booked, pool, pool.created, now, 0.0)
     _book(account, booked)
@@ -72,16 +71,16 @@ def close_meter(account: Account, pool: Pool, now: datetime) -> None:
 
 
 def prune_usage(account: Account, now: datetime) -> None:
-    """Forget what is too old to be asked for."""
+    """Delete usage that is too old to be queried."""
     for key in [key for key in account.usage if key[2] < now - KEPT_INTERVALS]:
         del account.usage[key]
         account.journal.usage[key] = None
 
 
 def report_usage(account: Account, since: datetime, until: datetime) -> dict[UsageKey, float]:
-    """Node-seconds by pool, VM size and start of the interval, of intervals in a range.
+    """Return node-seconds by pool, VM size and start of the interval, for intervals in a range.
 
-    Pools that existed without a node are there with 0 (docs: all pools of the time range).
+    Pools that existed without a node are included with 0 (docs: all pools of the time range).
     """
     found = {key: value for key, value in account.usage.items() if since <= key[2] < until}
     for pool in account.pools.values():
@@ -95,7 +94,7 @@ def report_usage(account: Account, since: datetime, until: datetime) -> dict[Usa
 def _spread(
     into: dict[UsageKey, float], pool: Pool, since: datetime, until: datetime, share: float
 ) -> None:
-    """Divide a time among the intervals that it touches."""
+    """Divide a time among the intervals that it overlaps."""
     if since >= until:
         return
     since = max(since, until - KEPT_INTERVALS)

@@ -1,8 +1,6 @@
-"""What clients do to nodes: reboot, reimage, deallocate, start, switch scheduling, manage user
-accounts.
+"""What clients do to nodes: reboot, reimage, deallocate, start, switch scheduling, manage users.
 
-Nobody can sign in to an emulated node, so passwords are checked for being there and
-forgotten.
+Nobody can sign in to an emulated node, so passwords are required and then discarded.
 """
 
 from __future__ import annotations
@@ -52,10 +50,10 @@ def reboot(account: Account, node: Node, option: str, now: datetime) -> None:
 
 
 def reimage(account: Account, node: Node, option: str, now: datetime) -> None:
-    """Install the node anew: its disk is empty afterwards. Raises Fault.
+    """Reinstall the node: its disk is empty afterwards. Raises Fault.
 
-    The docs allow it on cloud service pools only, which no longer exist; clients use it on the
-    others too [X].
+    The docs allow it on cloud service pools only, which no longer exist; clients use it on others
+    too [X].
     """
     stop = nodes.stop_for(option, "nodeReimageOption")
     require_state(node, *_RESTARTABLE)
@@ -64,7 +62,7 @@ def reimage(account: Account, node: Node, option: str, now: datetime) -> None:
 
 
 def deallocate(account: Account, node: Node, option: str, now: datetime) -> None:
-    """Give the machine back and keep the node, its disk not included [S]. Raises Fault."""
+    """Give the machine back with its disk, and keep the node [S]. Raises Fault."""
     stop = nodes.stop_for(option, "nodeDeallocateOption")
     require_state(node, *WORKING)
     keeps = option == "retaineddata"
@@ -78,7 +76,7 @@ def start(account: Account, node: Node, now: datetime) -> None:
 
 
 def disable_scheduling(account: Account, node: Node, option: str, now: datetime) -> None:
-    """Send the node no more tasks; it is offline once its tasks are gone. Raises Fault."""
+    """Send the node no more tasks; it is offline once its tasks have ended. Raises Fault."""
     if option not in _DISABLE_STOPS:
         allowed = f"one of {', '.join(_DISABLE_STOPS)}"
         raise bad_property("nodeDisableSchedulingOption", option, allowed)
@@ -103,7 +101,7 @@ def enable_scheduling(account: Account, node: Node, now: datetime) -> None:
 
 
 def _require_scheduling(node: Node, *, enabled: bool) -> None:
-    """Both refuse what is already so (observed by the .NET SDK's own tests)."""
+    """Refuse to set the present value (observed by the .NET SDK's own tests)."""
     if node.scheduling is not enabled:
         state = "enabled" if node.scheduling else "disabled"
         raise Fault("NodeAlreadyInTargetSchedulingState", {"SchedulingState": state})
@@ -114,7 +112,7 @@ _USER_LIFETIME = timedelta(days=1)  # docs: expiryTime
 
 
 def add_user(account: Account, node: Node, body: Json, now: datetime) -> str:
-    """Add a user; its name. Raises Fault."""
+    """Add a user and return its name. Raises Fault."""
     require_state(node, *WORKING)
     require(body, "name")
     name = body["name"]
@@ -133,7 +131,7 @@ def add_user(account: Account, node: Node, body: Json, now: datetime) -> str:
 
 
 def update_user(account: Account, node: Node, name: str, body: Json, now: datetime) -> None:
-    """Replace what can be updated: what is absent is the default again (docs). Raises Fault."""
+    """Replace a user; an absent property gets its default again (docs). Raises Fault."""
     require_state(node, *WORKING)
     user = _require_user_node(node, name)
     kept = {"name": user["name"], "isAdmin": user["isAdmin"]}

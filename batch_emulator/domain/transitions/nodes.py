@@ -1,4 +1,4 @@
-"""Nodes: they boot, run their start task, work, reboot, wait for retained data and leave."""
+"""Nodes: they boot, run their start task and tasks, reboot, wait for retained data and leave."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ WITHOUT_MACHINE = (
 
 
 def add(account: Account, pool: Pool, count: int, *, dedicated: bool, now: datetime) -> None:
-    """Put new nodes into the pool; they are created for half of the boot time, then start."""
+    """Add new nodes to the pool; they are created for half of the boot time, then start."""
     first = 1 + max((node.number for node in pool.nodes.values()), default=0)
     for number in range(first, first + count):
         _add(account, pool, number, dedicated=dedicated, now=now)
@@ -65,7 +65,7 @@ def _add(account: Account, pool: Pool, number: int, *, dedicated: bool, now: dat
 def create(
     account: Account, node: Node, now: datetime, state: NodeState = NodeState.CREATING
 ) -> None:
-    """Get a machine for the node, a new one also when it was preempted or deallocated."""
+    """Get a new machine for the node, also after it was preempted or deallocated."""
     node.allocated = now
     node.lives += 1
     if account.limits.eviction_rate > 0 and not node.dedicated:
@@ -77,7 +77,7 @@ def create(
 
 
 def boot(account: Account, node: Node, state: NodeState, now: datetime) -> None:
-    """Enter one of the two states that a node boots through."""
+    """Enter one of the two states through which a node boots."""
     set_node(account, node, state, now)
     _after(account, node, now, account.limits.boot_s / 2)
     account.save_node(node)
@@ -89,7 +89,7 @@ def _after(account: Account, node: Node, now: datetime, seconds: float) -> None:
 
 
 def advance(account: Account, node: Node, now: datetime) -> None:
-    """The time of the node's state is over: it starts, or runs its start task."""
+    """Take the next step after the time of a state is over, such as to start or to reboot."""
     node.due = None
     if node.keeps_data:
         account.effects.append(AwaitRetention(node))
@@ -109,9 +109,9 @@ def advance(account: Account, node: Node, now: datetime) -> None:
 def set_up(
     account: Account, node: Node, booted: datetime, errors: list[Json], now: datetime
 ) -> None:
-    """What the pool wants on its nodes is there, or not: run the start task, or be unusable.
+    """Run the start task of a node that was set up, or make it unusable if that had `errors`.
 
-    `booted` tells this boot from an earlier one, whose answer nobody waits for any more.
+    `booted` identifies the boot: the answer of an earlier one is ignored.
     """
     if node.state is not NodeState.STARTING or node.booted != booted or _left(account, node):
         return
@@ -135,9 +135,9 @@ def set_up(
 def fail(account: Account, node: Node, errors: list[Json], now: datetime) -> None:
     """Make a node unusable, with `errors` as the wire shows them; its tasks run elsewhere.
 
-    Without errors it lost contact, which the service recovers from (error checking page), here by
-    a reboot after a while [S]; so does a node whose disk was full, since others may have filled it.
-    A node whose machine goes or is gone has nothing more to fail.
+    Without errors it lost contact, from which the service recovers (error checking page), here by a
+    reboot after a while [S]; so does a node whose disk was full, since others may have filled it. A
+    node that loses or has lost its machine cannot fail.
     """
     if node.state in WITHOUT_MACHINE:
         return
@@ -172,9 +172,10 @@ def _run_start_task(account: Account, node: Node) -> None:
 def start_task_ended(
     account: Account, execution: Execution, outcome: ExecutionOutcome | None, now: datetime
 ) -> None:
-    """Retry, open the node, or leave it in starttaskfailed.
+    """Retry the start task, open the node, or leave it in starttaskfailed.
 
-    So the state enum and the error page; the docstring of a start task says unusable [X].
+    That state follows the state enum and the error page; the docstring of a start task names
+    unusable [X].
     """
     node, info = execution.node, execution.node.start_info
     if execution.stop is not None or outcome is None or info is None:
@@ -206,12 +207,16 @@ _STOPS = {
     "requeue": Stop.REQUEUE,
     "terminate": Stop.TERMINATE,
     "taskcompletion": None,
-    "retaineddata": None,  # and then for the retention of what ran (`keeps_data`)
+    "retaineddata": None,  # and then waits for the retention time of tasks (`keeps_data`)
 }
 
 
 def stop_for(option: str, name: str) -> Stop | None:
-    """What a deallocation or reboot option does to running tasks; None waits. Raises Fault."""
+    """Return what a deallocation or reboot option does to running tasks; None waits for them.
+
+    Raises:
+        Fault: the option is unknown.
+    """
     if option not in _STOPS:
         allowed = "one of requeue, terminate, taskcompletion, retaineddata"
         raise bad_property(name, option, allowed)
@@ -227,7 +232,7 @@ def drain_into(
     *,
     keeps_data: bool = False,
 ) -> None:
-    """Enter a state, at once or (`why` None) when its tasks are done, and go on when drained."""
+    """Enter a state, at once or (`why` None) after its tasks, and continue when drained."""
     node.next_state = state
     node.keeps_data = keeps_data
     node.due = None
@@ -240,7 +245,7 @@ def drain_into(
 
 
 def stop_all(account: Account, node: Node, why: Stop) -> None:
-    """Ask for the end of all that runs on the node."""
+    """End all executions of the node."""
     for execution in list(node.executions.values()):
         stop_execution(
             account, execution, why if execution.kind is ExecutionKind.TASK else Stop.LOST
@@ -248,7 +253,7 @@ def stop_all(account: Account, node: Node, why: Stop) -> None:
 
 
 def leave(account: Account, node: Node, why: Stop | None, now: datetime) -> None:
-    """Take the node out of the pool, at once or (`why` None) when its tasks are done."""
+    """Remove the node from the pool, at once or (`why` None) when its tasks have ended."""
     node.keeps_data = why is None and node.pool.deallocation == "retaineddata"
     set_node(account, node, NodeState.LEAVING_POOL, now)
     if why is not None:
@@ -258,19 +263,19 @@ def leave(account: Account, node: Node, why: Stop | None, now: datetime) -> None
 
 
 def drained(account: Account, node: Node, now: datetime) -> None:
-    """Nothing runs on the node any more: go on with what waited for that."""
+    """Take the step that waited until nothing runs on the node."""
     if node.keeps_data and (node.state is NodeState.LEAVING_POOL or node.next_state):
         settle_node(account, node, now)
         account.effects.append(AwaitRetention(node))
     elif node.state is NodeState.LEAVING_POOL:
-        gone(account, node)
+        forget(account, node)
     elif node.next_state is not None:
         state, node.next_state = node.next_state, None
         node_restarted(account, node, wiped=state is not NodeState.REBOOTING)
         if state is not NodeState.REBOOTING:
             _wipe(account, node)
         if state in WITHOUT_MACHINE:
-            node.notice = node.evict_at = None  # they were the machine's
+            node.notice = node.evict_at = None  # they concern the old machine
         if state is NodeState.PREEMPTED:
             if node.away_s is not None:
                 _after(account, node, now, node.away_s)
@@ -282,15 +287,15 @@ def drained(account: Account, node: Node, now: datetime) -> None:
 
 
 def _wipe(account: Account, node: Node) -> None:
-    """The machine goes, or is installed anew: what was on its disk is lost."""
+    """Delete the disk of a machine that is given back or reimaged."""
     node.booted = node.start_info = node.start_task = None
     node.errors = []
     node.users.clear()
     account.effects.append(DeleteNodeFolder(node.pool.id, node.id))
 
 
-def gone(account: Account, node: Node) -> None:
-    """Forget a node and its disk."""
+def forget(account: Account, node: Node) -> None:
+    """Delete a node and its disk."""
     pool = node.pool
     node.due = node.notice = node.evict_at = None
     account.addresses.free(node.address)
@@ -303,7 +308,11 @@ def gone(account: Account, node: Node) -> None:
 
 
 def require(account: Account, pool_id: str, node_id: str) -> Node:
-    """The node of that id. Raises Fault."""
+    """Return the node of that id.
+
+    Raises:
+        Fault: PoolNotFound or NodeNotFound.
+    """
     pool = account.pools.get(key_of(pool_id))
     if pool is None:
         raise Fault("PoolNotFound")
@@ -319,7 +328,7 @@ _RETENTION_RECHECK = timedelta(
 
 
 def retention_answered(account: Account, node: Node, until: datetime | None, now: datetime) -> None:
-    """The last retention of a task of the node is over at `until`, or (None) there is none."""
+    """Continue when the last retention time of the node's tasks, `until`, is over; None is none."""
     if node.pool.nodes.get(node.key) is not node or not node.keeps_data or node.executions:
         return
     if until is None or until <= now:

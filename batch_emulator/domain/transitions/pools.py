@@ -1,5 +1,5 @@
-"""Changes of pools: create, update, resize, remove nodes, delete; and auto pools, which live as
-long as a job or job schedule.
+"""Pools: create, update, resize, remove nodes, delete; and auto pools, which a job or job schedule
+owns.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def add(account: Account, body: Json, now: datetime) -> Pool:
 
 
 def scales(pool: Pool) -> bool:
-    """Whether the pool scales by its formula."""
+    """Return True if the pool scales by its formula."""
     return bool(pool.spec.get("enableAutoScale"))
 
 
@@ -89,7 +89,7 @@ def resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
 
 
 def begin_resize(account: Account, pool: Pool, body: Json, now: datetime) -> None:
-    """Begin to bring the pool to the targets of a body, of which there may be one or two."""
+    """Begin to resize the pool to the targets of a body, which has one or both."""
     dedicated, spot = body.get("targetDedicatedNodes"), body.get("targetLowPriorityNodes")
     pool.dedicated_target = pool.dedicated_target if dedicated is None else dedicated
     pool.spot_target = pool.spot_target if spot is None else spot
@@ -112,7 +112,7 @@ def set_allocation(account: Account, pool: Pool, state: AllocationState, now: da
 
 
 def touch(account: Account, pool: Pool, now: datetime) -> None:
-    """The pool itself (not one of its nodes) was modified."""
+    """Record that the pool itself (not one of its nodes) was modified."""
     pool.modified = now
     pool.etag = account.next_etag(now)
     account.save_pool(pool)
@@ -125,7 +125,9 @@ def require_active(pool: Pool) -> None:
 
 
 def stop_resize(account: Account, pool: Pool, now: datetime) -> None:
-    """Keep the nodes there are; with no resize going on this is refused (docs). Raises Fault."""
+    """Stop a resize and keep the nodes that exist; without a resize it is refused (docs). Raises
+    Fault.
+    """
     require_active(pool)
     if pool.allocation is AllocationState.STEADY:
         raise Fault("OperationInvalidForCurrentState", {"AllocationState": "steady"})
@@ -141,14 +143,14 @@ def end_resize(account: Account, pool: Pool, errors: list[Json], now: datetime) 
     """
     for node in list(pool.nodes.values()):
         if errors and node.state is NodeState.CREATING and node.lives <= 1:
-            nodes.gone(account, node)
+            nodes.forget(account, node)
     pool.resize_errors = errors
     pool.resize_deadline = None
     set_allocation(account, pool, AllocationState.STEADY, now)
 
 
 def delete(account: Account, pool: Pool, now: datetime) -> None:
-    """Take all nodes away; running tasks are requeued (docs), jobs stay."""
+    """Remove all nodes; running tasks are requeued (docs), jobs stay."""
     require_active(pool)
     pool.state, pool.state_time = PoolState.DELETING, now
     metering.close_meter(account, pool, now)
@@ -160,7 +162,7 @@ def delete(account: Account, pool: Pool, now: datetime) -> None:
 
 
 def forget(account: Account, pool: Pool) -> None:
-    """The last node has gone: so has the pool."""
+    """Delete the pool after its last node has left."""
     account.pools.pop(pool.key, None)
     account.dirty_pools.pop(pool.key, None)
     account.journal.pools[pool.key] = None
@@ -208,7 +210,7 @@ def _find_nodes(pool: Pool, names: object) -> list[Node]:
 def add_job(
     account: Account, body: Json, now: datetime, schedule: JobSchedule | None = None
 ) -> Job:
-    """Add a validated job whose id is free, with its auto pool if it wants one."""
+    """Add a validated job whose id is free, with its auto pool if it asks for one."""
     auto = wanted(body)
     if auto is None:
         return jobs.add(account, body, now)
@@ -224,7 +226,7 @@ def add_job(
 
 
 def wanted(spec: Json) -> Json | None:
-    """The auto pool that a job (or a job specification) asks for."""
+    """Return the auto pool that a job (or a job specification) asks for, or None."""
     return part(spec, "poolInfo").get("autoPoolSpecification")
 
 
@@ -249,7 +251,7 @@ def _create(account: Account, auto: Json, now: datetime) -> Pool:
 
 
 def _new_id(account: Account, auto: Json) -> str:
-    """The prefix, `_` and a GUID in capitals; the service names no format [S]."""
+    """Return the prefix, `_` and a GUID in capitals; the service documents no format [S]."""
     digits = "".join(account.token() for _ in range(3))[:32]
     guid = str(UUID(digits, version=4)).upper()
     prefix = auto.get("autoPoolIdPrefix") or ""
@@ -257,7 +259,7 @@ def _new_id(account: Account, auto: Json) -> str:
 
 
 def ended(account: Account, job: Job, now: datetime) -> None:
-    """A job took a step: when that was its last, its own auto pool goes unless it is kept."""
+    """Delete the auto pool of a job that took its last step, unless keepAlive is set."""
     auto = wanted(job.spec)
     over = job.erasing or job.state is JobState.COMPLETED or account.jobs.get(job.key) is not job
     if auto is not None and over and auto["poolLifetimeOption"] == "job":
@@ -265,7 +267,7 @@ def ended(account: Account, job: Job, now: datetime) -> None:
 
 
 def schedule_ended(account: Account, schedule: JobSchedule, now: datetime) -> None:
-    """The schedule is over: the auto pool that its jobs shared goes unless it is kept."""
+    """Delete the auto pool that the jobs of an ended schedule shared, unless keepAlive is set."""
     auto = wanted(part(schedule.spec, "jobSpecification")) or {}
     _release(account, auto, schedule.pool_id, now)
 
@@ -288,7 +290,7 @@ def update_job(account: Account, job: Job, spec: Json, now: datetime) -> None:
 
 
 def _check_change(before: Json | None, after: Json) -> None:
-    """Refuse another auto pool. The docs name no code, this is what a wrong value has [S]."""
+    """Refuse another auto pool. The docs name no code; this is the one of a wrong value [S]."""
     name = "poolInfo/autoPoolSpecification"
     if before is None:
         raise bad_property(name, "", "a job cannot be moved to an auto pool")

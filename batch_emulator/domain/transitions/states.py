@@ -1,4 +1,4 @@
-"""Changing the state of one entity: times, entity tag, counts and queues kept together."""
+"""Change the state of one entity, with its times, entity tag, counts and queues."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def set_node(account: Account, node: Node, state: NodeState, now: datetime) -> N
 
 
 def settle_node(account: Account, node: Node, now: datetime) -> None:
-    """A node that can work is running while a task holds slots, else idle (or offline)."""
+    """Set a node that can work to running while a task holds slots, else idle (or offline)."""
     if node.state in (NodeState.IDLE, NodeState.RUNNING):
         busy = any(e.kind is ExecutionKind.TASK for e in node.executions.values())
         idle = NodeState.IDLE if node.scheduling else NodeState.OFFLINE
@@ -41,7 +41,7 @@ def settle_node(account: Account, node: Node, now: datetime) -> None:
 
 
 def set_job(account: Account, job: Job, state: JobState, now: datetime) -> None:
-    """Move a job to another state; its last modification is now."""
+    """Move a job to another state, and set its last modification."""
     if job.state is not state:
         job.previous, job.previous_time = job.state, job.state_time
         job.state, job.state_time = state, now
@@ -51,7 +51,7 @@ def set_job(account: Account, job: Job, state: JobState, now: datetime) -> None:
 
 
 def touch_job(account: Account, job: Job, now: datetime) -> None:
-    """The job itself (not one of its tasks) was modified."""
+    """Record that the job itself (not one of its tasks) was modified."""
     job.modified = now
     job.etag = account.next_etag(now)
     account.save_job(job)
@@ -60,7 +60,7 @@ def touch_job(account: Account, job: Job, now: datetime) -> None:
 def set_schedule(
     account: Account, schedule: JobSchedule, state: ScheduleState, now: datetime
 ) -> None:
-    """Move a job schedule to another state; its last modification is now."""
+    """Move a job schedule to another state, and set its last modification."""
     if schedule.state is not state:
         schedule.previous, schedule.previous_time = schedule.state, schedule.state_time
         schedule.state, schedule.state_time = state, now
@@ -69,7 +69,7 @@ def set_schedule(
 
 
 def touch_schedule(account: Account, schedule: JobSchedule, now: datetime) -> None:
-    """The schedule itself (not one of its jobs) was modified."""
+    """Record that the schedule itself (not one of its jobs) was modified."""
     schedule.modified = now
     schedule.etag = account.next_etag(now)
     account.save_schedule(schedule)
@@ -96,19 +96,19 @@ def set_task(account: Account, task: Task, state: TaskState, now: datetime) -> N
 
 
 def touch_task(account: Account, task: Task, now: datetime) -> None:
-    """The task was modified."""
+    """Record that the task was modified."""
     task.modified = now
     task.etag = account.next_etag(now)
     account.save_task(task)
 
 
 def count_new(task: Task) -> None:
-    """A task appeared (was added, or read from disk)."""
+    """Count a task that was added, or read from disk."""
     _count(task, +1)
 
 
 def count_gone(task: Task) -> None:
-    """A task was deleted."""
+    """Count a task as deleted."""
     _count(task, -1)
 
 
@@ -127,7 +127,7 @@ def _bucket(task: Task) -> str:
 
 
 def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
-    """Put an active task in its job's queue; one that comes back goes to the front [S]."""
+    """Add an active task to its job's queue; one that comes back goes to the front [S]."""
     if task.blocked:
         return
     job = task.job
@@ -142,7 +142,7 @@ def enqueue(account: Account, task: Task, *, first: bool = False) -> None:
 
 
 def dequeue(account: Account, task: Task) -> None:
-    """Take a task out of its job's queue, when it is there."""
+    """Remove a task from its job's queue, if it is queued."""
     queue = task.job.queues.get(task.lane)
     if queue is not None and queue.pop(task.key, None) is not None and not queue:
         del task.job.queues[task.lane]
@@ -150,7 +150,7 @@ def dequeue(account: Account, task: Task) -> None:
 
 
 def refresh_queue(account: Account, job: Job) -> None:
-    """Keep the job among those its pool may take tasks from, or not."""
+    """Add the job to those from which its pool takes tasks, or remove it."""
     pool = account.pool_of(job)
     if pool is None:
         return

@@ -1,9 +1,8 @@
-"""Add tasks to jobs, and hold those that depend on other tasks until they may run.
+"""Add tasks to jobs, and block those that depend on other tasks until they may run.
 
-Our choices [S]: an id that no task has yet is waited for; a task may run once all its parents
-are there and satisfied at the same moment, and once free stays so whatever becomes of them; a
-parent that is deleted, or reactivated after a failure that satisfied, is waited for anew by
-who waits.
+Our choices [S]: a task waits for an id that no task has yet; a task may run once all its parents
+exist and are satisfied at the same moment, and stays free afterwards; tasks that still wait depend
+again on a parent that is deleted, or reactivated after a failure that satisfied.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _FREED_AT_ONCE = 100  # each is written: some 5 ms together
 
 
 def needs_of(body: Json) -> TaskDependencies | None:
-    """What the body of a task says it depends on, None when it says nothing."""
+    """Return the dependencies in the body of a task, or None."""
     depends_on = part(body, "dependsOn")
     ids = tuple(sorted({str(task).lower() for task in depends_on.get("taskIds") or ()}))
     ranges = tuple(sorted({(r["start"], r["end"]) for r in parts(depends_on, "taskIdRanges")}))
@@ -47,7 +46,7 @@ def admit(task: Task, body: Json) -> None:
 
 
 def completed(account: Account, task: Task, *, satisfies: bool) -> None:
-    """Set free who waited for nothing else, or the first of them."""
+    """Unblock tasks that waited only for this one, or the first of them."""
     dependencies = task.job.dependencies
     if dependencies is None:
         return
@@ -59,7 +58,7 @@ def completed(account: Account, task: Task, *, satisfies: bool) -> None:
 
 
 def free(account: Account, job: Job) -> None:
-    """Set some free who wait no more, and the others when everybody else had their turn."""
+    """Unblock some tasks that wait no more, and leave the others to a later turn."""
     dependencies = job.dependencies
     if dependencies is None or job.erasing or account.jobs.get(job.key) is not job:
         return
@@ -73,21 +72,25 @@ def free(account: Account, job: Job) -> None:
 
 
 def unblock(task: Task) -> None:
-    """A waiting task waits no more: it ended, or is being deleted."""
+    """Forget that a task waits: it ended, or is being deleted."""
     if task.blocked and task.job.dependencies is not None:
         task.job.dependencies.forget(task.key)
         task.blocked = False
 
 
 def revoke(task: Task) -> None:
-    """The task is no parent that has completed any more."""
+    """Record that the task no longer counts as a completed parent."""
     task.satisfies = False
     if task.job.dependencies is not None:
         task.job.dependencies.revoke(task.key)
 
 
 def require_open_job(job: Job) -> None:
-    """Tasks are added to a job only while it may still run them (docs). Raises Fault."""
+    """Refuse to add a task to a job that runs no more tasks (docs).
+
+    Raises:
+        Fault: JobCompleted, JobBeingTerminated or JobBeingDeleted.
+    """
     code = {
         JobState.COMPLETED: "JobCompleted",
         JobState.TERMINATING: "JobBeingTerminated",
@@ -123,7 +126,7 @@ def add(
 
 
 def _wish(body: Json) -> PlacementWishes | None:
-    """The affinity of a task: `TVM:<node>`, as nodes and tasks that ran on one give it."""
+    """Return the affinity of a task: `TVM:<node>`, as nodes and tasks that ran on one give it."""
     kind, _, node = str(part(body, "affinityInfo").get("affinityId") or "").partition(":")
     return PlacementWishes(node=key_of(node)) if kind.lower() == "tvm" and node else None
 

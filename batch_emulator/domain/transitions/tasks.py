@@ -46,38 +46,38 @@ NEVER = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def expiry(body: Json, end: datetime) -> datetime:
-    """When the directory of a task that ended may be deleted."""
+    """Return when the folder of a task that ended may be deleted."""
     text = part(body, "constraints").get("retentionTime")
     kept = _DEFAULT_RETENTION if text is None else parse_duration(text)
     return NEVER if kept is None else end + kept
 
 
 def keep_folder(account: Account, task: Task, body: Json, now: datetime) -> None:
-    """A task completed: keep what it left on a node for its retention time."""
+    """Retain the folder of a completed task for its retention time."""
     if task.place is not None:
         task.expires = expiry(body, now)
         sweep_at(account, task.expires)
 
 
 def sweep_at(account: Account, when: datetime) -> None:
-    """Have expired directories deleted then, unless that is planned for earlier."""
+    """Sweep expired folders at `when`, unless a sweep is planned earlier."""
     if when < NEVER and (account.sweep_due is None or when < account.sweep_due):
         account.sweep_due = when
         account.at(when, Sweep())
 
 
 def retention_over(record: Json, body: Json, now: datetime) -> bool:
-    """Whether the retention of a task is over, by what its row says."""
+    """Return True if the retention time of a task is over, by its row."""
     end = record["executionInfo"].get("endTime")
     return record["state"] == "completed" and end is not None and expiry(body, time_of(end)) <= now
 
 
 def exit_options(body: Json, code: int | None, failure: Json | None) -> Json:
-    """The ExitOptions that match an end: exit codes, then ranges, then the kinds of error.
+    """Return the ExitOptions that match an end: exit codes, then ranges, then the kinds of error.
 
-    An exit code that is listed beats a failed upload; `default` never covers exit code 0 (docs:
-    ExitConditions). Codes over overlapping ranges is our choice, and so is that `default` covers
-    a task that was ended by request or by its wall clock [S].
+    A listed exit code outranks a failed upload; `default` never covers exit code 0 (docs:
+    ExitConditions). That codes outrank overlapping ranges is our choice, and so is that `default`
+    covers a task that was ended by request or by its wall clock [S].
     """
     conditions = part(body, "exitConditions")
     for mapping in parts(conditions, "exitCodes"):
@@ -97,19 +97,19 @@ def exit_options(body: Json, code: int | None, failure: Json | None) -> Json:
 
 
 def satisfies(body: Json, code: int | None, failure: Json | None) -> bool:
-    """Whether dependent tasks may go on: by default only after success (docs: ExitOptions)."""
+    """Return True if dependent tasks may run: by default only after success (docs: ExitOptions)."""
     action = exit_options(body, code, failure).get("dependencyAction")
     return failure is None if action is None else action == "satisfy"
 
 
 def job_action(body: Json, code: int | None, failure: Json | None) -> str:
-    """By default none after success and terminate after any other end (docs: ExitOptions)."""
+    """Return the job action: by default none after success, else terminate (docs: ExitOptions)."""
     action = exit_options(body, code, failure).get("jobAction")
     return action or ("none" if failure is None else "terminate")
 
 
-# The category of TaskEnded is given as ServerError by one page and as UserError, "ended by user
-# request", by the REST docs [X]; the latter says what happened.
+# The category of TaskEnded is ServerError on one page, and UserError ("ended by user request") in
+# the REST docs [X]; the latter fits.
 ENDED: Json = {
     "category": "usererror",
     "code": "TaskEnded",
@@ -118,9 +118,12 @@ ENDED: Json = {
 
 
 def terminate(account: Account, task: Task, now: datetime, body: Json | None = None) -> None:
-    """End a task by request: at once when it is active, else when its process has gone.
+    """End a task by request: at once if it is active, else when its process has ended.
 
-    `body` is what a task that does not run was added with: its exit conditions count.
+    `body` is the body of a task that does not run: its exit conditions apply.
+
+    Raises:
+        Fault: TaskCompleted.
     """
     if task.state is TaskState.COMPLETED:
         raise Fault("TaskCompleted")
@@ -131,7 +134,11 @@ def terminate(account: Account, task: Task, now: datetime, body: Json | None = N
 
 
 def reactivate(account: Account, task: Task, now: datetime) -> None:
-    """Make a failed task active again; its retry count starts over. Raises Fault."""
+    """Make a failed task active again; its retry count starts over.
+
+    Raises:
+        Fault: the task has not failed, or its job runs no more tasks.
+    """
     if task.state is not TaskState.COMPLETED:
         raise Fault("TaskNotCompleted")
     if task.result == "success":
@@ -144,7 +151,7 @@ def reactivate(account: Account, task: Task, now: datetime) -> None:
 
 
 def delete(account: Account, task: Task) -> None:
-    """Remove a task, its process and its files."""
+    """Delete a task, its process and its files."""
     dequeue(account, task)
     task_admission.unblock(task)
     task_admission.revoke(task)
@@ -167,7 +174,7 @@ def update_constraints(account: Account, task: Task, body: Json, now: datetime) 
 
 
 def started(account: Account, execution: Execution, now: datetime) -> None:
-    """The task runs: `running` begins with the download of resource files (docs: TaskState)."""
+    """Move the task to running, which includes the download of resource files (docs: TaskState)."""
     task = execution.task
     if task is None or execution.stop is not None:
         return
@@ -192,13 +199,16 @@ def settle(
     outcome: ExecutionOutcome | None,
     now: datetime,
 ) -> None:
-    """Decide what the end of an attempt means, given what asked for it (None: it came by itself).
+    """Decide what the end of an attempt means.
 
-    `execution` is the one that had the task's own command.
+    Args:
+        stop: why the attempt was ended from outside, None if it ended by itself.
+        execution: the one that ran the task's own command.
+        outcome: None if it never became a process.
     """
     task.execution = None
     if stop is Stop.DISCARD:
-        if task.key not in task.job.live:  # else a namesake was added in the meantime
+        if task.key not in task.job.live:  # else a task of the same id was added since
             _delete_folders(account, task)
     elif stop in (Stop.REQUEUE, Stop.LOST):
         requeue(account, task, now, counted=stop is Stop.REQUEUE)
@@ -212,7 +222,7 @@ def settle(
 
 
 def places(task: Task) -> list[tuple[str, str]]:
-    """Pool and node ids of where the current or last attempt has its folders."""
+    """Return pool and node ids where the current or last attempt has its folders."""
     subtasks = [] if task.group is None else task.group.subtasks
     found = [] if task.place is None else [task.place]
     return [*found, *((pool_id, node_id) for pool_id, node_id in (s["place"] for s in subtasks))]
@@ -224,7 +234,7 @@ def _delete_folders(account: Account, task: Task) -> None:
 
 
 def requeue(account: Account, task: Task, now: datetime, *, counted: bool) -> None:
-    """Back to active. requeueCount counts what a user asked for, not node recovery (docs)."""
+    """Make the task active again. requeueCount counts user requests, not node recovery (docs)."""
     if counted:
         task.requeue_count += 1
         task.last_requeue = now
@@ -247,7 +257,7 @@ def _retry(account: Account, task: Task, now: datetime) -> None:
 
 
 def _may_retry(task: Task, body: Json) -> bool:
-    """-1 retries for ever, 0 never; a task without its own count has the job's (docs)."""
+    """Return True if a retry is left: -1 is no limit, 0 none; the default is the job's (docs)."""
     own = part(body, "constraints").get("maxTaskRetryCount")
     job = part(task.job.spec, "constraints").get("maxTaskRetryCount")
     allowed = own if own is not None else job or 0
@@ -265,7 +275,7 @@ def _finish(
     if action == "terminate" and job.state in jobs.TERMINABLE:
         jobs.terminate(account, job, "TaskFailed", now)
     elif action == "disable" and job.state is JobState.ACTIVE:
-        # what becomes of the other tasks is not documented [S]: they run to their end
+        # the docs do not say what happens to the other tasks [S]: they run to their end
         jobs.disable(account, job, "wait", now)
 
 
@@ -278,7 +288,7 @@ def _complete(
     exit_code: int | None,
     failure: Json | None,
 ) -> None:
-    """An end by request takes no job action, but it may satisfy who depends on the task [S]."""
+    """Complete a task. An end by request takes no job action, but may free dependent tasks [S]."""
     task.end = now
     task.exit_code = exit_code
     task.failure = failure
@@ -292,7 +302,7 @@ def _complete(
 
 
 def failure_info(outcome: ExecutionOutcome) -> Json | None:
-    """The wire failureInfo of an end; a non-zero exit code is a failure of the user's."""
+    """Return the wire failureInfo of an end; a non-zero exit code is a failure of the user's."""
     failure = outcome.failure
     if failure is not None:
         info: Json = {
@@ -314,7 +324,7 @@ def failure_info(outcome: ExecutionOutcome) -> Json | None:
 
 
 def begin_instances(task: Task, members: list[Execution]) -> None:
-    """A new attempt: nothing is coordinated yet. Does nothing to an ordinary task."""
+    """Begin an attempt, with nothing coordinated yet. Does nothing to an ordinary task."""
     group = task.group
     if group is None:
         return
@@ -347,7 +357,7 @@ def set_subtask(account: Account, execution: Execution, state: str, now: datetim
 
 
 def _save_group(account: Account, execution: Execution) -> None:
-    """Write the task, unless it was deleted: its row may be a namesake's by now."""
+    """Write the task, unless it was deleted: its row may belong to a new task of the same id."""
     if execution.task is not None and execution.stop is not Stop.DISCARD:
         account.save_task(execution.task)
 
@@ -355,7 +365,7 @@ def _save_group(account: Account, execution: Execution) -> None:
 def instance_stays(
     account: Account, execution: Execution, outcome: ExecutionOutcome | None
 ) -> bool:
-    """Whether an instance keeps its node: its coordination command is done, its task is not."""
+    """Return True if an instance keeps its node after its coordination command."""
     group = None if execution.task is None else execution.task.group
     if group is None or not execution.coordinating or execution.stop is not None:
         return False
@@ -374,7 +384,7 @@ def instance_stays(
 def instance_ended(
     account: Account, execution: Execution, outcome: ExecutionOutcome | None, now: datetime
 ) -> None:
-    """One instance has gone: so will the others, and with the last of them the task ends."""
+    """Record the end of one instance: it ends the others, and the last ends the task."""
     task = execution.task
     if task is None or task.group is None:
         return
@@ -396,7 +406,7 @@ def instance_ended(
 
 
 def _close_subtask(info: Json, execution: Execution, outcome: ExecutionOutcome | None) -> None:
-    if info.get("exitCode") == 0:  # its own command was done long ago
+    if info.get("exitCode") == 0:  # its coordination command had succeeded
         info["result"] = "success"
         return
     if outcome is not None and outcome.exit_code is not None:
@@ -409,9 +419,9 @@ def _close_subtask(info: Json, execution: Execution, outcome: ExecutionOutcome |
 
 
 def _decisive(group: MultiInstance) -> Stop | None:
-    """What the attempt comes to: a deletion, the end that came first (None), or what was asked for.
+    """Return what decides the attempt: a deletion, the end that came first (None), or a request.
 
-    Who asked for the end of the task while its last instances were going wants no other attempt.
+    A request to end the task while its last instances were ending excludes another attempt.
     """
     asked = [one.stop for one in group.members if one.stop not in (None, Stop.GROUP)]
     if Stop.DISCARD in asked:
@@ -424,7 +434,7 @@ def _decisive(group: MultiInstance) -> Stop | None:
 
 
 def _end_group(account: Account, task: Task, group: MultiInstance, now: datetime) -> None:
-    """The last instance has gone: end the attempt, and the task with it unless it runs again."""
+    """End the attempt after its last instance, and the task unless it runs again."""
     stop = _decisive(group)
     primary, outcome = group.members[0], group.end or group.primary
     group.members, group.waiting, group.coordinated = [], set(), False

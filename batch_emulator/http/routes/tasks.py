@@ -147,9 +147,9 @@ async def delete(call: Call) -> Reply:
     running = list(task.executions)
     tasks.delete(call.emulator.account, task)
     if running:
-        call.emulator.loop.poke()
+        call.emulator.loop.wake()
     for execution in running:
-        await call.emulator.loop.gone(execution)
+        await call.emulator.loop.await_end(execution)
     return Reply(200)
 
 

@@ -154,7 +154,7 @@ class RushWorld(World):
     def settle(self) -> None:
         """A request ends: what it changed is written, and the loop will look at it."""
         self.store.write(self.account.take_journal())
-        self.loop.poke()
+        self.loop.wake()
 
     def push(self, seconds: float) -> None:
         self.clock.push(seconds)

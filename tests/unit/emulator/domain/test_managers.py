@@ -160,7 +160,7 @@ def test_affinity_is_followed_while_the_node_has_room(policy: str, expected: str
     assert [node.used_slots for node in pool.nodes.values()] == [2, 2, 2]
 
 
-def test_higher_priority_takes_slots_of_jobs_that_allow_it() -> None:
+def test_higher_priority_preempts_jobs_that_allow_it() -> None:
     world = World()
     world.pool(taskSlotsPerNode=3)
     low = world.job("low", priority=-5, allowTaskPreemption=True)
@@ -185,7 +185,7 @@ def test_higher_priority_takes_slots_of_jobs_that_allow_it() -> None:
     assert (mid.tasks.running, low.tasks.active) == (1, 1)
 
 
-def test_equal_priority_displaces_nobody() -> None:
+def test_equal_priority_preempts_nobody() -> None:
     world = World()
     world.pool()
     job = world.job("low", priority=1, allowTaskPreemption=True)
@@ -207,7 +207,7 @@ def test_priority_and_preemption_can_be_changed_later() -> None:
     assert (waiting.state, running.state) == (TaskState.RUNNING, TaskState.ACTIVE)
 
 
-def test_no_more_are_preempted_than_make_room() -> None:
+def test_only_as_many_tasks_are_preempted_as_needed() -> None:
     world = World()
     world.pool(targetDedicatedNodes=2, taskSlotsPerNode=4)
     low = world.job("low", allowTaskPreemption=True)
@@ -220,7 +220,16 @@ def test_no_more_are_preempted_than_make_room() -> None:
     assert (high.tasks.running, low.tasks.running, low.tasks.active) == (2, 4, 4)
 
 
-def test_who_is_being_preempted_already_is_room_enough() -> None:
+def test_task_that_just_got_slots_preempts_nobody() -> None:
+    world = World()
+    world.pool(targetDedicatedNodes=2)
+    low = world.job("low", allowTaskPreemption=True)
+    running = world.task(low, "a")
+    placed = world.task(world.job("high", priority=1), "h")
+    assert (placed.state, running.state, running.requeue_count) == ("running", "running", 0)
+
+
+def test_preemption_in_progress_counts_as_room() -> None:
     world = World()
     world.pool(taskSlotsPerNode=2)
     low = world.job("low", allowTaskPreemption=True)
@@ -235,7 +244,7 @@ def test_who_is_being_preempted_already_is_room_enough() -> None:
     assert (low.tasks.active, low.live["b"].state) == (1, TaskState.ACTIVE)
 
 
-def test_slots_that_come_free_for_a_large_task_are_kept_for_it() -> None:
+def test_freed_slots_are_reserved_for_the_large_task() -> None:
     world = World(slow_ends=True)
     world.pool(taskSlotsPerNode=2)
     low = world.job("low", allowTaskPreemption=True)
@@ -247,8 +256,8 @@ def test_slots_that_come_free_for_a_large_task_are_kept_for_it() -> None:
     assert (large.state, first.requeue_count, second.requeue_count) == ("running", 1, 1)
 
 
-def test_preempted_task_does_not_come_back_while_others_are_waited_for() -> None:
-    """It ends at once behind its job preparation: this went round for ever."""
+def test_preempted_task_waits_while_others_end() -> None:
+    """Else it ends at once before its job preparation, without end."""
     world = World(slow_ends=True)
     world.pool(taskSlotsPerNode=2)
     firm = world.task(world.job("firm"), "f")

@@ -55,7 +55,7 @@ def test_others_have_their_turn_and_see_all_tasks_or_none(tmp_path: Path) -> Non
         filled(emulator, 3, "another")
         emulator.start()
         jobs.delete(emulator.account, job, emulator.clock.now())
-        emulator.loop.poke()
+        emulator.loop.wake()
         left: list[int] = []
         answers: set[tuple[str, str]] = set()
         while "job" in emulator.account.jobs:
