@@ -37,6 +37,11 @@ class RunnerError(Exception):
         self.fix = fix
         self.exit_code = exit_code
 
+    @property
+    def summary(self) -> str:
+        """What and why in one line."""
+        return f"{self.what}: {self.why}" if self.why else self.what
+
     def __str__(self) -> str:
         lines = [f"error[{self.code}]: {self.what}"]
         if self.why:

@@ -165,7 +165,7 @@ class ModelRegistry:
         """Make the run's version, or find it; whatever is missing of it is completed.
 
         `source` gives the blob in `runs` of an output's path. With `anew` a removed version of the
-        run does not count. Raises RegistryError.
+        run does not count. Raises ModelError.
         """
         known = self.summaries()
         mine = [n for n, short in known.items() if _is_of_run(_readable(short), draft, anew)]

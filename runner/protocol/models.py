@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any, cast
 
 from runner.protocol.encoding import parse_json
+from runner.protocol.errors import ExitCode, RunnerError
 
 FORMAT = 1
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
@@ -22,15 +23,18 @@ _SUFFIX = ".json"
 ModelDocument = dict[str, Any]
 
 
-class ModelError(Exception):
-    """The registry refuses; `code` is for programs, `fix` the next thing to do."""
+class ModelError(RunnerError):
+    """The model registry refuses a name, a request or a document."""
 
-    def __init__(self, code: str, what: str, why: str, fix: str) -> None:
-        super().__init__(f"{what}: {why}" if why else what)
-        self.code = code
-        self.what = what
-        self.why = why
-        self.fix = fix
+    def __init__(
+        self,
+        code: str,
+        what: str,
+        why: str = "",
+        fix: str = "",
+        exit_code: ExitCode = ExitCode.USAGE,
+    ) -> None:
+        super().__init__(code, what, why=why, fix=fix, exit_code=exit_code)
 
 
 class ModelBlobs:
@@ -43,21 +47,21 @@ class ModelBlobs:
         self.files = f"{name}/files/"
 
     def version(self, number: int) -> str:
-        """The document whose creation makes a version."""
+        """Return the blob whose creation claims a version."""
         return f"{self.versions}{number}{_SUFFIX}"
 
     def file(self, sha256: str) -> str:
-        """The content of a file, whichever versions have it."""
+        """Return the blob of a file, which versions with the same content share."""
         return f"{self.files}{sha256}"
 
     def number(self, blob: str) -> int | None:
-        """The version that a blob below `versions` stands for."""
+        """Return the number of the version in a blob below `versions`, or None."""
         text = blob.removeprefix(self.versions).removesuffix(_SUFFIX)
         return int(text) if re.fullmatch(r"[1-9][0-9]{0,8}", text) else None
 
 
 def model_record_blob(run_id: str, name: str) -> str:
-    """Where a run says, in the `runs` container, which version of a model it became."""
+    """Return the blob, in the `runs` container, of the version that a run became."""
     return f"{run_id}/models/{name}{_SUFFIX}"
 
 
@@ -114,7 +118,7 @@ class ModelRequest:
 
 
 def check_name(name: str) -> str:
-    """A model's name as it is. Raises RegistryError."""
+    """Return the name of a model. Raise ModelError if it is not allowed."""
     if re.fullmatch(NAME_PATTERN, name):
         return name
     plain = re.sub(r"[^a-z0-9_-]+", "-", name.lower()).strip("-_")[:63]
@@ -127,9 +131,9 @@ def check_name(name: str) -> str:
 
 
 def check_alias(alias: str) -> str:
-    """An alias that may be set. Raises RegistryError."""
+    """Return the alias. Raise ModelError if it is not allowed or computed."""
     if alias in COMPUTED_ALIASES:
-        why = f"@{alias} is worked out from the versions"
+        why = f"@{alias} is computed from the versions"
     elif re.fullmatch(ALIAS_PATTERN, alias):
         return alias
     else:
@@ -140,7 +144,7 @@ def check_alias(alias: str) -> str:
 
 
 def select_outputs(outputs: Sequence[ModelDocument], path: str | None) -> list[ModelDocument]:
-    """The outputs a model is made of: all, or those that a path, glob or folder names."""
+    """Return all outputs, or those that a path, glob or folder names."""
     if path is None:
         return list(outputs)
     return [
@@ -155,7 +159,7 @@ def select_outputs(outputs: Sequence[ModelDocument], path: str | None) -> list[M
 def draft_version(
     request: ModelRequest, run: Mapping[str, Any], result: Mapping[str, Any]
 ) -> ModelDocument:
-    """The document of a version that has no number yet. Raises RegistryError without files."""
+    """Return the document of a version without a number. Raise ModelError if it has no files."""
     files = select_outputs(result.get("outputs") or [], request.path)
     if not files:
         raise _no_files(request, run["run_id"], result.get("outputs") or [])
@@ -199,7 +203,7 @@ def _lineage(run: Mapping[str, Any], result: Mapping[str, Any]) -> ModelDocument
 
 
 def _data(data: Mapping[str, Any] | None) -> ModelDocument | None:
-    """The data set, by its prefix: the hash of its manifest is the prefix's last part."""
+    """Return the data set. The last part of its prefix is the hash of its manifest."""
     if not data:
         return None
     prefix = str(data.get("prefix") or "")
@@ -230,7 +234,7 @@ def _no_files(request: ModelRequest, run_id: str, outputs: Iterable[ModelDocumen
 
 
 def parse_version(body: bytes, blob: str) -> ModelDocument:
-    """A version's document. Raises RegistryError when it is newer than this program, or damaged."""
+    """Read the document of a version. Raise ModelError if it is newer or damaged."""
     raw = _checked(body, blob)
     try:
         for file in raw["files"]:
@@ -247,7 +251,7 @@ def parse_version(body: bytes, blob: str) -> ModelDocument:
 
 
 def parse_aliases(body: bytes | None, blob: str) -> ModelDocument:
-    """`aliases.json`: `{alias: {"version": n or None, "applied": n}}`."""
+    """Read `aliases.json`: `{alias: {"version": n or None, "applied": n}}`."""
     if body is None:
         return {}
     raw = _checked(body, blob)
@@ -263,7 +267,7 @@ def parse_aliases(body: bytes | None, blob: str) -> ModelDocument:
 
 
 def _check_shown(raw: Mapping[str, Any]) -> None:
-    """What lists and pictures take as it is. Raises ValueError, TypeError."""
+    """Check what tables and charts use. Raise ValueError or TypeError."""
     if (created := raw.get("created")) is not None:
         datetime.fromisoformat(created)
     if not isinstance(raw.get("primary_metric"), str | None):
@@ -293,7 +297,7 @@ def _damaged(blob: str, err: Exception) -> ModelError:
 
 
 def damaged_model_document(blob: str, why: str) -> ModelError:
-    """A document that cannot be used."""
+    """Return the error for a damaged document."""
     return ModelError(
         "R-MODEL-BROKEN",
         f"{blob} cannot be read",
@@ -303,7 +307,7 @@ def damaged_model_document(blob: str, why: str) -> ModelError:
 
 
 def version_summary(document: Mapping[str, Any]) -> str:
-    """What a list needs of a version: it lies in the blob's metadata, written with the document."""
+    """Return the part of a version that lists need, for the metadata of its blob."""
     primary = str(document.get("primary_metric") or "")
     metrics: Mapping[str, Any] = document.get("metrics") or {}
     short = {
@@ -322,7 +326,7 @@ def version_summary(document: Mapping[str, Any]) -> str:
 
 
 def parse_version_summary(text: str) -> ModelDocument | None:
-    """A version's summary; None where there is none that this program understands."""
+    """Read the summary of a version. Return None if it is newer or damaged."""
     try:
         raw: ModelDocument = parse_json(text)
         known = int(raw["format"]) <= FORMAT and isinstance(raw["run_id"], str)
@@ -334,11 +338,11 @@ def parse_version_summary(text: str) -> ModelDocument | None:
 
 
 def content_id(document: Mapping[str, Any]) -> str:
-    """One text for what a version holds: equal if, and only if, paths and contents are."""
+    """Return a text that is equal if, and only if, paths and contents are equal."""
     pairs = sorted((str(file["path"]), str(file["sha256"])) for file in document["files"])
     return hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
 
 
 def model_document_bytes(document: Mapping[str, Any]) -> bytes:
-    """A document as it lies in blob."""
+    """Return the bytes of a document."""
     return json.dumps(document, indent=2).encode()

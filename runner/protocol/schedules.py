@@ -12,12 +12,13 @@ import json
 import re
 import secrets
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 from runner.protocol.groups import RunGroup
 from runner.protocol.paths import MAX_ID, STAMP_LENGTH, make_run_id, run_id_suffix
+from runner.protocol.run_spec import Document, RunSpec
 from runner.protocol.task import NODES_TOKEN_VARIABLE
 
 Json = dict[str, Any]
@@ -65,22 +66,22 @@ def fired_group(template: Json, firing: Json) -> RunGroup:
 
 
 def fired_run_documents(template: Json, firing: Json) -> Iterator[Json]:
-    """`run.json` of every task."""
+    """Yield `run.json` of every task."""
     tasks: Json = template["tasks"]
     ids = {task["run_id"]: firing["runs"][name] for name, task in tasks.items()}
     for name, task in tasks.items():
-        run: Json = task["run"]
-        run_id = firing["runs"][name]
-        yield {
-            **run,
-            "run_id": run_id,
-            "created": firing["created"],
-            "schedule": template["schedule"],
-            "group": firing["group_id"],
-            "after": [ids.get(before, before) for before in run.get("after") or ()],
-            "inputs": {key: _input(one, ids) for key, one in inputs_of(run).items()},
-            "batch": {**run["batch"], "job_id": firing["job_id"], "task_id": run_id},
-        }
+        run = RunSpec.from_json(task["run"])
+        yield replace(
+            run,
+            run_id=firing["runs"][name],
+            created=datetime.fromisoformat(firing["created"]),
+            schedule=template["schedule"],
+            group=firing["group_id"],
+            after=tuple(ids.get(before, before) for before in run.after),
+            inputs={key: _input(one, ids) for key, one in run.inputs.items()},
+            job_id=firing["job_id"],
+            task_id=firing["runs"][name],
+        ).to_json()
 
 
 def fired_task_bodies(template: Json, firing: Json, access: GroupAccess) -> Iterator[Json]:
@@ -124,7 +125,7 @@ def _settings(name: str, run_id: str, run: Json, access: GroupAccess) -> Iterato
         yield {"name": "RUNNER_SECRETS", "value": json.dumps(access.secrets[name])}
 
 
-def _input(document: Json, ids: Mapping[str, str]) -> Json:
+def _input(document: Document, ids: Mapping[str, str]) -> Document:
     if document.get("run_id") not in ids:
         return document
     return {**document, "run_id": ids[document["run_id"]]}

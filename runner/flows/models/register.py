@@ -15,7 +15,6 @@ from runner.core.progress import OnProgress, Progress, ignore_progress
 from runner.flows.models.versions import (
     ModelVersion,
     find_version,
-    model_registry_errors,
     open_model_registry,
     set_alias,
 )
@@ -65,8 +64,7 @@ class RunModel:
 
 def wanted_model(record: RunSpec) -> ModelRequest | None:
     """What the run's recipe asked to have registered."""
-    with model_registry_errors():
-        return record.model.check() if record.model else None
+    return record.model.check() if record.model else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +105,16 @@ def register_run(
     """
     container = runs_container(connection)
     result = _succeeded(load_result(container, record.run_id), record)
-    with model_registry_errors():
-        check_name(request.name)
-        for alias in request.aliases:
-            check_alias(alias)
-        draft = draft_version(request, record.to_json(), result.raw)
-        on_bytes = _counter(draft, on_progress)
-        on_progress(Progress(_STAGE, "start", f"registering {request.name}"))
-        prefix = RunPaths(record.run_id).root + result.output
-        registered = open_model_registry(connection, request.name).register(
-            draft, lambda path: prefix + path, anew=anew, on_bytes=on_bytes
-        )
+    check_name(request.name)
+    for alias in request.aliases:
+        check_alias(alias)
+    draft = draft_version(request, record.to_json(), result.raw)
+    on_bytes = _counter(draft, on_progress)
+    on_progress(Progress(_STAGE, "start", f"registering {request.name}"))
+    prefix = RunPaths(record.run_id).root + result.output
+    registered = open_model_registry(connection, request.name).register(
+        draft, lambda path: prefix + path, anew=anew, on_bytes=on_bytes
+    )
     _remember(container, record.run_id, registered)
     said = f"{request.name}@{registered.version}"
     on_progress(Progress(_STAGE, "end", said))
@@ -154,15 +151,14 @@ def settle_model(
     if request is None or not request.register:
         return None
     try:
-        with model_registry_errors():
-            request.check()
+        request.check()
         found = _await_agent(connection, record, request.name)
         if found is not None:
             on_progress(Progress(_STAGE, "end", str(found)))
             return found
         registered = register_run(connection, record, request, on_progress)
     except RunnerError as err:
-        return RunModel(request.name, None, f"{err.what}: {err.why}" if err.why else err.what)
+        return RunModel(request.name, None, err.summary)
     return RunModel(request.name, registered.version, "deleted" if registered.deleted else "")
 
 

@@ -12,7 +12,6 @@ from runner.flows.models.versions import (
     Model,
     existing_model,
     find_version,
-    model_registry_errors,
     open_model_registry,
     split_reference,
 )
@@ -65,11 +64,10 @@ def remove_versions(
 ) -> Removed:
     """Remove versions of a model. Without `force` an alias that points at one is in the way."""
     registry = open_model_registry(connection, model.name)
-    with model_registry_errors():
-        pointing = {a: n for a, n in registry.aliases().items() if n in numbers}
-        if pointing and not force:
-            raise _in_use(model.name, pointing)
-        return remove(ModelContainer(connection), registry, model.name, numbers)
+    pointing = {a: n for a, n in registry.aliases().items() if n in numbers}
+    if pointing and not force:
+        raise _in_use(model.name, pointing)
+    return remove(ModelContainer(connection), registry, model.name, numbers)
 
 
 def remove(

@@ -5,8 +5,6 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Generator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
@@ -128,24 +126,9 @@ class Model:
         return pick(found, key=lambda pair: pair[0])[1] if found else None
 
 
-@contextmanager
-def model_registry_errors() -> Generator[None]:
-    """Turn the registry's errors into RunnerError."""
-    try:
-        yield
-    except ModelError as err:
-        raise from_registry_error(err) from err
-
-
-def from_registry_error(err: ModelError) -> RunnerError:
-    """What to tell the user; the registry says it in the same words."""
-    return RunnerError(err.code, err.what, why=err.why, fix=err.fix)
-
-
 def open_model_registry(connection: Connection, name: str) -> ModelRegistry:
     """The registry of one model, reading in parallel. Raises RunnerError for a wrong name."""
-    with model_registry_errors():
-        check_name(name)
+    check_name(name)
     return ModelRegistry(ModelContainer(connection), name, in_parallel)
 
 
@@ -153,8 +136,7 @@ def split_reference(reference: str) -> tuple[str, str | None]:
     """`NAME`, `NAME@3`, `NAME@latest`, `NAME@alias`: name and what follows, if anything."""
     name, at, wanted = reference.strip().partition("@")
     wanted = wanted.removeprefix("@")
-    with model_registry_errors():
-        check_name(name)
+    check_name(name)
     if not at:
         return name, None
     if re.fullmatch(r"v?[1-9][0-9]{0,8}", wanted):
@@ -189,15 +171,14 @@ def _load_listed(connection: Connection, name: str) -> Model:
     except RunnerError as err:
         if err.code not in ("R-MODEL-BROKEN", "R-MODEL-FORMAT"):
             raise
-        return Model(name, (ModelVersion(name, 0, None, problem=f"{err.what}: {err.why}"),))
+        return Model(name, (ModelVersion(name, 0, None, problem=err.summary),))
 
 
 def load_model(connection: Connection, name: str) -> Model:
     """One model; without versions where there is none. Damaged versions carry their problem."""
     registry = open_model_registry(connection, name)
-    with model_registry_errors():
-        found = registry.summaries()
-        aliases = registry.aliases()
+    found = registry.summaries()
+    aliases = registry.aliases()
     plain = Model(name, tuple(_version(name, n, entry) for n, entry in sorted(found.items())))
     own = {"latest": plain.latest, "best": plain.best}
     named = aliases | {alias: v.version for alias, v in own.items() if v is not None}
@@ -206,7 +187,7 @@ def load_model(connection: Connection, name: str) -> Model:
 
 def _version(name: str, number: int, entry: ModelDocument | ModelError) -> ModelVersion:
     if isinstance(entry, ModelError):
-        return ModelVersion(name, number, None, problem=str(entry))
+        return ModelVersion(name, number, None, problem=entry.summary)
     return ModelVersion(name, number, entry)
 
 
@@ -242,8 +223,7 @@ def find_version(connection: Connection, reference: str, *, deleted: bool = Fals
         raise _unreadable(version)
     if version.deleted and not deleted:
         raise _removed(version, model)
-    with model_registry_errors():
-        document = open_model_registry(connection, name).load(version.version)
+    document = open_model_registry(connection, name).load(version.version)
     whole = replace(version, document=document or version.document)
     if whole.deleted and not deleted:  # meanwhile
         raise _removed(whole, model)
@@ -339,11 +319,9 @@ def set_alias(
 ) -> tuple[ModelVersion, int | None]:
     """Point an alias at a version that is there; returns it and where the alias pointed before."""
     alias = alias.removeprefix("@")
-    with model_registry_errors():
-        check_alias(alias)
+    check_alias(alias)
     version = find_version(connection, reference)
-    with model_registry_errors():
-        before = open_model_registry(connection, version.name).set_alias(alias, version.version)
+    before = open_model_registry(connection, version.name).set_alias(alias, version.version)
     return version, before
 
 
@@ -354,13 +332,12 @@ def drop_alias(connection: Connection, reference: str, alias: str) -> int:
     model = existing_model(connection, name)
     number = _pick(model, wanted).version if wanted else None
     registry = open_model_registry(connection, model.name)
-    with model_registry_errors():
-        set_ones = registry.aliases()
-        if number is not None and set_ones.get(alias, number) != number:
-            raise _elsewhere(model.name, alias, set_ones[alias], number)
-        if alias in set_ones:
-            registry.set_alias(alias, None)
-            return set_ones[alias]
+    set_ones = registry.aliases()
+    if number is not None and set_ones.get(alias, number) != number:
+        raise _elsewhere(model.name, alias, set_ones[alias], number)
+    if alias in set_ones:
+        registry.set_alias(alias, None)
+        return set_ones[alias]
     raise RunnerError(
         "R-MODEL-ALIAS-UNKNOWN",
         f"{model.name} has no alias {alias!r} that was set",

@@ -256,7 +256,7 @@ def _version(
             draft, lambda path: prefix + path, on_bytes=_counter(draft, report)
         )
     except ModelError as err:
-        raise StageFailedError(STEP, err.code, str(err)) from err
+        raise StageFailedError(STEP, err.code, err.summary) from err
     except StorageRequestError as err:
         raise StageFailedError(STEP, "StorageFailed", str(err)) from err
     except Exception as err:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -18,6 +19,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.protocol.encoding import parse_json
 from runner.protocol.paths import RunPaths, make_run_id, run_id_suffix
 from runner.protocol.results import index_blob, index_metadata
+from runner.protocol.run_spec import RunSpec
 from runner.protocol.schedules import firing_blob, template_blob
 from runner.protocol.task import SCHEDULE_VARIABLE
 
@@ -84,12 +86,12 @@ def _write_run(
     body = runs.get(template_blob(place))
     if body is None:
         raise SettingsError(f"{template_blob(place)} is gone: the schedule was removed")
-    template: dict[str, Any] = parse_json(body)
-    run = {
-        **template,
-        "run_id": firing["run_id"],
-        "created": firing["created"],
-        "batch": {**template["batch"], "job_id": job_id, "task_id": task_id},
-    }
+    run = replace(
+        RunSpec.from_json(parse_json(body)),
+        run_id=firing["run_id"],
+        created=datetime.fromisoformat(firing["created"]),
+        job_id=job_id,
+        task_id=task_id,
+    ).to_json()
     if runs.create(blobs.run, json.dumps(run, indent=2).encode()):
         runs.put_metadata(index_blob(firing["run_id"]), index_metadata(run, None))

@@ -20,7 +20,7 @@ TEMPLATE: dict[str, Any] = {
     "format": 1,
     "schedule": "nightly",
     "run_id": "planned",
-    "created": "then",
+    "created": "2026-01-01T00:00:00+00:00",
     "experiment": "digits",
     "batch": {"pool": "local", "job_id": "", "task_id": "planned"},
     "command": ["python", "train.py"],
@@ -48,7 +48,7 @@ def test_each_job_is_a_run_of_its_own_with_the_templates_contents(
         job_id = f"nightly:job-{number}"
         assert run["batch"] == {"pool": "local", "job_id": job_id, "task_id": "run"}
         assert (run["run_id"], run["command"]) == (run_id, TEMPLATE["command"])
-        assert run["created"] != "then"
+        assert run["created"] != TEMPLATE["created"]
 
 
 def test_later_attempts_of_the_task_go_on_with_the_same_run(
