@@ -25,21 +25,21 @@ from runner.protocol.encoding import parse_json
 FORMAT = 1
 MANIFEST = "manifest.json"
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-_MODE = re.compile(r"[0-7]{3}")  # no more: what a forged one says sets no other bit
+_MODE = re.compile(r"[0-7]{3}")  # a forged manifest must not set other bits
 _TIMES_NS = range(-(1 << 63), 1 << 63)
-# What JSON of any kind may raise; an infinite number overflows, a deep list recurs.
+# What a document of any content may raise: infinity overflows, a deep list recurs.
 _DAMAGED = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class BadManifestError(Exception):
-    """A manifest that nothing can be restored from; the message says why."""
+    """A manifest cannot be restored; the message is the reason."""
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointFile:
-    """One file; `blob` is its name in the container, `mtime_ns` when it was written.
+    """One file: its name in the container, modification time and permissions.
 
-    `mode` are its rights; None in manifests of before they were kept.
+    `mode` is None in older manifests.
     """
 
     path: str
@@ -50,14 +50,20 @@ class CheckpointFile:
     mode: int | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """As the manifest lists it, rights as chmod writes them."""
+        """Return the entry of the manifest, with permissions as chmod writes them."""
         mode = {} if self.mode is None else {"mode": f"{self.mode:03o}"}
         return {**asdict(self), **mode}
 
 
 @dataclass(frozen=True)
 class CheckpointManifest:
-    """A manifest. `step` is the last step of any metric before it, `folders` are the empty ones."""
+    """A manifest.
+
+    Attributes:
+        step: The last step of any metric before it.
+        folders: Empty folders.
+        links: Targets of symbolic links, by path.
+    """
 
     number: int
     attempt: int
@@ -69,22 +75,22 @@ class CheckpointManifest:
 
     @property
     def order(self) -> tuple[int, int]:
-        """The greatest of a run is the one to go on from."""
+        """Return the sort key: the greatest of a run is the newest."""
         return (self.attempt, self.number)
 
     @property
     def size_bytes(self) -> int:
-        """Of all files together."""
+        """Return the size of all files."""
         return sum(file.size_bytes for file in self.files)
 
     @property
     def name(self) -> str:
-        """As messages call it."""
+        """Return the name for messages."""
         step = f" (step {self.step})" if self.step is not None else ""
         return f"checkpoint {self.number} of attempt {self.attempt}{step}"
 
     def to_json(self) -> bytes:
-        """The document."""
+        """Return the document."""
         document: dict[str, Any] = {
             "format": FORMAT,
             "checkpoint": self.number,
@@ -106,20 +112,20 @@ class CheckpointBlobs:
         self.all_files = f"{self.root}files/"
 
     def manifest(self, number: int) -> str:
-        """The blob that makes checkpoint `number`."""
+        """Return the blob whose creation completes checkpoint `number`."""
         return f"{self.root}{number}/{MANIFEST}"
 
     def files(self, attempt: int) -> str:
-        """Prefix of what one attempt uploaded."""
+        """Return the prefix of the files that one attempt uploaded."""
         return f"{self.all_files}{attempt}/"
 
     def number_of(self, name: str) -> int | None:
-        """Which checkpoint a blob is the manifest of."""
+        """Return the number of the checkpoint whose manifest a blob is, or None."""
         first, _, rest = name.removeprefix(self.root).partition("/")
         return int(first) if rest == MANIFEST and first.isdecimal() else None
 
     def attempt_of(self, name: str) -> int | None:
-        """Which attempt uploaded a file."""
+        """Return the attempt that uploaded a file, or None for another blob."""
         if not name.startswith(self.all_files):
             return None
         first = name.removeprefix(self.all_files).partition("/")[0]
@@ -127,7 +133,11 @@ class CheckpointBlobs:
 
 
 def parse_checkpoint(body: bytes, blobs: CheckpointBlobs, number: int) -> CheckpointManifest:
-    """Read manifest `number`. Raises BadManifestError, also where it would write elsewhere."""
+    """Read manifest `number`.
+
+    Raises:
+        BadManifestError: It is newer or damaged, or a path leaves the folder.
+    """
     try:
         raw: Any = parse_json(body)
         found = int(raw["format"])
@@ -182,7 +192,7 @@ def _inside(path: str) -> str:
 
 
 def _check_paths(checkpoint: CheckpointManifest) -> None:
-    """Nothing lies below a link or a file, no name is there twice, and no link leads out."""
+    """Check that names are unique, that only folders have children, and that no link leaves."""
     names = [*(file.path for file in checkpoint.files), *checkpoint.links]
     leaves = {PurePosixPath(name) for name in names}
     if len(leaves) < len(names):

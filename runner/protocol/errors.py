@@ -1,4 +1,4 @@
-"""Errors for people: what went wrong, why, and how to fix it, with a code and an exit code."""
+"""The base of all expected errors: what, why and fix, with an error code and an exit code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class ExitCode(IntEnum):
-    """What the `runner` command exits with."""
+    """Exit codes of the `runner` command."""
 
     OK = 0
     RUN_FAILED = 1
@@ -51,11 +51,11 @@ class RunnerError(Exception):
         return "\n".join(lines)
 
     def __reduce__(self) -> tuple[object, ...]:
-        """How it comes out of another process: by default only `what` would be handed on."""
+        """Pickle all parts; the default would pass `what` only."""
         return _again, (type(self), self.code, self.what, self.why, self.fix, self.exit_code)
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows of it: what, why and fix, where a trace would hide them."""
+        """Return the lines that a notebook shows instead of a traceback."""
         return str(self).splitlines()
 
 

@@ -1,4 +1,4 @@
-"""Groups of runs: `groups/<id>.json`, which runs one submission made and which follow which."""
+"""Groups of runs: `groups/<id>.json`, the runs of one submission and their dependencies."""
 
 from __future__ import annotations
 
@@ -13,12 +13,18 @@ from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import FORMAT
 
 GROUPS_FOLDER = "groups/"
-SUBMITTING_FOLDER = "submitting/"  # notes of submissions whose tasks are not all there yet
+SUBMITTING_FOLDER = "submitting/"  # marks of submissions that have not added all tasks yet
 
 
 @dataclass(frozen=True, slots=True)
 class RunGroup:
-    """Runs of one Batch job. `runs` maps tasks to run ids, `after` tasks to those before them."""
+    """Runs of one Batch job.
+
+    Attributes:
+        runs: Run IDs by task.
+        after: By task, the tasks that must succeed before it.
+        schedule: Name of the schedule that started the group.
+    """
 
     group_id: str
     name: str
@@ -27,10 +33,10 @@ class RunGroup:
     pool: str
     runs: Mapping[str, str]
     after: Mapping[str, Sequence[str]]
-    schedule: str | None = None  # that started it
+    schedule: str | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The document."""
+        """Return the document."""
         return {
             "format": FORMAT,
             "group_id": self.group_id,
@@ -47,12 +53,12 @@ class RunGroup:
 
 
 def group_blob(group_id: str) -> str:
-    """Where the document lies in the `runs` container."""
+    """Return the blob of a group in the `runs` container."""
     return f"{GROUPS_FOLDER}{group_id}.json"
 
 
 def parse_group(content: bytes, group_id: str) -> RunGroup:
-    """Read the document. Raises RunnerError for a newer one, or none at all."""
+    """Read the document. Raise RunnerError (R-GROUP-BROKEN) if it is newer or damaged."""
     try:
         raw: dict[str, Any] = parse_json(content)
         if int(raw["format"]) > FORMAT:
@@ -61,7 +67,7 @@ def parse_group(content: bytes, group_id: str) -> RunGroup:
         after = {
             name: tuple(str(before) for before in task["after"]) for name, task in tasks.items()
         }
-        levels(after)  # or it could neither be drawn nor ended in its order
+        levels(after)  # a cycle could neither be drawn nor ended in order
         return RunGroup(
             group_id=raw["group_id"],
             name=raw["name"],
@@ -84,7 +90,7 @@ def parse_group(content: bytes, group_id: str) -> RunGroup:
             "R-GROUP-BROKEN",
             f"group {group_id} cannot be read",
             why=f"{type(err).__name__}: {err}",
-            fix="its runs are there: runner ps",
+            fix="run `runner ps` to list its runs",
             exit_code=ExitCode.RUN_FAILED,
         ) from err
 
@@ -93,7 +99,7 @@ Edges = Mapping[str, Sequence[str]]
 
 
 class CyclicError(Exception):
-    """Tasks that wait for one another; `path` begins and ends with the same one."""
+    """Tasks depend on each other; `path` starts and ends with the same task."""
 
     def __init__(self, path: Sequence[str]) -> None:
         super().__init__(" -> ".join(path))
@@ -101,7 +107,11 @@ class CyclicError(Exception):
 
 
 def levels(after: Edges) -> tuple[tuple[str, ...], ...]:
-    """The same, those together that may run at the same time."""
+    """Return the tasks in order, grouped by what can run at the same time.
+
+    Raises:
+        CyclicError: Tasks depend on each other.
+    """
     sorter = TopologicalSorter({name: tuple(after[name]) for name in after})
     try:
         sorter.prepare()

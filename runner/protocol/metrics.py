@@ -15,7 +15,7 @@ MetricValue = float | str  # a str is "NaN", "Infinity" or "-Infinity"
 
 @dataclass(frozen=True, slots=True)
 class MetricPoint:
-    """One measured value; `step` is what the script counts (epochs, batches) or None."""
+    """One measured value; `step` counts epochs or batches, as the script does, or is None."""
 
     time: str
     attempt: int
@@ -36,7 +36,7 @@ class MetricPoint:
 
 @dataclass(frozen=True, slots=True)
 class MetricSummary:
-    """The last and the best value of one metric; best is None where only NaN was seen."""
+    """The last and the best value of one metric; best is None if all values are NaN."""
 
     name: str
     last: float
@@ -56,7 +56,7 @@ def json_value(value: float) -> MetricValue:
 
 
 def parse_metric_line(line: str) -> MetricPoint | None:
-    """One line of `metrics.jsonl`, or None where it is not a metric (a torn or foreign line)."""
+    """Read a line of `metrics.jsonl`. Return None for a torn or foreign line."""
     try:
         raw: Any = parse_json(line)
         step = raw.get("step")
@@ -72,7 +72,7 @@ def parse_metric_line(line: str) -> MetricPoint | None:
 
 
 def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> list[MetricSummary]:
-    """Last and best of every metric, in order of first appearance.
+    """Return the last and best value of every metric, in order of first appearance.
 
     A metric not named in `goals` is minimised when its name says loss or error, else maximised.
     """
@@ -83,14 +83,14 @@ def summarize_metrics(points: Iterable[MetricPoint], goals: dict[str, Goal]) -> 
 
 
 def default_goal(name: str) -> Goal:
-    """Whether less or more of a metric is better, judged by its name."""
+    """Return whether less or more of a metric is better, judged by its name."""
     lowered = name.lower()
     smaller_is_better = ("loss", "error", "err", "mse", "mae", "rmse", "perplexity", "seconds")
     return "min" if any(word in lowered.split("_") for word in smaller_is_better) else "max"
 
 
 def format_metric(value: float) -> str:
-    """Four significant digits, as tables show a metric."""
+    """Return the value with four significant digits."""
     if not math.isfinite(value):
         return str(value)
     return f"{value:.4f}" if 1e-3 <= abs(value) < 1e4 else f"{value:.4g}"
@@ -111,7 +111,7 @@ def _summary(name: str, points: list[MetricPoint], goal: Goal | None) -> MetricS
 
 
 def describe_non_finite(last: Mapping[str, float], run_id: str) -> str:
-    """Which metrics ended as NaN or infinite, why that may be, and where to look; or nothing."""
+    """Return a warning that names metrics whose last value is NaN or infinite, or \"\"."""
     names = [name for name, value in last.items() if not math.isfinite(value)]
     if not names:
         return ""

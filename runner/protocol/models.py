@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import fnmatch
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, cast
 
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.paths import is_selected_output
 
 FORMAT = 1
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
@@ -143,26 +143,14 @@ def check_alias(alias: str) -> str:
     )
 
 
-def select_outputs(outputs: Sequence[ModelDocument], path: str | None) -> list[ModelDocument]:
-    """Return all outputs, or those that a path, glob or folder names."""
-    if path is None:
-        return list(outputs)
-    return [
-        output
-        for output in outputs
-        if output["path"] == path
-        or fnmatch.fnmatchcase(output["path"], path)
-        or output["path"].startswith(path.rstrip("/") + "/")
-    ]
-
-
 def draft_version(
     request: ModelRequest, run: Mapping[str, Any], result: Mapping[str, Any]
 ) -> ModelDocument:
     """Return the document of a version without a number. Raise ModelError if it has no files."""
-    files = select_outputs(result.get("outputs") or [], request.path)
+    outputs: list[ModelDocument] = result.get("outputs") or []
+    files = [file for file in outputs if is_selected_output(str(file["path"]), request.path)]
     if not files:
-        raise _no_files(request, run["run_id"], result.get("outputs") or [])
+        raise _no_files(request, run["run_id"], outputs)
     blobs = ModelBlobs(request.name)
     metrics: Mapping[str, Any] = run.get("metrics") or {}
     return {

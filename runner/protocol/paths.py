@@ -1,7 +1,8 @@
-"""Run ids, and the blob names of everything that belongs to a run."""
+"""Run IDs, and the blob names of everything that belongs to a run."""
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import re
 import unicodedata
@@ -13,34 +14,40 @@ from runner.protocol.errors import RunnerError
 
 MAX_ID = 64  # Batch ids: 1-64 of [A-Za-z0-9_-], case-insensitive
 SUFFIX_ALPHABET = "abcdefghijkmnpqrstuvwxyz23456789"  # no 0/o, 1/l
-_LOOKED_AT = 1000  # ids, for one that was meant
+_MOST_COMPARED = 1000  # run IDs, to suggest one
 STAMP_LENGTH = len("-20261121-143005-k3f9")  # what follows the name in a run ID
 _NAME_END = re.compile(r"-\d{8}-")
-_NAMES_ALIKE = 0.75
+_SIMILAR = 0.75
 _RUN_ID = re.compile(
     r"^(?P<name>[a-z0-9][a-z0-9_-]*)-(?P<stamp>\d{8}-\d{6})-(?P<suffix>[a-z0-9]{4})$"
 )
 
 
 def slug(text: str) -> str:
-    """Lower-case letters, digits, `_` and `-`, starting with a letter or digit; never empty."""
+    """Return the text in lower-case letters, digits, `_` and `-`; never empty."""
     plain = unicodedata.normalize("NFKD", text).encode("ascii", "ignore").decode().lower()
     return re.sub(r"[^a-z0-9_-]+", "-", plain).strip("-_") or "run"
 
 
 def make_run_id(name: str, created: datetime, suffix: str) -> str:
-    """`<name>-YYYYMMDD-HHMMSS-xxxx`, at most 64 characters; `suffix` is four of SUFFIX_ALPHABET."""
+    """Return `<name>-YYYYMMDD-HHMMSS-xxxx`, at most 64 characters.
+
+    Args:
+        name: Any text; it is shortened and reduced to the allowed characters.
+        created: Time of the submission, UTC.
+        suffix: Four characters of SUFFIX_ALPHABET.
+    """
     short = slug(name)[: MAX_ID - STAMP_LENGTH].rstrip("-_")
     return f"{short}-{created:%Y%m%d-%H%M%S}-{suffix}"
 
 
 def is_run_id(text: str) -> bool:
-    """Whether `text` has the form of a complete run id."""
+    """Return True if the text has the form of a complete run ID."""
     return len(text) <= MAX_ID and _RUN_ID.match(text) is not None
 
 
 def newest_first(run_ids: list[str]) -> list[str]:
-    """Run ids by the time in them, newest first; ids of the same second in reverse order."""
+    """Sort run IDs by the time in them, newest first; within a second, in reverse order."""
     return sorted(run_ids, key=_time_key, reverse=True)
 
 
@@ -50,7 +57,7 @@ def _time_key(run_id: str) -> tuple[str, str]:
 
 
 def submission_time(run_id: str) -> datetime | None:
-    """The time in a run id, to the second; None where it is none."""
+    """Return the time in a run ID, to the second, or None for another text."""
     match = _RUN_ID.match(run_id)
     try:
         stamp = match["stamp"] if match else ""
@@ -60,10 +67,10 @@ def submission_time(run_id: str) -> datetime | None:
 
 
 def job_id_for(experiment: str, pool: str, priority: int = 0) -> str:
-    """The Batch job of an experiment on a pool: `<experiment>_<pool>`, cut to fit 64 characters.
+    """Return the ID of the Batch job of an experiment on a pool: `<experiment>_<pool>`.
 
-    Priority belongs to the job, not to its tasks: one that is not 0 makes a job of its own,
-    `<experiment>_<pool>_p10` or `_m10`.
+    A job has one priority for all its tasks, so each priority other than 0 has its own job:
+    `<experiment>_<pool>_p10` or `_m10`. The experiment is cut to fit 64 characters.
     """
     rank = f"_{'p' if priority > 0 else 'm'}{abs(priority)}" if priority else ""
     # A closed job is followed by `<id>-2`, `<id>-3` ...
@@ -72,34 +79,34 @@ def job_id_for(experiment: str, pool: str, priority: int = 0) -> str:
 
 
 def check_reference(text: str) -> str:
-    """A run reference as typed: an id, a prefix of one, or `@last`. Raises on anything else."""
+    """Return a reference as typed: a run ID, a prefix, or `@last`. Raise RunnerError otherwise."""
     if text == "@last" or re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", text):
         return text
     raise RunnerError(
         "R-RUN-REFERENCE",
-        f"{text!r} is not a run",
-        why="a run is its id, a unique prefix of it, or @last",
-        fix="runner ps",
+        f"invalid run {text!r}",
+        why="expected a run ID, a unique prefix of one, or @last",
+        fix="run `runner ps` to list the runs",
     )
 
 
 def near_run(text: str, ids: Sequence[str]) -> str | None:
-    """The newest of the ids that begin much as `text` does; what was mistyped may be a prefix."""
-    import difflib  # noqa: PLC0415  only a mistake needs it
+    """Return the newest run ID that starts similarly to `text`, which may be a prefix, or None."""
+    import difflib  # noqa: PLC0415 - needed after a typing error only
 
-    beginnings = {run_id[: len(text)]: run_id for run_id in reversed(ids[:_LOOKED_AT])}
+    beginnings = {run_id[: len(text)]: run_id for run_id in reversed(ids[:_MOST_COMPARED])}
     found = difflib.get_close_matches(text, beginnings, n=1, cutoff=0.75)
     if not found:
         return None
     near = beginnings[found[0]]
-    # Times of one day are alike: they must not make ids of other names look near.
+    # Times of one day are similar: compare the names without them.
     names = (_NAME_END.split(text)[0], _NAME_END.split(near)[0])
-    alike = difflib.SequenceMatcher(None, *names).ratio() >= _NAMES_ALIKE
-    return near if alike or not _NAME_END.search(text) else None
+    similar = difflib.SequenceMatcher(None, *names).ratio() >= _SIMILAR
+    return near if similar or not _NAME_END.search(text) else None
 
 
 def code_blob(sha256: str) -> str:
-    """The blob of one content-addressed code archive (or node agent)."""
+    """Return the blob of a content-addressed archive: the code or the node agent."""
     return f"code/{sha256}"
 
 
@@ -200,10 +207,22 @@ class RunPaths:
 
 
 def run_id_suffix(text: str) -> str:
-    """Four characters that tell what was made in one second apart; always the same of a text."""
+    """Return four characters of SUFFIX_ALPHABET that depend on the text alone."""
     number = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big")
     suffix = ""
     for _ in range(4):
         number, digit = divmod(number, len(SUFFIX_ALPHABET))
         suffix += SUFFIX_ALPHABET[digit]
     return suffix
+
+
+def is_selected_output(name: str, path: str | None) -> bool:
+    """Return True if `path` names the output `name`.
+
+    Args:
+        name: Path of one file below the outputs.
+        path: A file, a folder or a glob; None and "" select all.
+    """
+    if not path or name == path:
+        return True
+    return name.startswith(f"{path.rstrip('/')}/") or fnmatch.fnmatchcase(name, path)

@@ -9,7 +9,6 @@ the run.
 
 from __future__ import annotations
 
-import fnmatch
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -248,12 +247,6 @@ def _time(text: str | None) -> datetime | None:
 
 def _time_text(time: datetime | None) -> str | None:
     return None if time is None else time.isoformat(timespec="microseconds")
-
-
-def is_selected_output(name: str, path: str) -> bool:
-    """Return True if a path names the output: a file, a folder, a glob, or empty for all."""
-    below = name == path or name.startswith(f"{path}/")
-    return not path or below or fnmatch.fnmatchcase(name, path)
 
 
 StageState = Literal["start", "progress", "end", "failed"]

@@ -3,7 +3,7 @@
 A schedule lies below `schedules/<schedule>/<instance>/`: `run.json` is the template of a
 single run, `group.json` the template of several (for each task its `run.json` and the body of
 its Batch task, without secrets; the run ids in it are placeholders), `firings/<job>.json`
-says what a job became.
+records the runs of a job.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class GroupAccess:
 
 
 def make_firing(template: Json, key: str, job_id: str, now: datetime) -> Json:
-    """The ids of one firing; `key` tells it from all others."""
+    """Return the IDs of one firing; `key` is unique to it."""
     stamp, name = f"{now:%Y%m%d-%H%M%S}", str(template["schedule"])
 
     def run_id(task: str) -> str:
@@ -85,7 +85,7 @@ def fired_run_documents(template: Json, firing: Json) -> Iterator[Json]:
 
 
 def fired_task_bodies(template: Json, firing: Json, access: GroupAccess) -> Iterator[Json]:
-    """What Batch is sent for every task, those before others first. Secrets: never print it."""
+    """Yield the body of every task for Batch, in order. It holds secrets: never print it."""
     for name, task in template["tasks"].items():
         run_id, wire = firing["runs"][name], task["task"]
         body: Json = {
@@ -109,13 +109,13 @@ def fired_task_bodies(template: Json, firing: Json, access: GroupAccess) -> Iter
 
 
 def inputs_of(run: Json) -> dict[str, Json]:
-    """The run's named inputs."""
+    """Return the named inputs of a run."""
     found: dict[str, Json] = run.get("inputs") or {}
     return found
 
 
 def _settings(name: str, run_id: str, run: Json, access: GroupAccess) -> Iterator[Json]:
-    """Of the containers with inputs, a task gets those of its own."""
+    """Yield the variables of a task, with access to the containers of its own inputs only."""
     used = {one.get("container") for one in inputs_of(run).values()}
     inputs: Json = access.storage.get("inputs") or {}
     mine = {key: entry for key, entry in inputs.items() if key in used}
@@ -143,15 +143,15 @@ SCHEDULES_FOLDER = "schedules/"
 
 
 def template_blob(place: str) -> str:
-    """run.json of runs to come."""
+    """Return the template of `run.json`."""
     return f"{SCHEDULES_FOLDER}{place}/run.json"
 
 
 def firing_blob(place: str, job_id: str) -> str:
-    """Which run a job of the schedule is."""
+    """Return the record of the run that a job of the schedule started."""
     return f"{SCHEDULES_FOLDER}{place}/firings/{re.sub(r'[^A-Za-z0-9_-]', '_', job_id)}.json"
 
 
 def group_template_blob(place: str) -> str:
-    """What the groups to come are made of."""
+    """Return the template of a group."""
     return f"{SCHEDULES_FOLDER}{place}/group.json"

@@ -110,7 +110,7 @@ _ALIAS_RULE = "small letters, digits, _ and -, 63 at most, and begins with a let
 
 def _check_alias(alias: str) -> str:
     if alias in COMPUTED_ALIASES:
-        raise key_error(f"{alias!r} is worked out from the versions", "drop it; NAME@latest works")
+        raise key_error(f"{alias!r} is computed from the versions", "drop it; NAME@latest works")
     return alias
 
 

@@ -16,7 +16,7 @@ from runner.core.progress import OnProgress
 from runner.core.recipe.inputs import InputSpec
 from runner.flows.data.datasets import Dataset, check_dataset, from_path, resolve_dataset
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.results import is_selected_output
+from runner.protocol.paths import is_selected_output
 from runner.protocol.run_spec import data_prefix
 
 # run.json lists every file; more of them belong into an archive.

@@ -25,7 +25,7 @@ from runner.node.storage.blobs import ContainerClient
 from runner.node.storage.http import TRANSIENT_STATUS, RedirectPolicy, StorageRequestError
 from runner.node.storage.limits import RetryBudget
 from runner.protocol.encoding import parse_json
-from runner.protocol.results import is_selected_output
+from runner.protocol.paths import is_selected_output
 from runner.protocol.run_spec import DataFile, parse_data_files
 
 STEP = "inputs"

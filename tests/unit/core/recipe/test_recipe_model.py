@@ -42,7 +42,7 @@ def test_everything_said_of_a_model_arrives_in_the_run(tmp_path: Path) -> None:
         ("model: cats@3", "model"),
         (f"model: {'a' * 64}", "model"),
         ("model: {aliases: [x]}", "name"),
-        ("model: {name: cats, aliases: [latest]}", "worked out"),
+        ("model: {name: cats, aliases: [latest]}", "computed from the versions"),
         ("model: {name: cats, aliases: ['3']}", "aliases"),
         ("model: {name: cats, path: ../x}", "leaves"),
         ("model: {name: cats, path: /x}", "leaves"),

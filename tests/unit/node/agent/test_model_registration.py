@@ -23,9 +23,8 @@ from runner.protocol.models import (
     parse_aliases,
     parse_version,
     parse_version_summary,
-    select_outputs,
 )
-from runner.protocol.paths import RunPaths
+from runner.protocol.paths import RunPaths, is_selected_output
 from tests.unit.node.agent_task import RUN, Task
 from tests.unit.node.fake_blob import CONTAINER, FakeBlobs
 from tests.unit.node.races import output
@@ -106,7 +105,7 @@ def test_outputs_are_chosen_by_path_glob_or_folder() -> None:
     outputs = [output(path, b"x") for path in ("model.bin", "sub/a", "sub/b", "subs")]
 
     def chosen(path: str | None) -> list[str]:
-        return [file["path"] for file in select_outputs(outputs, path)]
+        return [file["path"] for file in outputs if is_selected_output(file["path"], path)]
 
     assert chosen(None) == ["model.bin", "sub/a", "sub/b", "subs"]
     assert chosen("model*") == ["model.bin"]
