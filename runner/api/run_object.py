@@ -138,7 +138,7 @@ class Run:
     def attempts(self) -> Table[AttemptRow]:
         """Return the attempts: node, start, duration (`.took_s`), and the reason each ended."""
         from runner.flows.runs.attempts import list_attempts
-        from runner.flows.runs.view import load_view
+        from runner.flows.runs.watch import load_view
 
         connection = self.session.connection
         return Table(list_attempts(connection, load_view(connection, self.record)), _attempt_cells)
@@ -221,7 +221,7 @@ class Run:
     def status(self) -> RunStatus:
         """Current state with its reason, and the node."""
         if self._status is None:
-            from runner.flows.runs.view import load_view
+            from runner.flows.runs.watch import load_view
 
             view = load_view(self.session.connection, self._record)
             self._result = view.result

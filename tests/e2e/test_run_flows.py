@@ -25,8 +25,7 @@ from runner.flows.runs.events import LogText, RunEnded, StageReported
 from runner.flows.runs.history import list_runs
 from runner.flows.runs.logs import LineCursor, TextCursor, read_log, tail_offset
 from runner.flows.runs.outputs import fetch_outputs
-from runner.flows.runs.view import load_view
-from runner.flows.runs.watch import watch_run
+from runner.flows.runs.watch import load_view, watch_run
 from runner.flows.submit.prepare import PreparedRun, TrainOptions, prepare_run
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError
@@ -322,4 +321,4 @@ def test_description_that_storage_lost_is_given_back_by_who_watches(
         for row in list_runs(connection, limit=None, experiment=None).rows
         if row.run_id == record.run_id
     )
-    assert "run.json is gone" in row.problem, "what nobody watched is listed as it is"
+    assert "run.json is missing" in row.problem, "what nobody watched is listed as it is"

@@ -274,7 +274,7 @@ def test_job_of_a_killed_submission_without_a_group_is_deleted(
     for reference in (group_id, group_id[:-3]):
         done = cli.run("show", reference)
         assert done.returncode == 2
-        assert f"the submission of {group_id} has not come to its tasks" in done.stderr
+        assert f"the submission of {group_id} has not added its tasks" in done.stderr
     finish_interrupted(connection, datetime.now(UTC) + LATER)
     until(lambda: not list_jobs(connection, prepared.group.job_id))
     assert notes(connection) == []

@@ -23,7 +23,7 @@ from runner.flows.export.extras import load_extra
 from runner.flows.file_lock import file_lock
 from runner.flows.runs.documents import load_points
 from runner.flows.runs.outputs import fetch_outputs
-from runner.flows.runs.view import RunView, load_view
+from runner.flows.runs.watch import RunView, load_view
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import RunSpec
 

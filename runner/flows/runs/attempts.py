@@ -10,7 +10,7 @@ from typing import Any, cast
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.flows.runs.documents import load_attempt_ends, load_attempts, runs_container
-from runner.flows.runs.view import RunView
+from runner.flows.runs.watch import RunView
 from runner.protocol.checkpoints import (
     BadManifestError,
     CheckpointBlobs,

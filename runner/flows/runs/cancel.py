@@ -1,4 +1,4 @@
-"""Cancel a run: commit the outcome first, then end the task."""
+"""Cancel a run: commit the outcome first, then terminate the task."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """`state` is the run's final state; `changed` is False where it had ended before."""
+    """The final state of a run; `changed` is False if it had ended before."""
 
     state: RunState
     changed: bool
 
 
 def cancel_run(connection: Connection, record: RunSpec) -> Cancelled:
-    """End a run. The first to create `result.json` decides: a run that ended stays as it ended.
+    """Cancel a run unless it has ended: the first to create `result.json` decides.
 
-    Repeating it is safe, and ends a task that a broken connection left running.
+    Repeating it is safe, and terminates a task that a lost connection left running.
     """
     container = runs_container(connection)
     task = get_task(connection, record.job_id, record.task_id)
@@ -56,8 +56,8 @@ def cancel_run(connection: Connection, record: RunSpec) -> Cancelled:
 
 def _ended_before(task: TaskView | None, result: RunResult | None) -> RunState | None:
     status = decide_status(result, task, 0, None)
-    task_goes_on = task is not None and task.phase != "completed"
-    if status.state is RunState.CANCELLED and task_goes_on:
+    task_active = task is not None and task.phase != "completed"
+    if status.state is RunState.CANCELLED and task_active:
         return None
     return status.state if status.state.final else None
 

@@ -1,4 +1,4 @@
-"""Runs in blob: find one by reference, read its documents, and the index of all runs."""
+"""Find runs in blob by reference, read their documents, and the index of all runs."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ from runner.protocol.results import (
 )
 from runner.protocol.run_spec import RunSpec, parse_run
 
-_ONE_SECOND = 64  # made in it; of more any may be called the last
+_SAME_SECOND = 64  # runs of one second whose exact times are compared
 
 
 def runs_container(connection: Connection) -> BlobContainer:
-    """Where runs lie."""
+    """Return the container of runs."""
     return BlobContainer(connection.blob_service(), connection.outputs.container_runs)
 
 
 def find_run(connection: Connection, reference: str) -> RunSpec:
-    """The run of an id, a unique prefix, or `@last`. Raises RunnerError for none or several."""
+    """Return the run of an ID, a unique prefix, or `@last`. Raise RunnerError."""
     text = check_reference(reference)
     container = runs_container(connection)
     if is_run_id(text):
@@ -60,7 +60,7 @@ def find_run(connection: Connection, reference: str) -> RunSpec:
 
 
 def list_run_ids(container: BlobContainer, prefix: str = "") -> list[str]:
-    """Ids of all runs that begin with a prefix, newest first."""
+    """Return the IDs of all runs with a prefix, newest first."""
     return newest_first([name for name in container.folders(prefix) if is_run_id(name)])
 
 
@@ -79,19 +79,19 @@ def _resolve(container: BlobContainer, text: str) -> str:
     shown = ", ".join(ids[:5]) + (", ..." if len(ids) > 5 else "")
     raise RunnerError(
         "R-RUN-AMBIGUOUS",
-        f"{text!r} begins {len(ids)} run ids",
+        f"prefix {text!r} matches {len(ids)} runs",
         why=shown,
-        fix=f"type more of it, for example {ids[0]}",
+        fix=f"give more characters of the ID, for example {ids[0]}",
     )
 
 
 def newest(
     container: BlobContainer, blobs: Mapping[str, str], created: Callable[[bytes, str], datetime]
 ) -> str:
-    """The last made of some ids; within a second their documents, in `blobs`, tell by `created`."""
+    """Return the newest of some IDs; of the same second, the one whose document is newest."""
     ids = newest_first(list(blobs))
     latest = [each for each in ids if submission_time(each) == submission_time(ids[0])][
-        :_ONE_SECOND
+        :_SAME_SECOND
     ]
     if len(latest) == 1:
         return latest[0]
@@ -99,38 +99,38 @@ def newest(
     contents = in_parallel(container.read, [blobs[each] for each in latest])
     for each, content in zip(latest, contents, strict=True):
         if content is not None:
-            with suppress(RunnerError):  # told where that one itself is asked for
+            with suppress(RunnerError):  # reported when that run itself is read
                 times[each] = created(content, each)
     return max(times, key=times.__getitem__, default=latest[0])
 
 
 def _not_found(container: BlobContainer, text: str) -> RunnerError:
     if (group := next(iter(container.list(f"{GROUPS}{text}")), None)) is not None:
-        named = "is" if is_run_id(text) else "begins"
+        named = "is" if is_run_id(text) else "is a prefix of"
         group_id = group.name.removeprefix(GROUPS).removesuffix(".json")
         return RunnerError(
             "R-RUN-UNKNOWN",
-            f"{text!r} {named} a group of runs, and no run",
-            why="this is done to one run at a time",
+            f"{text!r} {named} a group of runs, not a run",
+            why="this command takes one run",
             fix=f"runner ps --group {group_id} lists its runs",
         )
     near = near_run(text, list_run_ids(container))
     return RunnerError(
         "R-RUN-UNKNOWN",
-        f"there is no run {text!r}",
-        why="no run id begins with it",
+        f"run {text!r} not found",
+        why="no run ID starts with it",
         fix=f"did you mean {near}?" if near else "runner ps -a",
     )
 
 
 def load_result(container: BlobContainer, run_id: str) -> RunResult | None:
-    """The committed outcome, or None while there is none."""
+    """Return the committed outcome, or None."""
     content = container.read(RunPaths(run_id).result)
     return None if content is None else parse_result(content, run_id)
 
 
 def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple[AttemptStart, ...]:
-    """All attempts that started, in order; those of another `node` than the primary have it too."""
+    """Return the attempts that started on a node (0 is the primary), in order."""
     prefix = RunPaths(run_id, node).attempts
     names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/start.json")]
     contents = in_parallel(container.read, names)
@@ -139,13 +139,13 @@ def load_attempts(container: BlobContainer, run_id: str, node: int = 0) -> tuple
 
 
 def count_attempts(container: BlobContainer, run_id: str) -> int:
-    """How many attempts began."""
+    """Return how many attempts started."""
     names = (blob.name for blob in container.list(RunPaths(run_id).attempts))
     return sum(1 for name in names if name.endswith("/start.json"))
 
 
 def load_attempt_ends(container: BlobContainer, run_id: str) -> tuple[AttemptEnd, ...]:
-    """How attempts ended, in order; those that were lost are missing."""
+    """Return how attempts ended, in order, without those that were lost."""
     prefix = RunPaths(run_id).attempts
     names = [blob.name for blob in container.list(prefix) if blob.name.endswith("/end.json")]
     contents = in_parallel(container.read, names)
@@ -154,7 +154,7 @@ def load_attempt_ends(container: BlobContainer, run_id: str) -> tuple[AttemptEnd
 
 
 def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | None:
-    """The stage an attempt is in, or None before its first."""
+    """Return the stage of an attempt, or None before its first."""
     if attempt == 0:
         return None
     content = container.read(RunPaths(run_id).attempt_events(attempt)) or b""
@@ -165,14 +165,14 @@ def last_stage(container: BlobContainer, run_id: str, attempt: int) -> str | Non
 
 
 def load_points(connection: Connection, record: RunSpec) -> list[MetricPoint]:
-    """Every value of every metric of a run, as they were written."""
+    """Return every value of every metric of a run, in the order written."""
     content = runs_container(connection).read(RunPaths(record.run_id).metrics) or b""
     lines = content.decode("utf-8", "replace").splitlines()
     return [point for line in lines if (point := parse_metric_line(line))]
 
 
 def load_metrics(connection: Connection, record: RunSpec) -> list[MetricSummary]:
-    """Last and best of every metric of a run."""
+    """Return the last and best value of every metric of a run."""
     points = load_points(connection, record)
     return summarize_metrics(
         points, {record.primary_metric: record.goal} if record.primary_metric else {}
@@ -181,7 +181,7 @@ def load_metrics(connection: Connection, record: RunSpec) -> list[MetricSummary]
 
 @dataclass(frozen=True, slots=True)
 class IndexEntry:
-    """What the index knows of a run; `raw` of both holds that much and no more."""
+    """The entry of a run in the index; `raw` of both has only the fields of the entry."""
 
     record: RunSpec
     result: RunResult | None
@@ -190,9 +190,9 @@ class IndexEntry:
 def index_run(
     container: BlobContainer, run: Mapping[str, Any], result: Mapping[str, Any] | None = None
 ) -> None:
-    """Enter a run, or its outcome. An entry is a copy: that it cannot be written is no failure.
+    """Write the entry of a run, with or without its outcome. Errors are ignored: it is a copy.
 
-    Without a result an entry that is there stays: the run may be over already.
+    Without a result an existing entry is not replaced, because the run may have ended.
     """
     metadata = index_metadata(run, result)
     with suppress(RunnerError):
@@ -200,7 +200,7 @@ def index_run(
 
 
 def load_index(container: BlobContainer) -> dict[str, IndexEntry]:
-    """All entries that can be read, by run id."""
+    """Return all readable entries, by run ID."""
     entries: dict[str, IndexEntry] = {}
     for name, metadata in container.list_metadata(INDEX_FOLDER):
         run_id = name.removeprefix(INDEX_FOLDER)
@@ -211,7 +211,7 @@ def load_index(container: BlobContainer) -> dict[str, IndexEntry]:
 
 
 def _entry(run_id: str, metadata: Mapping[str, str]) -> IndexEntry | None:
-    """None for what this runner cannot read: then the run's documents say what is wrong."""
+    """Return None for an unreadable entry: the error then comes from the run's documents."""
     if "run" not in metadata:
         return None
     try:

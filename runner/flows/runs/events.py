@@ -1,4 +1,4 @@
-"""What watching a run yields: changes as data, which the CLI renders."""
+"""The events of a watched run, as data that the CLI renders."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LogStream = Literal["stdout", "stderr"]
 
 @dataclass(frozen=True, slots=True)
 class StatusChanged:
-    """The run's state, or its reason, is new; `attempt` is the latest one, 0 before the first."""
+    """The state or its reason changed; `attempt` is the latest one, 0 before the first."""
 
     status: RunStatus
     attempt: int
@@ -23,7 +23,7 @@ class StatusChanged:
 
 @dataclass(frozen=True, slots=True)
 class NodesSeen:
-    """While the run waits: how many nodes of its pool are in which state."""
+    """Nodes of the pool by state, while the run waits."""
 
     counts: Mapping[str, int]
 
@@ -37,7 +37,7 @@ class StageReported:
 
 @dataclass(frozen=True, slots=True)
 class LogText:
-    """What the script printed, in pieces as they arrive; a piece may end within a line."""
+    """Output of the script; a piece may end within a line."""
 
     stream: LogStream
     text: str
@@ -45,7 +45,7 @@ class LogText:
 
 @dataclass(frozen=True, slots=True)
 class LogSkipped:
-    """Older output that was left out because only the tail was asked for."""
+    """Older output that was skipped because of `WatchOptions.tail`."""
 
     stream: LogStream
     size_bytes: int
@@ -60,7 +60,7 @@ class MetricSeen:
 
 @dataclass(frozen=True, slots=True)
 class ContactLost:
-    """The services do not answer; watching goes on. `why` is one line."""
+    """The services do not answer; watching continues. `why` is one line."""
 
     why: str
 
@@ -72,12 +72,12 @@ class ContactRestored:
 
 @dataclass(frozen=True, slots=True)
 class StillWatching:
-    """Nothing in particular, about once a second: only where `WatchOptions.beats` asks for it."""
+    """A tick, about once a second, if `WatchOptions.beats` is set."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunEnded:
-    """The last event. `task_output` is what Batch kept where the node agent could not report."""
+    """The last event; `task_output` is the task's own output if the agent could not report."""
 
     status: RunStatus
     result: RunResult | None

@@ -1,4 +1,4 @@
-"""Submitted groups of runs: find one by reference, show it, follow it and cancel it."""
+"""Find submitted groups of runs by reference; read, follow and cancel them."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ _NOT_A_RUN = frozenset({"R-RUN-UNKNOWN", "R-RUN-AMBIGUOUS"})
 
 @dataclass(frozen=True, slots=True)
 class GroupView:
-    """A group and its runs as they are now, by task; one that was deleted is missing."""
+    """A group and its existing runs as they are now, by task."""
 
     group: RunGroup
     rows: Mapping[str, RunRow]
 
 
 def find_group(connection: Connection, reference: str) -> RunGroup:
-    """The group of an id, or of a unique prefix of one. Raises R-GROUP-UNKNOWN."""
+    """Return the group of an ID, a unique prefix, or `@last`. Raise RunnerError."""
     text = check_reference(reference)
     container = runs_container(connection)
     content = container.read(group_blob(text)) if is_run_id(text) else None
@@ -59,9 +59,12 @@ def find_group(connection: Connection, reference: str) -> RunGroup:
 
 def _several(text: str, names: Sequence[str]) -> RunnerError:
     shown = ", ".join(_group_id(name) for name in names[:5]) + (", ..." if len(names) > 5 else "")
-    fix = f"type more of it, for example {_group_id(names[-1])}"
-    return RunnerError("R-GROUP-AMBIGUOUS", f"{text!r} begins {len(names)} groups", why=shown,
-                       fix=fix)  # fmt: skip
+    return RunnerError(
+        "R-GROUP-AMBIGUOUS",
+        f"prefix {text!r} matches {len(names)} groups",
+        why=shown,
+        fix=f"give more characters of the ID, for example {_group_id(names[-1])}",
+    )
 
 
 def _no_group(container: BlobContainer, text: str) -> RunnerError:
@@ -69,15 +72,15 @@ def _no_group(container: BlobContainer, text: str) -> RunnerError:
         group_id = begun[0].removeprefix(SUBMITTING_FOLDER).removesuffix(".json")
         return RunnerError(
             "R-GROUP-SUBMITTING",
-            f"the submission of {group_id} has not come to its tasks",
-            why="it is going on at this moment, or it was killed: then nothing of it runs",
-            fix="look again in a moment; if it was killed, runner submit FILE again",
+            f"the submission of {group_id} has not added its tasks",
+            why="it is in progress, or it was killed; then nothing of it runs",
+            fix="try again in a moment; if it was killed, run `runner submit FILE` again",
         )
     near = near_run(
         text, newest_first([_group_id(blob.name) for blob in container.list(GROUPS_FOLDER)])
     )
-    fix = f"did you mean {near}?" if near else "runner submit FILE makes one"
-    return RunnerError("R-GROUP-UNKNOWN", f"there is no group {text!r}", fix=fix)
+    fix = f"did you mean {near}?" if near else "runner submit FILE"
+    return RunnerError("R-GROUP-UNKNOWN", f"group {text!r} not found", fix=fix)
 
 
 def _group_id(blob: str) -> str:
@@ -85,15 +88,16 @@ def _group_id(blob: str) -> str:
 
 
 def list_group_ids(connection: Connection, prefix: str = "") -> list[str]:
-    """Ids of all groups that begin with a prefix, newest first."""
+    """Return the IDs of all groups with a prefix, newest first."""
     blobs = runs_container(connection).list(f"{GROUPS_FOLDER}{prefix}")
     return newest_first([_group_id(blob.name) for blob in blobs])
 
 
 def group_instead(connection: Connection, reference: str, err: RunnerError) -> RunGroup:
-    """The group that a reference means which is no run.
+    """Return the group of a reference that matches no run.
 
-    Raises what says most: `err` itself, or why it is no group either.
+    Raises:
+        RunnerError: the more helpful of `err` and the error of the group.
     """
     if err.code not in _NOT_A_RUN:
         raise err
@@ -121,10 +125,9 @@ def load_group_view(
 def cancel_group(
     connection: Connection, group: RunGroup, on_progress: OnProgress = ignore_progress
 ) -> dict[str, Cancelled]:
-    """End every run of a group that has not ended; the last first, so that none starts meanwhile.
+    """Cancel the runs of a group, dependents first so that none starts meanwhile.
 
-    Its job closes, since all its tasks are complete then: also one that a `runner submit` which was
-    killed left open.
+    The job of the group is closed, also if a killed `runner submit` left it open.
     """
     container = runs_container(connection)
     done: dict[str, Cancelled] = {}
@@ -148,9 +151,10 @@ _POLL_S = 1.0
 
 
 def group_views(connection: Connection, group: RunGroup) -> Iterator[GroupView | None]:
-    """A view each second until all runs have ended; None while contact is lost.
+    """Yield a view each second until all runs have ended; None while contact is lost.
 
-    Raises RunnerError (R-SERVICES-DOWN) when that lasts.
+    Raises:
+        RunnerError: there was no contact for `CONTACT_TIMEOUT_S`.
     """
     contact = time.monotonic()
     view = last = None

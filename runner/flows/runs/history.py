@@ -31,11 +31,10 @@ _PAGE = 20
 
 @dataclass(frozen=True, slots=True)
 class RunRow:
-    """One run of the list; `problem` where its documents cannot be read.
+    """One run of the list; `problem` is set if its documents cannot be read.
 
-    `record.raw` and `result.raw` may be the few fields of the index: `find_run` reads all.
-    `attempts` is how many began; `evicted` how many of those that are over were lost or terminated,
-    None where that was not recorded.
+    `record.raw` and `result.raw` may have the fields of the index only; `find_run` reads all.
+    `attempts` have started; `evicted` of them were lost or terminated, None if not recorded.
     """
 
     run_id: str
@@ -48,13 +47,13 @@ class RunRow:
 
     @property
     def ended(self) -> datetime | None:
-        """When the outcome was committed."""
+        """The time when the outcome was committed."""
         return self.result.ended if self.result else None
 
 
 @dataclass(frozen=True, slots=True)
 class RunHistory:
-    """Rows, and how many older runs were left out."""
+    """Rows, and the number of older runs that are not listed."""
 
     rows: tuple[RunRow, ...]
     older: int
@@ -62,15 +61,15 @@ class RunHistory:
 
 @dataclass(frozen=True, slots=True)
 class RunFilter:
-    """Which runs are meant; the defaults mean all of them."""
+    """Which runs to list; the defaults list all."""
 
     experiment: str | None = None
     states: frozenset[RunState] = frozenset()
     since: datetime | None = None
 
     def accepts(self, row: RunRow) -> bool:
-        """Whether the run is meant; one that cannot be read is, unless more is asked of it."""
-        if self.experiment:  # as typed, or as `train -e` writes what was typed
+        """Return True if the filter matches; unreadable runs match only an empty filter."""
+        if self.experiment:  # as typed, or as `train -e` stores it
             names = (self.experiment, slug(self.experiment))
             if row.record is None or row.record.experiment not in names:
                 return False
@@ -88,9 +87,14 @@ def list_runs(
     only: RunFilter = EVERY_RUN,
     ids: Sequence[str] | None = None,
 ) -> RunHistory:
-    """The newest runs that are meant; `limit` None means all. `home` keeps finished ones.
+    """Return the newest runs that match.
 
-    `ids` are the runs to choose among, every run if None.
+    Args:
+        connection: The services.
+        limit: The maximum number of rows; None is all.
+        experiment: Replaces the experiment of `only`.
+        only: The filter.
+        ids: The runs to choose from; None is every run.
     """
     only = RunFilter(experiment or only.experiment, only.states, only.since)
     among = list_run_ids(runs_container(connection)) if ids is None else newest_first(list(ids))
@@ -107,7 +111,7 @@ def list_runs(
                 rows.append(row)
             if len(rows) == limit:
                 break
-        page = max(2 * page, _PAGE)  # few of many are meant: fewer, larger steps
+        page = max(2 * page, _PAGE)  # few match: fewer, larger steps
     return RunHistory(tuple(rows), len(ids) - position)
 
 
@@ -138,12 +142,12 @@ class _Listing:
         rows: dict[str, RunRow | None] = {
             e.record.run_id: _finished(e.record, e.result) for e in entries if e.result
         }
-        going_on = [entry.record for entry in entries if entry.result is None]
-        if not going_on:
+        unfinished = [entry.record for entry in entries if entry.result is None]
+        if not unfinished:
             return rows
-        from runner.flows.runs.view import live_rows  # noqa: PLC0415  the Batch SDK, if need be
+        from runner.flows.runs.watch import live_rows  # noqa: PLC0415  loads the Batch SDK
 
-        return rows | live_rows(self._connection, going_on)
+        return rows | live_rows(self._connection, unfinished)
 
 
 def _finished(record: RunSpec, result: RunResult) -> RunRow:
@@ -154,12 +158,12 @@ def _finished(record: RunSpec, result: RunResult) -> RunRow:
 
 
 def _row(connection: Connection, run_id: str) -> RunRow | None:
-    """One run, or None where it was deleted, or never came into being."""
+    """Return one run, or None if it was deleted or its submission did not complete."""
     container = runs_container(connection)
     content = container.read(RunPaths(run_id).run)
     if content is None:
         lost = container.size(RunPaths(run_id).result) is not None
-        problem = "run.json is gone: storage lost it, the outputs are there"
+        problem = "run.json is missing: storage lost it, the outputs exist"
         return RunRow(run_id, None, None, None, problem=problem) if lost else None
     try:
         record = parse_run(content, run_id)
@@ -170,6 +174,6 @@ def _row(connection: Connection, run_id: str) -> RunRow | None:
         if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
             raise
         return RunRow(run_id, None, None, None, problem=f"{err.what}: {err.why}")
-    from runner.flows.runs.view import live_row  # noqa: PLC0415  the Batch SDK, if a run goes on
+    from runner.flows.runs.watch import live_row  # noqa: PLC0415  loads the Batch SDK
 
     return live_row(connection, record)

@@ -1,4 +1,4 @@
-"""Logs of a run: read blobs that grow by byte offset, and the log whole or its tail."""
+"""Read the log of a run, all of it or its tail, from blobs that grow."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from runner.protocol.paths import RunPaths
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec
 
-_READ_BYTES = 4 * 1024**2  # of one request: a long log arrives in pieces
+_READ_BYTES = 4 * 1024**2  # of one request
 _TAIL_BYTES = 64 * 1024
 
 
 class TextCursor:
-    """New text of an append blob since the last call, up to the byte `end` if there is one."""
+    """Reads new text of an append blob, up to the byte `end` if it is given."""
 
     def __init__(
         self, container: BlobContainer, blob: str, offset: int = 0, end: int | None = None
@@ -32,7 +32,7 @@ class TextCursor:
         self.offset = offset
 
     def read(self) -> str:
-        """At most 4 MiB of new text; empty when there is none, or no blob yet."""
+        """Return at most 4 MiB of new text, "" if there is none."""
         length = _READ_BYTES if self._end is None else min(_READ_BYTES, self._end - self.offset)
         if length <= 0:
             return ""
@@ -43,25 +43,25 @@ class TextCursor:
         return self._decoder.decode(data)
 
     def lost_from(self) -> int | None:
-        """Where the blob ends now, if its service lost bytes that were read here before."""
+        """Return the size of the blob if its service lost bytes that were read, else None."""
         size = self._container.size(self._blob) or 0
         return size if size < self.offset else None
 
     def go_back(self, offset: int) -> None:
-        """Read again from `offset`."""
+        """Continue at `offset`."""
         self.offset = offset
         self._decoder.reset()
 
 
 class LineCursor:
-    """New complete lines of an append blob since the last call."""
+    """Reads new complete lines of an append blob."""
 
     def __init__(self, container: BlobContainer, blob: str) -> None:
         self._text = TextCursor(container, blob)
         self._rest = ""
 
     def read(self) -> list[str]:
-        """Lines without their ends; a line still being written is kept for the next call."""
+        """Return new lines without line ends; an incomplete line waits for its end."""
         *lines, self._rest = (self._rest + self._text.read()).split("\n")
         return [line for line in lines if line.strip()]
 
@@ -69,7 +69,7 @@ class LineCursor:
 def tail_offset(
     container: BlobContainer, blob: str, lines: int, start: int = 0, end: int | None = None
 ) -> int:
-    """Where the last `lines` lines of the bytes from `start` to `end` begin."""
+    """Return the offset of the last `lines` lines between the bytes `start` and `end`."""
     end = position = (container.size(blob) or 0) if end is None else end
     if lines <= 0:
         return end
@@ -78,7 +78,7 @@ def tail_offset(
         block = container.read_range(blob, begin, position - begin) or b""
         search_end = len(block)
         if position == end and block.endswith(b"\n"):
-            search_end -= 1  # it ends the last line and begins no other
+            search_end -= 1  # the end of the last line
         while (newline := block.rfind(b"\n", 0, search_end)) >= 0:
             lines -= 1
             if lines == 0:
@@ -97,9 +97,10 @@ def read_log(
     attempt: int | None = None,
     node: int = 0,
 ) -> Iterator[str]:
-    """The log so far, in pieces. Where the agent wrote none, what Batch kept of the task.
+    """Yield the log written so far, or the output of the task if the agent wrote none.
 
-    `node` counts from 0. Raises RunnerError for one that the run does not have.
+    Raises:
+        RunnerError: the run has no such `node` (from 0) or `attempt` (from 1).
     """
     check_node(record, node)
     container = runs_container(connection)
@@ -118,7 +119,7 @@ def read_log(
 def last_lines(
     connection: Connection, run_id: str, stream: LogStream, lines: int, node: int = 0
 ) -> list[str]:
-    """The last lines of a log stream, at most."""
+    """Return at most the last `lines` lines of a log stream."""
     container = runs_container(connection)
     blob = RunPaths(run_id, node).log(stream)
     text = TextCursor(container, blob, tail_offset(container, blob, lines)).read()
@@ -126,7 +127,7 @@ def last_lines(
 
 
 def check_node(record: RunSpec, node: int) -> None:
-    """Raise RunnerError for a node that the run does not have."""
+    """Raise RunnerError if the run has no such node."""
     if node < record.nodes:
         return
     has = f"0 to {record.nodes - 1}" if record.nodes > 1 else "0 only"
@@ -158,9 +159,9 @@ def _attempt_range(
         known = ", ".join(str(n) for n in offsets) or "none"
         raise RunnerError(
             "R-ATTEMPT-UNKNOWN",
-            f"there is no attempt {number}",
+            f"attempt {number} not found",
             why=f"attempts so far: {known}",
-            fix="leave --attempt out to see all of them",
+            fix="omit --attempt to read all of them",
         )
     return offsets[number], offsets.get(number + 1, size)
 

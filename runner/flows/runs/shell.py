@@ -32,7 +32,7 @@ from runner.azure.batch.node_users import (
 from runner.core.home import HomePaths, not_writable
 from runner.core.states import RunState
 from runner.flows.runs.documents import load_attempts, runs_container
-from runner.flows.runs.view import RunView, load_view
+from runner.flows.runs.watch import RunView, load_view
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.results import AttemptStart
 from runner.protocol.run_spec import RunSpec

@@ -1,20 +1,30 @@
-"""Watch a run: state, stages, log and metrics as they change, until it ends.
+"""Read the state of runs from blob and Batch, once or until they end.
 
-Everything is read from blob by byte offset, so watching can begin late, break off and begin again,
-on any machine. Lost contact is waited out.
+Watching reads from blob by byte offset, so that it can start late, break off and start again
+on any machine. Lost contact is waited out. `history` imports this module late: it loads the
+Batch SDK.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import count_nodes, get_task, read_task_file
+from runner.azure.batch.jobs import count_nodes, get_task, is_disabled, list_tasks, read_task_file
 from runner.azure.faults import SERVICES_DOWN
-from runner.core.states import RunState, RunStatus, TaskView, decide_status
-from runner.flows.runs.documents import load_result, runs_container
+from runner.azure.storage.blobs import in_parallel
+from runner.core.states import RunState, RunStatus, TaskView, count_evicted, decide_status
+from runner.flows.runs.documents import (
+    count_attempts,
+    last_stage,
+    load_attempt_ends,
+    load_attempts,
+    load_result,
+    runs_container,
+)
 from runner.flows.runs.events import (
     ContactLost,
     ContactRestored,
@@ -29,25 +39,149 @@ from runner.flows.runs.events import (
     StillWatching,
     WatchEvent,
 )
+from runner.flows.runs.history import RunRow
 from runner.flows.runs.logs import LineCursor, TextCursor, tail_offset
-from runner.flows.runs.view import explain_queue_reason
 from runner.protocol.errors import RunnerError
 from runner.protocol.metrics import parse_metric_line
 from runner.protocol.paths import RunPaths
-from runner.protocol.results import SIDE_STAGES, RunResult, parse_event_line
+from runner.protocol.results import SIDE_STAGES, AttemptStart, RunResult, parse_event_line
 from runner.protocol.run_spec import RunSpec
 
+
+def explain_queue_reason(
+    connection: Connection,
+    record: RunSpec,
+    status: RunStatus,
+    attempts: int,
+    *,
+    disabled: bool | None = None,
+) -> RunStatus:
+    """Return the status of a queued run with its reason: a disabled job, or other runs.
+
+    `disabled` is the state of its job, if the caller has read it.
+    """
+    if status.state is not RunState.QUEUED:
+        return status
+    if is_disabled(connection, record.job_id) if disabled is None else disabled:
+        command = f"az batch job enable --job-id {record.job_id}"
+        return replace(status, reason=f"its job {record.job_id} is disabled: {command}")
+    return status if attempts else _dependency_reason(connection, record, status)
+
+
+def _dependency_reason(connection: Connection, record: RunSpec, status: RunStatus) -> RunStatus:
+    if not record.after:
+        together = f"waiting for {record.nodes} nodes at once"
+        return status if record.nodes == 1 else replace(status, reason=together)
+    container = runs_container(connection)
+    results = in_parallel(lambda run_id: load_result(container, run_id), record.after)
+    for run_id, result in zip(record.after, results, strict=True):
+        if result is not None and result.status != "succeeded":
+            how = "failed" if result.status == "failed" else "was cancelled"
+            return replace(status, reason=f"blocked by {run_id}, which {how}")
+    waiting = [run for run, result in zip(record.after, results, strict=True) if result is None]
+    if not waiting:
+        return status
+    more = f" and {len(waiting) - 1} more" if len(waiting) > 1 else ""
+    return replace(status, reason=f"after {waiting[0]}{more}")
+
+
+@dataclass(frozen=True, slots=True)
+class RunView:
+    """A run with its status, result, task and attempts."""
+
+    record: RunSpec
+    status: RunStatus
+    result: RunResult | None
+    task: TaskView | None
+    attempts: tuple[AttemptStart, ...]
+
+
+def load_view(connection: Connection, record: RunSpec) -> RunView:
+    """Return the run as it is now; the task is read before the result, see `decide_status`."""
+    container = runs_container(connection)
+    result = load_result(container, record.run_id)
+    task = None
+    if result is None:
+        task = get_task(connection, record.job_id, record.task_id)
+        result = load_result(container, record.run_id)
+    attempts = load_attempts(container, record.run_id)
+    stage = None if result else last_stage(container, record.run_id, len(attempts))
+    status = decide_status(result, task, len(attempts), stage)
+    status = explain_queue_reason(connection, record, status, len(attempts))
+    return RunView(record, status, result, task, attempts)
+
+
+_LIST_TASKS_FROM = 4  # runs of one job; below it, each task is read on its own
+
+
+def live_row(connection: Connection, record: RunSpec) -> RunRow:
+    """Return one run as it is now."""
+    try:
+        return _live_row(connection, load_view(connection, record))
+    except RunnerError as err:
+        if err.code not in ("R-RUN-BROKEN", "R-RUN-FORMAT"):
+            raise
+        return RunRow(record.run_id, None, None, None, problem=f"{err.what}: {err.why}")
+
+
+def live_rows(connection: Connection, records: Sequence[RunSpec]) -> dict[str, RunRow | None]:
+    """Return runs by ID. Tasks are read before results, as `decide_status` requires."""
+    counts = Counter(record.job_id for record in records)
+    jobs = [job for job, count in counts.items() if count >= _LIST_TASKS_FROM]
+    tasks = dict(zip(jobs, in_parallel(lambda job: list_tasks(connection, job), jobs), strict=True))
+    active = [job for job in jobs if any(t.phase == "active" for t in tasks[job].values())]
+    looked = in_parallel(lambda job: is_disabled(connection, job), active)
+    disabled = {job for job, found in zip(active, looked, strict=True) if found}
+
+    def row(record: RunSpec) -> RunRow:
+        if record.job_id in tasks:
+            paused = record.job_id in disabled
+            known = _row_of_task(connection, record, tasks[record.job_id], disabled=paused)
+            if known is not None:
+                return known
+        return live_row(connection, record)
+
+    rows = in_parallel(row, records)
+    return {found.run_id: found for found in rows}
+
+
+def _row_of_task(
+    connection: Connection, record: RunSpec, tasks: dict[str, TaskView], *, disabled: bool
+) -> RunRow | None:
+    """Return a run that its task describes, or None if it has started or ended."""
+    task = tasks.get(record.task_id)
+    if task is not None and task.phase == "active" and not task.requeues and not task.retries:
+        status = decide_status(None, task, 0, None)
+        status = explain_queue_reason(connection, record, status, 0, disabled=disabled)
+        return RunRow(record.run_id, record, status, None)
+    if task is None and load_result(runs_container(connection), record.run_id) is None:
+        began = count_attempts(runs_container(connection), record.run_id)
+        status = decide_status(None, None, began, None)
+        return RunRow(record.run_id, record, status, None, attempts=began)
+    return None
+
+
+def _live_row(connection: Connection, view: RunView) -> RunRow:
+    record, result = view.record, view.result
+    attempts = result.attempt if result else len(view.attempts)
+    evicted = result.evicted if result else 0
+    waiting = view.task is not None and view.task.phase == "active"
+    if result is None and (attempts > 1 or (attempts and waiting)):
+        ends = load_attempt_ends(runs_container(connection), record.run_id)
+        evicted = count_evicted(attempts, ends, waiting=waiting)
+    status = RunStatus(view.status.state, view.status.reason, view.status.node)
+    return RunRow(record.run_id, record, status, result, attempts=attempts, evicted=evicted)
+
+
 _BEAT_S = 1.0
-CONTACT_TIMEOUT_S = (
-    300.0  # without contact, before watching gives up; the run itself is not concerned
-)
+CONTACT_TIMEOUT_S = 300.0  # without contact; then watching ends, and the run itself continues
 _TASK_OUTPUT_CHARS = 4000
-_LAST = ("export", "end")  # after it the agent commits the result
+_LAST_STAGE = ("export", "end")  # then the agent commits the result
 
 
 @dataclass(frozen=True, slots=True)
 class PollIntervals:
-    """Seconds between two looks at each source."""
+    """Seconds between two reads of each source."""
 
     tick: float = 0.1
     log: float = 0.2
@@ -65,22 +199,23 @@ class PollIntervals:
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """`tail` leaves out all but the last lines of what was printed before; None shows all."""
+    """What to watch; `tail` limits the output printed before to so many lines, None shows all."""
 
     tail: int | None = None
     streams: tuple[LogStream, ...] = ("stdout", "stderr")
     intervals: PollIntervals = PollIntervals()
     contact_timeout_s: float = CONTACT_TIMEOUT_S
     beats: bool = False
-    node: int = 0  # whose log
+    node: int = 0  # the rank whose log is read
 
 
 def watch_run(
     connection: Connection, record: RunSpec, options: WatchOptions | None = None
 ) -> Iterator[WatchEvent]:
-    """Yield what happens to a run from now on; the last event is RunEnded.
+    """Yield the events of a run from now on; the last one is RunEnded.
 
-    Raises RunnerError after five minutes without contact.
+    Raises:
+        RunnerError: there was no contact for `contact_timeout_s`.
     """
     options = options or WatchOptions()
     watcher = _RunWatcher(connection, record, options)
@@ -115,7 +250,7 @@ def watch_run(
 
 
 class _Timer:
-    """Whether it is time to look again; `soon` makes it so."""
+    """Limits how often a source is read."""
 
     def __init__(self) -> None:
         self._next = 0.0
@@ -132,7 +267,7 @@ class _Timer:
 
 
 class _LogTail:
-    """One log stream, read from where the user wants it."""
+    """One log stream."""
 
     def __init__(self, stream: LogStream, cursor: TextCursor) -> None:
         self.stream: LogStream = stream
@@ -142,21 +277,21 @@ class _LogTail:
         self.lost_from: int | None = None
 
     def read(self) -> str:
-        """New text; what an attempt sends again after its service lost it is not new."""
+        """Return new text, without what an attempt sends again after the service lost it."""
         text = self.cursor.read()
         if text:
             self.lost_from = None
         return text
 
     def begin_attempt(self) -> None:
-        """Another attempt writes where the blob ends, however far was read before."""
+        """Read from the end of the blob if bytes were lost: the next attempt appends there."""
         if self.lost_from is not None:
             self.cursor.go_back(self.lost_from)
             self.lost_from = None
 
 
 class _RunWatcher:
-    """What has been seen of a run. An error leaves it as it was: the next look repeats."""
+    """What was read of a run. An error leaves it unchanged: the next poll repeats the read."""
 
     def __init__(self, connection: Connection, record: RunSpec, options: WatchOptions) -> None:
         self.ended = False
@@ -172,12 +307,12 @@ class _RunWatcher:
         self._events: LineCursor | None = None
         self._attempt = 0
         self._stage: str | None = None
-        self._leaving = False  # the agent's last stage has passed: the result is near
+        self._leaving = False  # the agent's last stage has ended: the result follows
         self._status: RunStatus | None = None
         self._timers: dict[str, _Timer] = {}
 
     def poll(self) -> Generator[WatchEvent]:
-        """Look at everything that is due; at Batch last, since blob says most without it."""
+        """Read every source that is due; Batch last, because blob usually has the answer."""
         yield from self._open_logs()
         self._after_lost_contact()
         intervals = self._intervals
@@ -234,7 +369,7 @@ class _RunWatcher:
 
     def _after_lost_contact(self) -> None:
         if self.contact_was_lost:
-            # A service that was killed may have lost what it was given last: the run's description.
+            # A service that was killed may have lost its last write: the run's description.
             self._container.create(self._paths.run, self._record.to_json())
             for log in self._logs or ():
                 log.lost_from = log.cursor.lost_from()
@@ -247,7 +382,7 @@ class _RunWatcher:
                 continue
             if text := log.read():
                 log.last_output = time.monotonic()
-                log.timer.soon()  # more may be waiting
+                log.timer.soon()  # there may be more
                 yield LogText(log.stream, text)
 
     def _drain_logs(self) -> Generator[WatchEvent]:
@@ -274,13 +409,13 @@ class _RunWatcher:
             if event.stage != self._stage:
                 self._timers.setdefault("task", _Timer()).soon()
             self._stage = event.stage
-            self._leaving = event.state == "failed" or (event.stage, event.state) == _LAST
+            self._leaving = event.state == "failed" or (event.stage, event.state) == _LAST_STAGE
             if event.stage == "command" and event.state in {"end", "failed"}:
-                yield from self._drain_logs()  # what the script printed comes before its end
+                yield from self._drain_logs()  # the output of the script comes before its end
             yield StageReported(event)
 
     def _find_attempt(self) -> None:
-        """Go on to the next attempt once it has started."""
+        """Continue with the next attempt once it has started."""
         interval = self._intervals.attempt if self._attempt and self._running() else 0.0
         if not self._due("attempt", interval):
             return
@@ -321,7 +456,7 @@ class _RunWatcher:
         yield RunEnded(status, result, output)
 
     def _task_output(self) -> str:
-        """What the task itself printed: the agent's own trouble, or Batch's."""
+        """Return the output of the task itself: a problem of the agent or of Batch."""
         for name in ("stderr.txt", "stdout.txt"):
             found = read_task_file(
                 self._connection, self._record.job_id, self._record.task_id, name

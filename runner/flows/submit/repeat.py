@@ -20,7 +20,7 @@ from runner.core.states import RunState
 from runner.flows.runs.attempts import find_checkpoint, incomplete_checkpoints, list_checkpoints
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
-from runner.flows.runs.view import load_view
+from runner.flows.runs.watch import load_view
 from runner.flows.submit.after import after_again
 from runner.flows.submit.agent_archive import build_agent
 from runner.flows.submit.prepare import PreparedRun, run_id_suffix

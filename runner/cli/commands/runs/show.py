@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.flows.models.register import RunModel
     from runner.flows.runs.attempts import AttemptRow
-    from runner.flows.runs.view import RunView
+    from runner.flows.runs.watch import RunView
     from runner.protocol.checkpoints import CheckpointManifest
     from runner.protocol.metrics import MetricSummary
     from runner.protocol.run_spec import RunSpec
@@ -264,7 +264,7 @@ def show(
 def _load(connection: Connection, record: RunSpec) -> RunDetails:
     from runner.flows.runs.attempts import checkpoint_problem, list_attempts, list_checkpoints
     from runner.flows.runs.documents import load_metrics, runs_container
-    from runner.flows.runs.view import load_view
+    from runner.flows.runs.watch import load_view
     from runner.flows.submit.reproduce import load_environment
 
     view = load_view(connection, record)
