@@ -1,4 +1,4 @@
-"""The runs of one `submit` as an object: what each does, how to wait for them and end them."""
+"""A group, the runs of one `submit`, as an object: states, waiting, and cancelling."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _OVER = ("succeeded", *_WITHOUT_SUCCESS)
 
 
 class Group(Mapping[str, Run]):
-    """The runs of one file by task, in its order: `group["train"].metrics()`."""
+    """The runs of a file by task, in its order: `group["train"].metrics()`."""
 
     def __init__(self, session: Session, document: Document) -> None:
         self.session = session
@@ -35,12 +35,12 @@ class Group(Mapping[str, Run]):
 
     @property
     def id(self) -> str:
-        """Its id, which `runner show`, `ps --group` and `cancel` take."""
+        """The ID, as `runner show`, `ps --group` and `cancel` accept it."""
         return self._document.group_id
 
     @property
     def states(self) -> dict[str, str]:
-        """The state of each task's run as it is now; `missing` where it cannot be read."""
+        """Current state of each task's run; `missing` if it cannot be read."""
         from runner.flows.runs.groups import load_group_view
 
         return self._states(load_group_view(self.session.connection, self._document))
@@ -51,7 +51,7 @@ class Group(Mapping[str, Run]):
         return Run(self.session, find_run(self.session.connection, self._document.runs[task]))
 
     def run_id(self, task: str) -> str:
-        """The id of a task's run, which may be gone."""
+        """Return the ID of a task's run, which may have been deleted."""
         return self._document.runs[task]
 
     def __iter__(self) -> Iterator[str]:
@@ -68,16 +68,19 @@ class Group(Mapping[str, Run]):
         check: bool = False,
         on_progress: OnUpdate | None = None,
     ) -> Group:
-        """Wait until all have ended; with `check` raises unless all of them succeeded.
+        """Wait until all runs have ended. Return the group.
 
-        Interrupting leaves them running. Raises RunnerError (R-TIMEOUT) after `timeout_s`.
+        An interrupt (Ctrl-C) leaves the runs active.
+
+        Raises:
+            RunnerError: R-TIMEOUT after `timeout_s`; with `check`, R-RUN-FAILED if a run failed.
         """
         with live(on_progress, self.id) as view:
             self.follow(view, timeout_s)
         return self.check() if check else self
 
     def follow(self, view: LiveView, timeout_s: float | None = None) -> None:
-        """Show them in a view until all have ended; `wait` makes one."""
+        """Show the runs in a view until all have ended."""
         from runner.flows.runs.groups import group_views
 
         connection = self.session.connection
@@ -88,12 +91,12 @@ class Group(Mapping[str, Run]):
                 raise timeout_error(self.id, timeout_s, f"runner show {self.id}")
 
     def check(self) -> Group:
-        """The group itself. Raises RunnerError (R-RUN-FAILED) naming what ended without success."""
+        """Return the group. Raise RunnerError (R-RUN-FAILED) if a run ended without success."""
         bad = {task: state for task, state in self.states.items() if state in _WITHOUT_SUCCESS}
         if bad:
             raise RunnerError(
                 "R-RUN-FAILED",
-                f"of {self.id} {len(bad)} of {len(self)} did not succeed",
+                f"{len(bad)} of {len(self)} runs of {self.id} did not succeed",
                 why=", ".join(f"{task} {state}" for task, state in bad.items()),
                 fix=f"runner show {self.id}",
                 exit_code=ExitCode.RUN_FAILED,
@@ -101,7 +104,7 @@ class Group(Mapping[str, Run]):
         return self
 
     def cancel(self) -> Group:
-        """End every run that has not ended."""
+        """Cancel every active run. Return the group."""
         from runner.flows.runs.groups import cancel_group
 
         cancel_group(self.session.connection, self._document)
@@ -163,7 +166,7 @@ def _state(row: RunRow | None) -> str:
 
 
 def _show(view: LiveView, states: Mapping[str, str]) -> bool:
-    """Whether all have ended."""
+    """Show the states, and return True if all runs have ended."""
     done = sum(state in _OVER for state in states.values())
     over = done == len(states)
     failed = any(state in _WITHOUT_SUCCESS for state in states.values())

@@ -1,6 +1,4 @@
-"""Turn Python arguments into what the flows take (a session, parameters, flags), and keep the
-session with what they return.
-"""
+"""Convert arguments of the Python API to those of the flows: sessions, parameters and flags."""
 
 from __future__ import annotations
 
@@ -21,14 +19,14 @@ if TYPE_CHECKING:
 
 
 def connect(target: str | None, stack: str | None) -> Session:
-    """A session on services that are expected to run."""
+    """Return a session with services that have to be running."""
     from runner.flows.session import open_session
 
     return open_session({"target": target, "stack": stack}, cwd=Path.cwd(), env=os.environ)
 
 
 def settings_of(target: str | None, stack: str | None, pool: str | None = None) -> Settings:
-    """Where a call goes."""
+    """Return the settings of a call."""
     from runner.flows.session import read_settings
 
     flags = {"target": target, "stack": stack, "pool": pool}
@@ -36,12 +34,12 @@ def settings_of(target: str | None, stack: str | None, pool: str | None = None) 
 
 
 def overrides_of(values: Mapping[str, object] | None) -> tuple[str, ...]:
-    """Each as text. Raises RunnerError for what is no parameter, such as a list."""
+    """Return parameters as `NAME=VALUE`. Raise RunnerError (R-SET-VALUE) for a list or the like."""
     return tuple(f"{name}={text_of(name, value)}" for name, value in (values or {}).items())
 
 
 def text_of(name: str, value: object) -> str:
-    """A parameter as it is typed after `--set`."""
+    """Return the value of a parameter as `--set` accepts it."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -56,8 +54,8 @@ def text_of(name: str, value: object) -> str:
         return float.__repr__(plain)
     raise RunnerError(
         "R-SET-VALUE",
-        f"parameter {name}: {value!r} is refused",
-        why=f"a parameter is a number, a text or a bool, not {type(value).__name__}",
+        f"invalid parameter {name}: {value!r}",
+        why=f"expected a number, str or bool, not {type(value).__name__}",
         fix=f"set={{{name!r}: VALUE}}",
     )
 
@@ -72,7 +70,7 @@ def where_flags(
     timeout: str | int | None,
     retries: int | None,
 ) -> RecipeFlags:
-    """Where and when, as after `--gpu`, `--nodes`, ...; numbers may be those of numpy."""
+    """Return the flags of `--gpu`, `--nodes` and so on."""
     from runner.core.recipe.overrides import RecipeFlags
 
     ids = tuple(each if isinstance(each, str) else each.id for each in after)

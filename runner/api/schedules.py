@@ -1,4 +1,4 @@
-"""Schedules: runs that begin again and again, kept by Batch, with no client awake."""
+"""Schedules: runs that Azure Batch starts at set times."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class _BoundSchedule:
 
 @dataclass(frozen=True)
 class Schedule(_BoundSchedule):
-    """A schedule as it was when it was asked for; `runner.schedule(name)` looks again.
+    """A snapshot of a schedule; `runner.schedule(name)` returns a new one.
 
-    `state` is active, paused, completed, or gone where Batch has lost it. `tasks` is empty for one
-    that makes single runs.
+    `state` is active, paused, completed, or gone if it was deleted from Batch. `tasks` is empty for
+    a schedule of single runs.
     """
 
     name: str
@@ -47,13 +47,13 @@ class Schedule(_BoundSchedule):
     tasks: tuple[str, ...]
 
     def firings(self) -> Table[Firing]:
-        """What it made so far, the newest last: `.created`, `.group_id`, `.runs` (their ids)."""
+        """Return what it has started, newest last: `.created`, `.group_id`, `.runs` (run IDs)."""
         from runner.flows.schedules.manage import firings
 
         return Table(firings(self.session.connection, self.found), _firing_cells)
 
     def runs(self) -> Runs:
-        """The runs it made so far, newest first, those of groups too; not those of `trigger`."""
+        """Return the scheduled runs, newest first, including those of groups, without `trigger`."""
         from runner.flows.runs.history import list_runs
 
         ids = [run_id for one in self.firings() for run_id in one.runs]
@@ -62,46 +62,46 @@ class Schedule(_BoundSchedule):
         return Runs.of_rows(session, found.rows)
 
     def trouble(self) -> str | None:
-        """Why its newest job has made nothing yet; None where it has."""
+        """Return why the newest job has started nothing, or None if it has."""
         from runner.flows.schedules.manage import trouble
 
         return trouble(self.session.connection, self.found, self.firings())
 
     def trigger(self) -> Run | Group:
-        """Start a run now, or a group of several tasks, beside its times; what was started.
+        """Start a run (or group) now, in addition to the scheduled ones, and return it.
 
-        Secrets are read from this machine's variables.
+        Secrets are read from the environment variables of this machine.
         """
         from runner.flows.schedules.trigger import trigger
         from runner.protocol.groups import RunGroup as Document
 
-        made = trigger(self.session.connection, self._now())
+        made = trigger(self.session.connection, self._reload())
         if isinstance(made, Document):
             return Group(self.session, made)
         return Run(self.session, made)
 
     def pause(self) -> Schedule:
-        """Let no run begin until it is resumed; one that runs goes on. The schedule as it is."""
+        """Start no runs until it is resumed; active runs continue. Return a new snapshot."""
         from runner.flows.schedules.manage import pause_schedule
 
-        pause_schedule(self.session.connection, self._now())
-        return _schedule(self.session, self._now())
+        pause_schedule(self.session.connection, self._reload())
+        return _schedule(self.session, self._reload())
 
     def resume(self) -> Schedule:
-        """Let runs begin again; what was missed is not made up for. The schedule as it is."""
+        """Start runs again; missed runs are not started. Return a new snapshot."""
         from runner.flows.schedules.manage import resume_schedule
 
-        resume_schedule(self.session.connection, self._now())
-        return _schedule(self.session, self._now())
+        resume_schedule(self.session.connection, self._reload())
+        return _schedule(self.session, self._reload())
 
     def remove(self) -> tuple[str, ...]:
-        """Delete it without asking. Its finished runs stay; ids of those that are cancelled."""
+        """Delete it without asking; finished runs remain. Return the IDs of cancelled runs."""
         from runner.flows.schedules.manage import remove_schedule
 
-        return tuple(remove_schedule(self.session.connection, self._now()))
+        return tuple(remove_schedule(self.session.connection, self._reload()))
 
-    def _now(self) -> Found:
-        """As it is: it may be another of that name, or gone."""
+    def _reload(self) -> Found:
+        """Read the schedule again: it may have been replaced or deleted."""
         from runner.flows.schedules.manage import find_schedule
 
         return find_schedule(self.session.connection, self.name)
@@ -112,7 +112,7 @@ class Schedule(_BoundSchedule):
 
 @checked
 def schedules(*, target: str | None = None, stack: str | None = None) -> Table[Schedule]:
-    """All schedules, by name."""
+    """Return all schedules, by name."""
     from runner.flows.schedules.manage import list_schedules
 
     session = connect(target, stack)
@@ -122,7 +122,7 @@ def schedules(*, target: str | None = None, stack: str | None = None) -> Table[S
 
 @checked
 def schedule(name: str, *, target: str | None = None, stack: str | None = None) -> Schedule:
-    """The schedule of that name. Raises RunnerError (R-SCHEDULE-UNKNOWN) naming those there are."""
+    """Return a schedule. Raise RunnerError (R-SCHEDULE-UNKNOWN) with the existing names."""
     from runner.flows.schedules.manage import find_schedule
 
     session = connect(target, stack)
@@ -147,11 +147,25 @@ def create_schedule(
     stack: str | None = None,
     on_progress: OnUpdate | None = None,
 ) -> Schedule:
-    """Make a schedule of a recipe, or of a file of tasks as `submit` takes it.
+    """Create a schedule of a recipe, or of a file of tasks as `submit` accepts it.
 
-    `cron` is five fields that make an even interval, `every` instead "6h" or a timedelta of a
-    minute to a year. `timezone` is that of `cron` and of moments without one; UTC unless given.
-    Local services are started if need be.
+    Starts the local services if they are not running.
+
+    Args:
+        recipe: name of a built-in recipe, or path of a folder, script, or file of tasks.
+        cron: five cron fields with an even interval.
+        every: interval instead of `cron`, from a minute to a year: "6h" or a timedelta.
+        timezone: time zone of `cron`, and of times without one; by default UTC.
+        start: time before which no run starts.
+        until: time after which no run starts.
+        max_runs: maximum number of runs.
+        name: name of the schedule; by default the recipe's.
+        set: parameters of the recipe.
+        priority: from -1000 to 1000; higher runs first.
+        pool: pool to run on.
+        target: "local" or "azure".
+        stack: Pulumi stack of the target.
+        on_progress: called with updates.
     """
     from runner.flows.schedules.create import ScheduleFlags, make_schedule
 

@@ -1,6 +1,4 @@
-"""`runner retry` and `runner resume`: submit a run again, from its beginning or its newest
-checkpoint, and watch it.
-"""
+"""`runner retry` and `runner resume`: repeat a run from the beginning or from a checkpoint."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
 
 
 OtherPoolOption = Annotated[
-    str | None, typer.Option("--pool", help="Pool to run on.", show_default="the run's own")
+    str | None, typer.Option("--pool", help="Pool to run on.", show_default="the pool of the run")
 ]
 
 
@@ -43,14 +41,20 @@ def submit_and_follow(
     detach: bool,
     output_dir: Path | None,
 ) -> tuple[RunSpec, Followed | None]:
-    """The new run, and how it ended unless nobody waits. Ctrl-C exits 130 and leaves it running."""
+    """Submit a run and watch it. Return the run, and its end unless detached.
+
+    Raises:
+        typer.Exit: 130 after Ctrl-C; the run stays active.
+    """
     from runner.cli.commands.runs.attach import INTERRUPTED, follow
 
     with out.stages() as view:
         try:
             record = submit(view.on_progress)
         except KeyboardInterrupt:
-            view.log("interrupted; whether a run was submitted, tells: runner ps", error=True)
+            view.log(
+                "interrupted; run `runner ps` to check whether the run was submitted", error=True
+            )
             raise typer.Exit(INTERRUPTED) from None
         if detach:
             return record, None
@@ -59,7 +63,7 @@ def submit_and_follow(
 
 
 def finish(out: Output, connection: Connection, record: RunSpec, followed: Followed | None) -> None:
-    """Say how it ended, exit 1 unless it succeeded; or how to watch it."""
+    """Print how the run ended, and exit with 1 unless it succeeded; or how to watch it."""
     from runner.cli.commands.runs.attach import report
 
     if followed is not None:
@@ -69,9 +73,9 @@ def finish(out: Output, connection: Connection, record: RunSpec, followed: Follo
 
 
 def show_submitted(out: Output, record: RunSpec) -> None:
-    """A run that nobody waits for."""
+    """Print a detached run."""
     out.record({"run_id": record.run_id, "job_id": record.job_id, "pool": record.pool})
-    out.note(f"watch it: runner attach {record.run_id}")
+    out.note(f"to watch it: runner attach {record.run_id}")
 
 
 _COLUMNS = ("run_id", "retry_of", "pool")
@@ -80,17 +84,22 @@ RunOrNoneArgument = Annotated[
     str | None,
     typer.Argument(
         metavar="RUN",
-        help="A run id, a unique prefix of one, or @last.",
+        help="Run ID, unique prefix, or @last.",
         autocompletion=complete_run,
         show_default=False,
     ),
 ]
 FailedOption = Annotated[
-    bool, typer.Option("--failed", help="Every failed or lost run not yet retried; detached.")
+    bool, typer.Option("--failed", help="Retry every failed or lost run not yet retried, detached.")
 ]
 ExperimentOption = Annotated[
     str | None,
-    typer.Option("--experiment", "-e", help="With --failed: of this one.", show_default=False),
+    typer.Option(
+        "--experiment",
+        "-e",
+        help="With --failed, only runs of this experiment.",
+        show_default=False,
+    ),
 ]
 
 
@@ -106,7 +115,7 @@ def retry(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Run again what failed, was cancelled or lost: same code, data and parameters."""
+    """Repeat a failed, cancelled or lost run with the same code, data and parameters."""
     from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
     from runner.flows.submit.repeat import retry_run
@@ -114,9 +123,9 @@ def retry(
     if failed is (run is not None) or (experiment and not failed):
         raise RunnerError(
             "R-RETRY-WHICH",
-            "retry takes one run, or --failed",
-            why="--experiment narrows --failed" if experiment else "it has both, or neither",
-            fix="runner retry @last, or runner retry --failed --experiment NAME",
+            "expected one run or --failed",
+            why="--experiment needs --failed" if experiment else "both or neither were given",
+            fix="runner retry @last",
         )
     out = Output(output)
     settings = open_settings(target, stack, output_dir=output_dir)
@@ -157,7 +166,7 @@ def _retry_all(
             out.warning(f"{row.run_id}: {again.what}")
         else:
             rows.append(_row(row.run_id, again))
-    out.rows(rows, _COLUMNS, empty="no failed run is left to retry")
+    out.rows(rows, _COLUMNS, empty="no failed runs to retry")
     if problems:
         raise problems[0]
 
@@ -169,7 +178,11 @@ def _row(run_id: str, again: RunSpec) -> dict[str, str]:
 SetOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--set", "-s", metavar="NAME=VALUE", help="Change a parameter.", show_default=False
+        "--set",
+        "-s",
+        metavar="NAME=VALUE",
+        help="Parameter to change; can be repeated.",
+        show_default=False,
     ),
 ]
 CheckpointOption = Annotated[
@@ -177,14 +190,18 @@ CheckpointOption = Annotated[
     typer.Option(
         "--checkpoint",
         metavar="N",
-        help="Go on from this checkpoint of the run, not its newest.",
+        help="Number of the checkpoint; by default the newest.",
         show_default=False,
     ),
 ]
 NodesOption = Annotated[
     int | None,
     typer.Option(
-        "--nodes", metavar="N", min=1, help="On N nodes at once.", show_default="as before"
+        "--nodes",
+        metavar="N",
+        min=1,
+        help="Number of nodes that run it together.",
+        show_default="as before",
     ),
 ]
 
@@ -202,7 +219,7 @@ def resume(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Go on with a run that ended, from its newest complete checkpoint, as a new run."""
+    """Resume an ended run from its newest complete checkpoint, as a new run."""
     from runner.azure.auth.credentials import connect
     from runner.flows.runs.documents import find_run
     from runner.flows.submit.repeat import resume_run

@@ -1,4 +1,4 @@
-"""`runner reproduce`: a run once more, and whether it makes the same model."""
+"""`runner reproduce`: repeat a run, and compare the models."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def reproduce(
     against: Annotated[
         str | None,
         typer.Option(
-            "--against", metavar="RUN", help="Run nothing: compare with this one.",
+            "--against", metavar="RUN", help="Compare with this run instead of running.",
             autocompletion=complete_run, show_default=False,
         ),
     ] = None,
@@ -38,7 +38,7 @@ def reproduce(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:  # fmt: skip
-    """Run it again with the same code, data and packages: is it the same model?"""
+    """Repeat a run with the same code, data and packages, and compare the models."""
     from runner.flows.runs.documents import find_run
     from runner.flows.submit.reproduce import find_drift
 
@@ -46,18 +46,18 @@ def reproduce(
     connection = open_connection(target, stack)
     original = find_run(connection, run)
     if against is not None:
-        _conclude(out, connection, original, find_run(connection, against))
+        _compare(out, connection, original, find_run(connection, against))
         return
     _announce(out, original, find_drift(connection, original, pool))
     repeated = _run(out, connection, original, pool, detach=detach)
     if repeated is not None:
-        _conclude(out, connection, original, repeated)
+        _compare(out, connection, original, repeated)
 
 
 def _run(
     out: Output, connection: Connection, original: RunSpec, pool: str | None, *, detach: bool
 ) -> RunSpec | None:
-    """The new run when it succeeded; None when nobody waits. Exits 1 when it did not."""
+    """Return the new run if it succeeded, or None if detached. Exit with 1 if it failed."""
     from runner.cli.commands.runs.attach import report
     from runner.cli.commands.runs.repeat import show_submitted, submit_and_follow
     from runner.core.states import RunState
@@ -72,7 +72,7 @@ def _run(
     )
     if followed is None:
         show_submitted(out, repeated)
-        out.note(f"afterwards: runner reproduce {original.run_id} --against {repeated.run_id}")
+        out.note(f"to compare: runner reproduce {original.run_id} --against {repeated.run_id}")
         return None
     if followed.ended.status.state is not RunState.SUCCEEDED:
         report(out, connection, repeated, followed)
@@ -82,12 +82,12 @@ def _run(
 def _announce(out: Output, original: RunSpec, drift: Sequence[Drift]) -> None:
     code = original.code
     if code.git_dirty:
-        out.note(f"code as it was, with changes on top of git {str(code.git_revision)[:12]}")
+        out.note(f"the code has uncommitted changes on top of git {str(code.git_revision)[:12]}")
     for one in drift:
-        out.warning(f"not as it was: {one.what}, {one.was} -> {one.now}")
+        out.warning(f"changed: {one.what}, {one.was} -> {one.now}")
 
 
-def _conclude(out: Output, connection: Connection, original: RunSpec, repeated: RunSpec) -> None:
+def _compare(out: Output, connection: Connection, original: RunSpec, repeated: RunSpec) -> None:
     from runner.flows.submit.reproduce import compare_runs
 
     found = compare_runs(connection, original, repeated)
@@ -120,14 +120,16 @@ def _show(out: Output, found: Comparison) -> None:
     if found.same_model:
         out.text(f"same model: {found.repeated} reproduces {found.original}")
     else:
-        unknown = "" if found.drift else "; no drift is recorded: the script itself may vary"
+        unknown = (
+            "" if found.drift else "; no drift is recorded, so the script may not be deterministic"
+        )
         out.text(f"not the same model: {found.repeated} and {found.original} differ{unknown}")
 
 
 def _files(found: Comparison) -> list[dict[str, Any]]:
     return [
         {
-            "file": file.path + ("" if file.model else " (beside the model)"),
+            "file": file.path + ("" if file.model else " (not part of the model)"),
             "outcome": file.verdict,
             "differs_in": file.detail,
         }

@@ -1,4 +1,4 @@
-"""`runner schedule`: runs that begin again and again, with no client awake."""
+"""`runner schedule`: runs that Azure Batch starts on a schedule."""
 
 from __future__ import annotations
 
@@ -26,38 +26,46 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
     from runner.flows.schedules.manage import ScheduleRecord
 
-app = typer.Typer(help="Runs that begin again and again, kept by Batch.")
+app = typer.Typer(help="Create and manage schedules, which start runs in Azure Batch.")
 NameArgument = Annotated[
-    str, typer.Argument(metavar="SCHEDULE", help="Its name.", autocompletion=complete_schedule)
+    str,
+    typer.Argument(
+        metavar="SCHEDULE", help="Name of the schedule.", autocompletion=complete_schedule
+    ),
 ]
 
 
 @app.command()
 def create(
-    ref: Annotated[
-        str, typer.Argument(metavar="RECIPE|FILE", help="A recipe, or a file of tasks.")
-    ],
+    ref: Annotated[str, typer.Argument(metavar="RECIPE|FILE", help="Recipe, or file of tasks.")],
     cron: Annotated[
         str | None,
-        typer.Option("--cron", help="Five fields: '0 3 * * *'.", show_default=False),
+        typer.Option("--cron", help="Times as five cron fields: '0 3 * * *'.", show_default=False),
     ] = None,
     every: Annotated[
-        str | None, typer.Option("--every", help="Instead: 6h, 1d, 90m.", show_default=False)
+        str | None,
+        typer.Option(
+            "--every", help="Interval instead of --cron: 6h, 1d, 90m.", show_default=False
+        ),
     ] = None,
     timezone: Annotated[
-        str | None, typer.Option("--timezone", help="Of --cron.", show_default="UTC")
+        str | None, typer.Option("--timezone", help="Time zone of --cron.", show_default="UTC")
     ] = None,
     start: Annotated[
-        str | None, typer.Option("--start", help="No run before.", show_default=False)
+        str | None,
+        typer.Option("--start", help="Time before which no run starts.", show_default=False),
     ] = None,
     until: Annotated[
-        str | None, typer.Option("--until", help="No run begins later.", show_default=False)
+        str | None,
+        typer.Option("--until", help="Time after which no run starts.", show_default=False),
     ] = None,
     max_runs: Annotated[
-        int | None, typer.Option("--max-runs", min=1, help="At most so many.", show_default=False)
+        int | None,
+        typer.Option("--max-runs", min=1, help="Maximum number of runs.", show_default=False),
     ] = None,
     name: Annotated[
-        str | None, typer.Option("--name", help="Of the schedule.", show_default="the recipe's")
+        str | None,
+        typer.Option("--name", help="Name of the schedule.", show_default="the recipe's name"),
     ] = None,
     set_: SetOption = None,
     pool: PoolOption = None,
@@ -66,14 +74,14 @@ def create(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Make a schedule of a recipe, or of a file of tasks, as for `runner submit`."""
+    """Create a schedule of a recipe, or of a file of tasks."""
     from runner.flows.schedules.create import ScheduleFlags, make_schedule
 
     out = Output(output)
     settings = open_settings(target, stack, pool=pool)
     flags = ScheduleFlags(cron, every, timezone, start, until, max_runs, name, priority)
     with out.stages() as view:
-        made = make_schedule(
+        created = make_schedule(
             ref,
             settings,
             flags,
@@ -81,7 +89,7 @@ def create(
             on_progress=view.on_progress,
             on_warning=view.warning,
         )
-    show_made(out, made)
+    show_created(out, created)
 
 
 @app.command()
@@ -108,7 +116,7 @@ def show(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Show a schedule and the runs it made."""
+    """Show a schedule and its runs."""
     from runner.azure.auth.credentials import connect
     from runner.flows.schedules.manage import find_schedule, firings, trouble
 
@@ -121,7 +129,7 @@ def show(
     groups = [one.group_id for one in made if one.group_id is not None]
     problem = trouble(connection, found, made)
     if output is OutputFormat.TABLE:
-        shown = {"groups": _some(groups)} if found.tasks else {"runs": _some(runs)}
+        shown = {"groups": _format_ids(groups)} if found.tasks else {"runs": _format_ids(runs)}
         out.record({**_texts(_row(found)), **shown})
         if found.tasks:
             _draw(out, connection, found, groups)
@@ -146,12 +154,17 @@ def pause(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let no run begin until it is resumed; one that runs goes on."""
+    """Pause a schedule: start no runs until it is resumed; active runs continue."""
     from runner.flows.schedules.manage import find_schedule, pause_schedule
 
     connection = open_connection(target, stack)
     pause_schedule(connection, find_schedule(connection, schedule))
-    _say(output, schedule, "paused", f"{schedule} is paused; runner schedule resume {schedule}")
+    _print_state(
+        output,
+        schedule,
+        "paused",
+        f"paused {schedule}; to resume it: runner schedule resume {schedule}",
+    )
 
 
 @app.command()
@@ -161,12 +174,12 @@ def resume(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Let runs begin again; what was missed is not made up for."""
+    """Resume a paused schedule; missed runs are not started."""
     from runner.flows.schedules.manage import find_schedule, resume_schedule
 
     connection = open_connection(target, stack)
     resume_schedule(connection, find_schedule(connection, schedule))
-    _say(output, schedule, "active", f"{schedule} goes on")
+    _print_state(output, schedule, "active", f"resumed {schedule}")
 
 
 @app.command()
@@ -176,7 +189,7 @@ def trigger(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Start a run of it now, beside its times."""
+    """Start a run now, in addition to the scheduled ones."""
     from runner.flows.schedules.manage import find_schedule
     from runner.flows.schedules.trigger import trigger as start_run
     from runner.protocol.groups import RunGroup
@@ -186,10 +199,12 @@ def trigger(
     made = start_run(connection, find_schedule(connection, schedule))
     if isinstance(made, RunGroup):
         out.record({"group": made.group_id, "job_id": made.job_id, "pool": made.pool})
-        out.note(f"see it: runner show {made.group_id}   end it: runner cancel {made.group_id}")
+        out.note(
+            f"to show it: runner show {made.group_id}; to cancel it: runner cancel {made.group_id}"
+        )
         return
     out.record({"run_id": made.run_id, "job_id": made.job_id, "pool": made.pool})
-    out.note(f"watch it: runner attach {made.run_id}")
+    out.note(f"to watch it: runner attach {made.run_id}")
 
 
 @app.command()
@@ -199,16 +214,18 @@ def rm(
     stack: StackOption = None,
     output: OutputOption = OutputFormat.TABLE,
 ) -> None:
-    """Delete a schedule; its finished runs stay, those that go on are cancelled."""
+    """Delete a schedule and cancel its active runs; finished runs remain."""
     from runner.flows.schedules.manage import find_schedule, remove_schedule
 
     connection = open_connection(target, stack)
     cancelled = remove_schedule(connection, find_schedule(connection, schedule))
-    also = f"; cancelled {_some(cancelled)}" if cancelled else ""
-    _say(output, schedule, "gone", f"{schedule} is gone{also}", {"cancelled": list(cancelled)})
+    note = f"; cancelled {_format_ids(cancelled)}" if cancelled else ""
+    _print_state(
+        output, schedule, "gone", f"deleted {schedule}{note}", {"cancelled": list(cancelled)}
+    )
 
 
-def _say(
+def _print_state(
     output: OutputFormat,
     schedule: str,
     state: str,
@@ -222,22 +239,22 @@ def _say(
         out.record({"schedule": schedule, "state": state, **(more or {})})
 
 
-def show_made(out: Output, schedule: ScheduleRecord) -> None:
-    """Print a schedule that was just made, and where its runs will be."""
+def show_created(out: Output, schedule: ScheduleRecord) -> None:
+    """Print a new schedule."""
     row = _row(schedule)
     out.record(_texts(row) if out.format is OutputFormat.TABLE else row)
-    out.note(f"its runs: runner schedule show {schedule.schedule_id}, or runner ps")
+    out.note(f"to show its runs: runner schedule show {schedule.schedule_id}")
 
 
-def _some(ids: list[str]) -> str:
-    """How many, and the newest of them."""
+def _format_ids(ids: list[str]) -> str:
+    """Return the number of IDs, and the newest five."""
     if not ids:
-        return "none yet"
+        return "none"
     return f"{len(ids)}: {', '.join(reversed(ids[-5:]))}{', ...' if len(ids) > 5 else ''}"
 
 
 def _draw(out: Output, connection: Connection, schedule: ScheduleRecord, groups: list[str]) -> None:
-    """The newest group with its states; the tasks alone where there is none, or none any more."""
+    """Draw the newest group with its states, or the tasks if there is no group."""
     from runner.cli.ui.groups import draw_group
     from runner.core.schedules.submit_file import draw
     from runner.flows.runs.groups import find_group, load_group_view

@@ -80,7 +80,7 @@ def submit(
 def _make_schedule(
     out: Output, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
 ) -> None:
-    from runner.cli.commands.runs.schedule import show_made
+    from runner.cli.commands.runs.schedule import show_created
     from runner.flows.schedules.create import NO_FLAGS, make_file_schedule
 
     with out.stages() as view:
@@ -93,7 +93,7 @@ def _make_schedule(
             on_progress=view.on_progress,
             on_warning=view.warning,
         )
-    show_made(out, made)
+    show_created(out, made)
 
 
 def _dry_run(
