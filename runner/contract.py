@@ -1,4 +1,4 @@
-"""StackOutputs: what `infra` exports and `runner` reads; the only file the two share."""
+"""StackOutputs, which `infra` exports and `runner` reads."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ CONTRACT_VERSION = 1
 
 
 class ContractError(ValueError):
-    """The text is not a StackOutputs document; the message names the field."""
+    """The text is not a StackOutputs document. The message names the field."""
 
 
 @dataclass(frozen=True, slots=True)
 class PoolOutput:
-    """One pool that tasks can be sent to. `gpus` and `vcpus` are per node.
+    """One pool that runs tasks. `gpus` and `vcpus` are per node.
 
-    `capacity` is `spot`, `dedicated`, `mixed` or `spot-then-dedicated` (dedicated nodes take over
-    when spot ones stay away); None, as older stacks export it, follows `spot`.
+    `capacity` is `spot`, `dedicated`, `mixed` or `spot-then-dedicated` (dedicated nodes replace
+    spot nodes that are not available); None, as in older stacks, means that `spot` decides.
     """
 
     id: str
@@ -29,13 +29,15 @@ class PoolOutput:
     spot: bool
     max_nodes: int
     capacity: str | None = None
-    containers: bool | None = None  # every task names an image, or none does; None: not known
-    task_nodes: int | None = None  # the most that one task may span; None: not known
+    containers: bool | None = (
+        None  # True: every task needs an image; False: none may; None: unknown
+    )
+    task_nodes: int | None = None  # maximum of one task; None: unknown
 
 
 @dataclass(frozen=True, slots=True)
 class StackOutputs:
-    """Everything `runner` must know of an environment; endpoints have no trailing slash."""
+    """Everything that `runner` needs of an environment; endpoints have no trailing slash."""
 
     location: str
     resource_group: str
@@ -57,7 +59,7 @@ class StackOutputs:
     nodes_add_tasks: bool | None = None  # nodes may add tasks to jobs: schedules of several tasks
 
     def to_json(self) -> str:
-        """The document that `parse_stack_outputs` reads back."""
+        """Return the JSON document that `parse_stack_outputs` reads."""
         return json.dumps(dataclasses.asdict(self), indent=2)
 
 

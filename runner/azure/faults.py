@@ -1,4 +1,4 @@
-"""From what the services answer to what people read: one table, by error code."""
+"""Errors of Batch and storage as RunnerError: one table, by error code."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from azure.core.exceptions import (
 from runner.protocol.errors import ExitCode, RunnerError
 
 SIGN_IN = "R-AZURE-SIGN-IN"
-SERVICES_DOWN = "R-SERVICES-DOWN"  # the one code that callers may wait out and try again
+SERVICES_DOWN = "R-SERVICES-DOWN"  # the only code that callers may retry
 
 
 class _Fault(NamedTuple):
@@ -30,15 +30,15 @@ class _Fault(NamedTuple):
 
 _ACCESS = _Fault(
     "R-ACCESS-DENIED",
-    "the service refused the sign-in",
-    "runner local down && runner local up   (local), or az login   (Azure)",
+    "the service rejected the sign-in",
+    "run `runner local down && runner local up` (local) or `az login` (Azure)",
     ExitCode.ACCESS,
 )
 _NO_TOKEN = _Fault(SIGN_IN, "not signed in to Azure", "az login", ExitCode.ACCESS)
 _QUOTA = _Fault(
     "R-QUOTA",
-    "a quota of the Batch account is used up",
-    "delete finished jobs, or ask for a higher quota in the portal",
+    "a quota of the Batch account is exhausted",
+    "delete finished jobs, or request a higher quota in the portal",
     ExitCode.CAPACITY,
 )
 _BUSY = _Fault(
@@ -47,7 +47,7 @@ _BUSY = _Fault(
 _NO_STORE = _Fault(
     "R-CONTAINER-MISSING",
     "a storage container does not exist",
-    "runner local up   (local), or deploy the stack   (Azure)",
+    "run `runner local up` (local) or deploy the stack (Azure)",
     ExitCode.PREFLIGHT,
 )
 _LARGE = _Fault(
@@ -58,7 +58,7 @@ _LARGE = _Fault(
 )
 
 _JOB_ENDED = _Fault(
-    "R-JOB-ENDED", "the job ended meanwhile", "run the same command again", ExitCode.PREFLIGHT
+    "R-JOB-ENDED", "the job ended in the meantime", "run the same command again", ExitCode.PREFLIGHT
 )
 
 _TABLE: dict[str, _Fault] = {
@@ -85,25 +85,25 @@ _TABLE: dict[str, _Fault] = {
     "PoolNotFound": _Fault(
         "R-POOL-MISSING",
         "the pool does not exist",
-        "runner local up   (local), or deploy the stack   (Azure)",
+        "run `runner local up` (local) or deploy the stack (Azure)",
         ExitCode.PREFLIGHT,
     ),
     "PoolBeingDeleted": _Fault(
         "R-POOL-DELETED",
         "the pool is being deleted",
-        "choose another with --pool",
+        "choose another pool with --pool",
         ExitCode.PREFLIGHT,
     ),
     "JobCompleted": _JOB_ENDED,
     "JobBeingTerminated": _JOB_ENDED,
     "InsufficientSpace": _Fault(
-        "R-STORAGE-FULL", "the storage is full", "free disk space", ExitCode.CAPACITY
+        "R-STORAGE-FULL", "storage is full", "free disk space", ExitCode.CAPACITY
     ),
 }
 
 
 def error_code(err: BaseException) -> str:
-    """The service's code of an SDK error, e.g. `JobNotFound`; empty where there is none."""
+    """Return the service's code of an SDK error such as `JobNotFound`, or an empty string."""
     storage: Any = getattr(err, "error_code", None)
     if storage:
         return str(getattr(storage, "value", storage))
@@ -116,7 +116,7 @@ def error_code(err: BaseException) -> str:
 
 @contextmanager
 def service_errors(doing: str) -> Generator[None]:
-    """Turn SDK errors of the block into RunnerError; `doing` completes "while ..."."""
+    """Raise SDK errors of the block as RunnerError; `doing` completes "while ..."."""
     try:
         yield
     except AzureError as err:
@@ -124,26 +124,26 @@ def service_errors(doing: str) -> Generator[None]:
 
 
 def to_runner_error(err: AzureError, doing: str) -> RunnerError:
-    """What to tell the user about an SDK error, by its code and never by its text."""
+    """Return the RunnerError for an SDK error, by its code and never by its text."""
     code = error_code(err)
     why = f"while {doing}: {code or type(err).__name__}"
     fault = _TABLE.get(code)
     if fault is None and isinstance(err, ClientAuthenticationError):
-        # Where no service answered, there was no token to send.
+        # Without a response there was no token to send.
         fault = _NO_TOKEN if err.response is None else _ACCESS
     if fault is not None:
         return RunnerError(
             fault.code, fault.what, why=why, fix=fault.fix, exit_code=fault.exit_code
         )
-    # The SDK's downloads wrap the break of a body in an HttpResponseError.
+    # The SDK wraps a download that breaks off in an HttpResponseError.
     broken = err.inner_exception if isinstance(err.inner_exception, AzureError) else err
     if isinstance(broken, ServiceRequestError | ServiceResponseError | IncompleteReadError):
         return _down(doing, err)
     return RunnerError(
         "R-SERVICE",
-        f"the service refused: {code or _status(err)}",
+        f"the service rejected the request: {code or _status(err)}",
         why=f"while {doing}: {_first_line(err)}",
-        fix="see `runner local status`; --debug shows the whole answer",
+        fix="run `runner local status`, or add --debug to see the whole response",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -151,9 +151,9 @@ def to_runner_error(err: AzureError, doing: str) -> RunnerError:
 def _down(doing: str, err: AzureError) -> RunnerError:
     return RunnerError(
         SERVICES_DOWN,
-        "the services are not running, or cannot be reached",
+        "the services are not running or cannot be reached",
         why=f"while {doing}: {_first_line(err)}",
-        fix="runner local up   (local), or check the network   (Azure)",
+        fix="run `runner local up` (local) or check the network (Azure)",
         exit_code=ExitCode.PREFLIGHT,
     )
 

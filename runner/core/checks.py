@@ -1,4 +1,4 @@
-"""The outcome of one look before deploying, and what the command makes of all of them."""
+"""Results of the checks before a deployment, and the exit code of all of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CheckState = Literal["ok", "warning", "failed", "skipped"]
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at. `detail` says what was found, `fix` what to do about it."""
+    """The result of one check: `detail` is what it found, `fix` the next step."""
 
     name: str
     state: CheckState
@@ -24,37 +24,40 @@ class Check:
 
 
 def passed(name: str, detail: str) -> Check:
-    """It is as it should be."""
+    """Return the result of a check that found no problem."""
     return Check(name, "ok", detail)
 
 
 def warned(name: str, detail: str, fix: str) -> Check:
-    """It works today."""
+    """Return the result of a check that found a problem which does not stop a deployment."""
     return Check(name, "warning", detail, fix)
 
 
 def skipped(name: str, why: str) -> Check:
-    """It could not be looked at."""
+    """Return the result of a check that could not run."""
     return Check(name, "skipped", why)
 
 
 def failed(name: str, err: RunnerError) -> Check:
-    """It would stop the deployment, or the first node. Wrong input counts as preflight."""
+    """Return the result for an error that would stop the deployment or the first node.
+
+    Its exit code is that of the error; invalid input counts as a failed preflight check.
+    """
     serious = err.exit_code in (ExitCode.ACCESS, ExitCode.CAPACITY, ExitCode.COST_CAP)
     detail = f"{err.what} ({err.why})" if err.why else err.what
     code = err.exit_code if serious else ExitCode.PREFLIGHT
     return Check(name, "failed", detail, err.fix, err.code, code)
 
 
-def run_check(name: str, look: Callable[[], str | Check]) -> Check:
-    """Look; a text is what was found to be right, a RunnerError what is wrong."""
+def run_check(name: str, check: Callable[[], str | Check]) -> Check:
+    """Call `check` and return its result: a text means passed, a RunnerError failed."""
     try:
-        found = look()
+        found = check()
     except RunnerError as err:
         return failed(name, err)
     return passed(name, found) if isinstance(found, str) else found
 
 
 def exit_code(checks: Sequence[Check]) -> ExitCode:
-    """That of the first failure; warnings and what was skipped stop nobody."""
+    """Return the exit code of the first failed check, else OK."""
     return next((each.exit_code for each in checks if each.state == "failed"), ExitCode.OK)

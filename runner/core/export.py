@@ -1,4 +1,4 @@
-"""A run as other tools keep runs: points with a step, parameters as text, lineage as tags."""
+"""A run in the form of other tools: points with a step, lineage as flat text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _QUERY = re.compile(r"(https?://[^\s\"'?]+)\?[^\s\"']*")
 
 @dataclass(frozen=True, slots=True)
 class ExportPoint:
-    """One value; `step` is never missing, `time_s` is seconds since 1970."""
+    """One value of a metric; `time_s` is seconds since 1970."""
 
     name: str
     step: int
@@ -27,13 +27,13 @@ class ExportPoint:
 
 
 class StepCounter:
-    """Gives a step to values that have none: their count, for each name, from 1."""
+    """Numbers the values without a step, per metric and from 1."""
 
     def __init__(self) -> None:
         self._seen: dict[str, int] = {}
 
     def point(self, point: MetricPoint) -> ExportPoint:
-        """The point with a step and a time."""
+        """Return the point with a step and a time."""
         step = point.step
         if step is None:
             step = self._seen[point.name] = self._seen.get(point.name, 0) + 1
@@ -41,7 +41,7 @@ class StepCounter:
 
 
 def final_points(points: Iterable[MetricPoint]) -> Iterator[ExportPoint]:
-    """All points; a step that a later attempt went over again is that attempt's alone."""
+    """Yield the points; of a step that several attempts reported, those of the last attempt."""
     seen = list(points)
     last: dict[tuple[str, int], int] = {}
     for point in seen:
@@ -55,7 +55,7 @@ def final_points(points: Iterable[MetricPoint]) -> Iterator[ExportPoint]:
 
 
 def lineage(record: RunSpec, result: RunResult | None) -> dict[str, str]:
-    """Where a run came from and how it ended, as flat text; what is unknown is left out."""
+    """Return the origin and the result of a run as flat text, without what is unknown."""
     raw = record.to_json()
     found: dict[str, Any] = {
         "run_id": record.run_id,
@@ -97,7 +97,7 @@ def _at(raw: Mapping[str, Any], part: str, name: str) -> Any:
 
 
 def _text(value: Any) -> str:
-    """As text, and addresses without their query: it may be a signature that opens them."""
+    """Return a value as text; URLs lose their query, which may be a signature."""
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
     return _QUERY.sub(r"\1", text)
 

@@ -1,4 +1,4 @@
-"""Where everything lies under RUNNER_HOME. One class makes every path."""
+"""Paths below RUNNER_HOME. One class makes all of them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STACK_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 @dataclass(frozen=True, slots=True)
 class HomePaths:
-    """Files and folders of one installation; nothing is created by asking for a path."""
+    """Files and folders of one installation; a property creates nothing."""
 
     home: Path
 
@@ -35,7 +35,7 @@ class HomePaths:
 
     @property
     def local_state(self) -> Path:
-        """Ports, sizes and process ids of the local services."""
+        """Ports, sizes and process IDs of the local services."""
         return self.local / "state.json"
 
     @property
@@ -45,7 +45,7 @@ class HomePaths:
 
     @property
     def logs(self) -> Path:
-        """What the local services print."""
+        """Output of the local services."""
         return self.local / "logs"
 
     @property
@@ -60,12 +60,12 @@ class HomePaths:
 
     @property
     def cache(self) -> Path:
-        """Cache of the nodes (environments' packages); outlives them."""
+        """Packages of environments; shared by nodes and kept when they are deleted."""
         return self.home / "cache"
 
     @property
     def ssh(self) -> Path:
-        """Keys that open nodes: a folder each, gone when the shell ends or the key expires."""
+        """SSH keys of nodes: one folder each, removed when the shell ends or the key expires."""
         return self.home / "ssh"
 
     @property
@@ -75,40 +75,40 @@ class HomePaths:
 
     @property
     def tensorboard(self) -> Path:
-        """What TensorBoard is shown, a folder for each that runs; may be deleted at any time."""
+        """Event files for TensorBoard, one folder per process; may be deleted at any time."""
         return self.home / "tensorboard"
 
     @property
     def prices(self) -> Path:
-        """Prices that were asked for after the shipped table was made."""
+        """Prices that were fetched after the packaged table was written."""
         return self.home / "prices.csv"
 
     def stack_outputs(self, stack: str) -> Path:
-        """The cached export of one Pulumi stack."""
+        """Return the path of a stack's cached outputs. Raise RunnerError for an invalid name."""
         if not _STACK_NAME.fullmatch(stack):
             raise RunnerError(
                 "R-STACK-NAME",
-                f"{stack!r} is not a stack name",
-                why="letters, digits, '.', '_' and '-' only",
+                f"invalid stack name {stack!r}",
+                why="allowed: letters, digits, '.', '_' and '-'",
                 fix="pass --stack NAME",
             )
         return self.home / "stacks" / f"{stack}.json"
 
     def data(self, dataset: str) -> Path:
-        """The cache of one data set."""
+        """Return the cache folder of one data set."""
         return self.home / "data" / dataset
 
     def azurite(self, version: str) -> Path:
-        """One installed version of Azurite."""
+        """Return the folder of an installed version of Azurite."""
         return self.home / "azurite" / version
 
     def node(self, version: str) -> Path:
-        """One installed version of Node.js, used when the system has none."""
+        """Return the folder of an installed version of Node.js, used if the system has none."""
         return self.home / "node" / version
 
 
 def runner_home(env: Mapping[str, str]) -> Path:
-    """The folder that holds state: `RUNNER_HOME`, else the platform's user data folder."""
+    """Return the folder of all state: `RUNNER_HOME`, else the platform's user data folder."""
     given = env.get("RUNNER_HOME")
     if given:
         return Path(given).expanduser().absolute()
@@ -118,7 +118,7 @@ def runner_home(env: Mapping[str, str]) -> Path:
 
 
 def not_writable(folder: Path, err: OSError) -> RunnerError:
-    """The error for a home (or output folder) that cannot be written."""
+    """Return the error for a home or output folder that cannot be written."""
     return RunnerError(
         "R-HOME-WRITE",
         f"cannot write to {folder}",

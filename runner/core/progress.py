@@ -1,4 +1,4 @@
-"""Progress as data: what flows report and the CLI draws."""
+"""Progress as data: flows report it, the CLI renders it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from runner.protocol.results import StageState
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One step forward in a named stage; `done` and `total` are in `unit` (bytes, files …)."""
+    """One step in a named stage. `done` and `total` are in `unit` (bytes, files ...)."""
 
     stage: str
     state: StageState
@@ -24,5 +24,5 @@ OnProgress = Callable[[Progress], None]
 
 
 def ignore_progress(progress: Progress) -> None:
-    """Report to nobody."""
+    """Ignore the report."""
     del progress

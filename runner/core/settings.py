@@ -1,6 +1,4 @@
-"""Decide where to run: built-in < user config < ./runner.yaml < RUNNER_* < flags. Every value
-knows its origin.
-"""
+"""Decide where to run: built-in < user config < `./runner.yaml` < RUNNER_* < flags."""
 
 from __future__ import annotations
 
@@ -28,7 +26,7 @@ __all__ = ["Settings", "Target", "load_settings", "runner_home", "user_config_fi
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The settings of one command; `origins` says for each name where its value came from."""
+    """The settings of one command; `origins` has the source of each value by name."""
 
     target: Target
     stack: str
@@ -39,8 +37,8 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class _Given:
-    """One value as found, with the folder its relative paths mean."""
+class _Value:
+    """One value of one source; relative paths are relative to `base`."""
 
     name: str
     value: str
@@ -49,8 +47,17 @@ class _Given:
 
 
 def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, str]) -> Settings:
-    """Merge all sources; flags whose value is None count as not given."""
-    found: dict[str, _Given] = {}
+    """Merge the settings of all sources.
+
+    Args:
+        flags: Values by name; None means that the flag is not set.
+        cwd: Folder of the project file.
+        env: Environment variables.
+
+    Raises:
+        RunnerError: a file or a value is invalid.
+    """
+    found: dict[str, _Value] = {}
     for given in _sources(flags, cwd, env):
         found[given.name] = _checked(given)
     pool = found.get("pool")
@@ -68,18 +75,18 @@ def load_settings(flags: Mapping[str, object], *, cwd: Path, env: Mapping[str, s
 
 
 def refuse_stack_of_local(settings: Settings, stack: str | None) -> None:
-    """Raise RunnerError where a stack was asked for, and the target has none."""
+    """Raise RunnerError if `stack` is set and the target has no stacks."""
     if stack is not None and settings.target == "local":
         raise RunnerError(
             "R-SETTING-VALUE",
-            f"--stack {stack}: the target local has no stacks",
+            f"unexpected --stack {stack}: the target local has no stacks",
             why=f"target is local ({settings.origins['target']})",
-            fix=f"--target azure --stack {stack}, or leave --stack out",
+            fix=f"use --target azure --stack {stack}, or remove --stack",
         )
 
 
 def user_config_file(env: Mapping[str, str]) -> Path:
-    """`RUNNER_CONFIG`, else `config.yaml` in the platform's user config folder."""
+    """Return `RUNNER_CONFIG`, else `config.yaml` in the platform's user config folder."""
     given = env.get("RUNNER_CONFIG")
     if given:
         return Path(given).expanduser().absolute()
@@ -88,31 +95,31 @@ def user_config_file(env: Mapping[str, str]) -> Path:
     return Path(platformdirs.user_config_dir("runner", appauthor=False)) / "config.yaml"
 
 
-def _sources(flags: Mapping[str, object], cwd: Path, env: Mapping[str, str]) -> Iterator[_Given]:
+def _sources(flags: Mapping[str, object], cwd: Path, env: Mapping[str, str]) -> Iterator[_Value]:
     for name, value in _DEFAULTS.items():
-        yield _Given(name, value, "built-in", cwd)
+        yield _Value(name, value, "built-in", cwd)
     yield from _from_file(user_config_file(env), required=bool(env.get("RUNNER_CONFIG")))
     yield from _from_file(cwd / PROJECT_FILE)
     for name in _NAMES:
         variable = f"RUNNER_{name.upper()}"
         if value := env.get(variable):
-            yield _Given(name, value, variable, cwd)
+            yield _Value(name, value, variable, cwd)
     for name, value in flags.items():
         if name not in _NAMES:
             raise ValueError(f"{name} is not a setting")
         if value is not None:
-            yield _Given(name, str(value), f"--{name.replace('_', '-')}", cwd)
+            yield _Value(name, str(value), f"--{name.replace('_', '-')}", cwd)
 
 
-def _from_file(path: Path, *, required: bool = False) -> Iterator[_Given]:
+def _from_file(path: Path, *, required: bool = False) -> Iterator[_Value]:
     if not required and not path.is_file():
         return
 
     for name, value, line in read_settings(path):
-        yield _Given(name, value, f"{path}:{line}", path.parent)
+        yield _Value(name, value, f"{path}:{line}", path.parent)
 
 
-def _checked(given: _Given) -> _Given:
+def _checked(given: _Value) -> _Value:
     if given.name == "output_dir":
         return given
     allowed = ("local", "azure") if given.name == "target" else None
@@ -123,17 +130,17 @@ def _checked(given: _Given) -> _Given:
     return given
 
 
-def _refused(given: _Given, why: str) -> RunnerError:
+def _refused(given: _Value, why: str) -> RunnerError:
     return RunnerError(
         "R-SETTING-VALUE",
-        f"{given.origin}: {given.name} is {given.value!r}",
+        f"{given.origin}: invalid {given.name} {given.value!r}",
         why=why,
-        fix="runner config show prints every setting with its origin",
+        fix="run `runner config show` to see every setting with its origin",
     )
 
 
 class SettingsFile(BaseModel):
-    """Where to run, as a human writes it."""
+    """The keys of a settings file."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -144,7 +151,7 @@ class SettingsFile(BaseModel):
 
 
 def read_settings(path: Path) -> Iterator[tuple[str, str, int]]:
-    """Name, value and line of every setting in the file."""
+    """Yield name, value and line of every setting in the file."""
     document = read_document(path, code="R-CONFIG")
     parsed = check_document(document, SettingsFile, code="R-CONFIG")
     for name, value in parsed.model_dump(exclude_none=True).items():

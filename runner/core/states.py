@@ -13,7 +13,7 @@ from runner.protocol.results import AttemptEnd, RunResult
 
 
 def describe_exit(code: int) -> str:
-    """`exit code 3`, or `exit code 137, SIGKILL`; negative codes are signals too."""
+    """Return `exit code 3`, or `exit code 137, SIGKILL`; negative codes are signals too."""
     number = -code if code < 0 else code - 128
     try:
         name = signal.Signals(number).name if number > 0 else ""
@@ -22,49 +22,49 @@ def describe_exit(code: int) -> str:
     return f"exit code {code}, {name}" if name else f"exit code {code}"
 
 
-# What a task ends with where the agent cannot write into blob, or cannot start at all. A script
-# that ends with one of them has a result, which decides.
-NO_ACCESS = 122  # storage refuses the task's access
+# Exit codes of the agent if it cannot write to blob, or cannot start. If a script ends with one of
+# them, its run has a result, which decides.
+NO_ACCESS = 122  # storage denies access to the task
 NO_PYTHON = 121  # the image has no python3
 OLD_PYTHON = 120  # the agent cannot run on it
 AGENT_PYTHON = (3, 10)
 
-_RETRY = "submit it again: what was uploaded is reused"
+_RETRY = "submit it again: uploaded files are reused"
 _IMAGE = "check its name and tag with docker pull; a private registry must be one of the pool's"
 
 _ADVICE_FOR_RESULTS = {
     "CodeInvalid": _RETRY,
-    "RunSpecInvalid": "submit it with a runner of the same version as the agent's",
-    "EnvironmentFailed": "correct the requirements; runner logs RUN has all that was said",
-    "DataMissing": "submit it again: what is missing is uploaded",
-    "InputMissing": "correct the input, or submit again: it is looked for anew",
+    "RunSpecInvalid": "submit it with the version of runner that the agent has",
+    "EnvironmentFailed": "correct the requirements; `runner logs RUN` has the output of the tool",
+    "DataMissing": "submit it again: missing files are uploaded",
+    "InputMissing": "correct the input, or submit again: inputs are resolved again",
     "SecretUnavailable": "see `secrets` in docs/guides/recipes.md",
-    "CommandNotFound": "correct `command`; a shell is not used",
-    "Timeout": "raise `timeout` in train.yaml, or do less",
-    "OutputMissing": "write what `outputs` promises into $RUNNER_OUTPUT_DIR, or drop the promise",
+    "CommandNotFound": "correct `command`; it does not run in a shell",
+    "Timeout": "raise `timeout` in train.yaml, or shorten the work",
+    "OutputMissing": "write the files of `outputs` to $RUNNER_OUTPUT_DIR, or remove their names",
     "OutputUnreadable": "write files with plain names that the task may read",
     "DiskFull": "write less, or choose a VM size with a larger disk",
     "StorageFailed": _RETRY,
     "NodesMissing": "let the pool's nodes reach one another on ports 21000 to 28999",
-    "NodesLate": "have that node do less, as fetch less data; packages are kept on a node",
-    "NodeLost": "look at the node: its memory may have run out; or allow retries",
+    "NodesLate": "shorten the preparation of that node, for example with less data",
+    "NodeLost": "check the memory of the node, or set `retries`",
 }
 _EXIT_REASONS = {
     NO_ACCESS: (
-        "storage refused the task: its access has expired, was withdrawn, or lacks a role",
+        "storage denied access to the task: it has expired, was revoked, or lacks a role",
         (
-            f"{_RETRY}; the task's stdout.txt ends with why. A signature lasts for seven days of "
-            "waiting and each attempt's time limit; an identity needs the role Storage Blob Data "
-            "Contributor"
+            f"{_RETRY}; the reason is at the end of the task's stdout.txt. A SAS is valid for "
+            "seven days in the queue and the time limit of each attempt; an identity needs the "
+            "role Storage Blob Data Contributor"
         ),
     ),
     NO_PYTHON: (
         "the image has no python3, which the node agent needs",
-        "add python3 to the image, or choose one that has it",
+        "add python3 to the image, or use one that has it",
     ),
     OLD_PYTHON: (
         "the image's python3 is too old: the node agent needs 3.10",
-        "choose an image with python3 3.10 or newer",
+        "use an image with python3 3.10 or newer",
     ),
 }
 # Codes of task failures: Batch REST docs, and reports of the service (Azure/Batch#4 and others,
@@ -72,43 +72,43 @@ _EXIT_REASONS = {
 _TASK_FAILURES = {
     "ContainerInvalidImage": ("the image cannot be pulled", _IMAGE),
     "ContainerInvalidRegistry": (
-        "the registry refused the pool",
-        "correct the registry of the pool, and deploy the stack again",
+        "the container registry denied access to the pool",
+        "correct the container registry of the pool, and deploy the stack again",
     ),
     "ContainerInvalidSettings": (
-        "the container engine refused the container",
-        "choose an image for this machine's architecture; see why",
+        "the container engine rejected the container",
+        "use an image for the architecture of the node; see why",
     ),
     "ContainerPoolNotSupported": (
-        "the pool runs no containers",
-        "choose a pool with `containers: true` in the stack's file, with --pool",
+        "the pool does not run containers",
+        "use --pool to choose a pool with `containers: true` in the stack's file",
     ),
     "ContainerTaskSettingsNotFound": (
         "the pool runs containers only",
         "give the recipe an `image`, or choose another pool with --pool",
     ),
     "BlobAccessDenied": (
-        "storage refused the node the run's code: its access has expired, or is wrong",
-        f"{_RETRY}; access lasts for seven days of waiting",
+        "storage denied the node access to the code: it has expired or is wrong",
+        f"{_RETRY}; access is valid for seven days in the queue",
     ),
-    "BlobNotFound": ("the run's code is gone from storage", _RETRY),
+    "BlobNotFound": ("the code of the run is missing in storage", _RETRY),
     "DiskFull": ("the node's disk is full", _ADVICE_FOR_RESULTS["DiskFull"]),
 }
 
 
 def advice_for_result(code: str | None) -> str:
-    """The next thing to do about a result's code; empty where the script alone knows."""
+    """Return the next step for the code of a result; empty if it depends on the script."""
     return _ADVICE_FOR_RESULTS.get(code or "", "")
 
 
 def explain_task(task: TaskView) -> tuple[str, str]:
-    """What ended a task that left no result, in words, and the next thing to do."""
+    """Return why a task ended without a result, and the next step."""
     if task.failure_code in _TASK_FAILURES:
         said, fix = _TASK_FAILURES[task.failure_code]
         return _with_message(f"{task.failure_code}: {said}", task.failure_message), fix
     if task.exit_code in _EXIT_REASONS:
         return _EXIT_REASONS[task.exit_code]
-    if task.exit_code:  # Batch adds FailureExitCode, which says no more
+    if task.exit_code:  # the failure code is FailureExitCode, which adds nothing
         return f"the task ended with {describe_exit(task.exit_code)}", ""
     if task.failure_code:
         return _with_message(task.failure_code, task.failure_message), ""
@@ -123,7 +123,7 @@ TaskPhase = Literal["active", "preparing", "running", "completed"]
 
 
 class RunState(StrEnum):
-    """What a run is doing, as people read it."""
+    """The state of a run."""
 
     QUEUED = "queued"
     PREPARING = "preparing"
@@ -135,21 +135,21 @@ class RunState(StrEnum):
 
     @property
     def final(self) -> bool:
-        """Whether the state never changes again."""
+        """True if the state does not change any more."""
         return self in _FINAL
 
 
 def parse_states(words: Iterable[str]) -> frozenset[RunState]:
-    """States as typed: repeated, or with commas. Raises RunnerError for what is none."""
+    """Parse states that are repeated or separated by commas. Raise RunnerError for unknown ones."""
     names = [name.strip().lower() for word in words for name in word.split(",")]
     known = [state.value for state in RunState]
     for name in names:
         if name not in known:
             raise RunnerError(
                 "R-STATE",
-                f"{name!r} is no state of a run",
+                f"unknown state {name!r}",
                 why=f"states are {', '.join(known)}",
-                fix="--status failed",
+                fix="use a state such as --status failed",
             )
     return frozenset(RunState(name) for name in names)
 
@@ -162,7 +162,7 @@ _PREPARING_STAGES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TaskView:
-    """What Batch says of the run's task; codes as on the wire."""
+    """The Batch task of a run, with the codes of the service."""
 
     phase: TaskPhase
     node: str | None = None
@@ -175,21 +175,26 @@ class TaskView:
 
 @dataclass(frozen=True, slots=True)
 class RunStatus:
-    """State with the reason for it, one sentence or empty."""
+    """The state of a run; `reason` is one sentence or empty."""
 
     state: RunState
     reason: str = ""
     node: str | None = None
-    fix: str = ""  # the next thing to do about a failure, where it is known
+    fix: str = ""  # the next step after a failure, if it is known
 
 
 def decide_status(
     result: RunResult | None, task: TaskView | None, attempts: int, stage: str | None
 ) -> RunStatus:
-    """The one rule: a committed result decides; without one, the task does.
+    """Return the state of a run: a committed result decides, without one the task does.
 
-    `attempts` counts attempts that started, `stage` is the last stage the agent reported.
     Read the task before the result: a task completes after its result is written.
+
+    Args:
+        result: The committed result, or None.
+        task: The task, or None if it does not exist.
+        attempts: Number of attempts that started.
+        stage: The last stage that the agent reported.
     """
     if result is not None:
         node = task.node if task else None
@@ -197,20 +202,20 @@ def decide_status(
             RunState(result.status), result.message or "", node, advice_for_result(result.code)
         )
     if task is None:
-        return RunStatus(RunState.LOST, "its task is gone and it left no result")
+        return RunStatus(RunState.LOST, "its task does not exist and it has no result")
     if task.phase == "active":
         return RunStatus(RunState.QUEUED, _why_waiting(task, attempts))
     if task.phase == "completed":
         return _ended_without_result(task, attempts)
     if task.phase == "preparing" or attempts == 0 or stage is None or stage in _PREPARING_STAGES:
-        return RunStatus(RunState.PREPARING, stage or "the node fetches its files", task.node)
+        return RunStatus(RunState.PREPARING, stage or "the node downloads its files", task.node)
     return RunStatus(RunState.RUNNING, "" if stage == "command" else stage, task.node)
 
 
 def count_evicted(began: int, ends: Iterable[AttemptEnd], *, waiting: bool) -> int:
-    """How many of the attempts that are over were lost or terminated, and did not fail.
+    """Return how many of the ended attempts were lost or terminated instead of failing.
 
-    All that began are over while the run waits for a node; else the last one goes on.
+    All started attempts have ended while the run waits for a node; else the last one still runs.
     """
     over = began if waiting else began - 1
     failed = {end.attempt for end in ends if end.why == "failed" and end.attempt <= over}
@@ -220,11 +225,11 @@ def count_evicted(began: int, ends: Iterable[AttemptEnd], *, waiting: bool) -> i
 def _why_waiting(task: TaskView, attempts: int) -> str:
     if attempts == 0:
         return "waiting for a node"
-    why = "it will be tried again" if task.retries else "its node went away"
+    why = "it is retried" if task.retries else "its node was lost"
     return f"attempt {attempts} ended, {why}; waiting for a node"
 
 
 def _ended_without_result(task: TaskView, attempts: int) -> RunStatus:
-    said, fix = explain_task(task)
+    why, fix = explain_task(task)
     when = "before the node agent started" if attempts == 0 else "before it could write a result"
-    return RunStatus(RunState.FAILED, said if fix else f"{said} {when}", task.node, fix)
+    return RunStatus(RunState.FAILED, why if fix else f"{why} {when}", task.node, fix)

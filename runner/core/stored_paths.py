@@ -1,4 +1,4 @@
-"""Where data lies in the storage account, as people type it: `cats/2024`, `runs:ID`, `share:x`."""
+"""Paths in the storage account as users type them: `cats/2024`, `runs:ID`, `share:x`."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from dataclasses import dataclass
 from runner.protocol.errors import RunnerError
 
 SHARE = "share"
-SHARE_PARTS = ".runner-parts"  # in the root of the share: files that are still being sent
+SHARE_PARTS = ".runner-parts"  # in the root of the share: files that are being uploaded
 # 3 to 63 of a-z, 0-9 and single dashes; `$root` and `$web` too (REST docs "Naming and Referencing
 # Containers, Blobs, and Metadata", read 2026-11-21).
 _CONTAINER = re.compile(r"\$?[a-z0-9](?:-?[a-z0-9]){2,62}")
-_LONGEST_NAME = 1024  # of a blob, same page
+_MAX_NAME = 1024  # of a blob, same page
 # REST docs "Naming and referencing shares, directories, files, and metadata", read 2026-11-21: the
-# service refuses these, and takes the dots off the end of a name: it would come back as another.
+# service rejects these, and removes dots at the end of a name: it would be stored as another.
 _NOT_IN_SHARE = re.compile(r'[":|<>*?]')
-_LONGEST_SHARE_PART = 255
+_MAX_SHARE_PART = 255
 
 
 @dataclass(frozen=True, slots=True)
 class StoredPath:
-    """A blob, a file of the share, or a folder of either; `path` has no slash at its ends."""
+    """A blob, a file of the share, or a folder of either; `path` has no slash at either end."""
 
     store: str
     path: str
 
     @property
     def name(self) -> str:
-        """The last part of the path; the store where there is no path."""
+        """The last part of the path, or the store if there is no path."""
         return self.path.rpartition("/")[2] or self.store
 
     @property
     def as_input(self) -> str:
-        """What stands for it below `inputs:` of a train.yaml, after a name."""
+        """The path in the form of `inputs:` in a `train.yaml`."""
         if self.store == SHARE:
             return f"share: {self.path}"
         return f"blob: {self.store}/{self.path}"
@@ -43,48 +43,58 @@ class StoredPath:
 
 
 def parse_stored_path(text: str, default_store: str) -> StoredPath:
-    """Read `[STORE:]PATH`; a store is `share` or the name of a container. Raises RunnerError."""
+    """Parse `[STORE:]PATH`; a store is `share` or the name of a container.
+
+    Raises:
+        RunnerError: the store or the path is invalid.
+    """
     head, colon, rest = text.partition(":")
     store, path = (head, rest) if colon else (default_store, text)
     if store != SHARE and not _CONTAINER.fullmatch(store):
         raise _refused(
-            text, f"{store!r} is no name of a container", "PATH, CONTAINER:PATH or share:PATH"
+            text,
+            f"{store!r} is not a valid container name",
+            "use PATH, CONTAINER:PATH or share:PATH",
         )
     return StoredPath(store, check_stored_name(text, path.strip("/"), store))
 
 
 def check_stored_name(text: str, name: str, store: str = "") -> str:
-    """`name` as it may stand in `store`; `text` is what the error shows. Raises RunnerError."""
+    """Return `name` if `store` accepts it.
+
+    Raises:
+        RunnerError: it does not; the error quotes `text`, which the user typed.
+    """
     parts = name.split("/") if name else []
     if any(part in ("", ".", "..") for part in parts):
-        raise _refused(text, "an empty part, '.' or '..' cannot be stored", "write the plain path")
+        raise _refused(text, "parts cannot be empty, '.' or '..'", "use the plain path")
     if "\\" in name or any(ord(char) < 32 or ord(char) == 127 for char in name):
-        raise _refused(text, "backslashes and control characters cannot be stored", "rename it")
+        raise _refused(text, "names cannot have backslashes or control characters", "rename it")
     try:
         name.encode("utf-8")
     except UnicodeEncodeError:
         raise _refused(repr(text), "it is not UTF-8", "rename it") from None
-    if len(name) > _LONGEST_NAME:
-        raise _refused(
-            f"{text[:40]}…", f"it has more than {_LONGEST_NAME} characters", "shorten it"
-        )
+    if len(name) > _MAX_NAME:
+        raise _refused(f"{text[:40]}…", f"it has more than {_MAX_NAME} characters", "shorten it")
     if store == SHARE:
         _check_share_parts(text, parts)
     return name
 
 
 def _check_share_parts(text: str, parts: list[str]) -> None:
-    if parts and parts[0].lower() == SHARE_PARTS:  # names on a share differ by more than case
-        raise _refused(text, f"runner keeps files on their way in {SHARE_PARTS}", "rename it")
+    if parts and parts[0].lower() == SHARE_PARTS:  # names on a share ignore case
+        raise _refused(
+            text, f"{SHARE_PARTS} is reserved for files that are being uploaded", "rename it"
+        )
     for part in parts:
         if bad := _NOT_IN_SHARE.search(part):
-            raise _refused(text, f"a file share has no names with {bad[0]}", "rename it")
+            raise _refused(text, f"names on a file share cannot have {bad[0]}", "rename it")
         if part.endswith("."):
-            raise _refused(text, "a file share takes the dot off the end of a name", "rename it")
-        if len(part) > _LONGEST_SHARE_PART:
-            why = f"a name on a file share has at most {_LONGEST_SHARE_PART} characters"
+            raise _refused(text, "a file share removes the dot at the end of a name", "rename it")
+        if len(part) > _MAX_SHARE_PART:
+            why = f"a name on a file share has at most {_MAX_SHARE_PART} characters"
             raise _refused(f"{text[:40]}…", why, "shorten it")
 
 
 def _refused(text: str, why: str, fix: str) -> RunnerError:
-    return RunnerError("R-DATA-PATH", f"{text!r} cannot be a path in storage", why=why, fix=fix)
+    return RunnerError("R-DATA-PATH", f"invalid path in storage {text!r}", why=why, fix=fix)

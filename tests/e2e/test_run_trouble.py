@@ -98,6 +98,6 @@ def test_access_that_has_expired_is_told_with_what_to_do(
     assert done.returncode == 1
     shown = cli.ok("show", run_id)
     for text in (done.stderr, shown):
-        assert "BlobAccessDenied: storage refused the node the run's code" in text
+        assert "BlobAccessDenied: storage denied the node access to the code" in text
         assert "submit it again" in text
     assert cli.json("show", run_id)["state"] == "failed"

@@ -1,4 +1,12 @@
-"""Azure Resource Manager over REST: requests, pages, retries, and errors by their code."""
+"""Azure Resource Manager over REST: requests, pages, retries, and errors by their code.
+
+The audience of the token is the endpoint, as in the SDKs (azure-mgmt-core, `get_arm_endpoints`): a
+token for Azure is not requested for, nor sent to, another endpoint.
+
+Error codes: https://learn.microsoft.com/azure/azure-resource-manager/troubleshooting/common-deployment-errors
+(2025-03-20) and .../templates/error-invalid-authentication-token. The service's message is quoted
+under `why`, since it names the missing action and scope.
+"""
 
 from __future__ import annotations
 
@@ -32,23 +40,21 @@ class _ArmFault(NamedTuple):
     exit_code: ExitCode = ExitCode.ACCESS
 
 
-_TOKEN = _ArmFault(
-    SIGN_IN, "Azure does not accept the sign-in", "az login, then run the command again"
-)
+_TOKEN = _ArmFault(SIGN_IN, "Azure rejected the sign-in", "run `az login`, then the command again")
 _TENANT = _ArmFault(
     SIGN_IN,
-    "the sign-in is for another tenant than the subscription's",
+    "the sign-in is for another tenant than that of the subscription",
     "az login --tenant TENANT   (az account list --all shows the tenant of each subscription)",
 )
 _NO_RIGHT = _ArmFault(
     DENIED,
-    "the signed-in identity may not do this",
+    "the signed-in identity lacks a permission",
     "ask an owner of the subscription for the roles Contributor and Role Based Access Control "
-    "Administrator; az login if the role was given a moment ago",
+    "Administrator; run `az login` again after a role was assigned",
 )
 _NO_SUBSCRIPTION = _ArmFault(
     "R-AZURE-SUBSCRIPTION",
-    "the subscription does not exist, or the signed-in identity cannot see it",
+    "the subscription does not exist, or the signed-in identity has no access to it",
     "az account list --all; then pulumi config set azure-native:subscriptionId ID",
 )
 _DISABLED = _ArmFault(
@@ -64,31 +70,31 @@ _PROVIDER = _ArmFault(
 )
 _REGION = _ArmFault(
     "R-AZURE-REGION",
-    "the region does not exist, or does not have this",
+    "the region does not exist, or does not offer this resource",
     "az account list-locations -o table; then pulumi config set azure-native:location REGION",
     ExitCode.PREFLIGHT,
 )
 _MISSING = _ArmFault(
     "R-AZURE-MISSING",
-    "it does not exist in Azure",
+    "the resource does not exist in Azure",
     "deploy the stack: runner up",
     ExitCode.PREFLIGHT,
 )
 _QUOTA = _ArmFault(
     "R-AZURE-QUOTA",
-    "a quota of the subscription is used up",
-    "ask for more in the portal under Quotas, or use another region",
+    "a quota of the subscription is exhausted",
+    "request more in the portal under Quotas, or use another region",
     ExitCode.CAPACITY,
 )
 _CAPACITY = _ArmFault(
     "R-AZURE-CAPACITY",
-    "the region has no such machine for this subscription at the moment",
+    "the region does not offer this VM size to the subscription now",
     "use another VM size or region: runner skus",
     ExitCode.CAPACITY,
 )
 _BUSY = _ArmFault(
     "R-AZURE-BUSY",
-    "Azure answers with too many requests",
+    "Azure rejected the request: too many requests",
     "try again in a minute",
     ExitCode.CAPACITY,
 )
@@ -104,7 +110,7 @@ _TABLE: Mapping[str, _ArmFault] = {
     "LinkedAuthorizationFailed": _NO_RIGHT,
     "RequestDisallowedByPolicy": _NO_RIGHT._replace(
         what="a policy of the subscription forbids this",
-        fix="ask who owns the policy, or use another subscription",
+        fix="ask the owner of the policy, or use another subscription",
     ),
     "SubscriptionNotFound": _NO_SUBSCRIPTION,
     "InvalidSubscriptionId": _NO_SUBSCRIPTION,
@@ -132,23 +138,25 @@ _BY_STATUS: Mapping[int, _ArmFault] = {401: _TOKEN, 403: _NO_RIGHT, 429: _BUSY}
 
 
 def refused(status: int, code: str, body: Mapping[str, Any], path: str) -> RunnerError:
-    """The error for an answer of 400 and above."""
+    """Return the error for a response with status 400 or above."""
     fault = _TABLE.get(code) or _BY_STATUS.get(status)
-    said = _sentence(body)
+    message = _sentence(body)
     if fault is None:
         return RunnerError(
             "R-AZURE",
-            f"Azure refused: {code or f'HTTP {status}'}",
-            why=said or f"while asking for {path}",
-            fix="--debug shows the whole answer",
+            f"Azure rejected the request: {code or f'HTTP {status}'}",
+            why=message or f"while requesting {path}",
+            fix="add --debug to see the whole response",
             exit_code=ExitCode.PREFLIGHT,
         )
-    why = f"{code or f'HTTP {status}'}: {said}" if said else code or f"HTTP {status} for {path}"
+    why = (
+        f"{code or f'HTTP {status}'}: {message}" if message else code or f"HTTP {status} for {path}"
+    )
     return RunnerError(fault.code, fault.what, why=why, fix=fault.fix, exit_code=fault.exit_code)
 
 
 def service_fault(err: AzureError, doing: str) -> RunnerError:
-    """The error where no answer came: not signed in, or no way there."""
+    """Return the error for a request without a response: no sign-in, or no connection."""
     if isinstance(err, ClientAuthenticationError):
         return RunnerError(
             SIGN_IN,
@@ -161,7 +169,7 @@ def service_fault(err: AzureError, doing: str) -> RunnerError:
 
 
 def unreachable(doing: str, why: str) -> RunnerError:
-    """The error where Azure cannot be talked to."""
+    """Return the error for an endpoint that cannot be used."""
     return RunnerError(
         "R-AZURE-UNREACHABLE",
         "Azure cannot be reached",
@@ -172,17 +180,17 @@ def unreachable(doing: str, why: str) -> RunnerError:
 
 
 def endpoint_refused(variable: str, value: str, allowed: str) -> RunnerError:
-    """The error for a value that is no endpoint of Resource Manager."""
+    """Return the error for a variable that is not an endpoint of Resource Manager."""
     return RunnerError(
         "R-AZURE-ENDPOINT",
-        f"{variable} is {value!r}",
+        f"invalid {variable} {value!r}",
         why=f"allowed: {allowed}",
         fix=f"unset {variable}, or correct it",
     )
 
 
-def answered(text: str) -> Mapping[str, Any]:
-    """The JSON object of an answer; a list stands under `value`, what is no JSON under `text`."""
+def parse_body(text: str) -> Mapping[str, Any]:
+    """Return the JSON object of a response: a list under `value`, other text under `text`."""
     if not text.strip():
         return {}
     try:
@@ -201,7 +209,7 @@ def _sentence(body: Mapping[str, Any]) -> str:
 
 
 def _first_lines(text: str) -> str:
-    """One line of a length that can be read."""
+    """Return the text as one line of limited length."""
     line = " ".join(text.split())
     return line if len(line) <= _WHY_LENGTH else f"{line[: _WHY_LENGTH - 1]}…"
 
@@ -216,12 +224,12 @@ CLOUDS: Mapping[str, str] = {
 }
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _TIMEOUTS = {"connection_timeout": 10, "read_timeout": 60}
-_MOST_PAGES = 1000
+_MAX_PAGES = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class ArmResponse:
-    """What came back: `body` is empty where nothing was sent."""
+    """A response; `body` is empty if it has none."""
 
     status: int
     body: Mapping[str, Any]
@@ -229,9 +237,11 @@ class ArmResponse:
 
 
 def arm_endpoint(env: Mapping[str, str]) -> str:
-    """Where Resource Manager is: `ARM_ENDPOINT` (a cloud of one's own), else `ARM_ENVIRONMENT`.
+    """Return the endpoint of Resource Manager: `ARM_ENDPOINT`, else that of `ARM_ENVIRONMENT`.
 
-    Only https, or http on this machine, where nobody listens in. Raises R-AZURE-ENDPOINT.
+    Raises:
+        RunnerError: R-AZURE-ENDPOINT, the value is unknown, or not https (http is allowed on this
+            machine only).
     """
     given = env.get("ARM_ENDPOINT", "").rstrip("/")
     if not given:
@@ -266,38 +276,38 @@ class ArmClient:
 
     @property
     def scope(self) -> str:
-        """The start of every path in the subscription."""
+        """The prefix of all paths in the subscription."""
         return f"/subscriptions/{self.subscription_id}"
 
     def sign_in(self) -> None:
-        """Get a token, without asking for anything. Raises R-AZURE-SIGN-IN."""
+        """Get a token. Raise RunnerError R-AZURE-SIGN-IN if that fails."""
         try:
             self._credential.get_token(self._audience)
         except AzureError as err:
             raise service_fault(err, "signing in") from err
 
     def get(self, path: str, api_version: str, **query: str) -> Mapping[str, Any]:
-        """One document. Raises RunnerError for every fault, by the service's code."""
+        """Return one document. Raise RunnerError for every error, by its code."""
         return _accepted(self._send("GET", self._url(path, api_version, query), None), path).body
 
     def find(self, path: str, api_version: str, **query: str) -> Mapping[str, Any] | None:
-        """One document, or None where there is none of that name."""
+        """Return one document, or None if it does not exist."""
         answer = self._send("GET", self._url(path, api_version, query), None)
         if answer.status == 404 and arm_error_code(answer.body) in _ABSENT:
             return None
         return _accepted(answer, path).body
 
     def pages(self, path: str, api_version: str, **query: str) -> Iterator[Mapping[str, Any]]:
-        """Every item of a list, page after page."""
+        """Yield all items of a list, page by page."""
         url = self._url(path, api_version, query)
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             body = _accepted(self._send("GET", url, None), path).body
             yield from cast("list[Mapping[str, Any]]", body.get("value") or [])
             url = str(body.get("nextLink") or "")
             if not url:
                 return
             self._check_link(url)
-        raise unreachable(path, f"the list has more than {_MOST_PAGES} pages")
+        raise unreachable(path, f"the list has more than {_MAX_PAGES} pages")
 
     def send(
         self,
@@ -307,7 +317,7 @@ class ArmClient:
         *,
         content: Mapping[str, Any] | None = None,
     ) -> ArmResponse:
-        """One request of another kind, with a JSON document if `content` is given."""
+        """Send another request, with a JSON document if `content` is not None."""
         return _accepted(self._send(method, self._url(path, api_version, {}), content), path)
 
     def _send(self, method: str, url: str, content: Mapping[str, Any] | None) -> ArmResponse:
@@ -319,8 +329,8 @@ class ArmClient:
             response = self._client.send_request(request, enforce_https=not local)
             text = response.text()
         except AzureError as err:
-            raise service_fault(err, f"asking {urlsplit(url).hostname}") from err
-        return ArmResponse(response.status_code, answered(text), dict(response.headers))
+            raise service_fault(err, f"requesting {urlsplit(url).hostname}") from err
+        return ArmResponse(response.status_code, parse_body(text), dict(response.headers))
 
     def _url(self, path: str, api_version: str, query: Mapping[str, str]) -> str:
         from urllib.parse import quote, urlencode  # noqa: PLC0415
@@ -329,7 +339,7 @@ class ArmClient:
         return f"{self.endpoint}{quote(path)}?{urlencode(asked, quote_via=quote, safe='')}"
 
     def _check_link(self, url: str) -> None:
-        """The token goes along: only to the same endpoint."""
+        """Raise RunnerError for another host: the token is sent to the endpoint only."""
         here, there = urlsplit(self.endpoint), urlsplit(url)
         if (here.scheme, here.netloc.lower()) != (there.scheme, there.netloc.lower()):
             raise unreachable(url, "the next page of the list is on another host")
@@ -361,13 +371,13 @@ class ArmClient:
 
     @property
     def _direct(self) -> dict[str, Any]:
-        """A server on this machine cannot be reached through a proxy of the environment."""
+        """Options that bypass proxies for a server on this machine."""
         local = urlsplit(self.endpoint).hostname in _LOOPBACK
         return {"use_env_settings": False} if local else {}
 
 
 def arm_error_code(body: Mapping[str, Any]) -> str:
-    """`error.code` of an answer; empty where there is none."""
+    """Return `error.code` of a response, or an empty string."""
     error: Any = body.get("error")
     found: Any = cast("dict[str, Any]", error).get("code") if isinstance(error, dict) else None
     return str(found or body.get("code") or "")

@@ -1,7 +1,7 @@
 """The Azure Retail Prices API: public, without sign-in.
 
 https://learn.microsoft.com/rest/api/cost-management/retail-prices/azure-retail-prices (2025-07-08):
-filter values are compared with case, a page has up to 1000 items, `NextPageLink` leads on.
+filter values are case-sensitive, a page has up to 1,000 items, `NextPageLink` is the next page.
 """
 
 from __future__ import annotations
@@ -22,22 +22,25 @@ from runner.protocol.errors import ExitCode, RunnerError
 
 PUBLIC = "https://prices.azure.com/api/retail/prices"
 _SOURCE = "Azure Retail Prices API"
-_SIZES_A_REQUEST = 12  # keeps the address below 2,000 characters
-_MOST_PAGES = 100
+_SIZES_PER_REQUEST = 12  # keeps the URL below 2,000 characters
+_MAX_PAGES = 100
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 
 
 def fetch_prices(
     vm_sizes: Iterable[str], location: str, *, today: date, endpoint: str = PUBLIC
 ) -> dict[PriceKey, Price]:
-    """Linux prices of the sizes in a region, spot and dedicated; what has no price is absent.
+    """Return Linux prices of VM sizes in a region, spot and dedicated.
 
-    Where several items remain for the same, the dearest wins. Raises R-PRICES-FETCH.
+    A size without a price is missing. Of several prices, the highest counts.
+
+    Raises:
+        RunnerError: R-PRICES-FETCH, the service did not return prices.
     """
     sizes = sorted(set(vm_sizes))
     found: dict[PriceKey, Price] = {}
-    for start in range(0, len(sizes), _SIZES_A_REQUEST):
-        for item in _items(endpoint, sizes[start : start + _SIZES_A_REQUEST], location):
+    for start in range(0, len(sizes), _SIZES_PER_REQUEST):
+        for item in _items(endpoint, sizes[start : start + _SIZES_PER_REQUEST], location):
             key = _key(item, location, today)
             usd = float(item["retailPrice"]) if key else 0.0
             if key and usd > 0 and (key not in found or found[key].usd_per_hour < usd):
@@ -54,7 +57,7 @@ def _items(endpoint: str, sizes: list[str], location: str) -> Iterator[Mapping[s
         f"and armRegionName eq '{location}' and ({any_size})",
     }
     url: str = f"{endpoint}?{urlencode(query, quote_via=quote, safe='$')}"
-    for _ in range(_MOST_PAGES):
+    for _ in range(_MAX_PAGES):
         body = _page(endpoint, url)
         yield from cast("list[Mapping[str, Any]]", body["Items"])
         url = str(body.get("NextPageLink") or "")
@@ -62,7 +65,7 @@ def _items(endpoint: str, sizes: list[str], location: str) -> Iterator[Mapping[s
             return
         if urlsplit(url).hostname != urlsplit(endpoint).hostname:
             raise _failed("the next page is on another host")
-    raise _failed(f"the list has more than {_MOST_PAGES} pages")
+    raise _failed(f"the list has more than {_MAX_PAGES} pages")
 
 
 def _page(endpoint: str, url: str) -> Mapping[str, Any]:
@@ -85,16 +88,16 @@ def _page(endpoint: str, url: str) -> Mapping[str, Any]:
     except AzureError as err:
         raise _failed(str(err.message or err).splitlines()[0]) from err
     except ValueError as err:
-        raise _failed("the answer is no JSON") from err
+        raise _failed("the response is not JSON") from err
     if not isinstance(body, dict) or not isinstance(
         cast("dict[str, Any]", body).get("Items"), list
     ):
-        raise _failed("the answer has no Items")
+        raise _failed("the response has no Items")
     return cast("dict[str, Any]", body)
 
 
 def _key(item: Mapping[str, Any], location: str, today: date) -> PriceKey | None:
-    """What the item is a price of; None where it is none of Linux on a node of ours by the hour."""
+    """Return the key of an hourly price for Linux on a known VM size, or None for other items."""
     size = str(item.get("armSkuName") or "")
     product, sku = str(item.get("productName") or ""), str(item.get("skuName") or "")
     other = "Windows" in product or "Cloud" in product or sku.endswith(" Low Priority")
@@ -110,8 +113,8 @@ def _key(item: Mapping[str, Any], location: str, today: date) -> PriceKey | None
 def _failed(why: str) -> RunnerError:
     return RunnerError(
         "R-PRICES-FETCH",
-        "the Azure Retail Prices API gave no prices",
+        "the Azure Retail Prices API returned no prices",
         why=why,
-        fix="try again later; without --refresh the prices on this machine are shown",
+        fix="try again later, or run without --refresh to see the prices of this machine",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -1,4 +1,4 @@
-"""What a subscription has and allows, asked of Resource Manager: one function per need.
+"""Resources, quotas and permissions of a subscription, read from Resource Manager.
 
 Shapes: github.com/Azure/azure-rest-api-specs, the examples of the API version named at each path
 (read 2026-11-21).
@@ -27,7 +27,7 @@ _AUTHORIZATION = "2022-04-01"
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A subscription; `state` is `Enabled` where it can be used."""
+    """A subscription; its `state` is `Enabled` if it can be used."""
 
     id: str
     name: str
@@ -38,8 +38,8 @@ class Subscription:
 class BatchAccountInfo:
     """A Batch account and its quotas, in cores.
 
-    `family_quotas` is None where the account does not enforce a quota per family; its keys are as
-    `machines.family_key` makes them. With allocation mode UserSubscription none of them count.
+    `family_quotas` is None if the account does not enforce quotas per VM family; its keys are those
+    of `machines.family_key`. No quota applies with allocation mode UserSubscription.
     """
 
     id: str
@@ -53,7 +53,7 @@ class BatchAccountInfo:
 
 @dataclass(frozen=True, slots=True)
 class BatchSize:
-    """A VM size that Batch offers in a region; `end_of_life` is when it stops to."""
+    """A VM size that Batch offers in a region, until `end_of_life`."""
 
     name: str
     family: str
@@ -62,8 +62,8 @@ class BatchSize:
 
 
 @dataclass(frozen=True, slots=True)
-class NameAnswer:
-    """Whether a name can be taken; `reason` is the code, such as `AlreadyExists`."""
+class NameAvailability:
+    """The availability of a name; `reason` is a code such as `AlreadyExists`."""
 
     available: bool
     reason: str = ""
@@ -72,14 +72,14 @@ class NameAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Permission:
-    """One grant: patterns of actions, and what is taken out of them."""
+    """One grant: patterns of actions, and the exceptions from them."""
 
     actions: tuple[str, ...]
     not_actions: tuple[str, ...]
 
 
 def load_subscription(management: ArmClient) -> Subscription:
-    """The subscription itself. Raises R-AZURE-SUBSCRIPTION where it cannot be seen."""
+    """Return the subscription. Raise RunnerError R-AZURE-SUBSCRIPTION without access to it."""
     body = management.get(management.scope, _SUBSCRIPTIONS)
     return Subscription(
         id=str(body["subscriptionId"]),
@@ -89,13 +89,13 @@ def load_subscription(management: ArmClient) -> Subscription:
 
 
 def load_provider_state(management: ArmClient, namespace: str) -> str:
-    """`Registered`, `NotRegistered`, `Registering` or `Unregistering`."""
+    """Return `Registered`, `NotRegistered`, `Registering` or `Unregistering`."""
     body = management.get(f"{management.scope}/providers/{namespace}", _RESOURCES)
     return str(body.get("registrationState", "NotRegistered"))
 
 
 def load_permissions(management: ArmClient) -> tuple[Permission, ...]:
-    """What the signed-in identity may do in the subscription."""
+    """Return the permissions of the signed-in identity in the subscription."""
     path = f"{management.scope}/providers/Microsoft.Authorization/permissions"
     return tuple(
         Permission(tuple(item.get("actions") or ()), tuple(item.get("notActions") or ()))
@@ -104,7 +104,7 @@ def load_permissions(management: ArmClient) -> tuple[Permission, ...]:
 
 
 def is_allowed(permissions: Iterable[Permission], action: str) -> bool:
-    """Whether any grant covers the action; patterns and actions are compared without case."""
+    """Return True if a grant covers the action, ignoring case."""
     return any(
         _matches(grant.actions, action) and not _matches(grant.not_actions, action)
         for grant in permissions
@@ -112,36 +112,36 @@ def is_allowed(permissions: Iterable[Permission], action: str) -> bool:
 
 
 def load_account_limit(management: ArmClient, location: str) -> int:
-    """How many Batch accounts the subscription may have in the region."""
+    """Return how many Batch accounts the subscription may have in the region."""
     path = f"{management.scope}/providers/Microsoft.Batch/locations/{location}/quotas"
     return int(management.get(path, _BATCH)["accountQuota"])
 
 
 def list_batch_accounts(management: ArmClient) -> tuple[BatchAccountInfo, ...]:
-    """All Batch accounts of the subscription."""
+    """Return all Batch accounts of the subscription."""
     path = f"{management.scope}/providers/Microsoft.Batch/batchAccounts"
     return tuple(_account(item) for item in management.pages(path, _BATCH))
 
 
 def find_batch_account(management: ArmClient, group: str, name: str) -> BatchAccountInfo | None:
-    """One Batch account, or None where it was not made yet."""
+    """Return one Batch account, or None if it does not exist."""
     path = _in_group(management, group, f"Microsoft.Batch/batchAccounts/{name}")
     body = management.find(path, _BATCH)
     return None if body is None else _account(body)
 
 
 def load_batch_sizes(management: ArmClient, location: str) -> Mapping[str, BatchSize]:
-    """The sizes that Batch offers in the region, by name in lower case."""
+    """Return the VM sizes that Batch offers in the region, by name in lower case."""
     path = f"{management.scope}/providers/Microsoft.Batch/locations/{location}/virtualMachineSkus"
     sizes = (_batch_size(item) for item in management.pages(path, _BATCH))
     return {size.name.lower(): size for size in sizes}
 
 
 def load_restrictions(management: ArmClient, location: str) -> Mapping[str, str]:
-    """Why sizes cannot be had in the region by this subscription, by name in lower case.
+    """Return the restrictions of VM sizes in the region, by name in lower case.
 
-    A size without restriction stands there with an empty text; one that the region lacks does not
-    stand there. Restrictions to single zones do not count: Batch chooses the zone.
+    A size without restriction has an empty text; a size that the region lacks is missing.
+    Restrictions to zones are ignored, because Batch chooses the zone.
     """
     path = f"{management.scope}/providers/Microsoft.Compute/skus"
     found = management.pages(path, _SKUS, **{"$filter": f"location eq '{location}'"})
@@ -153,7 +153,7 @@ def load_restrictions(management: ArmClient, location: str) -> Mapping[str, str]
 
 
 def load_free_cores(management: ArmClient, location: str, family: str) -> int | None:
-    """Cores of a VM family that the subscription itself may still use; None where none is listed.
+    """Return the free cores of a VM family in the subscription, or None if it is not listed.
 
     https://learn.microsoft.com/rest/api/compute/usage/list (2024-07-01, read 2026-11-21)
     """
@@ -165,14 +165,14 @@ def load_free_cores(management: ArmClient, location: str, family: str) -> int | 
     return None
 
 
-def check_storage_name(management: ArmClient, name: str) -> NameAnswer:
-    """Whether a storage account of that name can be made; names are unique in all of Azure."""
+def check_storage_name(management: ArmClient, name: str) -> NameAvailability:
+    """Check the name of a new storage account; names are unique in all of Azure."""
     path = f"{management.scope}/providers/Microsoft.Storage/checkNameAvailability"
     return _name_answer(management, path, _STORAGE, name, "Microsoft.Storage/storageAccounts")
 
 
-def check_batch_name(management: ArmClient, location: str, name: str) -> NameAnswer:
-    """Whether a Batch account of that name can be made; names are unique in a region."""
+def check_batch_name(management: ArmClient, location: str, name: str) -> NameAvailability:
+    """Check the name of a new Batch account; names are unique in a region."""
     base = f"{management.scope}/providers/Microsoft.Batch/locations/{location}"
     path = f"{base}/checkNameAvailability"
     return _name_answer(management, path, _BATCH, name, "Microsoft.Batch/batchAccounts")
@@ -181,7 +181,7 @@ def check_batch_name(management: ArmClient, location: str, name: str) -> NameAns
 def list_marketplace_versions(
     management: ArmClient, location: str, publisher: str, offer: str, sku: str
 ) -> tuple[str, ...]:
-    """The versions of a marketplace image in a region; empty where there is no such image."""
+    """Return the versions of a marketplace image in a region; none if it does not exist."""
     place = f"{management.scope}/providers/Microsoft.Compute/locations/{location}"
     image = f"publishers/{publisher}/artifacttypes/vmimage/offers/{offer}/skus/{sku}/versions"
     body = management.find(f"{place}/{image}", _COMPUTE) or {}
@@ -191,7 +191,7 @@ def list_marketplace_versions(
 def list_gallery_versions(
     management: ArmClient, group: str, gallery: str, definition: str
 ) -> tuple[str, ...]:
-    """The versions of an image in the stack's gallery that nodes can boot from."""
+    """Return the versions of a gallery image that nodes can boot from."""
     image = f"Microsoft.Compute/galleries/{gallery}/images/{definition}"
     path = _in_group(management, group, image)
     if management.find(path, _GALLERIES) is None:
@@ -247,9 +247,9 @@ def _restriction(restrictions: Iterable[Mapping[str, Any]]) -> str:
 
 def _name_answer(
     management: ArmClient, path: str, version: str, name: str, kind: str
-) -> NameAnswer:
+) -> NameAvailability:
     body = management.send("POST", path, version, content={"name": name, "type": kind}).body
-    return NameAnswer(
+    return NameAvailability(
         available=bool(body.get("nameAvailable")),
         reason=str(body.get("reason") or ""),
         message=str(body.get("message") or ""),

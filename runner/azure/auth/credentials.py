@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def outputs_path(settings: Settings) -> Path:
-    """The file that describes the target: written by `runner local up`, or cached from Pulumi."""
+    """Return the file of the target's outputs: of the local services, or cached from Pulumi."""
     paths = HomePaths(settings.home)
     if settings.target == "local":
         return paths.local_outputs
@@ -40,7 +40,7 @@ def outputs_path(settings: Settings) -> Path:
 
 
 def load_outputs(settings: Settings) -> StackOutputs:
-    """Read what is known of the target. Raises RunnerError when it is missing or wrong."""
+    """Return the outputs of the target. Raise RunnerError if they are missing or invalid."""
     path = outputs_path(settings)
     try:
         text = path.read_text(encoding="utf-8")
@@ -51,7 +51,7 @@ def load_outputs(settings: Settings) -> StackOutputs:
             "R-STACK-READ",
             f"cannot read {path}",
             why=str(err),
-            fix="RUNNER_HOME must be a folder you may read; see runner config show",
+            fix="make it readable, or set RUNNER_HOME to another folder; see `runner config show`",
             exit_code=ExitCode.PREFLIGHT,
         ) from err
     try:
@@ -59,7 +59,7 @@ def load_outputs(settings: Settings) -> StackOutputs:
     except ContractError as err:
         raise RunnerError(
             "R-STACK-OUTPUTS",
-            f"{path} does not describe a stack",
+            f"{path} is not a valid description of a stack",
             why=str(err),
             fix=_outputs_fix(settings),
             exit_code=ExitCode.PREFLIGHT,
@@ -72,7 +72,7 @@ def _no_outputs(settings: Settings, path: Path) -> RunnerError:
     return RunnerError(
         "R-STACK-MISSING",
         what,
-        why=f"there is no {path}",
+        why=f"{path} does not exist",
         fix=_outputs_fix(settings),
         exit_code=ExitCode.PREFLIGHT,
     )
@@ -85,58 +85,61 @@ def _outputs_fix(settings: Settings) -> str:
 
 
 STORAGE_SCOPE = "https://storage.azure.com/.default"
-_LEFT_S = 300  # azure-core's clients ask for another token from here on
+_MIN_LEFT_S = 300  # clients of azure-core request a new token from here on
 
 
 def default_credential() -> TokenCredential:
-    """`az login`, a managed identity, or the AZURE_ variables; nothing is sent yet."""
+    """Return a credential for `az login`, a managed identity or the AZURE_ variables.
+
+    Nothing is sent before its first use.
+    """
     import logging
 
     from azure.identity import DefaultAzureCredential
 
-    # It warns with fifteen lines of its own where nobody is signed in; we say it in three.
+    # It logs fifteen lines of warnings if nobody is signed in; our error has three.
     logging.getLogger("azure.identity").setLevel(logging.ERROR)
     return CachedTokens(DefaultAzureCredential())
 
 
 class CachedTokens:
-    """A credential that asks another one only when it has to, and from one thread at a time.
+    """A credential that caches the tokens of another one, which only one thread at a time calls.
 
-    DefaultAzureCredential starts `az` for each token (azure-identity's AzureCliCredential keeps
-    none): about a second for each client, and one for each thread of a client that has none yet.
+    DefaultAzureCredential starts `az` for each token, since AzureCliCredential of azure-identity
+    has no cache: about a second per client, and per thread of a client without a token.
     """
 
     def __init__(self, credential: TokenCredential) -> None:
         self._credential = credential
         self._lock = Lock()
-        self._kept: dict[object, AccessToken] = {}
+        self._cached: dict[object, AccessToken] = {}
 
     def get_token(self, *scopes: str, claims: str | None = None, **options: Any) -> AccessToken:
-        """See `TokenCredential.get_token`; with `claims` the service has refused what is kept."""
+        """See `TokenCredential.get_token`; with `claims`, the service rejected the cached token."""
         key = (scopes, *sorted(options.items()))
         with self._lock:
-            token = self._kept.get(key)
-            if claims is not None or token is None or token.expires_on - time.time() < _LEFT_S:
+            token = self._cached.get(key)
+            if claims is not None or token is None or token.expires_on - time.time() < _MIN_LEFT_S:
                 token = self._credential.get_token(*scopes, claims=claims, **options)
-                self._kept[key] = token
+                self._cached[key] = token
             return token
 
 
-# Files and blocks of files travel side by side (flows/data_stores.py, blob_store.py).
+# Files and blocks of files are transferred in parallel (flows/data, storage/blobs).
 _MAX_CONNECTIONS = 32
 _READ_BYTES = 1024 * 1024
 _COMMON: dict[str, Any] = {"connection_timeout": 10, "read_timeout": 60}
 
 
 def batch_options() -> dict[str, Any]:
-    """Keyword arguments for `BatchClient`: a refused connection is reported after about 0.4 s."""
+    """Return options of `BatchClient`: a refused connection is reported after about 0.4 s."""
     return {**_COMMON, "retry_total": 5, "retry_connect": 2, "retry_backoff_factor": 0.2}
 
 
 def blob_options() -> dict[str, Any]:
-    """Keyword arguments for `BlobServiceClient`: a refused connection takes about 1 s.
+    """Return options of `BlobServiceClient`: a refused connection is reported after about 1 s.
 
-    The backoff is `initial_backoff + increment_base ** n` seconds: 1 s between any two tries.
+    The backoff is `initial_backoff + increment_base ** n` seconds, that is 1 s between retries.
     """
     return {
         **_COMMON,
@@ -150,14 +153,14 @@ def blob_options() -> dict[str, Any]:
 
 
 def storage_transport(**options: Any) -> Any:
-    """A transport that keeps a connection for everything that travels at once.
+    """Return a transport with a connection for each parallel transfer, which reads large pieces.
 
-    The SDK's keeps ten: what the eleventh thread opened is closed after every request. And it reads
-    bodies in pieces of 4 KiB, for each of which threads wait for one another.
+    The SDK's pool has ten connections: that of an eleventh thread is closed after every request.
+    It reads bodies in pieces of 4 KiB, for each of which threads compete for the interpreter.
     """
     from azure.core.pipeline.transport import RequestsTransport
 
-    # It warns of every body that breaks off, without saying of which; that is asked for again.
+    # It warns of every response that breaks off without naming it; the SDK retries those.
     logging.getLogger("azure.core.pipeline.transport._requests_basic").setLevel(logging.ERROR)
     transport = RequestsTransport(**_COMMON, connection_data_block_size=_READ_BYTES, **options)
     transport.open()
@@ -167,14 +170,14 @@ def storage_transport(**options: Any) -> Any:
 
 
 COPY_LIFETIME = timedelta(hours=1)
-# What a task may do. It deletes checkpoints beyond the last few; nothing of a model, ever.
+# Permissions of a task. It deletes old checkpoints, and never a model.
 _NODE_RIGHTS = {"runs": "racwdl", "data": "rl", "models": "racwl"}
 
 
 class Connection:
-    """Signed-in clients of one target, made on first use; `outputs` describes the target.
+    """Clients of one target, created on first use; `outputs` describes the target.
 
-    `keys` are the account keys of the local services ("batch", "storage"); None means Azure, where
+    `keys` are the account keys of the local services ("batch", "storage"). None means Azure, where
     this machine signs in with DefaultAzureCredential and nodes with their managed identity.
     """
 
@@ -183,19 +186,23 @@ class Connection:
         self._keys = keys
 
     def batch_client(self) -> BatchClient:
-        """The data-plane client of the Batch account."""
+        """Return the data-plane client of the Batch account."""
         return self._batch
 
     def blob_service(self) -> BlobServiceClient:
-        """The client of the storage account."""
+        """Return the client of the storage account."""
         return self._blob
 
     def share_client(self) -> ShareClient:
-        """The client of the stack's file share. Raises RunnerError where there is none."""
+        """Return the client of the stack's file share. Raise RunnerError if it has none."""
         return self._file.get_share_client(self._share_name())
 
     def node_storage(self, lifetime: timedelta) -> dict[str, Any]:
-        """The RUNNER_STORAGE document of docs/run-format.md, a secret; SAS valid for `lifetime`."""
+        """Return the RUNNER_STORAGE document of docs/run-format.md, a secret.
+
+        Args:
+            lifetime: How long its SAS are valid; on Azure nodes use their identity instead.
+        """
         outputs = self.outputs
         names = {
             "runs": outputs.container_runs,
@@ -213,7 +220,7 @@ class Connection:
         return {**containers, "identity_client_id": identity}
 
     def read_access(self, containers: Iterable[str], lifetime: timedelta) -> dict[str, Any]:
-        """Further containers in the form of `node_storage`, by name and only to read."""
+        """Return read access to more containers, by name and in the form of `node_storage`."""
         return {
             name: {
                 "url": self._container_url(name),
@@ -223,10 +230,13 @@ class Connection:
         }
 
     def job_access(self) -> dict[str, Any]:
-        """What a task of a job needs beside its identity, to add tasks to that job.
+        """Return the settings with which a task may add tasks to its job.
 
-        Azure has retired the tokens of tasks; there the nodes' identity has a role, if the stack
-        says so. Raises RunnerError where it does not.
+        Azure has retired the authentication tokens of tasks; there the identity of the nodes needs
+        a role, which the stack assigns if it is configured.
+
+        Raises:
+            RunnerError: the stack does not assign it.
         """
         if self._keys is not None:
             return {"authenticationTokenSettings": {"access": ["job"]}}
@@ -234,14 +244,14 @@ class Connection:
             raise RunnerError(
                 "R-STACK-NODES-ADD",
                 "the nodes of this stack may not add tasks",
-                why="at each firing, a node adds the tasks of the schedule to their job",
-                fix="set runner:nodes_add_tasks: true in the stack's file and run runner up",
+                why="at each firing of a schedule, a node adds its tasks",
+                fix="set runner:nodes_add_tasks: true in the stack's file, and run `runner up`",
                 exit_code=ExitCode.PREFLIGHT,
             )
         return {}
 
     def resource_file(self, blob_name: str, file_path: str, lifetime: timedelta) -> ResourceFile:
-        """A blob of the `runs` container as a file in the task's working directory."""
+        """Return a blob of the `runs` container as a resource file in the working directory."""
         from azure.batch.models import BatchNodeIdentityReference, ResourceFile
 
         container = self.outputs.container_runs
@@ -257,7 +267,7 @@ class Connection:
         )
 
     def copy_source(self, blob_name: str) -> tuple[str, str | None]:
-        """A blob of the `runs` container as the source of a copy: its URL, and a token for it."""
+        """Return a blob of the `runs` container as the source of a copy: its URL, and its token."""
         container = self.outputs.container_runs
         url = f"{self._container_url(container)}/{quote(blob_name)}"
         if self._token is not None:
@@ -297,7 +307,7 @@ class Connection:
     def _file(self) -> ShareServiceClient:
         from azure.storage.fileshare import ShareServiceClient
 
-        # Without an intent Azure Files refuses tokens (REST docs, "Authorize with Microsoft Entra
+        # Without an intent Azure Files rejects tokens (REST docs, "Authorize with Microsoft Entra
         # ID", read 2026-11-21).
         intent: dict[str, Any] = {"token_intent": "backup"} if self._keys is None else {}
         return ShareServiceClient(
@@ -323,8 +333,8 @@ class Connection:
         raise RunnerError(
             "R-SHARE-NONE",
             "this stack has no file share",
-            why="it is off by default: it is the one thing that keeps account keys on",
-            fix="set storage.file_share_gib in the stack's configuration and run runner up, "
+            why="it is off by default, because nodes need an account key to mount it",
+            fix="set storage.file_share_gib in the stack's configuration and run `runner up`, "
             "or use a container: data:PATH",
             exit_code=ExitCode.PREFLIGHT,
         )
@@ -337,7 +347,7 @@ class Connection:
 
     @property
     def _direct(self) -> dict[str, Any]:
-        """Local services are on this machine: a proxy from the environment cannot reach them."""
+        """Options that bypass proxies of the environment: they cannot reach local services."""
         return {} if self._keys is None else {"use_env_settings": False}
 
     def _container_url(self, container: str) -> str:
@@ -374,14 +384,14 @@ class Connection:
         raise RunnerError(
             "R-STACK-IDENTITY",
             "the stack has no managed identity for its nodes",
-            why="nodes read code and write results with it; shared keys are off",
-            fix="deploy the stack again: pulumi up",
+            why="nodes read code and write results with it; shared keys are disabled",
+            fix="run `runner up` to deploy the stack again",
             exit_code=ExitCode.PREFLIGHT,
         )
 
 
 def connect(settings: Settings) -> Connection:
-    """Read the target's outputs and keys; nothing is sent yet."""
+    """Read the outputs and keys of the target. Nothing is sent yet."""
     outputs = load_outputs(settings)
     return Connection(outputs, _local_keys(settings) if settings.target == "local" else None)
 
@@ -394,7 +404,7 @@ def _local_keys(settings: Settings) -> dict[str, str]:
         raise _no_keys(str(path), str(err)) from err
     keys = cast("dict[str, object]", raw) if isinstance(raw, dict) else {}
     if not all(isinstance(keys.get(name), str) for name in ("batch", "storage")):
-        raise _no_keys(str(path), "it has no keys 'batch' and 'storage'")
+        raise _no_keys(str(path), "keys 'batch' and 'storage' are missing")
     return {name: str(keys[name]) for name in ("batch", "storage")}
 
 
@@ -403,6 +413,6 @@ def _no_keys(path: str, why: str) -> RunnerError:
         "R-LOCAL-KEYS",
         f"cannot read the keys of the local services from {path}",
         why=why,
-        fix="runner local up, or start over with runner local reset",
+        fix="run `runner local up`, or start again with `runner local reset`",
         exit_code=ExitCode.ACCESS,
     )

@@ -1,4 +1,4 @@
-"""Jobs and their tasks: create, find, add in bulk, read the files of, and end them."""
+"""Jobs and their tasks: create, find, add in bulk, read their files, and terminate them."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
 
-CHUNK = 100  # the service refuses more in one request
+CHUNK = 100  # maximum of one request to the service
 _THREADS = 4
-_ROUNDS = 4  # how often a task that met a server error is sent
+_ROUNDS = 4  # how often a task is sent if the service reports a server error
 _PAUSE_S = 0.5
 _TOO_LARGE = ("RequestBodyTooLarge", "RequestEntityTooLarge")
 
@@ -37,33 +37,33 @@ Task = models.BatchTaskCreateOptions
 
 @dataclass(slots=True)
 class AddedTasks:
-    """What became of the tasks, by id; `refused` holds (id, code)."""
+    """Task IDs by result of the request; `refused` has (ID, error code)."""
 
     added: list[str] = field(default_factory=list[str])
     existed: list[str] = field(default_factory=list[str])
     refused: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
-    _again: list[str] = field(default_factory=list[str])
+    _failed: list[str] = field(default_factory=list[str])
 
     def merge(self, other: AddedTasks) -> None:
-        """Take over what another chunk found."""
+        """Add the results of another chunk."""
         self.added += other.added
         self.existed += other.existed
         self.refused += other.refused
-        self._again += other._again
+        self._failed += other._failed
 
-    def take_again(self) -> set[str]:
-        """Ids that met a server error, handed out once."""
-        ids, self._again = set(self._again), []
+    def take_failed(self) -> set[str]:
+        """Return and clear the IDs of tasks with a server error."""
+        ids, self._failed = set(self._failed), []
         return ids
 
     def record(self, result: models.BatchTaskCreateResult) -> None:
-        """One line of the service's answer."""
+        """Add the result of one task."""
         code = (result.error.code if result.error else None) or ""
         status = wire_text(result.status)
         if status == "success":
             self.added.append(result.task_id)
         elif status == "servererror":
-            self._again.append(result.task_id)
+            self._failed.append(result.task_id)
         elif code == "TaskExists":
             self.existed.append(result.task_id)
         else:
@@ -71,14 +71,18 @@ class AddedTasks:
 
 
 def add_tasks(client: BatchClient, job_id: str, tasks: Sequence[Task]) -> AddedTasks:
-    """Add every task. Raises RunnerError naming the refused ones after the others were added."""
+    """Add tasks in chunks, and retry those with a server error.
+
+    Raises:
+        RunnerError: the service rejects a task; the others are added nevertheless.
+    """
     outcome = AddedTasks()
     pending = list(tasks)
     for attempt in range(_ROUNDS):
         if attempt:
             time.sleep(_PAUSE_S * 2 ** (attempt - 1))
         _send_all(client, job_id, pending, outcome)
-        again = outcome.take_again()
+        again = outcome.take_failed()
         if not again:
             break
         pending = [task for task in pending if task.id in again]
@@ -120,9 +124,9 @@ def _refused(job_id: str, outcome: AddedTasks) -> RunnerError:
     task_id, code = outcome.refused[0]
     return RunnerError(
         "R-TASKS-REFUSED",
-        f"{len(outcome.refused)} tasks of {job_id} were refused",
+        f"the service rejected {len(outcome.refused)} tasks of {job_id}",
         why=f"{task_id}: {code}; {len(outcome.added)} others were added",
-        fix="correct them and submit again: tasks that exist are left as they are",
+        fix="correct them and submit again: existing tasks are not changed",
         exit_code=ExitCode.PREFLIGHT,
     )
 
@@ -160,12 +164,17 @@ def ensure_job(
     priority: int = 0,
     max_parallel: int | None = None,
 ) -> str:
-    """An open job on the pool: `job_id`, or `<job_id>-2`, ... where that one is closed.
+    """Create a job on the pool, or find an open one, and return its ID.
 
-    So it is too where the job cannot hold tasks that depend on tasks, or is on another pool. The
-    pool must be there: the service takes a job without it, whose tasks then wait for ever.
+    Returns:
+        `job_id`; or `<job_id>-2`, ... if that job is closed, does not accept tasks that depend on
+        tasks, or is on another pool.
+
+    Raises:
+        RunnerError: the pool does not exist (the service accepts a job without a pool, and its
+            tasks would wait forever), the job is disabled, or all names are in use.
     """
-    with service_errors(f"looking for pool {pool_id}"):
+    with service_errors(f"reading pool {pool_id}"):
         connection.batch_client().get_pool(pool_id, select=["id"])
     for candidate in _names(job_id):
         if _open_job(connection, to_job(candidate, pool_id, priority, max_parallel)):
@@ -174,12 +183,16 @@ def ensure_job(
 
 
 def find_open_job(connection: Connection, job_id: str, pool_id: str) -> str:
-    """The job that `ensure_job` would give, or would make. Raises as that does; makes nothing."""
+    """Return the job that `ensure_job` would find or create, without creating it.
+
+    Raises:
+        RunnerError: as `ensure_job`.
+    """
     client = connection.batch_client()
-    with service_errors(f"looking for pool {pool_id}"):
+    with service_errors(f"reading pool {pool_id}"):
         client.get_pool(pool_id, select=["id"])
     for candidate in _names(job_id):
-        with service_errors(f"looking at job {candidate}"):
+        with service_errors(f"reading job {candidate}"):
             try:
                 job = client.get_job(candidate, select=_JOB_PARTS)
             except ResourceNotFoundError:
@@ -218,7 +231,7 @@ def _open_job(connection: Connection, wanted: models.BatchJobCreateOptions) -> b
         try:
             job = client.get_job(job_id, select=_JOB_PARTS)
         except ResourceNotFoundError:
-            return False  # deleted in between
+            return False  # deleted in the meantime
     return _takes_tasks(job, pool_id)
 
 
@@ -227,8 +240,8 @@ def _takes_tasks(job: models.BatchJob, pool_id: str) -> bool:
     if state in _PAUSED:
         raise RunnerError(
             "R-JOB-DISABLED",
-            f"job {job.id} is {state}: its tasks would wait for ever",
-            fix=f"az batch job enable --job-id {job.id}, or --experiment with another name",
+            f"job {job.id} is {state}: its tasks would not start",
+            fix=f"az batch job enable --job-id {job.id}, or use another name with --experiment",
             exit_code=ExitCode.PREFLIGHT,
         )
     same_pool = str(job.pool_info.pool_id if job.pool_info else "").lower() == pool_id.lower()
@@ -236,8 +249,8 @@ def _takes_tasks(job: models.BatchJob, pool_id: str) -> bool:
 
 
 def is_disabled(connection: Connection, job_id: str) -> bool:
-    """Whether somebody has disabled the job, so that none of its tasks starts."""
-    with service_errors(f"looking at job {job_id}"):
+    """Return True if the job is disabled, so that none of its tasks starts."""
+    with service_errors(f"reading job {job_id}"):
         try:
             job = connection.batch_client().get_job(job_id, select=["id", "state"])
         except ResourceNotFoundError:
@@ -246,9 +259,10 @@ def is_disabled(connection: Connection, job_id: str) -> bool:
 
 
 def close_when_done(connection: Connection, job_id: str) -> bool:
-    """Let a job complete with its last task, since open ones count in the account's quota.
+    """Let a job complete with its last task: open jobs count in the quota of the account.
 
-    False where it had ended, or is gone.
+    Returns:
+        False if the job has ended or does not exist.
     """
     done = models.BatchJobUpdateOptions(
         all_tasks_complete_mode=models.BatchAllTasksCompleteMode.TERMINATE_JOB
@@ -264,14 +278,14 @@ def close_when_done(connection: Connection, job_id: str) -> bool:
 
 
 def delete_job(connection: Connection, job_id: str) -> None:
-    """Begin to delete a job with its tasks; nothing happens where there is none."""
+    """Start to delete a job with its tasks, if it exists."""
     with service_errors(f"deleting job {job_id}"), suppress(ResourceNotFoundError):
         connection.batch_client().begin_delete_job(job_id, polling_interval=1)
 
 
 def takes_dependent_tasks(connection: Connection, job_id: str) -> bool:
-    """Whether a job is open and says that its tasks may depend on one another."""
-    with service_errors(f"looking at job {job_id}"):
+    """Return True if a job is open and its tasks may depend on one another."""
+    with service_errors(f"reading job {job_id}"):
         try:
             job = connection.batch_client().get_job(job_id, select=_JOB_PARTS)
         except ResourceNotFoundError:
@@ -280,7 +294,7 @@ def takes_dependent_tasks(connection: Connection, job_id: str) -> bool:
 
 
 def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOptions) -> bool:
-    """Add one task; False where a task of that id is there already."""
+    """Add one task. Return False if a task with that ID exists."""
     with service_errors(f"adding task {task.id}"):
         try:
             connection.batch_client().create_task(job_id, task)
@@ -292,9 +306,9 @@ def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOp
 
 
 def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | None:
-    """What the service says of a task, or None where it, or its job, is gone."""
+    """Return a task, or None if it or its job does not exist."""
     select = ["id", "state", "executionInfo", "nodeInfo"]
-    with service_errors(f"looking at task {task_id}"):
+    with service_errors(f"reading task {task_id}"):
         try:
             return to_task_view(connection.batch_client().get_task(job_id, task_id, select=select))
         except ResourceNotFoundError:
@@ -302,9 +316,9 @@ def get_task(connection: Connection, job_id: str, task_id: str) -> TaskView | No
 
 
 def list_tasks(connection: Connection, job_id: str) -> dict[str, TaskView]:
-    """What the service says of all tasks of a job, by id; nothing where the job is gone."""
+    """Return all tasks of a job by ID; none if the job does not exist."""
     select = ["id", "state", "executionInfo", "nodeInfo"]
-    with service_errors(f"looking at the tasks of job {job_id}"):
+    with service_errors(f"listing the tasks of job {job_id}"):
         try:
             tasks = connection.batch_client().list_tasks(job_id, select=select)
             return {str(task.id): to_task_view(task) for task in tasks}
@@ -313,7 +327,7 @@ def list_tasks(connection: Connection, job_id: str) -> dict[str, TaskView]:
 
 
 def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
-    """End a task; False where it had ended, or is gone."""
+    """Terminate a task. Return False if it has ended or does not exist."""
     with service_errors(f"terminating task {task_id}"):
         try:
             connection.batch_client().terminate_task(job_id, task_id)
@@ -327,10 +341,12 @@ def terminate_task(connection: Connection, job_id: str, task_id: str) -> bool:
 
 
 def read_task_file(connection: Connection, job_id: str, task_id: str, path: str) -> bytes | None:
-    """A file at the top of a task's directory, or None where it, the task or the node is gone.
+    """Return a file at the top of a task's directory.
 
-    Listed first: the SDK cannot read the error body of a streamed download, and logs a trace.
+    Returns:
+        None if the file, the task or the node does not exist.
     """
+    # Listed first: the SDK cannot read the error body of a streamed download, and logs a trace.
     client = connection.batch_client()
     with service_errors(f"reading {path} of task {task_id}"):
         try:
@@ -338,19 +354,19 @@ def read_task_file(connection: Connection, job_id: str, task_id: str, path: str)
                 return None
             return b"".join(client.download_task_file(job_id, task_id, path))
         except HttpResponseError as err:
-            # 404 no such task, 409 the node or its files are gone (TaskFilesUnavailable)
+            # 404: no such task; 409: the node or its files do not exist (TaskFilesUnavailable)
             if err.status_code in {404, 409}:
                 return None
             raise
 
 
 def count_nodes(connection: Connection, pool_id: str) -> dict[str, int]:
-    """How many nodes of a pool are in which state, as the wire names the states.
+    """Return the number of nodes of a pool by state, in the names of the service.
 
-    Empty while the pool is gone: where it is replaced, its tasks wait for the new one.
+    Empty if the pool does not exist: while it is replaced, its tasks wait for the new one.
     """
     counts: dict[str, int] = {}
-    with service_errors(f"looking at the nodes of pool {pool_id}"):
+    with service_errors(f"listing the nodes of pool {pool_id}"):
         try:
             for node in connection.batch_client().list_nodes(pool_id, select=["id", "state"]):
                 state = wire_text(node.state)
@@ -362,13 +378,13 @@ def count_nodes(connection: Connection, pool_id: str) -> dict[str, int]:
     return counts
 
 
-# 404 no such task or file, 409 the node or its files are gone (TaskFilesUnavailable), 416 beyond it
-_GONE = frozenset({404, 409, 416})
+# 404: no such task or file; 409: the node or its files do not exist; 416: beyond the end.
+_UNAVAILABLE = frozenset({404, 409, 416})
 
 
 @dataclass(frozen=True, slots=True)
 class NodeTaskFile:
-    """A file below a task's directory; `path` is relative to it, with slashes."""
+    """A file below a task's directory; `path` is relative to it and has slashes."""
 
     path: str
     size_bytes: int
@@ -377,7 +393,7 @@ class NodeTaskFile:
 def list_task_files(
     connection: Connection, job_id: str, task_id: str, folder: str
 ) -> tuple[NodeTaskFile, ...]:
-    """All files below a folder of a task; none where the task has no node, or it is gone."""
+    """Return all files below a folder of a task; none if the task has no node any more."""
     only = folder.replace("'", "''")
     with service_errors(f"listing the files of task {task_id}"):
         try:
@@ -390,7 +406,7 @@ def list_task_files(
                 if file.properties is not None and not file.is_directory
             )
         except HttpResponseError as err:
-            if err.status_code in _GONE:
+            if err.status_code in _UNAVAILABLE:
                 return ()
             raise
 
@@ -398,7 +414,7 @@ def list_task_files(
 def read_task_range(
     connection: Connection, job_id: str, task_id: str, path: str, begin: int, end: int
 ) -> bytes:
-    """The bytes of a task's file from `begin` to before `end`; empty where they are gone."""
+    """Return the bytes from `begin` up to `end` of a task's file; empty if they do not exist."""
     if end <= begin:
         return b""
     with service_errors(f"reading {path} of task {task_id}"):
@@ -408,16 +424,16 @@ def read_task_range(
             )
             return b"".join(pieces)
         except HttpResponseError as err:
-            if err.status_code in _GONE:
+            if err.status_code in _UNAVAILABLE:
                 return b""
             raise
 
 
 def unfinished_tasks(connection: Connection, limit: int) -> list[tuple[str, str]]:
-    """Job and task id of up to `limit` tasks that wait or run, in any job that is not completed."""
+    """Return job ID and task ID of up to `limit` tasks that are not completed."""
     client = connection.batch_client()
     found: list[tuple[str, str]] = []
-    with service_errors("looking for runs that are still active"):
+    with service_errors("listing active tasks"):
         jobs: list[BatchJob] = list(client.list_jobs(filter="state ne 'completed'", select=["id"]))
         for job in jobs:
             try:
@@ -428,5 +444,5 @@ def unfinished_tasks(connection: Connection, limit: int) -> list[tuple[str, str]
                     if len(found) == limit:
                         return found
             except ResourceNotFoundError:
-                continue  # deleted meanwhile
+                continue  # deleted in the meantime
     return found

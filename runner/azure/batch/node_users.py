@@ -1,4 +1,4 @@
-"""People on nodes: a user with a key, the address to sign in to, and where a task runs."""
+"""SSH access to nodes: users with a key, the address of a node, and the node of a task."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
 SSH_PORT = 22
-# What the service answers where a node cannot take a user now (BatchErrorCodeStrings of the SDKs).
+# Error codes of a node that cannot add a user now (BatchErrorCodeStrings of the SDKs).
 _NOT_NOW = frozenset(
     {
         *("NodeBeingRebooted", "NodeBeingReimaged", "NodeBeingCreated", "NodeBeingStarted"),
@@ -28,7 +28,7 @@ _NOT_NOW = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class TaskPlace:
-    """Where a task, or a subtask of it, runs; `container` is its container's id if it has one."""
+    """The node of a task or subtask; `container` is the ID of its container, or None."""
 
     pool: str
     node: str
@@ -37,16 +37,16 @@ class TaskPlace:
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """Where a node listens for SSH."""
+    """The address of a node for SSH."""
 
     host: str
     port: int
 
 
 def task_places(connection: Connection, job_id: str, task_id: str) -> tuple[TaskPlace, ...]:
-    """Where a task runs: its own node first, then those of its subtasks."""
+    """Return the node of a task, then those of its subtasks."""
     client = connection.batch_client()
-    with service_errors(f"looking at task {task_id}"):
+    with service_errors(f"reading task {task_id}"):
         try:
             task = client.get_task(job_id, task_id)
             places = [_place(task.node_info, task.execution_info)]
@@ -72,19 +72,27 @@ def _place(
 def add_user(
     connection: Connection, place: TaskPlace, name: str, public_key: str, expires: datetime
 ) -> None:
-    """Add an administrator to a node: only one may look into the folders of tasks.
+    """Add an administrator to a node: other users cannot read the folders of tasks.
 
-    Linux nodes keep the expiry to the day (docs of BatchNodeUserCreateOptions).
+    Args:
+        connection: The target.
+        place: The node.
+        name: Name of the user.
+        public_key: SSH public key.
+        expires: Linux nodes round it to the day (docs of BatchNodeUserCreateOptions).
+
+    Raises:
+        RunnerError: the node does not exist, or cannot add a user now.
     """
     user = models.BatchNodeUserCreateOptions(
         name=name, is_admin=True, ssh_public_key=public_key, expiry_time=expires
     )
-    with service_errors(f"adding a user to node {place.node}"), _node_there(place):
+    with service_errors(f"adding a user to node {place.node}"), _node_required(place):
         connection.batch_client().create_node_user(place.pool, place.node, user)
 
 
 def delete_user(connection: Connection, place: TaskPlace, name: str) -> None:
-    """Take a user away; nothing to do where it, or the node, is gone."""
+    """Delete a user, if it and the node exist."""
     with service_errors(f"removing a user from node {place.node}"):
         try:
             connection.batch_client().delete_node_user(place.pool, place.node, name)
@@ -94,13 +102,16 @@ def delete_user(connection: Connection, place: TaskPlace, name: str) -> None:
 
 
 def find_address(connection: Connection, place: TaskPlace) -> Address:
-    """Where the node listens: an endpoint of its pool for port 22, or what the service maps itself.
+    """Return the address of a node: an endpoint of its pool for port 22, or the service's default.
 
-    The service maps nothing for pools made since 30 November 2025, whatever the API version:
-    https://learn.microsoft.com/azure/batch/pool-endpoint-configuration (2026-01-12).
+    The service has no default endpoint for pools created since 30 November 2025, whatever the API
+    version: https://learn.microsoft.com/azure/batch/pool-endpoint-configuration (2026-01-12).
+
+    Raises:
+        RunnerError: the node does not exist, cannot be entered now, or has no address.
     """
     client = connection.batch_client()
-    with service_errors(f"looking for the address of node {place.node}"), _node_there(place):
+    with service_errors(f"reading the address of node {place.node}"), _node_required(place):
         node = client.get_node(place.pool, place.node)
         endpoints = (
             node.endpoint_configuration.inbound_endpoints if node.endpoint_configuration else []
@@ -108,7 +119,7 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
         for each in endpoints:
             if each.backend_port == SSH_PORT and wire_text(each.protocol) == "tcp":
                 return Address(each.public_ip_address or each.public_fqdn, each.frontend_port)
-        why = "the service names no address"
+        why = "the service returned no address"
         try:
             found = client.get_node_remote_login_settings(place.pool, place.node)
             if found.remote_login_ip_address:
@@ -118,14 +129,14 @@ def find_address(connection: Connection, place: TaskPlace) -> Address:
             if gone or err.status_code not in {400, 404, 409}:
                 raise
             why = error_code(err)
-        # A pool without public addresses: whoever is in its network reaches the node itself.
+        # In a pool without public addresses, the node can be reached from its network.
         if node.ip_address:
             return Address(node.ip_address, SSH_PORT)
     raise _closed(place, why)
 
 
-class _node_there:  # noqa: N801  reads as a statement
-    """Tells a node that went away, or cannot be entered now, from other trouble."""
+class _node_required:  # noqa: N801  reads as a statement
+    """Raises RunnerError if the node does not exist or cannot be entered now."""
 
     def __init__(self, place: TaskPlace) -> None:
         self._place = place
@@ -144,9 +155,9 @@ class _node_there:  # noqa: N801  reads as a statement
 def _unreachable(place: TaskPlace, code: str) -> RunnerError:
     return RunnerError(
         "R-REACH-NODE",
-        f"node {place.node} cannot be entered now",
-        why=f"the service says {code}: it went away, or is being made ready",
-        fix=f"runner pool nodes {place.pool}; a run whose node was lost goes on on another one",
+        f"cannot sign in to node {place.node} now",
+        why=f"{code}: it was removed, or is starting",
+        fix=f"run `runner pool nodes {place.pool}`; a lost run continues elsewhere",
         exit_code=ExitCode.CAPACITY,
     )
 
@@ -154,8 +165,8 @@ def _unreachable(place: TaskPlace, code: str) -> RunnerError:
 def _closed(place: TaskPlace, why: str) -> RunnerError:
     return RunnerError(
         "R-REACH-CLOSED",
-        f"pool {place.pool!r} lets nobody in from outside",
-        why=f"{why}; pools made since 30 November 2025 map no port for SSH by themselves",
-        fix="ssh_from: [YOUR ADDRESS/32] at the pool, in Pulumi.<stack>.yaml; then runner up",
+        f"pool {place.pool!r} accepts no connections from outside",
+        why=f"{why}; pools created since 30 November 2025 have no default endpoint for SSH",
+        fix="set ssh_from: [YOUR ADDRESS/32] of the pool in Pulumi.<stack>.yaml; then runner up",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
 
-_GONE_WITHIN_S = 60.0
+_DELETE_TIMEOUT_S = 60.0
 _POLL_S = 0.1
 
 
@@ -51,7 +51,7 @@ class ShareMount:
 
 @dataclass(frozen=True, slots=True)
 class PoolSpec:
-    """What a pool should be. `start_command` prepares each node."""
+    """The configuration of a local pool. `start_command` prepares each node."""
 
     id: str
     vm_size: str
@@ -60,26 +60,29 @@ class PoolSpec:
     start_command: str
     start_env: tuple[tuple[str, str], ...] = ()
     share: ShareMount | None = None
-    containers: bool = False  # every task names an image
-    inter_node: bool = False  # nodes reach one another: a task may span several
+    containers: bool = False  # every task needs an image
+    inter_node: bool = False  # nodes can reach one another, so a task may span several
 
 
 def ensure_pool(connection: Connection, spec: PoolSpec) -> str:
-    """Create the pool, or bring it to `spec`; returns `created`, `resized`, `recreated` or `kept`.
+    """Create the pool, or change it to `spec`.
 
     A pool with other slots or mounts is deleted and created again, because the service cannot
-    change them while there are nodes; its running tasks go back to the queue.
+    change them while the pool has nodes; its running tasks are requeued.
+
+    Returns:
+        `created`, `resized`, `recreated` or `kept`.
     """
-    with service_errors(f"making pool {spec.id!r}"):
+    with service_errors(f"creating pool {spec.id!r}"):
         return _ensure(connection.batch_client(), spec)
 
 
 def list_supported_images(
     connection: Connection,
 ) -> Mapping[tuple[str, str, str, str], date | None]:
-    """End of life of each image that the account takes: publisher, offer, sku and node agent.
+    """Return the end of life of each image that the account accepts; None if none is announced.
 
-    All in lower case; None where no end is announced.
+    Keys are publisher, offer, SKU and node agent SKU, in lower case.
     """
     with service_errors("listing the supported images"):
         return {
@@ -103,7 +106,7 @@ def _ensure(client: BatchClient, spec: PoolSpec) -> str:
         return _adjust(client, pool, spec)
     if pool is not None:
         client.begin_delete_pool(spec.id, polling_interval=1)
-        _wait_gone(client, spec.id)
+        _await_deleted(client, spec.id)
     _create(client, spec)
     return "created" if pool is None else "recreated"
 
@@ -117,12 +120,12 @@ def _get(client: BatchClient, pool_id: str) -> BatchPool | None:
 
 def _adjust(client: BatchClient, pool: BatchPool, spec: PoolSpec) -> str:
     if not _same_start(pool, spec):
-        # Nodes that run keep what they have; those that boot from now on use the new one.
+        # Running nodes keep the old start task; nodes that boot later use the new one.
         client.update_pool(spec.id, BatchPoolUpdateOptions(start_task=_start_task(spec)))
     if pool.target_low_priority_nodes == spec.spot_nodes:
         return "kept"
     if pool.allocation_state == "resizing":
-        client.begin_stop_pool_resize(spec.id, polling_interval=1).wait(_GONE_WITHIN_S)
+        client.begin_stop_pool_resize(spec.id, polling_interval=1).wait(_DELETE_TIMEOUT_S)
     client.begin_resize_pool(
         spec.id,
         BatchPoolResizeOptions(target_dedicated_nodes=0, target_low_priority_nodes=spec.spot_nodes),
@@ -132,7 +135,7 @@ def _adjust(client: BatchClient, pool: BatchPool, spec: PoolSpec) -> str:
 
 
 def _same_nodes(pool: BatchPool, spec: PoolSpec) -> bool:
-    """Whether nodes are made alike; the service does not tell the key of a mount."""
+    """Compare what cannot be changed. The service does not return the key of a mount."""
     shares = [mount.azure_file_share_configuration for mount in pool.mount_configuration or ()]
     mounted = [(share.azure_file_url, share.relative_mount_path) for share in shares if share]
     wanted = [(spec.share.url, spec.share.path)] if spec.share else []
@@ -193,14 +196,14 @@ def _start_task(spec: PoolSpec) -> BatchStartTask:
     )
 
 
-def _wait_gone(client: BatchClient, pool_id: str) -> None:
-    deadline = time.monotonic() + _GONE_WITHIN_S
+def _await_deleted(client: BatchClient, pool_id: str) -> None:
+    deadline = time.monotonic() + _DELETE_TIMEOUT_S
     while _get(client, pool_id) is not None:
         if time.monotonic() > deadline:
             raise RunnerError(
                 "R-POOL-DELETE",
-                f"pool {pool_id!r} is still being deleted after {format_duration(_GONE_WITHIN_S)}",
-                fix="wait a moment and run the command again",
+                f"pool {pool_id!r} is not deleted after {format_duration(_DELETE_TIMEOUT_S)}",
+                fix="wait a minute and run the command again",
                 exit_code=ExitCode.CAPACITY,
             )
         time.sleep(_POLL_S)
@@ -215,7 +218,7 @@ _STATES = (
 
 @dataclass(frozen=True, slots=True)
 class PoolProblem:
-    """An error that the service keeps beside a pool or a node."""
+    """An error that the service reports for a pool or a node."""
 
     code: str
     message: str
@@ -223,7 +226,7 @@ class PoolProblem:
 
 @dataclass(frozen=True, slots=True)
 class PoolAutoscale:
-    """The formula of a pool, and what came of it last; `results` are the variables it set."""
+    """The autoscale formula of a pool and its last evaluation, with the variables that it set."""
 
     formula: str
     interval_s: float
@@ -234,7 +237,7 @@ class PoolAutoscale:
 
 @dataclass(frozen=True, slots=True)
 class PoolView:
-    """A pool; `spot` counts nodes that were preempted too, as the service does."""
+    """A pool; `spot` includes preempted nodes, as in the service."""
 
     id: str
     vm_size: str
@@ -255,7 +258,7 @@ class PoolView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A node; `trouble` is why it cannot be used, `exit_code` its start task's where that ended."""
+    """A node; `trouble` is why it is unusable, `exit_code` the exit code of its start task."""
 
     id: str
     state: str
@@ -268,14 +271,14 @@ class NodeView:
 
 
 def list_pools(connection: Connection) -> tuple[PoolView, ...]:
-    """All pools of the account, in the service's order."""
+    """Return all pools of the account in the order of the service."""
     with service_errors("listing the pools"):
         return tuple(_pool(pool) for pool in connection.batch_client().list_pools())
 
 
 def find_pool(connection: Connection, pool_id: str) -> PoolView | None:
-    """One pool, or None where there is none of that id."""
-    with service_errors(f"looking at pool {pool_id!r}"):
+    """Return one pool, or None if it does not exist."""
+    with service_errors(f"reading pool {pool_id!r}"):
         try:
             return _pool(connection.batch_client().get_pool(pool_id))
         except ResourceNotFoundError:
@@ -283,7 +286,7 @@ def find_pool(connection: Connection, pool_id: str) -> PoolView | None:
 
 
 def count_node_states(connection: Connection) -> Mapping[str, Mapping[bool, Mapping[str, int]]]:
-    """For each pool, for spot and dedicated, how many nodes are in which state."""
+    """Return the number of nodes by pool, by spot (True) or dedicated, and by state."""
     with service_errors("counting the nodes"):
         found = list(connection.batch_client().list_pool_node_counts())
     return {
@@ -293,13 +296,13 @@ def count_node_states(connection: Connection) -> Mapping[str, Mapping[bool, Mapp
 
 
 def list_pool_nodes(connection: Connection, pool_id: str) -> tuple[NodeView, ...]:
-    """The nodes of a pool."""
+    """Return the nodes of a pool."""
     with service_errors(f"listing the nodes of pool {pool_id!r}"):
         return tuple(_node(node) for node in connection.batch_client().list_nodes(pool_id))
 
 
 def read_node_file(connection: Connection, pool_id: str, node_id: str, path: str) -> bytes | None:
-    """A file of a node, or None where it, or the node, is gone."""
+    """Return a file of a node, or None if the file or the node does not exist."""
     client = connection.batch_client()
     with service_errors(f"reading {path} of node {node_id}"):
         try:
@@ -308,14 +311,14 @@ def read_node_file(connection: Connection, pool_id: str, node_id: str, path: str
                 return None
             return b"".join(client.download_node_file(pool_id, node_id, path))
         except HttpResponseError as err:
-            # 404 no such node, 409 its files cannot be read in its state (NodeNotReady)
+            # 404: no such node; 409: its files cannot be read in its state (NodeNotReady)
             if err.status_code in {404, 409}:
                 return None
             raise
 
 
 def resize_pool(connection: Connection, pool_id: str, *, spot: int, dedicated: int) -> None:
-    """Set both targets of a pool without formula; tasks that run may end first."""
+    """Set both targets of a pool without a formula; removed nodes finish their tasks first."""
     options = models.BatchPoolResizeOptions(
         target_dedicated_nodes=dedicated,
         target_low_priority_nodes=spot,
@@ -326,8 +329,8 @@ def resize_pool(connection: Connection, pool_id: str, *, spot: int, dedicated: i
 
 
 def disable_autoscale(connection: Connection, pool_id: str) -> None:
-    """Take the formula away; the targets stay as they are."""
-    with service_errors(f"taking the formula of pool {pool_id!r} away"):
+    """Disable autoscale; the targets stay as they are."""
+    with service_errors(f"disabling autoscale of pool {pool_id!r}"):
         connection.batch_client().disable_pool_auto_scale(pool_id)
 
 
@@ -365,13 +368,13 @@ def _autoscale(pool: models.BatchPool) -> PoolAutoscale:
 
 
 def _problem(error: Any) -> PoolProblem:
-    """Of a ResizeError, AutoScaleRunError or BatchNodeError: message, and what it is about."""
+    """Return the message and details of a ResizeError, AutoScaleRunError or BatchNodeError."""
     details: Iterable[Any] = (
         getattr(error, "error_values", None) or getattr(error, "error_details", None) or ()
     )
-    said = [str(error.message or "").strip()]
-    said += [f"{each.name}: {each.value}" for each in details if each.name and each.value]
-    return PoolProblem(str(error.code or ""), "; ".join(part for part in said if part))
+    texts = [str(error.message or "").strip()]
+    texts += [f"{each.name}: {each.value}" for each in details if each.name and each.value]
+    return PoolProblem(str(error.code or ""), "; ".join(part for part in texts if part))
 
 
 def _image(image: models.BatchVmImageReference) -> str:
@@ -384,7 +387,7 @@ def _image(image: models.BatchVmImageReference) -> str:
 
 
 def _mount_text(mount: models.MountConfiguration) -> str:
-    """`fsmounts/data: blob data`, what is mounted where; never a key."""
+    """Return path and source of a mount such as `fsmounts/data: blob data`, without its key."""
     if blob := mount.azure_blob_file_system_configuration:
         return f"{blob.relative_mount_path}: blob {blob.container_name}"
     if share := mount.azure_file_share_configuration:

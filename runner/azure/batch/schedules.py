@@ -1,4 +1,4 @@
-"""Job schedules: what each firing creates, and the schedule as the service keeps it."""
+"""Job schedules: the job of each firing, and the schedules of the service."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
 
 
-# Who plans schedules names it without the SDK.
+# So that other modules can name it without the SDK.
 JobSpecification: TypeAlias = models.BatchJobSpecification
 
 TASK_ID = "run"
 GROUP_TASK_ID = "group"
-# For trouble that another try may not have: it only repeats what is missing.
+# Against transient errors: a retry adds only the tasks that are missing.
 _GROUP_RETRIES = 3
-# Given anew to each task: the run, and secrets.
+# Set for each task: the run, and secrets.
 _OF_EACH_TASK = frozenset(
     {"RUNNER_RUN_ID", "RUNNER_STORAGE", "RUNNER_SECRETS", NODES_TOKEN_VARIABLE}
 )
@@ -51,7 +51,7 @@ _OF_EACH_TASK = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class ScheduledTask:
-    """One task of a group: its plan, and its secrets."""
+    """One task of a group: its plan and its secrets."""
 
     plan: RunPlan
     secrets: SecretValues
@@ -64,7 +64,7 @@ def run_job(
     task: ScheduledTask,
     lifetime: timedelta,
 ) -> JobSpecification:
-    """The job of one run: it ends with it, and the next one waits for its end."""
+    """Return the job of one run. It ends with the run, and the next job waits for that."""
     plan = task.plan
     manager = models.BatchJobManagerTask(
         id=TASK_ID,
@@ -97,10 +97,12 @@ def group_job(
     max_parallel: int | None,
     lifetime: timedelta,
 ) -> JobSpecification:
-    """The job of several: its manager adds them and ends; the job ends with the last of them.
+    """Return the job of several runs: its job manager task adds them, and it ends with the last.
 
-    A job manager is what may complete with the job open (REST docs, onAllTasksComplete).
-    Raises RunnerError where nodes may not add tasks.
+    Only a job manager task may complete while the job stays open (REST docs, onAllTasksComplete).
+
+    Raises:
+        RunnerError: the nodes of the stack may not add tasks.
     """
     first = next(iter(tasks.values())).plan
     settings = _group_settings(connection, place, tasks, lifetime)
@@ -132,18 +134,18 @@ def group_job(
 def group_storage(
     connection: Connection, containers: Iterable[str], lifetime: timedelta
 ) -> dict[str, Any]:
-    """RUNNER_STORAGE with everything that some task of a group reads. A secret."""
+    """Return RUNNER_STORAGE with all containers that tasks of a group read: a secret."""
     storage = connection.node_storage(lifetime)
     return {**storage, "inputs": connection.read_access(containers, lifetime)}
 
 
 def task_template(plan: RunPlan, connection: Connection) -> dict[str, Any]:
-    """What Batch is sent for the task, without ids and without what is secret."""
+    """Return the request body of the task, without IDs and secrets."""
     wire: dict[str, Any] = to_task(plan, connection).as_dict()
     for name in ("id", "displayName", "dependsOn"):
         wire.pop(name, None)
-    if gang := wire.get("multiInstanceSettings"):
-        gang["commonResourceFiles"] = [_unsigned(file) for file in gang["commonResourceFiles"]]
+    if group := wire.get("multiInstanceSettings"):
+        group["commonResourceFiles"] = [_unsigned(file) for file in group["commonResourceFiles"]]
     return {
         **wire,
         "resourceFiles": [_unsigned(file) for file in wire["resourceFiles"]],
@@ -156,8 +158,8 @@ def task_template(plan: RunPlan, connection: Connection) -> dict[str, Any]:
 def add_wire_tasks(
     connection: Connection, job_id: str, bodies: Sequence[Mapping[str, Any]]
 ) -> None:
-    """Add tasks that were made from a template."""
-    from runner.azure.batch.jobs import add_tasks  # noqa: PLC0415 - not for those who make schedules
+    """Add tasks from request bodies, see `task_template`."""
+    from runner.azure.batch.jobs import add_tasks  # noqa: PLC0415 - not needed to create schedules
 
     tasks = [models.BatchTaskCreateOptions(body) for body in bodies]
     add_tasks(connection.batch_client(), job_id, tasks)
@@ -181,12 +183,12 @@ def _unsigned(file: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _DELETE_POLL_S = 1
-_OURS = "runner-schedule"  # metadata: the instance
+_METADATA_NAME = "runner-schedule"
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleView:
-    """What the service says of a schedule; `state` is `active`, `disabled`, `completed` ..."""
+    """A schedule of the service; `state` is `active`, `disabled`, `completed` ..."""
 
     schedule_id: str
     state: str
@@ -201,7 +203,7 @@ def create_schedule(
     recurrence: Recurrence,
     job: models.BatchJobSpecification,
 ) -> None:
-    """Add the schedule. Raises RunnerError R-SCHEDULE-EXISTS where the id is taken."""
+    """Add the schedule. Raise RunnerError R-SCHEDULE-EXISTS if the ID is in use."""
     body = models.BatchJobScheduleCreateOptions(
         id=schedule_id,
         schedule=models.BatchJobScheduleConfiguration(
@@ -210,7 +212,7 @@ def create_schedule(
             do_not_run_after=recurrence.last,
         ),
         job_specification=job,
-        metadata=[models.BatchMetadataItem(name=_OURS, value=place)],
+        metadata=[models.BatchMetadataItem(name=_METADATA_NAME, value=place)],
     )
     with service_errors(f"creating schedule {schedule_id}"):
         try:
@@ -222,17 +224,17 @@ def create_schedule(
 
 
 def schedule_exists(schedule_id: str) -> RunnerError:
-    """The id is taken: a schedule's and a job's may not be the same."""
+    """Return the error for an ID that a schedule or a job has."""
     return RunnerError(
         "R-SCHEDULE-EXISTS",
-        f"there is a schedule or job {schedule_id!r} already",
-        fix=f"give it another name, or runner schedule rm {schedule_id}",
+        f"schedule or job {schedule_id!r} already exists",
+        fix=f"use another name, or run `runner schedule rm {schedule_id}`",
     )
 
 
 def get_schedule(connection: Connection, schedule_id: str) -> ScheduleView | None:
-    """How a schedule is, or None where there is none."""
-    with service_errors(f"looking at schedule {schedule_id}"):
+    """Return a schedule, or None if it does not exist."""
+    with service_errors(f"reading schedule {schedule_id}"):
         try:
             found = connection.batch_client().get_job_schedule(schedule_id)
         except ResourceNotFoundError:
@@ -241,26 +243,26 @@ def get_schedule(connection: Connection, schedule_id: str) -> ScheduleView | Non
 
 
 def list_schedules(connection: Connection) -> Iterator[ScheduleView]:
-    """Every schedule of the account."""
+    """Yield all schedules of the account."""
     with service_errors("listing schedules"):
         for found in connection.batch_client().list_job_schedules():
             yield _view(found)
 
 
 def pause_schedule(connection: Connection, schedule_id: str) -> None:
-    """No job begins any more until it is resumed; one that runs goes on."""
+    """Stop creating jobs until the schedule is resumed. A running job continues."""
     with service_errors(f"pausing schedule {schedule_id}"):
         connection.batch_client().disable_job_schedule(schedule_id)
 
 
 def resume_schedule(connection: Connection, schedule_id: str) -> None:
-    """Jobs begin again."""
+    """Create jobs again."""
     with service_errors(f"resuming schedule {schedule_id}"):
         connection.batch_client().enable_job_schedule(schedule_id)
 
 
 def delete_schedule(connection: Connection, schedule_id: str) -> bool:
-    """Delete it with its jobs; False where there is none."""
+    """Delete a schedule with its jobs. Return False if it does not exist."""
     with service_errors(f"deleting schedule {schedule_id}"):
         try:
             client = connection.batch_client()

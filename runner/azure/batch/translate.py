@@ -1,4 +1,4 @@
-"""Translate plans into Batch tasks and jobs, and what Batch answers into run states.
+"""Translate plans into Batch jobs and tasks, and Batch tasks into task views.
 
 A run on several nodes becomes one multi-instance task.
 """
@@ -23,32 +23,32 @@ if TYPE_CHECKING:
     from runner.core.recipe.secrets import SecretValues
 
 
-# In a container both commands may be run by `docker exec`, which knows no entry point; without one
-# it is the same to them.
+# `docker exec`, which may run both commands in a container, ignores entry points. Without one, both
+# are started in the same way.
 NO_ENTRY_POINT = "--entrypoint="
-# Files for every node lie in the task's shared folder, which is no working directory.
+# Files for every node are in the task's shared folder, which is not the working directory.
 _COORDINATE = "-c 'exec python3 \"$AZ_BATCH_TASK_SHARED_DIR/{agent}\" {role}'"
 
 
 def is_node_group(plan: RunPlan) -> bool:
-    """Whether it runs on several nodes at once."""
+    """Return True if the run needs several nodes."""
     return plan.recipe.resources.nodes > 1
 
 
 def with_shell(arguments: str) -> str:
-    """The command line that gives a shell its arguments."""
+    """Return the command line of a shell with these arguments."""
     return f"/bin/sh {arguments}"
 
 
 def node_group_settings(plan: RunPlan) -> Mapping[str, str]:
-    """What lets the nodes of one run know each other: a secret, new with each task."""
+    """Return the secret by which the nodes of a run authenticate each other, new for each task."""
     return {NODES_TOKEN_VARIABLE: secrets.token_hex(32)} if is_node_group(plan) else {}
 
 
 def to_multi_instance(
     plan: RunPlan, files: Sequence[models.ResourceFile], agent: str
 ) -> models.MultiInstanceSettings | None:
-    """The nodes beside the primary: the agent, and the code, are fetched by each of them."""
+    """Return the settings of a node group, or None. Each node downloads `files`."""
     if not is_node_group(plan):
         return None
     return models.MultiInstanceSettings(
@@ -59,17 +59,18 @@ def to_multi_instance(
 
 
 COMMAND_LINE = f"python3 {AGENT_FILE}"
-# In a container, the arguments of /bin/sh: an image's own entry point may do anything.
+# In a container, the arguments of /bin/sh, which replaces the entry point of the image.
 CONTAINER_COMMAND_LINE = (
     f"-c 'command -v python3 >/dev/null || exit {NO_PYTHON}; "
     f'python3 -c "import sys; sys.exit(sys.version_info < {AGENT_PYTHON})" || exit {OLD_PYTHON}; '
     f"exec python3 {AGENT_FILE}'"
 )
-# A limit, not memory taken: data loaders of PyTorch pass batches through it, and 64 MB is usual.
+# A limit, not an allocation: data loaders of PyTorch need more than the default of 64 MB.
 _SHARED_MEMORY = "--shm-size=8g"
 
-# However a task ends, those after it get a node, and their agents decide by its result.json: Batch
-# would leave them waiting for ever after a failure, and their job open, which counts in a quota.
+# However a task ends, the tasks that depend on it get a node, and their agents decide by its
+# result.json. Else Batch would leave them waiting forever, and their job open, which counts in a
+# quota.
 _ALWAYS_SATISFIES = models.ExitConditions(
     default=models.ExitOptions(dependency_action=models.DependencyAction.SATISFY)
 )
@@ -85,7 +86,7 @@ _PHASES: Mapping[str, TaskPhase] = {
 def to_job(
     job_id: str, pool_id: str, priority: int = 0, max_parallel: int | None = None
 ) -> models.BatchJobCreateOptions:
-    """The job of an experiment: it stays open for the next run."""
+    """Return the job of an experiment, which stays open for the next run."""
     return models.BatchJobCreateOptions(
         id=job_id,
         priority=priority,
@@ -99,7 +100,7 @@ def to_job(
 def to_task(
     plan: RunPlan, connection: Connection, secrets: SecretValues | None = None
 ) -> models.BatchTaskCreateOptions:
-    """The task of a run. Two of its settings are secrets: never print the result."""
+    """Return the task of a run. It has secrets in its environment: never print it."""
     lifetime = plan.access_lifetime
     settings = {"RUNNER_RUN_ID": plan.run_id, **node_group_settings(plan)}
     return models.BatchTaskCreateOptions(
@@ -123,14 +124,17 @@ def to_task(
 
 
 def command_line(plan: RunPlan) -> str:
-    """The agent's, on the node or in the run's image."""
+    """Return the command line that starts the agent on the node or in the image of the run."""
     if plan.recipe.image is None:
         return COMMAND_LINE
     return with_shell(CONTAINER_COMMAND_LINE) if is_node_group(plan) else CONTAINER_COMMAND_LINE
 
 
 def container_settings(plan: RunPlan) -> models.BatchTaskContainerSettings | None:
-    """The node's folders are mounted where they are (docs), so the agent's caches work."""
+    """Return the settings of the container, or None for a run without an image.
+
+    Batch mounts the node's folders at the same paths, so the caches of the agent work.
+    """
     if plan.recipe.image is None:
         return None
     entry_point = NO_ENTRY_POINT if is_node_group(plan) else "--entrypoint=/bin/sh"
@@ -138,7 +142,7 @@ def container_settings(plan: RunPlan) -> models.BatchTaskContainerSettings | Non
     if plan.pool.gpus:
         options.append("--gpus all")
     if is_node_group(plan):
-        options.append("--network=host")  # where the other nodes are
+        options.append("--network=host")  # the network of the other nodes
     return models.BatchTaskContainerSettings(
         image_name=plan.recipe.image,
         container_run_options=" ".join(options),
@@ -149,7 +153,7 @@ def container_settings(plan: RunPlan) -> models.BatchTaskContainerSettings | Non
 def agent_files(
     plan: RunPlan, connection: Connection, lifetime: timedelta
 ) -> list[models.ResourceFile]:
-    """The agent and the code, in the task's working directory."""
+    """Return the agent and the code as resource files in the working directory."""
     inputs = plan.inputs
     return [
         connection.resource_file(code_blob(inputs.agent_sha256), AGENT_FILE, lifetime),
@@ -164,7 +168,7 @@ def agent_settings(
     settings: Mapping[str, str],
     secrets: SecretValues | None = None,
 ) -> list[models.EnvironmentSetting]:
-    """`settings`, and what lets the agent into storage. Secrets: never print the result."""
+    """Return `settings` and access to storage. They contain secrets: never print them."""
     storage: dict[str, Any] = connection.node_storage(lifetime)
     storage["inputs"] = connection.read_access(input_containers(plan), lifetime)
     found = {**settings, "RUNNER_STORAGE": json.dumps(storage)}
@@ -174,13 +178,13 @@ def agent_settings(
 
 
 def input_containers(plan: RunPlan) -> list[str]:
-    """The containers that the run's inputs are read from."""
+    """Return the names of the containers that the run reads inputs from."""
     named = plan.inputs.named.values()
     return sorted({str(one["container"]) for one in named if "container" in one})
 
 
 def to_task_view(task: models.BatchTask) -> TaskView:
-    """What states are decided from."""
+    """Return the parts of a task that decide the state of its run."""
     info = task.execution_info
     failure = info.failure_info if info else None
     return TaskView(
@@ -195,14 +199,14 @@ def to_task_view(task: models.BatchTask) -> TaskView:
 
 
 def _why(failure: models.BatchTaskFailureInfo) -> str | None:
-    """For containers what the details say: the message names no image and no reason."""
+    """Return the message. That of containers has no image and no reason; their details have."""
     details = {str(pair.name): str(pair.value or "") for pair in failure.details or ()}
-    told = details.get("Message") if (failure.code or "").startswith("Container") else None
-    return _first_line(told) or _first_line(failure.message)
+    detail = details.get("Message") if (failure.code or "").startswith("Container") else None
+    return _first_line(detail) or _first_line(failure.message)
 
 
 def wire_text(value: object) -> str:
-    """An SDK enum member, or the string it stands for, in lower case."""
+    """Return an SDK enum member, or its string, in lower case."""
     return str(getattr(value, "value", value)).lower()
 
 

@@ -1,4 +1,4 @@
-"""The client's side of the registry: the `models` container over the SDK."""
+"""The model registry of the client: the `models` container over the SDK."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _CONFLICTS = (ResourceExistsError, ResourceModifiedError)
 
 
 class ModelContainer:
-    """`ModelStore` of the client. Every method raises RunnerError for what the service refuses."""
+    """The `ModelStore` of the client. Every method raises RunnerError if the service refuses."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -38,7 +38,7 @@ class ModelContainer:
         self._container = BlobContainer(service, outputs.container_models)
 
     def read(self, name: str) -> tuple[bytes, str] | None:
-        """Content and ETag, or None where there is no blob."""
+        """Return content and ETag, or None if the blob does not exist."""
         with service_errors(f"reading {name}"):
             try:
                 stream = self._client.get_blob_client(name).download_blob()
@@ -47,11 +47,11 @@ class ModelContainer:
             return stream.readall(), str(stream.properties.etag)
 
     def create(self, name: str, body: bytes, summary: str = "") -> bool:
-        """Write unless the blob exists; whether this call surely wrote it."""
+        """Write a blob unless it exists. Return True if this call certainly wrote it."""
         return self._write(name, body, summary, overwrite=False)
 
     def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
-        """Write over the version with this ETag; whether this call surely did."""
+        """Replace the version with this ETag. Return True if this call certainly did."""
         condition = {"etag": etag, "match_condition": MatchConditions.IfNotModified}
         return self._write(name, body, summary, overwrite=True, **condition)
 
@@ -69,7 +69,7 @@ class ModelContainer:
             return True
 
     def list(self, prefix: str) -> list[StoredModelBlob]:
-        """All blobs below a prefix."""
+        """Return all blobs below a prefix."""
         with service_errors(f"listing {prefix}"):
             return [
                 StoredModelBlob(
@@ -82,11 +82,15 @@ class ModelContainer:
             ]
 
     def names(self) -> list[str]:
-        """What stands before the first slash of any blob."""
+        """Return the names of the top folders, sorted."""
         return sorted(self._container.folders())
 
     def copy(self, source: str, name: str, size_bytes: int, *, replace: bool) -> bool:
-        """Copy a blob of the `runs` container inside of the service, in blocks of any number."""
+        """Copy a blob of the `runs` container within the service, in blocks.
+
+        Returns:
+            False if the source does not exist.
+        """
         if not size_bytes:
             return self._put_empty(name, replace=replace)
         client = self._client.get_blob_client(name)
@@ -97,8 +101,8 @@ class ModelContainer:
         with service_errors(f"copying {source}"):
             try:
                 for first in range(0, size_bytes, COPY_BLOCK_BYTES):
-                    # The agent's ids (the SDK encodes them): ids of one blob must have one length,
-                    # also with what somebody who was killed has staged.
+                    # The IDs of the agent (the SDK encodes them): all IDs of a blob must have one
+                    # length, including those that an interrupted copy has staged.
                     block_id = f"{len(blocks):08d}"
                     length = min(COPY_BLOCK_BYTES, size_bytes - first)
                     client.stage_block_from_url(block_id, url, first, length, **options)
@@ -107,7 +111,7 @@ class ModelContainer:
             except ResourceNotFoundError as err:
                 return _none_if_missing(err) is not None
             except HttpResponseError as err:
-                # Somebody else's commit drops the blocks that were staged; then the blob is there.
+                # The commit of another process drops the staged blocks; then the blob exists.
                 if not isinstance(err, _CONFLICTS) and error_code(err) != "InvalidBlockList":
                     raise
         return True
@@ -121,19 +125,19 @@ class ModelContainer:
         return True
 
     def digest(self, name: str) -> tuple[int, str] | None:
-        """Size and SHA-256 of what lies there, read back; None where there is nothing."""
+        """Read a blob and return its size and SHA-256, or None if it does not exist."""
         size, digest = self._container.size(name), hashlib.sha256()
         if size is None:
             return None
         for first in range(0, size, DIGEST_READ_BYTES):
             block = self._container.read_range(name, first, min(DIGEST_READ_BYTES, size - first))
-            if not block:  # replaced, or removed, while it was read
+            if not block:  # replaced or removed while it was read
                 return None
             digest.update(block)
         return size, digest.hexdigest()
 
     def touch(self, name: str) -> bool:
-        """Give the blob a new ETag; False where there is none."""
+        """Give the blob a new ETag. Return False if it does not exist."""
         with service_errors(f"touching {name}"):
             try:
                 self._client.get_blob_client(name).set_blob_metadata({})
@@ -142,7 +146,7 @@ class ModelContainer:
             return True
 
     def delete(self, name: str, etag: str) -> bool:
-        """Delete the version with this ETag; whether it is gone now."""
+        """Delete the version with this ETag. Return True if the blob does not exist any more."""
         with service_errors(f"deleting {name}"):
             try:
                 self._client.get_blob_client(name).delete_blob(
@@ -155,11 +159,11 @@ class ModelContainer:
             return True
 
     def reader(self, name: str) -> Callable[[int, int], bytes | None]:
-        """Reads `(first byte, length)` of a blob; None where there is none."""
+        """Return a function that reads `(first byte, length)`, or None if the blob is missing."""
         return lambda first, length: self._container.read_range(name, first, length)
 
 
 def _none_if_missing(err: ResourceNotFoundError) -> None:
-    """A missing container is no missing blob: that is an error worth telling."""
+    """Return None for a missing blob, and raise the error of a missing container."""
     if error_code(err) == "ContainerNotFound":
         raise err

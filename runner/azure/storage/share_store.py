@@ -1,6 +1,6 @@
-"""The file share as a store of files: each is sent under another name, then renamed.
+"""The file share as a `FileStore`: a file is uploaded under another name, then renamed.
 
-What an interrupted command leaves is in no listing and is removed after a day.
+Parts of interrupted uploads are not listed and are removed after a day.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from runner.azure.storage.stores import (
 )
 from runner.core.stored_paths import SHARE_PARTS
 
-# Whoever is alive has written to its part since: blocks of a few MiB follow each other.
+# A running upload writes to its part every few seconds.
 _ABANDONED = timedelta(days=1)
 _SECONDS = len("2026-11-21T22:30:00")  # a listing's times are text, in UTC to 100 ns
 
 
 class ShareParts:
-    """Safe to use from several threads."""
+    """The folder of files that are being uploaded; for several threads."""
 
     def __init__(self, client: ShareClient) -> None:
         self._client = client
@@ -47,14 +47,14 @@ class ShareParts:
         self._is_ready = False
 
     def new(self) -> ShareFileClient:
-        """A file that nobody else writes to; it is not there yet."""
+        """Return a new file of this upload, not yet created."""
         with self._lock:
             if not self._is_ready:
-                self._make_ready()
+                self._prepare()
                 self._is_ready = True
         return self._client.get_file_client(f"{SHARE_PARTS}/{uuid4().hex}")
 
-    def _make_ready(self) -> None:
+    def _prepare(self) -> None:
         folder = self._client.get_directory_client(SHARE_PARTS)
         with contextlib.suppress(ResourceExistsError):
             folder.create_directory()
@@ -86,18 +86,18 @@ class _CountingReader:
 
 
 class ShareStore:
-    """One Azure Files share. Resuming is by file: one that was cut short is sent again."""
+    """One Azure Files share. Resuming is by file: an interrupted file is sent again."""
 
     def __init__(self, client: ShareClient) -> None:
         self._client = client
         self._parts = ShareParts(client)
 
     def close(self) -> None:
-        """Nothing is kept open."""
+        """Do nothing: the share has no threads."""
 
     def find(self, path: str) -> StoredFile | None:
-        """One file, or None where there is none (or a folder)."""
-        with service_errors(f"looking at {path}"):
+        """Return one file, or None if it does not exist or is a folder."""
+        with service_errors(f"reading the properties of {path}"):
             try:
                 found = self._file(path).get_file_properties()
             except HttpResponseError as err:
@@ -110,25 +110,25 @@ class ShareStore:
         )
 
     def list(self, prefix: str) -> Iterator[StoredFile]:
-        """All files below a folder. A listing does not tell their MD5: `find` does."""
+        """Yield all files below a folder, without their MD5, which only `find` returns."""
         with service_errors(f"listing {prefix or 'the share'}"):
             yield from self._walk(prefix)
 
     def put(self, path: str, source: Path, on_bytes: OnBytes, over: StoredFile | None) -> None:
-        """See `Store.put`; without conditional writes there, `over` is looked at just before."""
+        """See `FileStore.put`. A share has no conditional writes: `over` is checked just before."""
         with service_errors(f"uploading {path}"):
             self._make_folders(path.rpartition("/")[0])
             part = self._parts.new()
             try:
                 self._send(part, source, on_bytes)
-                self._take_place(part, path, over)
+                self._rename(part, path, over)
             except BaseException:
                 with contextlib.suppress(HttpResponseError):
                     part.delete_file()
                 raise
 
     def get(self, file: StoredFile, target: Path, on_bytes: OnBytes) -> bytes:
-        """See `Store.get`."""
+        """See `FileStore.get`."""
         digest = hashlib.md5(usedforsecurity=False)
         with service_errors(f"downloading {file.path}"), target.open("wb") as part:
             try:
@@ -144,7 +144,7 @@ class ShareStore:
         return digest.digest()
 
     def delete(self, file: StoredFile) -> bool:
-        """See `Store.delete`."""
+        """See `FileStore.delete`."""
         now = self.find(file.path)
         if now is None:
             return False
@@ -198,7 +198,7 @@ class ShareStore:
             if (after.st_size, after.st_mtime_ns) != (before.st_size, before.st_mtime_ns):
                 raise SourceChangedError
 
-    def _take_place(self, part: ShareFileClient, path: str, over: StoredFile | None) -> None:
+    def _rename(self, part: ShareFileClient, path: str, over: StoredFile | None) -> None:
         now = self.find(path) if over is not None else None
         if over is not None and (now is None or now.etag.strip('"') != over.etag.strip('"')):
             raise ChangedError(path)
@@ -215,7 +215,7 @@ class ShareStore:
                 self._client.get_directory_client(done).create_directory()
 
     def _remove_empty(self, folder: str) -> None:
-        """Folders are not things of their own for `runner data`: one goes with its last file."""
+        """Remove folders with their last file: `runner data` has no empty folders."""
         while folder:
             try:
                 self._client.get_directory_client(folder).delete_directory()
@@ -228,8 +228,8 @@ class ShareStore:
 
 
 def ensure_share(connection: Connection) -> None:
-    """Create the file share that the outputs name, where it is missing."""
-    with service_errors("making the file share"):
+    """Create the file share of the target if it is missing."""
+    with service_errors("creating the file share"):
         try:
             connection.share_client().create_share()  # pyright: ignore[reportUnknownMemberType]
         except ResourceExistsError:

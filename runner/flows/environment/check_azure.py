@@ -429,7 +429,7 @@ def _never_spot(plan: PoolPlan) -> RunnerError:
     )
 
 
-def _taken(kind: str, name: str, answer: ask.NameAnswer, where: str) -> RunnerError:
+def _taken(kind: str, name: str, answer: ask.NameAvailability, where: str) -> RunnerError:
     return RunnerError(
         "R-NAME-TAKEN",
         f"the {kind} cannot be called {name}",

@@ -52,9 +52,9 @@ def test_without_a_result_the_task_decides(
     assert decide_status(None, view, attempts, stage).state is state
 
 
-def test_waiting_after_an_attempt_says_what_happened_to_it() -> None:
-    assert "node went away" in decide_status(None, task("active"), 1, None).reason
-    assert "tried again" in decide_status(None, task("active", retries=1), 1, None).reason
+def test_queued_run_explains_why_its_attempt_ended() -> None:
+    assert "node was lost" in decide_status(None, task("active"), 1, None).reason
+    assert "is retried" in decide_status(None, task("active", retries=1), 1, None).reason
 
 
 def test_end_without_a_result_gives_the_services_reason_and_when() -> None:

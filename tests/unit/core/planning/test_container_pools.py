@@ -94,10 +94,14 @@ def test_what_is_no_image_is_refused(tmp_path, name: str) -> None:  # type: igno
             "docker pull",
         ),
         (TaskView("completed", exit_code=121), "the image has no python3", "add python3"),
-        (TaskView("completed", exit_code=122), "storage refused the task", "submit it again"),
+        (
+            TaskView("completed", exit_code=122),
+            "storage denied access to the task",
+            "submit it again",
+        ),
         (
             TaskView("completed", failure_code="BlobAccessDenied", failure_message="denied"),
-            "storage refused the node the run's code",
+            "storage denied the node access to the code",
             "submit it again",
         ),
     ],

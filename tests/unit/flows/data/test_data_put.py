@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from azure.storage.blob import BlobServiceClient
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.stores import ChangedError, FileStore, StoredFile
@@ -105,8 +106,8 @@ def test_container_that_is_not_there_is_named() -> None:
     class Connected:
         outputs = local_outputs(LocalState(20001, 20002, 1, 1))
 
-        def open_store(self, _name: str) -> _Empty:
-            return _Empty()
+        def blob_service(self) -> BlobServiceClient:
+            return BlobServiceClient("http://127.0.0.1:1/account", "sig=x")
 
     connection = cast("Connection", Connected())
     with pytest.raises(RunnerError) as caught, open_store(connection, "pets"):
