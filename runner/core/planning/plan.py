@@ -22,7 +22,7 @@ _WALL_CLOCK_MARGIN = timedelta(minutes=30)  # environment, data and export aroun
 
 @dataclass(frozen=True, slots=True)
 class RunInputs:
-    """What was found on this machine: hashes of everything that is uploaded.
+    """Hashes of everything that this machine uploads.
 
     `named` are the inputs as run.json holds them.
     """
@@ -36,7 +36,7 @@ class RunInputs:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """What the user asked for, beside the recipe."""
+    """The user's request, in addition to the recipe."""
 
     created: datetime
     params: Mapping[str, ParamValue]
@@ -47,7 +47,7 @@ class RunRequest:
 
 @dataclass(frozen=True, slots=True)
 class RunPlan:
-    """Everything that submitting will do; holds no secret.
+    """Everything that a submission will do, without secrets.
 
     `after` are the runs that must succeed before it, `depends_on` those of them, and others, whose
     tasks had not ended when it was submitted; they are tasks of the same job.
@@ -73,7 +73,7 @@ class RunPlan:
 
     @property
     def task_id(self) -> str:
-        """The run id is the task id: a second submission of one plan finds the task there."""
+        """The task ID, which is the run ID: submitting a plan again finds its task."""
         return self.run_id
 
     def to_spec(self, job_id: str) -> RunSpec:
@@ -111,7 +111,7 @@ class RunPlan:
 
     @property
     def wall_clock(self) -> timedelta | None:
-        """Batch's own limit, a backstop: the agent enforces `timeout_s` on the command.
+        """Return Batch's time limit, a backstop: the agent enforces `timeout_s` on the command.
 
         On several nodes one task may be two attempts, when an agent was lost and came back.
         """
@@ -122,7 +122,7 @@ class RunPlan:
 
     @property
     def access_lifetime(self) -> timedelta:
-        """How long the task's storage access must last: waiting, and every attempt."""
+        """Return how long the task needs storage access: to wait, and for every attempt."""
         attempts = self.recipe.retries + 1
         waiting = _QUEUE_ALLOWANCE + (_AFTER_ALLOWANCE if self.depends_on else timedelta())
         return waiting + attempts * (self.wall_clock or timedelta(days=7))
@@ -158,7 +158,7 @@ def plan_run(
 
 
 def to_arguments(params: Mapping[str, ParamValue]) -> list[str]:
-    """Parameters as the script gets them: `--name value` for each."""
+    """Return the script's arguments: `--name value` for each parameter."""
     arguments: list[str] = []
     for name, value in params.items():
         text = str(value).lower() if isinstance(value, bool) else str(value)
@@ -170,7 +170,7 @@ _LIKE_A_SECRET = re.compile(r"(?i)(^|_)(TOKEN|SECRET|PASSWORD|PASSWD|API_?KEY|AC
 
 
 def env_warnings(env: Mapping[str, str]) -> tuple[str, ...]:
-    """A line for each variable that has the name of a secret."""
+    """Return a warning for each variable that is named like a secret."""
     return tuple(
         f"{name} in env looks like a secret, and run.json and logs show it; as one it is written "
         f"secrets: {{{name}: {{env: {name}}}}}"

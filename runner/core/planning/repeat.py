@@ -1,4 +1,4 @@
-"""A run once more, planned from its `run.json` alone: no recipe folder, no machine it came from."""
+"""Plan a run again from its `run.json`, without its recipe folder and its machine."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ RepeatKind = Literal["retry", "resume", "reproduce"]
 
 @dataclass(frozen=True, slots=True)
 class Repetition:
-    """What is asked for: the kind, changed parameters, where to go on from.
+    """How to repeat a run: the kind, changed parameters, and where to resume.
 
     `after` are the runs it waits for, by those that the repeated one waited for.
     """
@@ -48,7 +48,12 @@ def plan_again(
     created: datetime,
     agent_sha256: str,
 ) -> RunPlan:
-    """The plan of the repetition. Raises RunnerError for a parameter that the run does not have."""
+    """Return the plan of the repetition.
+
+    Raises:
+        RunnerError: An override names a parameter that the run does not have.
+        ValueError: The run recorded no code or no command.
+    """
     record.check_executable()
     params = change_params(record.params, asked.overrides)
     again = _changed(record, asked)
@@ -87,7 +92,7 @@ def plan_again(
 def change_params(
     params: Mapping[str, ParamValue], overrides: Iterable[str]
 ) -> dict[str, ParamValue]:
-    """The run's parameters with some set anew, each of the type that its value has."""
+    """Return the parameters with overrides, each of the type of its recorded value."""
     declared = tuple(Param(name, _type(value), value) for name, value in params.items())
     return resolve_params(declared, overrides)
 
@@ -115,7 +120,7 @@ def choose_same_pool(
 
 
 def order_again(after: Edges) -> tuple[str, ...]:
-    """Runs behind those they wait for. Raises RunnerError where that goes in a circle."""
+    """Return the runs after those they wait for. Raise RunnerError for a cycle."""
     try:
         return in_order(after)
     except CyclicError as err:
@@ -154,7 +159,7 @@ def _changed(record: RunSpec, asked: Repetition) -> RunSpec:
 def _command(
     command: Sequence[str], old: Mapping[str, ParamValue], new: Mapping[str, ParamValue]
 ) -> tuple[str, ...]:
-    """The command with the parameters' arguments exchanged, wherever they stand in it."""
+    """Return the command with the parameters' arguments replaced, at any position."""
     if dict(old) == dict(new):
         return tuple(command)
     before, after = to_arguments(old), to_arguments(new)

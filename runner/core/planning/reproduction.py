@@ -18,7 +18,7 @@ from runner.protocol.run_spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """One thing that differs; texts for people."""
+    """One difference, as texts for people."""
 
     what: str
     was: str
@@ -40,7 +40,7 @@ _NAMED = (("params", "parameter"), ("env", "variable"), ("inputs", "input"))
 
 
 def plan_drift(record: RunSpec, pool: PoolOutput, agent_sha256: str) -> list[Drift]:
-    """What can be told before a run is repeated on that pool."""
+    """Return the differences that are known before a run is repeated on that pool."""
     drift: list[Drift] = []
     _add(drift, "node agent", _text(record.agent_sha256)[:12], agent_sha256[:12])
     _add(drift, "VM size", _text(record.vm_size), pool.vm_size)
@@ -48,7 +48,7 @@ def plan_drift(record: RunSpec, pool: PoolOutput, agent_sha256: str) -> list[Dri
 
 
 def spec_drift(original: RunSpec, repeated: RunSpec) -> list[Drift]:
-    """What two runs were asked to do that is not the same."""
+    """Return the differences between the specifications of two runs."""
     drift: list[Drift] = []
     _add(drift, "code", original.code.sha256[:12], repeated.code.sha256[:12])
     _add(drift, "node agent", original.agent_sha256[:12], repeated.agent_sha256[:12])
@@ -64,7 +64,7 @@ def spec_drift(original: RunSpec, repeated: RunSpec) -> list[Drift]:
 
 
 def environment_drift(was: Mapping[str, Any], now: Mapping[str, Any]) -> list[Drift]:
-    """What two attempts ran with that is not the same, of what both recorded."""
+    """Return the differences between the environments of two attempts, as far as both are known."""
     drift: list[Drift] = []
     for name, shown in _MACHINE:
         if name in was and name in now:
@@ -83,7 +83,7 @@ def _add(drift: list[Drift], what: str, was: str, now: str) -> None:
 
 
 def _words(run: RunSpec) -> str:
-    """The command without the parameters, which are named one by one."""
+    """Return the command without the parameters, which are compared one by one."""
     words, given = list(run.command), to_arguments(run.params)
     for n in range(len(words) - len(given) + 1):
         if given and words[n : n + len(given)] == given:
@@ -124,7 +124,7 @@ _SHOWN = 4
 
 
 def content_difference(one: Path, other: Path) -> str | None:
-    """What differs between two files, in a few words; None where only bytes do."""
+    """Return what differs between two files in a few words, or None if contents are equal."""
     if zipfile.is_zipfile(one) and zipfile.is_zipfile(other):
         return _difference(_members(one), _members(other), "members")
     if one.suffix == ".json" and other.suffix == ".json":
@@ -164,7 +164,7 @@ def _member(archive: zipfile.ZipFile, name: str, *, keras: bool) -> str:
 
 
 def _timeless(value: Any, addresses: dict[Any, int]) -> Any:
-    """Keras' JSON without the date, and with addresses counted in the order they appear."""
+    """Return Keras' JSON without the date, and with addresses numbered in order."""
     if isinstance(value, list):
         return [_timeless(item, addresses) for item in cast("list[Any]", value)]
     if not isinstance(value, dict):

@@ -46,13 +46,13 @@ class _Rules:
     spec: GitIgnoreSpec
 
     def verdict(self, path: Path, *, is_dir: bool) -> bool | None:
-        """True ignores, False re-includes, None says nothing."""
+        """Return True to ignore, False to include again, None for no match."""
         relative = path.relative_to(self.base).as_posix() + ("/" if is_dir else "")
         return self.spec.check_file(relative).include
 
 
 def walk_code(folder: Path, excluded: tuple[Path, ...] = ()) -> Iterator[Path]:
-    """Files and links below `folder`, sorted, without what is ignored or `excluded`."""
+    """Return files and links below `folder`, sorted, without ignored and `excluded` ones."""
     root = folder.resolve()
     always = _Rules(root, GitIgnoreSpec.from_lines(_ALWAYS))
     skipped = frozenset(path.resolve() for path in excluded)
@@ -114,7 +114,7 @@ LIMIT_BYTES = 500 * 1024**2  # before compression; the archive is built in memor
 
 @dataclass(frozen=True, slots=True)
 class CodeArchive:
-    """A tar.gz of the recipe's files and what to say about it; sizes are before compression."""
+    """A tar.gz of the recipe's files. Sizes are before compression."""
 
     data: bytes
     sha256: str
@@ -124,7 +124,7 @@ class CodeArchive:
 
     @property
     def warning(self) -> str | None:
-        """What to tell the user when the code is suspiciously large."""
+        """Return a warning if the code is unusually large, else ""."""
         largest = self.largest[0][1] if self.largest else 0
         if self.raw_bytes <= WARN_BYTES and largest <= WARN_FILE_BYTES:
             return None

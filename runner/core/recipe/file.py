@@ -85,7 +85,7 @@ def _argument_list(value: object) -> object:
 
 
 def relative_path(value: str) -> str:
-    """A path below the recipe or output folder, in POSIX form; others are refused."""
+    """Return the path in POSIX form. Raise an error if it leaves its folder."""
     path = PurePosixPath(value)
     if not value.strip() or path.is_absolute() or ".." in path.parts or "\\" in value:
         raise key_error(f"{value!r} leaves the folder", "write a path relative to it, without '..'")
@@ -327,7 +327,7 @@ def load_recipe(ref: str, *, cwd: Path) -> Recipe:
 
 
 def list_recipes() -> tuple[Recipe, ...]:
-    """All built-in recipes, by name."""
+    """Return all built-in recipes, by name."""
     return tuple(_from_folder(BUILTIN_FOLDER / name, "builtin") for name in builtin_names())
 
 
@@ -404,7 +404,7 @@ def _from_folder(folder: Path, source: RecipeSource) -> Recipe:
 
 
 def missing_script(command: Sequence[str], folder: Path) -> str | None:
-    """The script that `python SCRIPT.py` names and the folder lacks; a node would find none.
+    """Return the script that `python SCRIPT.py` names if the folder lacks it, else None.
 
     Other commands are not looked into: a shell or a launcher may make its files itself.
     """
@@ -498,12 +498,12 @@ def _param(name: str, param: ParamFile) -> Param:
 
 
 def _typed(param: ParamFile, value: ParamValue) -> ParamValue:
-    """`default: 1` of a float parameter is 1.0."""
+    """Return the value as the parameter's type: `default: 1` of a float parameter is 1.0."""
     return float(value) if param.type == "float" and isinstance(value, int) else value
 
 
 def _slug(name: str | None) -> str:
-    """A recipe name from a folder or file name."""
+    """Return a recipe name for a folder or file name."""
     plain = unicodedata.normalize("NFKD", Path(name or "").stem).encode("ascii", "ignore").decode()
     cleaned = re.sub(r"[^A-Za-z0-9_-]+", "-", plain).strip("-_")
     return cleaned[:40].strip("-_") or "recipe"

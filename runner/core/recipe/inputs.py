@@ -1,4 +1,4 @@
-"""Named inputs: what a recipe, or `--input NAME=SPEC`, says a run reads beside its data set."""
+"""Named inputs of a run, from a recipe or `--input NAME=SPEC`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _SIGNATURES = frozenset({"sig", "x-amz-signature", "x-goog-signature", "signatur
 
 @dataclass(frozen=True, slots=True)
 class InputSpec:
-    """One input as it was written.
+    """One input as written.
 
     `source` is a path, `container/prefix`, a URL, a path on the share, a data set's name or a run;
     `part` is which of a run's outputs; `base` is the folder that a relative path counts from.
@@ -39,17 +39,17 @@ class InputSpec:
 
     @property
     def variable(self) -> str:
-        """The script's variable."""
+        """Return the script's variable."""
         return input_variable(self.name)
 
 
 def input_variable(name: str) -> str:
-    """`RUNNER_INPUT_<NAME>`: upper case, `-` becomes `_`."""
+    """Return `RUNNER_INPUT_<NAME>`: upper case, `-` becomes `_`."""
     return VARIABLE + name.upper().replace("-", "_")
 
 
 def parse_input(name: str, text: str, base: Path | None = None) -> InputSpec:
-    """The short form: a URL, `blob:…`, `share:…`, `dataset:…`, `run:RUN/path`, else a path.
+    """Read the short form: a URL, `blob:…`, `share:…`, `dataset:…`, `run:RUN/path`, else a path.
 
     Raises ValueError saying what is wrong with it.
     """
@@ -66,7 +66,7 @@ def parse_input(name: str, text: str, base: Path | None = None) -> InputSpec:
 
 
 def check_input(spec: InputSpec) -> InputSpec:
-    """The input, its source brought to one form. Raises ValueError saying what is wrong."""
+    """Return the input with a normalized source. Raise ValueError with the reason."""
     if not spec.source.strip():
         raise ValueError(f"{spec.kind} is empty")
     if spec.kind == "url":
@@ -83,7 +83,7 @@ def check_input(spec: InputSpec) -> InputSpec:
 
 
 def check_variables(names: Iterable[str]) -> None:
-    """Raise ValueError where two inputs would have one variable."""
+    """Raise ValueError if two inputs have the same variable."""
     taken: dict[str, str] = {}
     for name in names:
         other = taken.setdefault(input_variable(name), name)
@@ -94,7 +94,7 @@ def check_variables(names: Iterable[str]) -> None:
 def override_inputs(
     inputs: tuple[InputSpec, ...], given: Iterable[str], cwd: Path
 ) -> tuple[InputSpec, ...]:
-    """The recipe's inputs, replaced and extended by `NAME=SPEC` texts. Raises RunnerError."""
+    """Return the inputs, replaced and extended by `NAME=SPEC` texts. Raise RunnerError."""
     found = {spec.name: spec for spec in inputs}
     for text in given:
         name, equals, source = text.partition("=")

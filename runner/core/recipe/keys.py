@@ -76,7 +76,7 @@ _GLOB = frozenset("*?[")
 
 
 def output_variable(name: str) -> str:
-    """`RUNNER_OUTPUT_<NAME>`: upper case, `-` becomes `_`."""
+    """Return `RUNNER_OUTPUT_<NAME>`: upper case, `-` becomes `_`."""
     return "RUNNER_OUTPUT_" + name.upper().replace("-", "_")
 
 
@@ -151,7 +151,7 @@ Model = Annotated[ModelFile, BeforeValidator(_expand_model, json_schema_input_ty
 
 
 def to_model(parsed: ModelFile | None) -> ModelRequest | None:
-    """What the recipe holds of it."""
+    """Return the request of the recipe, or None."""
     if parsed is None:
         return None
     return ModelRequest(parsed.name, tuple(parsed.aliases), parsed.path, parsed.description.strip())
@@ -191,7 +191,7 @@ class ResourcesFile(BaseModel):
     )
 
     def to_resources(self) -> Resources:
-        """What the planner works with."""
+        """Return the resources of the recipe."""
         return Resources(
             gpus=self.gpus,
             memory_bytes=self.memory,
@@ -237,7 +237,7 @@ Checkpoints = Annotated[
 
 
 def to_rule(parsed: CheckpointsFile | None) -> CheckpointRule | None:
-    """The rule of a recipe; None is none."""
+    """Return the rule of the recipe; None switches checkpoints off."""
     if parsed is None:
         return None
     return CheckpointRule(parsed.interval, parsed.keep, parsed.max_size)
@@ -293,7 +293,7 @@ class InputFile(BaseModel):
         return self
 
     def spec(self, name: str) -> InputSpec:
-        """As the rest of the program knows it. Raises ValueError."""
+        """Return the input. Raise ValueError with the reason."""
         kind: InputKind = next(kind for kind in _INPUT_KINDS if getattr(self, kind) is not None)
         part = self.path if kind == "run" else None
         return check_input(InputSpec(name, kind, getattr(self, kind), self.sha256, part))
@@ -338,7 +338,7 @@ Inputs = Annotated[
 
 
 def to_inputs(inputs: dict[str, InputFile], folder: Path) -> tuple[InputSpec, ...]:
-    """The recipe's inputs; relative paths count from its folder."""
+    """Return the recipe's inputs; relative paths start at its folder."""
     specs = (file.spec(name) for name, file in inputs.items())
     return tuple(
         InputSpec(spec.name, spec.kind, spec.source, spec.sha256, spec.part, folder)
@@ -390,5 +390,5 @@ Secrets = Annotated[
 
 
 def to_secrets(secrets: dict[str, SecretFile]) -> tuple[SecretRef, ...]:
-    """The recipe's secrets."""
+    """Return the recipe's secrets."""
     return tuple(SecretRef(name, file.env, file.keyvault) for name, file in secrets.items())

@@ -1,4 +1,4 @@
-"""What overrides a recipe: `--set` for its parameters, flags for where and when it runs."""
+"""Overrides of a recipe: `--set` for its parameters, options for where and when it runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FALSE = frozenset({"false", "no", "off", "0"})
 
 
 def resolve_params(params: tuple[Param, ...], overrides: Iterable[str]) -> dict[str, ParamValue]:
-    """Every parameter with its default or the value given last; one with neither is left out."""
+    """Return each parameter's default or the last value given; omit one with neither."""
     declared = {param.name: param for param in params}
     values = {param.name: param.default for param in params if param.default is not None}
     for text in overrides:
@@ -35,7 +35,7 @@ def resolve_params(params: tuple[Param, ...], overrides: Iterable[str]) -> dict[
 
 
 def parse_value(param: Param, raw: str) -> ParamValue:
-    """Text to the type that the parameter declares, within its range and choices."""
+    """Return the value in the parameter's type. Raise RunnerError if it is out of range."""
     value = _typed(param, raw)
     if param.choices is not None and value not in param.choices:
         allowed = ", ".join(str(choice) for choice in param.choices)
@@ -119,7 +119,7 @@ _MOST_RETRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class RecipeFlags:
-    """What was typed; None and () where it was not. `max_time` as in train.yaml: `90m`, `2h`."""
+    """Options as typed; None and () are defaults. `max_time` as in train.yaml: `90m`, `2h`."""
 
     gpus: int | None = None
     capacity: Capacity | None = None
@@ -131,7 +131,7 @@ class RecipeFlags:
 
     @property
     def resources(self) -> Resources:
-        """What was insisted on: a pool named beside it must have it."""
+        """The resources typed with the command; a pool named with them must have them."""
         return Resources(gpus=self.gpus, nodes=self.nodes or 1, capacity=self.capacity)
 
 
@@ -139,7 +139,7 @@ NO_FLAGS = RecipeFlags()
 
 
 def with_flags(recipe: Recipe, flags: RecipeFlags) -> Recipe:
-    """The recipe with what was typed. Raises RunnerError naming the flag that is wrong."""
+    """Return the recipe with the options. Raise RunnerError for an invalid one."""
     asked = recipe.resources
     return replace(
         recipe,

@@ -26,7 +26,7 @@ RECIPE_FILE = "train.yaml"
 
 
 def builtin_names() -> tuple[str, ...]:
-    """Names of the built-in recipes; the template is not one."""
+    """Return the names of the built-in recipes, without the template."""
     found = BUILTIN_FOLDER.glob(f"*/{RECIPE_FILE}")
     return tuple(sorted(path.parent.name for path in found if path.parent.name != TEMPLATE))
 
@@ -79,7 +79,7 @@ def load_recipe(ref: str, *, cwd: Path) -> Recipe:
 
 
 def list_recipes() -> tuple[Recipe, ...]:
-    """All built-in recipes, by name."""
+    """Return all built-in recipes, by name."""
     from runner.core.recipe import file  # noqa: PLC0415  pydantic and YAML load when needed
 
     return file.list_recipes()

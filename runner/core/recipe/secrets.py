@@ -1,4 +1,4 @@
-"""Secrets by reference: where a value is, never what it is."""
+"""Secrets by reference: check references, and read the values of this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _VAULT_PATH = re.compile(r"/secrets/[0-9A-Za-z-]{1,127}(/[0-9a-f]{32})?/?")
 
 
 class SecretValues:
-    """Values by variable; nothing shows them but `reveal`."""
+    """Values by variable; only `reveal` returns them."""
 
     def __init__(self, values: Mapping[str, str], vault: Mapping[str, str]) -> None:
         self._values = dict(values)
@@ -34,15 +34,15 @@ class SecretValues:
         return bool(self._values or self._vault)
 
     def reveal(self) -> dict[str, dict[str, str]]:
-        """The document for the node: a secret."""
+        """Return the document for the node, which is a secret."""
         return {"values": dict(self._values), "keyvault": dict(self._vault)}
 
     def short(self) -> list[str]:
-        """Variables whose values are too short to be found in a text."""
+        """Return the variables whose values are too short to be redacted."""
         return [name for name, value in self._values.items() if len(value) < REDACTED_FROM]
 
     def found_in(self, texts: Iterable[str]) -> Iterator[str]:
-        """Variables whose value stands in one of the texts."""
+        """Yield the variables whose value is in one of the texts."""
         together = "\n".join(texts)
         for name, value in self._values.items():
             if len(value) >= REDACTED_FROM and value in together:
@@ -50,12 +50,12 @@ class SecretValues:
 
 
 def no_secrets() -> SecretValues:
-    """Of a run without any."""
+    """Return the values of a run without secrets."""
     return SecretValues({}, {})
 
 
 def check_secret(ref: SecretRef) -> SecretRef:
-    """Raise ValueError saying what is wrong with it."""
+    """Return the reference. Raise ValueError with the reason if it is invalid."""
     name = ref.variable
     if not _NAME.fullmatch(name):
         raise ValueError(f"{name!r} is not the name of a variable")
@@ -92,7 +92,7 @@ def recorded_secrets(run: RunSpec) -> tuple[SecretRef, ...]:
 
 
 def read_secrets(refs: Iterable[SecretRef], environment: Mapping[str, str]) -> SecretValues:
-    """The values of this machine's variables. Raises RunnerError where one is missing."""
+    """Return the values of this machine's variables. Raise RunnerError if one is missing."""
     values: dict[str, str] = {}
     vault: dict[str, str] = {}
     for ref in refs:
@@ -115,7 +115,7 @@ def read_secrets(refs: Iterable[SecretRef], environment: Mapping[str, str]) -> S
 
 
 def refuse_in_the_open(values: SecretValues, texts: Iterable[str]) -> None:
-    """Raise RunnerError where a value is also an argument or a setting, which run.json holds."""
+    """Raise RunnerError if a value is also an argument or a setting, which run.json stores."""
     for name in values.found_in(texts):
         raise RunnerError(
             "R-SECRET-EXPOSED",

@@ -97,13 +97,13 @@ class FinishedScript:
         return [self._spec.run_id, self._spec.code.sha256, boot]
 
     def use(self, log: MetricLog) -> None:
-        """Whose metrics are meant; what earlier attempts measured becomes its last values."""
+        """Set the log of metrics, and restore the last values of the finished script."""
         self._log = log
         if self.attempt is not None:
             log.recall(self._values)
 
     def save(self, attempt: int, environment: Path) -> None:
-        """The script succeeded. Costs nothing where it cannot be written."""
+        """Record that the script succeeded. A failure to write is logged only."""
         if self._spec.nodes > 1:
             return  # the others' ends count too
         try:
@@ -120,7 +120,7 @@ class FinishedScript:
             logger.warning("an attempt after this one would run the script again: %s", err)
 
     def forget(self) -> None:
-        """The next attempt runs the script."""
+        """Remove the record, so that the next attempt runs the script."""
         self.attempt = None
         try:
             self._path.unlink(missing_ok=True)
@@ -129,7 +129,7 @@ class FinishedScript:
 
 
 def _last_printed(path: Path, patterns: Mapping[str, str]) -> dict[str, MetricValue]:
-    """What the recipe's expressions find at the end of stdout."""
+    """Return the last metrics that the recipe's patterns find at the end of stdout."""
     if not patterns or not path.is_file():
         return {}
     queue = LineQueue()
@@ -144,7 +144,7 @@ def _last_printed(path: Path, patterns: Mapping[str, str]) -> dict[str, MetricVa
 
 
 def _last_values(path: Path) -> dict[str, MetricValue]:
-    """What the script's file holds."""
+    """Return the last metrics in the script's file."""
     values: dict[str, MetricValue] = {}
     if not path.is_file():
         return values
@@ -161,7 +161,7 @@ def _last_values(path: Path) -> dict[str, MetricValue]:
 
 
 class Attempt:
-    """Runs the stages; each raises StageFailedError, or TerminatedError on Batch's request."""
+    """The stages of an attempt, which raise StageFailedError, or TerminatedError on request."""
 
     def __init__(
         self,
@@ -186,7 +186,7 @@ class Attempt:
         self.finished: FinishedScript | None = None
 
     def prepare(self, access: InputAccess) -> dict[str, str]:
-        """Stages code to inputs; returns the variables they add for the script."""
+        """Run the stages code to inputs. Return the variables that they add for the script."""
         with self.events.stage("code", "unpacking the code"):
             archive = self._node.work_dir / CODE_ARCHIVE
             unpack_code(archive, self._dirs.code, self._spec.code.sha256)
@@ -217,7 +217,7 @@ class Attempt:
         return variables
 
     def resume(self) -> dict[str, str]:
-        """Stage restore; returns the variables it adds for the script."""
+        """Run the stage restore. Return the variables that it adds for the script."""
         self._termination.check()
         return self._checkpoints.restore()
 
@@ -240,7 +240,7 @@ class Attempt:
 
     @property
     def restored(self) -> RestoredCheckpoint | None:
-        """The checkpoint it goes on from."""
+        """The checkpoint that the attempt resumed from, or None."""
         return self._checkpoints.restored
 
     def run(
@@ -249,7 +249,7 @@ class Attempt:
         prepared: Mapping[str, str],
         others: NodeGroup | None = None,
     ) -> None:
-        """Stage command: `inherited` is the task's environment, `prepared` comes from `prepare`.
+        """Run the stage command, in the environment `inherited` with `prepared` from `prepare`.
 
         `others` are the run's other nodes, where this is the primary of several.
         """
@@ -290,7 +290,7 @@ class Attempt:
     def export(
         self, runs: ContainerClient, prefix: str, others: NodeGroup | None = None
     ) -> list[OutputFile]:
-        """Stage export; `others` as for `run`."""
+        """Run the stage export; `others` as for `run`. Return all exported files."""
         with self.events.stage("export", "exporting the outputs") as report:
             check_promised(self._dirs.output, self._spec.outputs)
             check = self._termination.check
@@ -307,7 +307,7 @@ class Attempt:
     def restore(
         self, runs: ContainerClient, prefix: str, outputs: list[OutputFile]
     ) -> list[OutputFile]:
-        """What was exported, and is still there when the outcome is about to be written."""
+        """Return the exported files that still exist; upload missing ones again."""
         return restore_outputs(runs, prefix, self._dirs.output, outputs)
 
     def _check_end(self, ended: command.ScriptResult) -> None:

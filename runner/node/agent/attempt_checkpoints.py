@@ -35,7 +35,7 @@ LONGEST_LEAD_S = 25.0  # Azure gives notice thirty seconds ahead
 
 
 class AttemptCheckpoints:
-    """Does nothing where the run has no checkpoints, except to resume another run."""
+    """The checkpoints of one attempt. If the run has none, they only resume another run."""
 
     def __init__(  # noqa: PLR0913 - everything an attempt has
         self,
@@ -68,7 +68,7 @@ class AttemptCheckpoints:
         self.restored: RestoredCheckpoint | None = None
 
     def restore(self) -> dict[str, str]:
-        """Bring back what to go on from; returns the variables this adds for the script."""
+        """Restore the newest checkpoint. Return the variables that this adds for the script."""
         spec = self._spec
         if spec.checkpoints is None and spec.resume_from is None:
             return {}
@@ -78,7 +78,7 @@ class AttemptCheckpoints:
         return {"RUNNER_RESUMED": "1"} if self.restored else {}
 
     def follow(self, wanted: ResumeFrom) -> dict[str, str]:
-        """Bring back exactly that one, as another node of the run has; variables as `restore`."""
+        """Restore the checkpoint of the primary node. Return variables as `restore` does."""
         self.restored = self._resume().follow(wanted)
         return {"RUNNER_RESUMED": "1"}
 
@@ -95,13 +95,13 @@ class AttemptCheckpoints:
 
     @property
     def where_from(self) -> str:
-        """For a failure: what is whole may still be what the script cannot go on from."""
+        """The restored checkpoint for an error message, since it may be the cause."""
         if self.restored is None:
             return ""
         return f", having gone on from {self.restored.checkpoint.name}"
 
     def start(self, pid: int) -> None:
-        """The script runs, as process `pid`: commit from now on."""
+        """Start to commit; the script runs as process `pid`."""
         rule = self._spec.checkpoints
         if rule is None:
             return
@@ -123,13 +123,13 @@ class AttemptCheckpoints:
 
     @property
     def must_stop(self) -> bool:
-        """Whether it is time to end the script, because the node is about to go."""
+        """Return True if the script must stop, because the node will be evicted."""
         left_s = self._node_left_s
         return self._thread is not None and left_s is not None and left_s <= self._lead_s
 
     @property
     def grace_s(self) -> float:
-        """How long the script has after SIGTERM."""
+        """Return the seconds that the script has after SIGTERM."""
         left_s = self._node_left_s
         if left_s is None or self._termination.requested:
             return TERMINATION_GRACE_S
@@ -167,7 +167,7 @@ class AttemptCheckpoints:
 
     @property
     def _commit_s(self) -> float:
-        """How long a commit may take, going by the last one."""
+        """Return the expected seconds of a commit, based on the last one."""
         return 2 * self._thread.took_s if self._thread is not None else 0.0
 
     @property
@@ -175,7 +175,7 @@ class AttemptCheckpoints:
         return min(LEAD_S + self._commit_s, LONGEST_LEAD_S)
 
     def summary(self) -> dict[str, Any] | None:
-        """As end.json and result.json tell it; None where there is nothing to tell."""
+        """Return the summary for end.json and result.json, or None without checkpoints."""
         restored = self.restored.to_json() if self.restored else None
         if self._thread is None:
             return {"restored": restored} if restored else None

@@ -24,7 +24,7 @@ FAILED_EXIT_CODE = 1
 
 @dataclass(frozen=True)
 class AgentContext:
-    """What every step of the task needs."""
+    """The context of the primary's agent."""
 
     node: NodeSettings
     runs: ContainerClient
@@ -43,7 +43,7 @@ class AgentContext:
 
 @dataclass(frozen=True)
 class WorkerContext:
-    """What a worker needs of its task."""
+    """The context of a worker's agent."""
 
     node: NodeSettings
     hosts: Hosts

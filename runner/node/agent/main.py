@@ -61,7 +61,7 @@ from runner.protocol.task import JOIN_ARGUMENT, NODES_TOKEN_VARIABLE, SCHEDULE_T
 
 
 def start() -> None:
-    """Do it, and end the process with its exit code."""
+    """Run the agent, and end the process with its exit code."""
 
     if sys.argv[1:] == [JOIN_ARGUMENT]:
         from runner.node.distributed import join  # noqa: PLC0415
@@ -85,7 +85,7 @@ POLL_S = 0.1
 
 
 def main() -> int:
-    """The agent as a program: reads the environment, returns the exit code."""
+    """Read the environment and run the task. Return the exit code."""
     redactor = Redactor()
     log_to_stdout(redactor)
     environment = process_environment()
@@ -123,14 +123,14 @@ def main() -> int:
 
 
 def run_task(agent: AgentContext, inherited: Mapping[str, str]) -> int:
-    """One task execution; the exit code that Batch shall see. Raises StorageError."""
+    """Execute the task. Return the exit code for Batch. Raise StorageError."""
     while (code := _attempt(agent, inherited)) is None:
         logger.info("the nodes are there after all: the next attempt runs here")
     return code
 
 
 def _attempt(agent: AgentContext, inherited: Mapping[str, str]) -> int | None:
-    """One attempt, or none if the run is over; None asks for another one."""
+    """Execute an attempt unless the run ended. Return the exit code, or None to run another."""
     recorded = recorded_exit_code(agent.runs, agent.blobs)
     if recorded is not None:
         logger.info("run %s is over already, exit code %d", agent.node.run_id, recorded)
@@ -230,7 +230,7 @@ def _checkpoints(
 def _after_loss(
     agent: AgentContext, outcome: AttemptOutcome, events: EventLog, err: NodeLostError, retries: int
 ) -> int | None:
-    """No failure of the run, if the task is run again or the node's agent comes back."""
+    """Record a lost node, which fails the run only if neither task nor node returns."""
     outcome.lost(err)
     came = wait_for_rejoin(agent, events)
     if came is RejoinOutcome.TIMEOUT:
@@ -269,7 +269,7 @@ def _stages(
 
 @contextmanager
 def _as_failures(agent: AgentContext, events: EventLog) -> Generator[None]:
-    """Whatever goes wrong, the run must get an outcome: somebody waits for it."""
+    """Fail the attempt because of an unexpected error, so that the run has an outcome."""
     try:
         yield
     except (StageFailedError, TerminatedError, EvictedError):
@@ -291,7 +291,7 @@ def _as_failures(agent: AgentContext, events: EventLog) -> Generator[None]:
 def _run_script(
     agent: AgentContext, attempt: Attempt, inherited: Mapping[str, str], others: NodeGroup | None
 ) -> None:
-    """All stages up to the command, unless an earlier attempt here had only to export."""
+    """Run all stages up to the command, unless an earlier attempt on this node ran the script."""
     finished = attempt.finished
     if finished is not None and finished.attempt is not None:
         message = (
@@ -317,7 +317,7 @@ def _secrets(agent: AgentContext, events: EventLog) -> dict[str, str]:
 
 
 def _log_failure(failure: StageFailedError, dirs: AttemptDirs, finished: FinishedScript) -> None:
-    """For whoever reads the task's own stdout in Batch; only storage is worth another export."""
+    """Log the failure to the task's stdout in Batch; only storage errors allow another export."""
     if failure.code != "StorageFailed":
         finished.forget()
     logger.error("failed in %s: %s: %s", failure.step, failure.code, failure.message)
@@ -336,7 +336,7 @@ def _tail(path: Path) -> str:
 
 
 def exit_now(code: int) -> None:
-    """End the process without waiting for threads: one may sit on a dead connection."""
+    """End the process without waiting for threads, which may block on a dead connection."""
     with suppress(OSError, ValueError):  # the log has no room: that is not the run's outcome
         logging.shutdown()
         sys.stdout.flush()

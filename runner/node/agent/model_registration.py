@@ -52,7 +52,7 @@ class AgentModelStore:
         self._runs = runs
 
     def read(self, name: str) -> tuple[bytes, str] | None:
-        """Content and ETag, or None where there is no blob."""
+        """Return content and ETag, or None if the blob does not exist."""
         answer = self._transport.send("GET", name)
         if _is_missing(answer):
             return None
@@ -60,11 +60,11 @@ class AgentModelStore:
         return answer.body, answer.headers.get("etag", "")
 
     def create(self, name: str, body: bytes, summary: str = "") -> bool:
-        """Write unless the blob exists; whether this call surely wrote it."""
+        """Write unless the blob exists. Return True if this call certainly wrote it."""
         return self._write(name, body, summary, {"If-None-Match": "*"})
 
     def replace(self, name: str, body: bytes, etag: str, summary: str = "") -> bool:
-        """Write over the version with this ETag; whether this call surely did."""
+        """Replace the version with this ETag. Return True if this call certainly did."""
         return self._write(name, body, summary, {"If-Match": etag})
 
     def _write(self, name: str, body: bytes, summary: str, condition: dict[str, str]) -> bool:
@@ -79,7 +79,7 @@ class AgentModelStore:
         return True
 
     def list(self, prefix: str) -> list[StoredModelBlob]:
-        """All blobs below a prefix."""
+        """Return all blobs below a prefix."""
         found: list[StoredModelBlob] = []
         query = {"restype": "container", "comp": "list", "prefix": prefix}
         query["include"] = "metadata"
@@ -129,7 +129,7 @@ class AgentModelStore:
         return True
 
     def digest(self, name: str) -> tuple[int, str] | None:
-        """Size and SHA-256 of what lies there, read back; None where there is nothing."""
+        """Return size and SHA-256 of the stored content, or None if the blob does not exist."""
         found = self._models.head(name)
         if found is None:
             return None
@@ -145,7 +145,7 @@ class AgentModelStore:
         return found.size_bytes, digest.hexdigest()
 
     def touch(self, name: str) -> bool:
-        """Give the blob a new ETag; False where there is none."""
+        """Give the blob a new ETag. Return False if it does not exist."""
         answer = self._transport.send("PUT", name, query={"comp": "metadata"})
         if _is_missing(answer):
             return False
@@ -154,7 +154,7 @@ class AgentModelStore:
 
 
 def _is_missing(answer: StorageResponse) -> bool:
-    """A missing container is no missing blob: that is an error worth telling."""
+    """Return True for a missing blob. A missing container is an error."""
     return answer.status == 404 and answer.code != "ContainerNotFound"
 
 
@@ -182,7 +182,7 @@ NO_ACCESS = ModelError(
 def register_model(
     runs: ContainerClient, models: ContainerClient | None, blobs: RunPaths, redactor: Redactor
 ) -> None:
-    """Register what run.json asks for, if the run succeeded and it was not done yet."""
+    """Register the model of run.json, if the run succeeded and has no version yet."""
     try:
         run = RunSpec.from_json(parse_json(runs.get(blobs.run) or b"{}"))
         request = run.model
@@ -245,7 +245,7 @@ def _version(
     result: ModelDocument,
     report: Report,
 ) -> CommittedVersion:
-    """The run's version; raises StageFailedError, which the stage tells and the record keeps."""
+    """Return the run's version. Raise StageFailedError, for the events and the record."""
     try:
         if models is None:
             raise NO_ACCESS
@@ -266,7 +266,7 @@ def _version(
 
 @contextmanager
 def _stage(events: AppendBlob, message: str, redactor: Redactor) -> Generator[Report, None, None]:
-    """A stage after the last one: the attempt's own events were shipped to their end."""
+    """Write a stage after the attempt's own events were shipped."""
     queue = LineQueue()
     shipper = Shipper(queue, events)
     shipper.start()

@@ -35,7 +35,7 @@ BLOCKED_CODE = "Blocked"
 
 
 def blocked_by(runs: ContainerClient, run_body: bytes) -> str | None:
-    """Why the run of this run.json cannot start; None where nothing stands in its way."""
+    """Return why the run of this run.json cannot start, or None if it can."""
     for run_id in _after(run_body):
         status = _status(runs, run_id)
         if status != "succeeded":
@@ -44,14 +44,14 @@ def blocked_by(runs: ContainerClient, run_body: bytes) -> str | None:
 
 
 def commit_blocked(runs: ContainerClient, run_id: str, message: str) -> bool:
-    """Write the outcome of a run that a predecessor stops; False when it was decided already."""
+    """Write the outcome of a run with a failed predecessor. Return False if an outcome existed."""
     return commit_unstarted(runs, run_id, "cancelled", BLOCKED_CODE, message)
 
 
 def commit_unstarted(
     runs: ContainerClient, run_id: str, status: ResultStatus, code: str, message: str
 ) -> bool:
-    """Write the outcome of a run that never started; False when it was decided already."""
+    """Write the outcome of a run that never started. Return False if an outcome existed."""
     result = RunResult(
         status=status,
         attempt=0,
@@ -121,7 +121,7 @@ class AttemptOutcome:
         self._checkpoints = checkpoints
 
     def succeeded(self, attempt: Attempt, outputs: list[OutputFile]) -> int:
-        """Commit the outcome with what was exported, if it is still there."""
+        """Commit the outcome with the exported files. Return the exit code."""
         self._flush()
         self._end("succeeded", 0, None)
         runs, prefix = self._agent.runs, self._agent.blobs.output(self._number)
@@ -134,7 +134,7 @@ class AttemptOutcome:
         return self._commit(outputs, None)
 
     def failed(self, failure: StageFailedError, retries: int) -> int:
-        """Commit the failure, unless Batch is going to retry the task."""
+        """Commit the failure, unless Batch will retry the task. Return the exit code."""
         failure.message = self._agent.redactor.text(failure.message)
         self._flush()
         runs, blobs = self._agent.runs, self._agent.blobs
@@ -146,21 +146,21 @@ class AttemptOutcome:
         return self._commit([], failure)
 
     def terminated(self, step: str) -> int:
-        """Say so and go: the run continues elsewhere, or the client decided its outcome."""
+        """Record a termination: the run continues elsewhere, or the client decided its outcome."""
         logger.info("terminated by Batch during %s", step)
         self._end("terminated", None, step)
         self._flush(FINAL_FLUSH_S)
         return TERMINATED_EXIT_CODE
 
     def lost(self, err: StageFailedError) -> None:
-        """Another node of the run was: what comes of that is not known yet."""
+        """Record that another node was lost; the effect on the run is not known yet."""
         message = self._agent.redactor.text(err.message)
         logger.error("%s", message)
         self._agent.losses.append(self._number)
         self._end("lost", None, err.step, message=message)
 
     def left(self) -> int:
-        """It was lost, and the run goes on, here or elsewhere."""
+        """End a lost attempt: the run continues, here or elsewhere. Return the exit code."""
         self._flush(FINAL_FLUSH_S)
         return TERMINATED_EXIT_CODE
 

@@ -1,4 +1,4 @@
-"""Records of a run in blob: claim an attempt, write how it ended, and commit `result.json` once."""
+"""Records of a run in blob: claim an attempt, write its end, and commit `result.json` once."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def describe_start(
 
 
 def find_log_offsets(runs: ContainerClient, blobs: RunPaths) -> dict[str, int]:
-    """Where the logs end that earlier attempts wrote."""
+    """Return the sizes of the logs, by stream."""
     offsets: dict[str, int] = {}
     for stream, blob in (("stdout", blobs.stdout), ("stderr", blobs.stderr)):
         found = runs.head(blob)
@@ -55,7 +55,7 @@ def find_log_offsets(runs: ContainerClient, blobs: RunPaths) -> dict[str, int]:
 def claim_attempt(
     runs: ContainerClient, blobs: RunPaths, node: NodeSettings, log_offsets: dict[str, int]
 ) -> int:
-    """Take the next free attempt number, counted from 1."""
+    """Claim the next free attempt number and return it; numbers start from 1."""
     number = 1
     while True:
         start = describe_start(node, number, log_offsets)
@@ -65,7 +65,7 @@ def claim_attempt(
 
 
 def failures_before(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int:
-    """How many earlier attempts ended as failed; lost and terminated ones do not count."""
+    """Return how many earlier attempts failed; lost and terminated ones do not count."""
     return sum(
         1 for number in range(1, attempt) if _read_end(runs, blobs, number).get("why") == "failed"
     )
@@ -77,7 +77,7 @@ def write_end(runs: ContainerClient, blobs: RunPaths, end: AttemptEnd) -> None:
 
 
 def _read_end(runs: ContainerClient, blobs: RunPaths, number: int) -> dict[str, Any]:
-    """What end.json says; nothing where it cannot be read, as of an attempt that was lost."""
+    """Return end.json, or {} if it is missing or damaged, as for a lost attempt."""
     try:
         end: Any = parse_json(runs.get(blobs.attempt_end(number)) or b"{}")
     except ValueError:
@@ -94,7 +94,7 @@ logger = logging.getLogger(__name__)
 
 
 def recorded_exit_code(runs: ContainerClient, blobs: RunPaths) -> int | None:
-    """The exit code of a run that is over, 1 where nobody can read how; None while it is not."""
+    """Return the exit code of a run that ended, 1 if its result is damaged, or None."""
     body = runs.get(blobs.result)
     if body is None:
         return None
@@ -151,7 +151,7 @@ def commit_result(runs: ContainerClient, blobs: RunPaths, result: RunResult) -> 
 
 
 def _count_evicted(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int | None:
-    """How many earlier attempts were lost or terminated, not failed; None if storage is away."""
+    """Return how many earlier attempts were lost or terminated, or None if storage fails."""
     try:
         return attempt - 1 - failures_before(runs, blobs, attempt)
     except (StorageRequestError, ValueError) as err:
@@ -160,7 +160,7 @@ def _count_evicted(runs: ContainerClient, blobs: RunPaths, attempt: int) -> int 
 
 
 def _write_index(runs: ContainerClient, blobs: RunPaths, result: Mapping[str, Any]) -> None:
-    """For who lists runs. Only a copy: the outcome stands without it."""
+    """Update the run's entry in the index. The outcome is valid without it."""
     try:
         run: dict[str, Any] = parse_json(runs.get(blobs.run) or b"{}")
         runs.put_metadata(index_blob(result["run_id"]), index_metadata(run, result))
@@ -171,6 +171,6 @@ def _write_index(runs: ContainerClient, blobs: RunPaths, result: Mapping[str, An
 def write_node_start(
     runs: ContainerClient, blobs: RunPaths, node: NodeSettings, number: int
 ) -> None:
-    """Who has this rank in the attempt, and where its lines begin in the logs."""
+    """Write the node of this rank in the attempt, and the sizes of its logs."""
     start = describe_start(node, number, find_log_offsets(runs, blobs), blobs.rank)
     runs.put(blobs.attempt_start(number), json.dumps(start.to_json()).encode())

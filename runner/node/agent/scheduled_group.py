@@ -49,7 +49,7 @@ _TOO_LARGE = frozenset({"RequestBodyTooLarge", "RequestEntityTooLarge"})
 
 
 class TasksRefusedError(Exception):
-    """The service refused tasks for good; `code` is its error code."""
+    """The service rejected tasks permanently; `code` is its error code."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(f"{code}: {message}" if message else code)
@@ -57,7 +57,7 @@ class TasksRefusedError(Exception):
 
 
 class JobTasks:
-    """Adds tasks to one job of the account at `url`."""
+    """Client that adds tasks to one job of the account at `url`."""
 
     def __init__(
         self, url: str, job_id: str, credential: Credential, retry_budget: RetryBudget
@@ -85,7 +85,7 @@ class JobTasks:
         raise TasksRefusedError("ServerError", f"{len(chunk)} tasks were not taken")
 
     def _send(self, chunk: Sequence[dict[str, Any]]) -> Iterator[str]:
-        """Ids of tasks that met an error of the server, to be sent again."""
+        """Return the IDs of tasks that failed with a server error, to send them again."""
         answer = self._transport.send(
             "POST",
             "addtaskcollection",
@@ -133,7 +133,7 @@ _THREADS = 8
 
 
 def main() -> int:
-    """The job manager as a program."""
+    """Run the job manager. Return the exit code."""
     redactor = Redactor()
     log_to_stdout(redactor)
     environment, retry_budget = process_environment(), RetryBudget()
@@ -155,7 +155,7 @@ def main() -> int:
 def fire(
     runs: ContainerClient, tasks: JobTasks, place: str, job_id: str, access: GroupAccess
 ) -> bool:
-    """Make the group of a job of the schedule; False when its tasks were refused.
+    """Create the group of a job of the schedule. Return False if its tasks were rejected.
 
     Raises SettingsError when the schedule was removed, StorageError.
     """
@@ -202,7 +202,7 @@ def _write_run(runs: ContainerClient, run: Json) -> None:
 
 
 def _fail_runs(runs: ContainerClient, documents: list[Json], err: TasksRefusedError) -> None:
-    """Runs whose tasks never come get an outcome, the last first; what had ended stays as it is."""
+    """Fail the runs whose tasks were not added, the last first, unless they have an outcome."""
     why = f"the schedule's job manager could not add the group's tasks: {err}"
     for run in reversed(documents):
         commit_unstarted(runs, run["run_id"], "failed", NOT_ADDED_CODE, why)
@@ -223,7 +223,7 @@ def _access(environment: Mapping[str, str], redactor: Redactor) -> GroupAccess:
 
 
 def _credential(environment: Mapping[str, str], access: GroupAccess) -> Credential:
-    """A token of the task where Batch gives one, else the node's identity."""
+    """Return the credential: the task's token if Batch gives one, else the node's identity."""
     token = environment.get("AZ_BATCH_AUTHENTICATION_TOKEN")
     if token:
         return TaskTokenCredential(token)

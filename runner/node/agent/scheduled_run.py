@@ -27,7 +27,7 @@ _TEMPLATE_PLACE = re.compile(r"[A-Za-z0-9_-]{1,64}/[a-z0-9]{1,16}")
 
 
 def with_run_id(environment: Mapping[str, str], runs: ContainerClient) -> dict[str, str]:
-    """The environment with RUNNER_RUN_ID, where a schedule started the task.
+    """Return the environment, with RUNNER_RUN_ID if a schedule started the task.
 
     Raises SettingsError when the schedule's template is gone, StorageError.
     """
@@ -42,7 +42,7 @@ def with_run_id(environment: Mapping[str, str], runs: ContainerClient) -> dict[s
 
 
 def firing_place(environment: Mapping[str, str]) -> tuple[str, str, str]:
-    """Where the schedule's template lies, the job and the task. Raises SettingsError."""
+    """Return the folder of the template, the job and the task. Raise SettingsError."""
     place = environment.get(SCHEDULE_VARIABLE) or ""
     job_id, task_id = environment.get("AZ_BATCH_JOB_ID"), environment.get("AZ_BATCH_TASK_ID")
     if not _TEMPLATE_PLACE.fullmatch(place) or not job_id or not task_id:

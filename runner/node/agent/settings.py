@@ -43,7 +43,7 @@ _REFUSAL_REASONS = {
 
 
 class RunSecrets:
-    """Values by variable; every value that becomes known is hidden from then on."""
+    """Values by variable. The redactor hides each value as soon as it is read."""
 
     def __init__(
         self,
@@ -64,11 +64,11 @@ class RunSecrets:
 
     @property
     def in_vaults(self) -> bool:
-        """Whether a vault has to be asked."""
+        """Return True if values are in a key vault."""
         return bool(self._keyvault)
 
     def resolve(self, retry_budget: RetryBudget) -> dict[str, str]:
-        """The script's variables. Raises StageFailedError."""
+        """Return the script's variables. Raise StageFailedError."""
         values = dict(self._values)
         for name, url in self._keyvault.items():
             values[name] = self._read(name, url, retry_budget)
@@ -97,7 +97,7 @@ class RunSecrets:
 def load_secrets(
     environment: Mapping[str, str], client_id: str | None, redactor: Redactor
 ) -> RunSecrets:
-    """Read RUNNER_SECRETS. Raises ValueError that says nothing of its content."""
+    """Read RUNNER_SECRETS. Raise ValueError without its content."""
     try:
         raw: dict[str, Any] = parse_json(environment.get(SECRETS_VARIABLE) or "{}")
         return RunSecrets(_texts(raw, "values"), _texts(raw, "keyvault"), client_id, redactor)
@@ -111,7 +111,7 @@ def _texts(raw: dict[str, Any], name: str) -> dict[str, str]:
 
 
 def _resource(name: str, url: str) -> str:
-    """Whom the token is for. A token goes to vaults only, and to this machine in tests."""
+    """Return the audience of the token: vaults only, and this machine in tests."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     for domain in VAULT_DOMAINS:
@@ -135,12 +135,12 @@ def _unavailable(name: str, url: str, why: str) -> StageFailedError:
 
 
 class SettingsError(Exception):
-    """The task was not set up for the agent; the message names the variable."""
+    """A variable of the task is missing or invalid; the message names it."""
 
 
 @dataclass(frozen=True)
 class NodeSettings:
-    """Where the agent runs. `work_dir` is the task's own folder, `shared_dir` the node's."""
+    """The node and the task. `work_dir` is the task's folder, `shared_dir` the node's."""
 
     run_id: str
     work_dir: Path
@@ -152,7 +152,7 @@ class NodeSettings:
 
 
 def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
-    """Read Batch's variables. Raises SettingsError naming what is missing."""
+    """Read Batch's variables. Raise SettingsError that names a missing one."""
     run_id = _required(environment, "RUNNER_RUN_ID")
     if "/" in run_id or run_id in (".", ".."):
         raise SettingsError(f"RUNNER_RUN_ID is no run id: {run_id!r}")
@@ -170,7 +170,7 @@ def load_node_settings(environment: Mapping[str, str]) -> NodeSettings:
 def load_access(
     environment: Mapping[str, str], retry_budget: RetryBudget, redactor: Redactor
 ) -> InputAccess:
-    """The containers named in RUNNER_STORAGE, and the mounts. Raises SettingsError."""
+    """Return the containers of RUNNER_STORAGE and the mounts. Raise SettingsError."""
     text = _required(environment, STORAGE_VARIABLE)
     mounts = environment.get("AZ_BATCH_NODE_MOUNTS_DIR")
     try:
@@ -195,7 +195,7 @@ def load_access(
 def load_models(
     environment: Mapping[str, str], retry_budget: RetryBudget
 ) -> ContainerClient | None:
-    """The `models` container; None where a client gave no access to it, or none that is one."""
+    """Return the `models` container, or None without valid access to it."""
     try:
         raw: dict[str, Any] = parse_json(_required(environment, STORAGE_VARIABLE))
         return _container(raw["models"], raw.get("identity_client_id"), retry_budget)
@@ -204,7 +204,7 @@ def load_models(
 
 
 def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> RunSecrets:
-    """The run's secrets. Raises SettingsError."""
+    """Return the run's secrets. Raise SettingsError."""
     try:
         client_id = parse_json(environment[STORAGE_VARIABLE]).get("identity_client_id")
         return load_secrets(environment, client_id, redactor)
@@ -213,7 +213,7 @@ def load_task_secrets(environment: Mapping[str, str], redactor: Redactor) -> Run
 
 
 def script_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the script inherits: all but our secrets, with output that is not held back."""
+    """Return the environment of the script: without our secrets, with unbuffered output."""
     inherited = {key: value for key, value in environment.items() if key not in SECRET_VARIABLES}
     inherited.setdefault("PYTHONUNBUFFERED", "1")
     # Without byte code every start compiles every import again.
@@ -237,7 +237,7 @@ def _required(environment: Mapping[str, str], name: str) -> str:
 
 
 def process_environment() -> dict[str, str]:
-    """The environment of this process, with the secrets taken out of it.
+    """Return the environment of this process, after removing the secrets from it.
 
     Out of `/proc/<pid>/environ` too, which every process of the same user may read: the kernel
     shows the memory that the process was started with, whatever became of its variables. A script

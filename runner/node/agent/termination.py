@@ -27,7 +27,7 @@ from runner.protocol.encoding import parse_json
 
 
 class Termination:
-    """Whether Batch wants the task to end. `on_first` runs once, in the signal handler."""
+    """The request to end the task. `on_first` runs once, in the signal handler."""
 
     def __init__(self, on_first: Callable[[], None]) -> None:
         self._requested = threading.Event()
@@ -36,17 +36,17 @@ class Termination:
         self.is_from_batch = False  # and not from ourselves
 
     def install(self) -> None:
-        """Listen to SIGTERM and SIGINT; call it in the main thread."""
+        """Handle SIGTERM and SIGINT; call this in the main thread."""
         signal.signal(signal.SIGTERM, self._handle)
         signal.signal(signal.SIGINT, self._handle)
 
     @property
     def requested(self) -> bool:
-        """Whether the task shall end."""
+        """Return True if the task must end."""
         return self._requested.is_set()
 
     def check(self) -> None:
-        """Raise TerminatedError when the task shall end, or what `also` was given raises."""
+        """Raise TerminatedError if the task must end, or the error of the check set by `also`."""
         if self.requested:
             raise TerminatedError
         self._also()
@@ -56,7 +56,7 @@ class Termination:
         self._also = check
 
     def request(self) -> None:
-        """As the signal does; from any thread."""
+        """Request the end as the signal does, from any thread."""
         if not self._requested.is_set():
             self._requested.set()
             self._on_first()
@@ -83,19 +83,19 @@ LONGEST_PAUSE_S = 30.0
 
 @dataclass(frozen=True)
 class EvictionNotice:
-    """This node goes at `at`, a time of `time.monotonic`."""
+    """The eviction of this node at `at`, a time of `time.monotonic`."""
 
     event_id: str
     at: float
 
     @property
     def left_s(self) -> float:
-        """Seconds until then; negative when it has passed."""
+        """Return the seconds until then; negative afterwards."""
         return self.at - time.monotonic()
 
 
 def watch_evictions(environment: Mapping[str, str], node: NodeSettings) -> EvictionWatch | None:
-    """Begin to watch; a dedicated node is never evicted."""
+    """Start to watch for notices; a dedicated node is never evicted."""
     if node.dedicated:
         return None
     watch = EvictionWatch(environment.get(BASE_VARIABLE) or BASE_URL, node.node)
@@ -124,7 +124,7 @@ class EvictionWatch(threading.Thread):
         self.on_notice: Callable[[EvictionNotice], None] | None = None
 
     def forget(self) -> None:
-        """Nothing came of the notice: it counts no more."""
+        """Drop a notice without an eviction."""
         with self._lock:
             if self.notice is not None:
                 self._forgotten, self.notice = self.notice.event_id, None
@@ -141,7 +141,7 @@ class EvictionWatch(threading.Thread):
             self.on_notice(notice)
 
     def run(self) -> None:
-        """Thread body."""
+        """Poll until the process ends."""
         pause_s = POLL_S
         while True:
             try:
