@@ -301,7 +301,7 @@ class NodeGroup:
     def _check_late(self, waiting: list[WorkerNode], word: str, waited_s: float) -> None:
         missing = ", ".join(worker.name for worker in waiting if worker.connection is None)
         if missing and waited_s > self.timeouts.join_s:
-            text = f"no word from {missing} within {self.timeouts.join_s:g} s"
+            text = f"no connection from {missing} within {self.timeouts.join_s:g} s"
             raise StageFailedError(NODES_STAGE, "NodesMissing", text)
         if waited_s > self.timeouts.lag_s:
             names = ", ".join(worker.name_and_stage for worker in waiting)

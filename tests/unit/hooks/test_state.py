@@ -166,7 +166,7 @@ def test_state_with_subfolders_is_checked(tmp_path: Path) -> None:
 def test_process_killed_at_any_time_resumes_its_last_state(tmp_path: Path) -> None:
     seed = random.SystemRandom().randrange(10_000)
     chance = random.Random(seed)
-    said = 0
+    saved = 0
     for _ in range(12):
         process = subprocess.Popen(
             [sys.executable, "-c", _SAVER],
@@ -178,9 +178,9 @@ def test_process_killed_at_any_time_resumes_its_last_state(tmp_path: Path) -> No
         begun = process.stdout.readline().split()
         # All reported states exist, and at most one more.
         assert begun[0] == "begin", seed
-        assert said <= int(begun[1]) <= said + 1, seed
-        said = int(process.stdout.readline())
+        assert saved <= int(begun[1]) <= saved + 1, seed
+        saved = int(process.stdout.readline())
         time.sleep(chance.random() * 0.05)
         process.send_signal(signal.SIGKILL)
-        said = int((process.communicate()[0].split("\n")[:-1] or [said])[-1])
-    assert said >= 12, seed
+        saved = int((process.communicate()[0].split("\n")[:-1] or [saved])[-1])
+    assert saved >= 12, seed

@@ -69,9 +69,9 @@ def test_killed_task_resumes_from_the_newest_checkpoint(task: Task, until: Until
     assert (resumed["checkpoint"], resumed["attempt"]) == (newest["checkpoint"], 1)
     ends = [e for e in task.lines("attempts/2/events.jsonl") if e["stage"] == "restore"]
     assert ends[-1]["message"] == f"resumed from checkpoint {newest['checkpoint']} of attempt 1"
-    told = task.json("result.json")["checkpoint"]
-    assert told["restored"] == resumed
-    assert told == task.json("attempts/2/end.json")["checkpoint"]
+    checkpoint = task.json("result.json")["checkpoint"]
+    assert checkpoint["restored"] == resumed
+    assert checkpoint == task.json("attempts/2/end.json")["checkpoint"]
 
 
 def test_first_attempt_restores_nothing(task: Task) -> None:
@@ -263,7 +263,7 @@ def test_too_large_folder_is_reported_once(task: Task, until: Until) -> None:
     until(lambda: "max_size" in task.text("attempts/1/events.jsonl"))
     (task.folder / "task-0" / "go").touch()
     assert process.wait(120) == 0
-    said = [e for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "checkpoint"]
-    assert len(said) <= 1 + len(manifests(task))
-    assert "checkpoints.max_size" in said[-1]["message"]
+    events = [e for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "checkpoint"]
+    assert len(events) <= 1 + len(manifests(task))
+    assert "checkpoints.max_size" in events[-1]["message"]
     assert "checkpoints.max_size" in task.json("result.json")["checkpoint"]["problem"]

@@ -63,7 +63,7 @@ class Script:
         new.write_text(text)
         new.replace(self.folder / name)
 
-    def said(self, state: str = "failed") -> list[str]:
+    def messages(self, state: str = "failed") -> list[str]:
         events: list[dict[str, Any]] = [json.loads(line) for line in self.lines.peek().splitlines()]
         return [event["message"] for event in events if event["state"] == state]
 
@@ -82,8 +82,8 @@ def test_change_is_committed_with_its_step(script: Script, until: Until) -> None
     script.write("a")
     until(lambda: script.thread.committed)
     assert script.thread.last is not None
-    assert (script.thread.last.step, script.said()) == (7, [])
-    assert script.said("progress")[0].startswith("checkpoint 1 of attempt 1 (step 7), 1 B")
+    assert (script.thread.last.step, script.messages()) == (7, [])
+    assert script.messages("progress")[0].startswith("checkpoint 1 of attempt 1 (step 7), 1 B")
 
 
 def test_files_written_before_the_thread_started_are_committed(
@@ -104,7 +104,7 @@ def test_unreachable_storage_is_reported_once_and_retried(
     script.write("a")
     script.thread.start()
     until(lambda: len(service.requests) > 10)
-    assert len(script.said()) == 1
+    assert len(script.messages()) == 1
     assert "could not be committed" in str(script.thread.problem)
     service.away.clear()
     until(lambda: script.thread.committed)
@@ -132,7 +132,7 @@ def test_full_disk_is_reported_once_and_retried(
         script.write("a")
         script.thread.start()
         until(lambda: len(tries) > 3)
-    assert script.said() == ["no checkpoint could be taken: the node's disk is full"]
+    assert script.messages() == ["no checkpoint could be taken: the node's disk is full"]
     until(lambda: script.thread.committed)
 
 
@@ -145,8 +145,8 @@ def test_nothing_is_committed_while_the_disk_is_full(
     full = ["the node's disk is full (9 of 9 MiB used)"]
     monkeypatch.setattr(committer, "full_disk_text", lambda _: full and full[0])
     script.write("half of it")
-    until(script.said)
-    assert script.said() == [f"no checkpoint is taken, as files may be incomplete: {full[0]}"]
+    until(script.messages)
+    assert script.messages() == [f"no checkpoint is taken, as files may be incomplete: {full[0]}"]
     assert script.thread.committed == 1
     full.clear()
     until(lambda: script.thread.committed == 2)
@@ -162,18 +162,19 @@ def test_unreadable_file_is_named(
     monkeypatch.setattr(snapshot_module, "hash_file", refuse)
     script.write("a")
     script.thread.start()
-    until(script.said)
-    assert script.said() == ["no checkpoint could be taken: [Errno 13] Permission denied: 'model'"]
+    until(script.messages)
+    problem = "no checkpoint could be taken: [Errno 13] Permission denied: 'model'"
+    assert script.messages() == [problem]
 
 
 def test_size_problem_is_reported_again_after_a_commit(script: Script, until: Until) -> None:
     script.write("x" * 2000)
     script.thread.start()
-    until(script.said)
+    until(script.messages)
     script.write("x")
     until(lambda: script.thread.committed)
     script.write("x" * 2000)
-    until(lambda: len(script.said()) == 2)
+    until(lambda: len(script.messages()) == 2)
     assert script.thread.committed == 1
     assert "max_size" in str(script.thread.problem)
 
@@ -186,7 +187,7 @@ def test_deleted_folder_leaves_the_checkpoints(
     until(lambda: script.thread.committed)
     shutil.rmtree(script.folder)
     script.thread.finish(final=True, timeout_s=120)
-    assert (script.thread.committed, script.said()) == (1, [])
+    assert (script.thread.committed, script.messages()) == (1, [])
     assert "r-1/checkpoints/1/manifest.json" in service.blobs
 
 
@@ -196,8 +197,8 @@ def test_file_instead_of_the_folder_is_reported(script: Script, until: Until) ->
     until(lambda: script.thread.committed)
     shutil.rmtree(script.folder)
     script.folder.write_text("no folder")
-    until(script.said)
-    assert "Not a directory" in script.said()[0]
+    until(script.messages)
+    assert "Not a directory" in script.messages()[0]
 
 
 def test_snapshot_of_a_dead_script_is_dropped(script: Script, service: FakeBlobs) -> None:
@@ -216,8 +217,8 @@ def test_later_attempt_stops_commits_of_earlier_one(
     service.put("r-1/attempts/2/start.json", b"{}")
     script.write("a")
     script.thread.start()
-    until(script.said)
-    assert script.said() == ["a later attempt has begun: this one commits no more checkpoints"]
+    until(script.messages)
+    assert script.messages() == ["a later attempt has begun: this one commits no more checkpoints"]
     assert [name for name in service.blobs if "/checkpoints/" in name] == []
 
 
@@ -233,10 +234,10 @@ def test_many_files_are_reported_once_and_committed(
     script.write("more", "5")
     until(lambda: script.thread.committed == 2)
     script.thread.finish(final=True)
-    assert len(script.said()) == 1
-    assert script.said()[0].startswith("the checkpoint folder holds 4 files, each a request: ")
+    assert len(script.messages()) == 1
+    assert script.messages()[0].startswith("the checkpoint folder holds 4 files, each a request: ")
     assert "5 files" in str(script.thread.summary()["problem"])
-    sent = [text for text in script.said("progress") if "uploading" in text]
+    sent = [text for text in script.messages("progress") if "uploading" in text]
     assert "uploading a checkpoint: 4 of 4 requests" in sent
     assert checkpoint_problem_of(script) == script.thread.problem
 
@@ -248,9 +249,9 @@ def test_too_many_files_are_reported_and_not_read(
     for number in range(4):
         (script.folder / str(number)).write_text(f"{number}")
     script.thread.start()
-    until(script.said)
-    assert "nothing is committed" in script.said()[0]
-    assert checkpoint_problem_of(script) == script.said()[0]
+    until(script.messages)
+    assert "nothing is committed" in script.messages()[0]
+    assert checkpoint_problem_of(script) == script.messages()[0]
     (script.folder / "0").unlink()
     until(lambda: script.thread.committed == 1)
     script.thread.finish(final=True)

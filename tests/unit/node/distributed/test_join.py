@@ -110,9 +110,9 @@ def test_worker_sends_heartbeats(
 def test_invalid_heartbeat_timeout_is_rejected() -> None:
     assert load_heartbeat_config({}).interval_s == 15.0
     assert load_heartbeat_config({"RUNNER_NODES_SILENCE": "3"}).timeout_s == 3.0
-    for told in ("soon", "0", "-1", "nan", "inf"):
+    for text in ("soon", "0", "-1", "nan", "inf"):
         with pytest.raises(SettingsError):
-            load_heartbeat_config({"RUNNER_NODES_SILENCE": told})
+            load_heartbeat_config({"RUNNER_NODES_SILENCE": text})
 
 
 def test_rejoin_completes_when_every_worker_waits(until: Until) -> None:

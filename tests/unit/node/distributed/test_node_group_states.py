@@ -50,7 +50,7 @@ class Party:
         self.node_group.open()
         self.connections: dict[int, AgentConnection] = {}
 
-    def connect(self, *ranks: int, **said: object) -> None:
+    def connect(self, *ranks: int, **message: object) -> None:
         """Connect workers, and send one message from each."""
         for rank in ranks:
             connection = find_primary("127.0.0.1", self.token, within_s=30)
@@ -58,8 +58,8 @@ class Party:
             connection.send(**{"is": "hello"}, node=f"tvm-{rank}", address=HOSTS.addresses[rank])
             assert (connection.receive() or {})["rank"] == rank
             self.connections[rank] = connection
-            if said:
-                connection.send(**said)
+            if message:
+                connection.send(**message)
 
     def assemble(self) -> dict[str, str]:
         """Assemble with workers that are ready at once."""

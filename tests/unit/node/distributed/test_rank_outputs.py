@@ -105,13 +105,13 @@ sys.exit(3 if rank == "0" else 0)
 
 def test_restored_checkpoint_folder_causes_no_warning(tmp_path: Path) -> None:
     (tmp_path / "restored").write_text("x")
-    told: list[str] = []
-    with CheckpointWatch(tmp_path, told.append):
+    reported: list[str] = []
+    with CheckpointWatch(tmp_path, reported.append):
         pass
-    assert not told
-    with CheckpointWatch(tmp_path, told.append):
+    assert not reported
+    with CheckpointWatch(tmp_path, reported.append):
         (tmp_path / "new").write_text("x")
-    [text] = told
+    [text] = reported
     assert text.startswith("1 file (1 B) in $RUNNER_CHECKPOINT_DIR of this node are in no")
 
 
@@ -127,13 +127,13 @@ def test_rank_folder_avoids_outputs_of_rank_0(tmp_path: Path) -> None:
 
 def test_too_many_files_cause_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(folder_listing_module, "MAX_FILES", 2)
-    told: list[str] = []
-    with CheckpointWatch(tmp_path, told.append):
+    reported: list[str] = []
+    with CheckpointWatch(tmp_path, reported.append):
         for name in "abc":
             (tmp_path / name).touch()
-    assert len(told) == 1
-    assert told[0].startswith("more than ")
+    assert len(reported) == 1
+    assert reported[0].startswith("more than ")
     assert describe_unsaved(tmp_path, "RUNNER_OUTPUT_DIR", "why").startswith("more than ")
-    with CheckpointWatch(tmp_path, told.append):  # restored from a checkpoint of an older agent
+    with CheckpointWatch(tmp_path, reported.append):  # restored from a checkpoint of an older agent
         (tmp_path / "d").touch()
-    assert len(told) == 1
+    assert len(reported) == 1

@@ -113,13 +113,13 @@ def test_replayed_proof_is_rejected(host: Host, token: str) -> None:
     worker.start()
     first = host.connect()
     ours.sendall(first.recv(LONGEST_LINE))
-    said = ours.recv(LONGEST_LINE)
+    data = ours.recv(LONGEST_LINE)
     second = host.connect()
     second.recv(LONGEST_LINE)
-    second.sendall(said)
+    second.sendall(data)
     assert second.recv(LONGEST_LINE) == b""
     assert host.connections.empty()
-    first.sendall(said)  # the connection of the first nonce
+    first.sendall(data)  # the connection of the first nonce
     assert b"proof" in first.recv(LONGEST_LINE)
     host.accept()
     ours.close()
@@ -132,13 +132,13 @@ def _introduce_in_vain(sock: socket.socket, token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "said",
+    "data",
     [b"GET / HTTP/1.1\r\n\r\n", b"[" * 60_000 + b"\n", b"7\n", b'{"nonce": 7}\n', b"x" * 70_000],
 )
-def test_invalid_handshake_does_not_stop_the_server(host: Host, token: str, said: bytes) -> None:
+def test_invalid_handshake_does_not_stop_the_server(host: Host, token: str, data: bytes) -> None:
     stranger = host.connect()
     with suppress(OSError):  # the server may close the connection earlier
-        stranger.sendall(said)
+        stranger.sendall(data)
     worker = found(token)
     assert host.accept().send(order="welcome")
     assert worker.receive() == {"order": "welcome"}

@@ -1,4 +1,4 @@
-"""The Python of a run in a container where there is no uv: made with the image's venv and pip."""
+"""The Python environment of a run in a container: built with the venv and pip of the image."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from pathlib import Path
 from runner.node.failures import StageFailedError
 from runner.node.environment.image_env import ImageEnvironment
 shared, code, file = sys.argv[1:]
-said = []
-made = ImageEnvironment(Path(shared), "image:1", lambda *a: said.append(a[0]), lambda: None)
+reported, check = [], lambda: None
+builder = ImageEnvironment(Path(shared), "image:1", lambda *a: reported.append(a[0]), check)
 try:
-    print(json.dumps([str(made.ensure(Path(code), file or None, "c" * 64)), said]))
+    print(json.dumps([str(builder.ensure(Path(code), file or None, "c" * 64)), reported]))
 except StageFailedError as err:
     print(json.dumps([err.code, err.message]))
 """
@@ -99,23 +99,23 @@ def test_packages_are_installed_on_top_of_the_image(tmp_path: Path, code: Path, 
     if tool == "uv":
         put_uv(tmp_path / "shared/runner/bin")
     python = image_with_packages(tmp_path / "image")
-    made, said = ensure(tmp_path, python, "requirements.txt")
-    assert isinstance(said, list)
-    assert "installing" in said
-    environment = Path(str(made))
+    found, reported = ensure(tmp_path, python, "requirements.txt")
+    assert isinstance(reported, list)
+    assert "installing" in reported
+    environment = Path(str(found))
     assert environment.parent == tmp_path / "shared/runner/envs"
     assert has(environment / "bin/python", "demo", "of_the_image")
-    told = subprocess.run([environment / "bin/demo-command"], capture_output=True, check=True)
-    assert told.stdout == b"it is demo\n"
+    done = subprocess.run([environment / "bin/demo-command"], capture_output=True, check=True)
+    assert done.stdout == b"it is demo\n"
     assert not has(python, "demo"), "the image stays as it is"
-    assert ensure(tmp_path, python, "requirements.txt") == [made, ["environment is cached"]]
+    assert ensure(tmp_path, python, "requirements.txt") == [found, ["environment is cached"]]
     assert [path.name for path in environment.parent.iterdir()] == [environment.name]
 
 
 def test_error_of_pip_is_in_the_message(tmp_path: Path, code: Path) -> None:
     (code / "requirements.txt").write_text("--no-index\nno-such-package-anywhere\n")
-    told, message = ensure(tmp_path, BASE, "requirements.txt")
-    assert told == "EnvironmentFailed"
+    error, message = ensure(tmp_path, BASE, "requirements.txt")
+    assert error == "EnvironmentFailed"
     assert "no-such-package-anywhere" in str(message)
     assert not list((tmp_path / "shared/runner/envs").iterdir())
 
@@ -126,14 +126,14 @@ def test_image_without_venv_fails_with_its_error(tmp_path: Path, code: Path) -> 
     (packages / "sitecustomize.py").write_text(
         "import sys\nif 'venv' in sys.orig_argv: print('install python3-venv first'); sys.exit(1)\n"
     )
-    told, message = ensure(tmp_path, python, "requirements.txt")
-    assert told == "EnvironmentFailed"
+    error, message = ensure(tmp_path, python, "requirements.txt")
+    assert error == "EnvironmentFailed"
     assert "install python3-venv first" in str(message)
 
 
 def test_image_python_is_used_without_requirements(tmp_path: Path, code: Path) -> None:
     python = image_with_packages(tmp_path / "image")
     for image, module in ((python, "of_the_image"), (BASE, "pip")):
-        made, said = ensure(tmp_path, image)
-        assert said == ["the image's Python"]
-        assert has(Path(str(made)) / "bin/python", module)
+        found, reported = ensure(tmp_path, image)
+        assert reported == ["the image's Python"]
+        assert has(Path(str(found)) / "bin/python", module)

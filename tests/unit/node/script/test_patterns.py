@@ -30,8 +30,8 @@ class Search:
 
     def __init__(self, patterns: Mapping[str, str]) -> None:
         self.queue = LineQueue()
-        self.said: list[str] = []
-        self.patterns = MetricPatterns(patterns, MetricLog(2, self.queue), self.said.append)
+        self.warnings: list[str] = []
+        self.patterns = MetricPatterns(patterns, MetricLog(2, self.queue), self.warnings.append)
 
     @property
     def found(self) -> list[tuple[str, Any, int | None]]:
@@ -74,7 +74,7 @@ def test_patterns_find_metrics_in_stdout(search: Callable[..., Search]) -> None:
         ("loss", 0.1, 3),
     ]
     assert not alive(pid)
-    assert not found.said
+    assert not found.warnings
 
 
 def test_endless_line_does_not_use_memory(search: Callable[..., Search]) -> None:
@@ -92,8 +92,8 @@ def test_endless_expression_is_switched_off_alone(
     until(lambda: len(found.found) == 2)
     found.patterns.finish()
     assert found.found == [("loss", 0.5, 1), ("loss", 0.25, 2)]
-    assert len(found.said) == 1
-    assert "metrics.patterns.acc is switched off" in found.said[0]
+    assert len(found.warnings) == 1
+    assert "metrics.patterns.acc is switched off" in found.warnings[0]
 
 
 def test_slow_line_is_skipped_alone(search: Callable[..., Search]) -> None:
@@ -101,7 +101,7 @@ def test_slow_line_is_skipped_alone(search: Callable[..., Search]) -> None:
     found.patterns.feed(EVIL + b"acc=0.5\n")
     found.patterns.finish()
     assert found.found == [("acc", 0.5, 1)]
-    assert not found.said
+    assert not found.warnings
 
 
 def test_killed_search_loses_and_repeats_no_value(
@@ -125,8 +125,8 @@ def test_invalid_expression_is_switched_off_alone(
     found.patterns.feed(b"acc=1\nloss=0.5\n")
     found.patterns.finish()
     assert found.found == [("loss", 0.5, 1)]
-    assert len(found.said) == 1
-    assert "metrics.patterns.acc is switched off: 'acc=(' is not a valid" in found.said[0]
+    assert len(found.warnings) == 1
+    assert "metrics.patterns.acc is switched off: 'acc=(' is not a valid" in found.warnings[0]
 
 
 def test_search_restarts_without_the_agents_archive(
@@ -166,7 +166,7 @@ def test_restarted_search_survives_the_end_of_the_script(
     found.patterns.feed(b"loss=3\n")
     found.patterns.finish()
     assert found.found[-1][1] == 3.0
-    assert not found.said
+    assert not found.warnings
 
 
 def test_log_does_not_wait_for_a_slow_search(
@@ -179,7 +179,7 @@ def test_log_does_not_wait_for_a_slow_search(
     for _ in range(200):
         found.patterns.feed(EVIL)
     assert time.monotonic() - started < 30  # they would take hours
-    assert [text for text in found.said if "slower than the script prints" in text]
+    assert [text for text in found.warnings if "slower than the script prints" in text]
 
 
 def test_endless_expression_does_not_affect_the_run(task: Task) -> None:
@@ -205,6 +205,8 @@ def test_endless_expression_does_not_affect_the_run(task: Task) -> None:
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 0, output
     assert task.json("result.json")["metrics"] == {"loss": 0.5}
-    said = [e["message"] for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "metrics"]
-    assert len(said) == 1
-    assert "metrics.patterns.acc is switched off" in said[0]
+    warnings = [
+        e["message"] for e in task.lines("attempts/1/events.jsonl") if e["stage"] == "metrics"
+    ]
+    assert len(warnings) == 1
+    assert "metrics.patterns.acc is switched off" in warnings[0]
