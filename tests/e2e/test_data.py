@@ -180,7 +180,7 @@ def test_a_large_file_that_was_cut_short_goes_on(
 
 def test_a_killed_upload_and_download_go_on(cli: Cli, name: str) -> None:
     source = cli.cwd / "big.bin"
-    source.write_bytes(os.urandom(160 * MIB))
+    source.write_bytes(os.urandom(96 * MIB))
     process = cli.start("data", "put", "big.bin", name)
     settings = load_settings({}, cwd=cli.cwd, env={"RUNNER_HOME": str(cli.home)})
     service = connect(settings).blob_service()

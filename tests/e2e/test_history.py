@@ -164,8 +164,8 @@ def test_run_of_a_newer_runner_is_told_as_that_by_every_verb(own_cli: Cli, scrip
         assert (done.returncode, "R-RUN-BROKEN" in done.stderr) == (1, True), done.stderr
 
 
-def test_damaged_metrics_cost_only_their_lines(own_cli: Cli, script: Write) -> None:
-    run_id = own_cli.json("train", script("print(1)"), "--no-download")["run_id"]
+def test_damaged_metrics_cost_only_their_lines(cli: Cli, script: Write) -> None:
+    run_id = cli.json("train", script("print(1)"), "--no-download")["run_id"]
     lines = [
         '{"step": 1, "name": "x", "value": 1}',
         '{"step": 2, "name": "x", "va',
@@ -176,11 +176,11 @@ def test_damaged_metrics_cost_only_their_lines(own_cli: Cli, script: Write) -> N
         "\x00\udcff",
         '{"step": 5, "name": "x", "value": "NaN"}',
     ]
-    runs = runs_of(own_cli)
+    runs = runs_of(cli)
     content = "\n".join(lines).encode("utf-8", "surrogateescape")
     runs.delete(f"{run_id}/metrics.jsonl")
     assert runs.create_bytes(f"{run_id}/metrics.jsonl", content, "application/jsonl")
-    found = own_cli.json("metrics", run_id)
+    found = cli.json("metrics", run_id)
     assert found["metrics"]["x"]["steps"] == [1, 3, 5]
     assert found["runs"][0]["metrics"]["x"]["best"] == 1
-    assert "2 values are NaN or infinite" in own_cli.ok("metrics", run_id, "--chart")
+    assert "2 values are NaN or infinite" in cli.ok("metrics", run_id, "--chart")

@@ -31,6 +31,7 @@ with open(os.environ["RUNNER_METRICS_FILE"], "a") as file:
     file.write(json.dumps({"acc": value}) + "\\n")
 """
 MODEL = bytes(range(256)) * 1000
+MEGABYTES = 60  # of a model that takes long enough to be killed half way
 
 
 def recipe(folder: Path, text: str) -> Path:
@@ -148,18 +149,18 @@ def test_run_that_is_not_over_or_failed_is_refused(own_cli: Cli, script: Write) 
     assert json.loads(cli.ok("models", "ls", "-o", "json")) == []
 
 
-def test_killed_download_leaves_no_half_file_and_is_continued(own_cli: Cli, script: Write) -> None:
-    cli = own_cli
+def test_killed_download_leaves_no_half_file_and_is_continued(cli: Cli, script: Write) -> None:
     text = "import os; f = open(os.environ['RUNNER_OUTPUT_DIR'] + '/big', 'wb')\n"
-    text += "for n in range(150): f.write(bytes([n % 251]) * 1_000_000)\n"
+    text += f"for n in range({MEGABYTES}): f.write(bytes([n % 251]) * 1_000_000)\n"
     folder = recipe(script(text), "model: big\n")
     cli.ok("train", folder, "--no-download")
     sizes = until(lambda: killed_half_way(cli))
-    assert 0 < sizes[0] < 150_000_000
+    assert 0 < sizes[0] < MEGABYTES * 1_000_000
     cli.ok("models", "get", "big", "here")
     expected = hashlib.sha256()
-    for n in range(150):
+    for n in range(MEGABYTES):
         expected.update(bytes([n % 251]) * 1_000_000)
     with (cli.cwd / "here" / "big").open("rb") as file:
         assert hashlib.file_digest(file, "sha256").digest() == expected.digest()
     assert [path.name for path in (cli.cwd / "here").iterdir()] == ["big"]
+    cli.ok("models", "rm", "big", "--yes")

@@ -52,7 +52,7 @@ class Workshop:
 
     def install(self, *programs: str) -> None:
         for program in programs:
-            text = STUB.read_text().replace("/usr/bin/env python3", sys.executable, 1)
+            text = STUB.read_text().replace("/usr/bin/env python3", f"{sys.executable} -IS", 1)
             (self.bin / program).write_text(text)
             (self.bin / program).chmod(0o755)
 

@@ -6,6 +6,8 @@ import re
 import sys
 import time
 import tracemalloc
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -36,20 +38,38 @@ def is_answered(text: str, dialect: str) -> bool:
     return coded and done.dedicated >= 0 and done.results.startswith("$TargetDedicatedNodes=")
 
 
-@given(st.text(max_size=200), st.sampled_from(sorted(DIALECTS)))
-@settings(max_examples=300, deadline=None)
+def holds_for(
+    *drawn: st.SearchStrategy[Any], examples: tuple[int, int]
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Check a property of all that is drawn; the second number of examples is for slow tests."""
+    few, many = examples
+
+    def decorate(check: Callable[..., None]) -> Callable[..., None]:
+        @pytest.mark.parametrize("count", [few, pytest.param(many, marks=pytest.mark.slow)])
+        def run(count: int) -> None:
+            settings(max_examples=count, deadline=None)(given(*drawn)(check))()
+
+        return run
+
+    return decorate
+
+
+@holds_for(st.text(max_size=200), st.sampled_from(sorted(DIALECTS)), examples=(100, 300))
 def test_any_text_has_an_answer(text: str, dialect: str) -> None:
     assert is_answered(text, dialect)
 
 
-@given(st.lists(WORDS, max_size=40), st.sampled_from(sorted(DIALECTS)))
-@settings(max_examples=1000, deadline=None)
+@holds_for(st.lists(WORDS, max_size=40), st.sampled_from(sorted(DIALECTS)), examples=(250, 1000))
 def test_any_words_of_the_language_have_an_answer(words: list[str], dialect: str) -> None:
     assert is_answered(" ".join(words), dialect)
 
 
-@given(st.sampled_from(sorted(PUBLISHED)), st.integers(0, 2000), st.text(max_size=3))
-@settings(max_examples=500, deadline=None)
+@holds_for(
+    st.sampled_from(sorted(PUBLISHED)),
+    st.integers(0, 2000),
+    st.text(max_size=3),
+    examples=(150, 500),
+)
 def test_a_damaged_formula_has_an_answer(name: str, place: int, instead: str) -> None:
     text = PUBLISHED[name]
     place %= len(text)
@@ -80,8 +100,7 @@ def sums(draw: st.DrawFn, depth: int = 0) -> str:
     return f"({text})" if draw(st.booleans()) else text
 
 
-@given(sums())
-@settings(max_examples=300, deadline=None)
+@holds_for(sums(), examples=(100, 300))
 def test_arithmetic_is_that_of_any_language(text: str) -> None:
     doubles = re.sub(r"\d+", r"\g<0>.0", text)
     wanted = f"{eval(doubles):.6g}"  # digits, signs and parentheses only
