@@ -24,10 +24,12 @@ _LOG_LINE = "%(asctime)s %(levelname)s %(name)s %(message)s"
 
 
 class JsonFormatter(logging.Formatter):
-    """time, level, logger, message, the fields of the record, and the trace of an exception."""
+    """One JSON object a line: time, level, logger, message, fields of the record, trace of an
+    exception.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """One line."""
+        """Return one line."""
         document: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
@@ -41,7 +43,7 @@ class JsonFormatter(logging.Formatter):
 
 
 def set_up_logs(form: str, level: str) -> None:
-    """Send the log to stderr as `text` or `json`, from that level on."""
+    """Send the log to stderr as `text` or `json`, from `level` on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonFormatter() if form == "json" else logging.Formatter(_LOG_LINE))
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
@@ -61,7 +63,7 @@ def _say(text: str, code: int = 0) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the server; returns the exit code."""
+    """Run the server and return the exit code: 0, 1 (it cannot start) or 2 (usage)."""
     options = parser().parse_args(arguments)
     set_up_logs(options.log_format, options.log_level)
     try:

@@ -1,6 +1,4 @@
-"""One running emulator: its account, store, clock and background loop, opened from a data
-folder.
-"""
+"""One running emulator: its account, store, clock and background loop, opened from a data dir."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ from batch_emulator.storage.account_store import AccountStore, StoreFormatError
 
 
 def delete_everything(account: Account, now: datetime) -> None:
-    """Delete all schedules, jobs and pools; they are gone some turns later."""
+    """Begin to delete all schedules, jobs and pools; the loop finishes it."""
     for schedule in list(account.schedules.values()):
         if schedule.state is not ScheduleState.DELETING:
             job_schedules.delete(account, schedule, now)
@@ -58,7 +56,7 @@ def delete_everything(account: Account, now: datetime) -> None:
 
 
 def entities_of(account: Account) -> set[JobSchedule | Job | Pool]:
-    """All schedules, jobs and pools."""
+    """Return all schedules, jobs and pools."""
     return {*account.schedules.values(), *account.jobs.values(), *account.pools.values()}
 
 
@@ -70,7 +68,7 @@ _RESET_POLL_S = 0.01
 
 @dataclass(frozen=True, slots=True)
 class EmulatorSettings:
-    """What an emulator is started with. `key` is base64; patterns name variables tasks inherit."""
+    """The settings of an emulator. `key` is base64; patterns name variables that tasks inherit."""
 
     data_dir: Path
     account: str
@@ -87,7 +85,7 @@ class EmulatorSettings:
 
 
 class Emulator:
-    """Everything a request can reach. Raises StoreInUseError or StoreFormatError."""
+    """An emulator with all that a request needs. Raises StoreInUseError or StoreFormatError."""
 
     def __init__(self, settings: EmulatorSettings, clock: Clock | None = None) -> None:
         self.settings = settings
@@ -155,7 +153,7 @@ class Emulator:
         self._sweep()
 
     def _sweep(self) -> None:
-        """Delete what a crash left: folders of nodes that are gone, and what was being deleted."""
+        """Delete what a crash left: folders of deleted nodes, and folders being deleted."""
         remove_tree(self.launches.trash)
         known = {
             self.launches.node_dir(pool.id, node.id)
@@ -164,11 +162,11 @@ class Emulator:
             if node.booted is not None  # else a disk that was about to be emptied
         }
         for folder in self.settings.data_dir.glob("nodes/*/*"):
-            if folder not in known and not mounted_below(folder):  # what is mounted is not ours
+            if folder not in known and not mounted_below(folder):  # never delete a mount's files
                 remove_tree(folder)
 
     def start(self) -> None:
-        """Begin the background work; needs a running event loop."""
+        """Start the background work; needs a running event loop."""
         for pool in self.account.pools.values():
             for node in pool.nodes.values():
                 layout = self.launches.layout(pool.id, node.id)
@@ -178,14 +176,14 @@ class Emulator:
 
     @property
     def healthy(self) -> bool:
-        """Whether the background work goes on."""
+        """Return True while the background work runs."""
         running = self._background is not None and not self._background.done()
         return running and not self.store.failed
 
     async def reset(self) -> None:
-        """End and forget all jobs, schedules and pools; returns when nothing of them is left.
+        """End and delete all jobs, schedules and pools; return when nothing of them is left.
 
-        Whoever adds others in the meantime keeps them.
+        Entities that are added in the meantime stay.
         """
         doomed = entities_of(self.account)
         delete_everything(self.account, self.clock.now())
@@ -195,7 +193,7 @@ class Emulator:
             doomed &= entities_of(self.account)
 
     async def close(self) -> None:
-        """Stop everything that runs; the state on disk says it was interrupted."""
+        """Stop everything that runs; the state on disk stays that of an interruption."""
         if self._background is not None:
             self._background.cancel()
             await asyncio.wait({self._background})
@@ -211,7 +209,7 @@ def _identity(settings: EmulatorSettings) -> NodeIdentity | None:
 
 
 def _network(data_dir: Path) -> int:
-    """Keeps the nodes of two emulators on one machine apart, but for one chance in 250 [S]."""
+    """Return a network, so that nodes of two emulators differ, but for one chance in 250 [S]."""
     return 1 + hashlib.sha256(os.fsencode(data_dir.absolute())).digest()[0] % 250
 
 
@@ -223,7 +221,9 @@ def _report(background: asyncio.Task[None]) -> None:
 def inherited_environment(
     environment: Mapping[str, str], patterns: tuple[str, ...]
 ) -> dict[str, str]:
-    """The variables of this process that tasks inherit: PATH, LANG and what the patterns name."""
+    """Return the variables of this process that tasks inherit: PATH, LANG and matches of the
+    patterns.
+    """
     wanted = (*_ALWAYS_PASSED, *patterns)
     return {
         name: value

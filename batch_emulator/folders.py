@@ -11,22 +11,20 @@ from pathlib import Path
 
 
 def remove_tree(folder: Path) -> None:
-    """Delete a folder with all in it, as far as that can be; one that is not there is fine."""
-    with suppress(
-        RecursionError
-    ):  # before Python 3.13 a thousand folders in each other are too deep
+    """Delete a folder and its content as far as possible; it may be absent."""
+    with suppress(RecursionError):  # before Python 3.13 a thousand nested folders are too deep
         shutil.rmtree(folder, ignore_errors=True)
     if folder.is_dir() and not folder.is_symlink():
-        # neither follows links; a folder that may not be written (caches of Go) is not emptied
+        # neither follows links; rmtree leaves folders without write permission (caches of Go)
         for command in ("chmod", "-R", "u+rwx"), ("rm", "-rf"):
             subprocess.run([*command, "--", str(folder)], check=False, capture_output=True)
 
 
 def make_plain(folder: Path, top: Path) -> None:
-    """Make a folder and what is above it, below `top`; raises OSError.
+    """Create a folder and its parents below `top`. Raises OSError.
 
-    A link there, a task has put there: it would lead the emulator's own writing and deleting out
-    of the node. It is replaced.
+    A link on the way is replaced: a task put it there, and it would lead writes and deletions of
+    the emulator out of the node.
     """
     top.mkdir(parents=True, exist_ok=True)
     current = str(top)
@@ -44,5 +42,5 @@ def make_plain(folder: Path, top: Path) -> None:
 
 
 def is_below(path: Path, folder: Path) -> bool:
-    """Whether a path leads, through all links, to the folder or what is in it."""
+    """Return True if a path, with all links resolved, is the folder or inside it."""
     return Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder))

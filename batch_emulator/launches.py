@@ -1,8 +1,4 @@
-"""Build what the executor runs from an execution: folders, environment, files, limits,
-container.
-
-Kept in memory only: after a crash the tasks that had one run again and get another.
-"""
+"""Build the launch of an execution: folders, environment, files, limits, container."""
 
 from __future__ import annotations
 
@@ -39,23 +35,26 @@ from batch_emulator.executor.task_process import split_command
 
 
 class TaskTokens:
-    """The tokens that are valid now."""
+    """The valid authentication tokens of tasks.
+
+    They exist in memory only: after a crash their tasks run again and get new ones.
+    """
 
     def __init__(self) -> None:
         self._given: dict[str, tuple[str, str]] = {}
 
     def issue(self, execution: str, job: str) -> str:
-        """A token for the task of an execution, good for the job of that key."""
+        """Return a token for the task of an execution, valid for the job of that key."""
         token = secrets.token_urlsafe(32)
         self._given[execution] = (token, job)
         return token
 
     def revoke(self, execution: str) -> None:
-        """The execution is over."""
+        """Revoke the token of an execution that ended."""
         self._given.pop(execution, None)
 
     def job_of(self, token: str) -> str | None:
-        """The key of the job that a token is good for, None for one that is not valid."""
+        """Return the key of the job for which a token is valid, or None."""
         presented = token.encode()
         for known, job in self._given.values():
             if hmac.compare_digest(known.encode(), presented):
@@ -73,10 +72,11 @@ def with_instances(
     launch: LaunchSpec,
     spent_s: float,
 ) -> LaunchSpec:
-    """The coordination command, or the task's own one once all are coordinated.
+    """Return the launch of the coordination command, or of the task's own one once all are
+    coordinated.
 
     Common resource files go to the task's folder, the others to the primary's working directory
-    before the task's own command [S]. `spent_s` is how much of the maxWallClockTime is over.
+    before the task's own command [S]. `spent_s` is the part of maxWallClockTime that has passed.
     """
     directory = _shared_dir(execution, layout)
     nodes = [member.node for member in group.members]
@@ -107,7 +107,7 @@ def _shared_dir(execution: Execution, layout: NodeLayout) -> Path:
 
 
 def environment_of(nodes: Sequence[Node], instance: int) -> dict[str, str]:
-    """Who takes part, the primary first (environment variables page)."""
+    """Return the variables about the instances, the primary first (environment variables page)."""
     addresses = [node.address for node in nodes]
     cores = cores_of(nodes[0].pool.spec["vmSize"])
     listed = " ".join(f"{address} {cores}" for address in addresses)
@@ -129,7 +129,7 @@ _OURS = ("--name", "--label", "--label-file", "-l", "--cidfile", "--pod")
 def in_container(
     execution: Execution, launch: LaunchSpec, layout: NodeLayout, data_dir: Path
 ) -> LaunchSpec:
-    """The launch in a container, if the task asks for one. Raises ExecutionError.
+    """Return the launch in a container, if the task asks for one. Raises ExecutionError.
 
     On a container pool tasks must ask for one; start, preparation and release tasks may (docs).
     """
@@ -190,7 +190,7 @@ def _container_environment(execution: Execution, launch: LaunchSpec) -> dict[str
 def _container_mounts(
     execution: Execution, settings: Json, launch: LaunchSpec, layout: NodeLayout
 ) -> Iterable[ContainerMount]:
-    """All of the node's folders, or those that are listed (containerHostBatchBindMounts)."""
+    """Return all of the node's folders, or those that are listed (containerHostBatchBindMounts)."""
     if "containerHostBatchBindMounts" not in settings:
         yield ContainerMount(layout.root)
         yield from _linked(execution, layout, read_only=False)
@@ -217,7 +217,7 @@ def _container_mounts(
 def _linked(
     execution: Execution, layout: NodeLayout, *, read_only: bool
 ) -> Iterable[ContainerMount]:
-    """What is mounted on the node lies elsewhere; the links to it must lead there inside too."""
+    """Return the targets of links to mounts of the node, which must exist in the container too."""
     for entry in parts(execution.node.pool.spec, "mountConfiguration"):
         for config in entry.values():
             point = layout.fsmounts / str(part({"": config}, "").get("relativeMountPath") or ".")
@@ -228,7 +228,9 @@ def _linked(
 def _container_working_dir(
     settings: Json, launch: LaunchSpec, mounts: tuple[ContainerMount, ...]
 ) -> Path | None:
-    """The task's own, unless the image's is asked for or the container does not see it [S]."""
+    """Return the task's working directory, unless the image's is requested or the task's not
+    mounted [S].
+    """
     if str(settings.get("workingDirectory")).lower() == "containerimagedefault":
         return None
     seen = any(launch.working_dir.is_relative_to(mount.path) for mount in mounts)
@@ -239,7 +241,7 @@ _RELEASE_LIMIT = timedelta(minutes=15)  # docs: maxWallClockTime of a job releas
 
 
 class LaunchBuilder:
-    """Knows where nodes lie and what they are told about the account."""
+    """Build launches from the folders and the settings of one emulator."""
 
     def __init__(
         self,
@@ -266,15 +268,15 @@ class LaunchBuilder:
         self._account_url = account_url
 
     def node_dir(self, pool_id: str, node_id: str) -> Path:
-        """The folder that is a node."""
+        """Return the folder of a node."""
         return self.nodes / pool_id.lower() / node_id
 
     def layout(self, pool_id: str, node_id: str) -> NodeLayout:
-        """The node's folders; its root is `tasks` as on the service's Linux images."""
+        """Return the node's folders; its root is `tasks` as on the service's Linux images."""
         return NodeLayout(self.node_dir(pool_id, node_id) / "tasks")
 
     def of(self, execution: Execution, now: datetime) -> LaunchSpec:
-        """The launch of an execution whose body is loaded."""
+        """Return the launch of an execution whose body is loaded."""
         node = execution.node
         layout = self.layout(node.pool.id, node.id)
         directory = self._task_dir(execution, layout)
@@ -329,7 +331,7 @@ class LaunchBuilder:
         return directory / str(execution.instance) if execution.instance else directory
 
     def _wall_clock_s(self, execution: Execution) -> float | None:
-        """In seconds of the machine: on a faster clock the limit is sooner over."""
+        """Return the limit in seconds of the machine, which are fewer on a faster clock."""
         limit_s = _wall_clock_s(execution)
         return None if limit_s is None else limit_s / self._time_scale
 
@@ -365,7 +367,7 @@ class LaunchBuilder:
 
 
 def _of_job(execution: Execution) -> dict[str, Any]:
-    """What the environment says of the job; nothing for a start task."""
+    """Return the variables about the job; none for a start task."""
     job = execution.job
     if job is None:
         return {}
@@ -399,7 +401,7 @@ LINUX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 class TaskKind(Enum):
-    """Which variables a task sees depends on what it is."""
+    """The kind of a task, which decides its variables."""
 
     START = "start"
     PREPARATION = "preparation"
@@ -409,7 +411,7 @@ class TaskKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    """What every task of a node is told about it."""
+    """What every task of a node reads about it from its environment."""
 
     account_name: str
     account_url: str
@@ -432,11 +434,11 @@ def task_environment(  # noqa: PLR0913 - one argument per thing the page names
     extra: Mapping[str, str] | None = None,
     node_path: str | None = None,
 ) -> dict[str, str]:
-    """The whole environment of a task; settings are wire `{"name", "value"}` objects.
+    """Return the whole environment of a task; settings are wire `{"name", "value"}` objects.
 
     `extra` are variables of the node itself, such as CUDA_VISIBLE_DEVICES; task settings override
-    job settings, which override `extra`. `node_path` is the PATH of the node: this machine's when
-    it is not given, for the node is this machine.
+    job settings, which override `extra`. `node_path` is the PATH of the node, by default this
+    machine's, since the node is this machine.
     """
     node_path = node_path or os.environ.get("PATH") or LINUX_PATH
     working_dir = task_dir / "wd"

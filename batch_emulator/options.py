@@ -1,4 +1,4 @@
-"""The command line: every option, checked, as the settings of an emulator."""
+"""The command line: every option, checked, and turned into the settings of an emulator."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _LARGEST = 1e6
 
 
 class OptionError(Exception):
-    """An option cannot be used; what, why and how to put it right."""
+    """An unusable option: what, why and fix."""
 
     def __init__(self, what: str, why: str, fix: str) -> None:
         super().__init__(f"error: {what}\n  why: {why}\n  fix: {fix}")
 
 
 def parser() -> argparse.ArgumentParser:
-    """The parser of `python -m batch_emulator`."""
+    """Return the parser of `python -m batch_emulator`."""
     top = argparse.ArgumentParser(
         prog="python -m batch_emulator", description="An emulator of the Azure Batch data plane."
     )
@@ -42,44 +42,51 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _add_server(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    group.add_argument("--host", default="127.0.0.1", help="a loopback address")
-    group.add_argument("--port", type=int, default=0, help="0 takes a free one and prints it")
-    group.add_argument("--data-dir", type=Path, required=True, help="where state and nodes lie")
+    group.add_argument("--host", default="127.0.0.1", help="loopback address to listen on")
     group.add_argument(
-        "--log-format", choices=("text", "json"), default="text", help="json: one object a line"
+        "--port", type=int, default=0, help="port to listen on; 0 picks a free one and prints it"
+    )
+    group.add_argument(
+        "--data-dir", type=Path, required=True, help="folder of the state and the nodes"
+    )
+    group.add_argument(
+        "--log-format",
+        choices=("text", "json"),
+        default="text",
+        help="format of the log; json is one object a line",
     )
     group.add_argument(
         "--log-level",
         choices=("debug", "info", "warning", "error"),
         default="info",
-        help="debug adds every request and every change of state",
+        help="lowest level to log; debug includes every request and change of state",
     )
     group.add_argument(
         "--time-scale", type=_positive, default=1.0, metavar="N",
-        help="how many seconds of the emulator's clock pass in one",
+        help="seconds of the emulator's clock per second",
     )  # fmt: skip
-    group.add_argument("--seed", type=int, help="of ids and evictions; the same gives the same")
+    group.add_argument("--seed", type=int, help="seed of ids and evictions")
 
 
 def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     group.add_argument("--account", required=True, help="name of the Batch account")
-    group.add_argument("--key", help="its key, base64; better from BATCH_EMULATOR_KEY")
-    group.add_argument("--dedicated-core-quota", type=int, help="cores over all dedicated nodes")
-    group.add_argument("--spot-core-quota", type=int, help="cores over all spot nodes")
-    group.add_argument("--pool-quota", type=_quota, metavar="N", help="how many pools")
+    group.add_argument("--key", help="account key, base64; prefer BATCH_EMULATOR_KEY")
+    group.add_argument("--dedicated-core-quota", type=int, help="most cores of all dedicated nodes")
+    group.add_argument("--spot-core-quota", type=int, help="most cores of all spot nodes")
+    group.add_argument("--pool-quota", type=_quota, metavar="N", help="most pools")
     group.add_argument(
-        "--active-job-quota", type=_quota, metavar="N", help="jobs and job schedules not completed"
+        "--active-job-quota", type=_quota, metavar="N", help="most active jobs and job schedules"
     )
     group.add_argument(
         "--autoscale-dialect",
         choices=sorted(DIALECTS),
         default="default",
-        help="how formulas are read where the sources on them disagree",
+        help="reading of formulas where the sources on them disagree",
     )
     group.add_argument(
         "--blob-endpoint",
         metavar="URL",
-        help="blob service of the account in its path, http://127.0.0.1:10000/NAME, for mounts",
+        help="blob service for mounts, with the account in its path: http://127.0.0.1:10000/NAME",
     )
     group.add_argument(
         "--storage-account",
@@ -88,37 +95,40 @@ def _add_account(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[rep
         "its key comes from BATCH_EMULATOR_STORAGE_KEY",
     )
     group.add_argument(
-        "--files-port", type=int, default=0, help="of Azure Files; 0 takes a free one"
+        "--files-port", type=int, default=0, help="port of Azure Files; 0 picks a free one"
     )
 
 
 def _add_nodes(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
-    group.add_argument("--boot-seconds", type=float, default=1.0, help="how long a node boots")
+    group.add_argument(
+        "--boot-seconds", type=float, default=1.0, help="seconds until a node has booted"
+    )
     group.add_argument(
         "--pass-env",
         action="append",
         default=[],
         metavar="PATTERN",
-        help="variables of this process that tasks inherit, beside PATH and LANG (repeatable)",
+        help="variables of this process that tasks inherit besides PATH and LANG (repeatable)",
     )
     group.add_argument(
         "--container-engine", metavar="NAME",
-        help="runs container tasks: auto, podman, docker, none, a path; "
-        "or BATCH_EMULATOR_CONTAINER_ENGINE, or auto: the first that works",
+        help="engine of container tasks: podman, docker, a path, none, or auto (first that works); "
+        "default: BATCH_EMULATOR_CONTAINER_ENGINE, else auto",
     )  # fmt: skip
     group.add_argument(
         "--container-run-options", type=_words, metavar="TEXT",
-        help="for every container, as '--runtime runc'; or BATCH_EMULATOR_CONTAINER_RUN_OPTIONS",
+        help="options of every container, such as '--runtime runc'; "
+        "default: BATCH_EMULATOR_CONTAINER_RUN_OPTIONS",
     )  # fmt: skip
     group.add_argument(
-        "--kill-grace-seconds", type=float, default=5.0, help="between SIGTERM and SIGKILL"
+        "--kill-grace-seconds", type=float, default=5.0, help="seconds between SIGTERM and SIGKILL"
     )
 
 
 def _add_evictions(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[reportPrivateUsage]
     group.add_argument(
         "--eviction-rate", type=_from_zero, default=0.0, metavar="N",
-        help="evictions of a spot node in an hour, in the mean",
+        help="mean number of evictions of a spot node per hour",
     )  # fmt: skip
     group.add_argument(
         "--eviction-trace", type=_trace, default=(), metavar="FILE",
@@ -126,11 +136,11 @@ def _add_evictions(group: argparse._ArgumentGroup) -> None:  # pyright: ignore[r
     )  # fmt: skip
     group.add_argument(
         "--eviction-notice", type=_from_zero, default=30.0, metavar="SECONDS",
-        help="how long before it a node's tasks are told; 0 for never",
+        help="seconds between notice and eviction; 0 for no notice",
     )  # fmt: skip
     group.add_argument(
         "--capacity-away", type=_from_zero, default=0.0, metavar="SECONDS",
-        help="how long an evicted node stays away, in the mean",
+        help="mean time until an evicted node returns",
     )  # fmt: skip
 
 
@@ -144,7 +154,9 @@ def _trace(text: str) -> tuple[TraceEntry, ...]:
 def _from_zero(text: str) -> float:
     value = float(text)
     if not 0 <= value <= _LARGEST:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 to {_LARGEST:.0f}")
+        raise argparse.ArgumentTypeError(
+            f"invalid value '{text}': expected a number from 0 to {_LARGEST:.0f}"
+        )
     return value
 
 
@@ -158,19 +170,23 @@ def _words(text: str) -> tuple[str, ...]:
 def _quota(text: str) -> int:
     value = int(text)
     if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is not a number from 0 on")
+        raise argparse.ArgumentTypeError(f"invalid value '{text}': expected a number from 0")
     return value
 
 
 def _positive(text: str) -> float:
     value = float(text)
     if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text} is not a positive number")
+        raise argparse.ArgumentTypeError(f"invalid value '{text}': expected a positive number")
     return value
 
 
 def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
-    """What the options say, for an emulator that is reached at `url`. Raises OptionError."""
+    """Return the settings for an emulator that is reached at `url`.
+
+    Raises:
+        OptionError: a key is missing or not base64, or container options cannot be parsed.
+    """
     return EmulatorSettings(
         data_dir=options.data_dir.resolve(),
         account=options.account,
@@ -202,15 +218,15 @@ def settings_of(options: argparse.Namespace, url: str) -> EmulatorSettings:
 
 
 def check_host(host: str) -> None:
-    """Refuse an address that others can reach. Raises OptionError."""
+    """Refuse an address that other machines can reach. Raises OptionError."""
     try:
         loopback = ipaddress.ip_address(host).is_loopback
     except ValueError:
         loopback = host == "localhost"
     if not loopback:
         raise OptionError(
-            f"{host} is not a loopback address",
-            "whoever reaches this port with the key can run commands on this machine",
+            f"invalid --host '{host}': expected a loopback address",
+            "a client with the key can run commands on this machine",
             "use --host 127.0.0.1",
         )
 
@@ -220,11 +236,11 @@ def _container_options(given: tuple[str, ...] | None) -> tuple[str, ...]:
     try:
         return _words(os.environ.get(name, "")) if given is None else given
     except argparse.ArgumentTypeError as err:
-        raise OptionError(f"{name} cannot be read", str(err), "quote it as for a shell") from err
+        raise OptionError(f"cannot parse {name}", str(err), "quote it as in a shell") from err
 
 
 def _base64(text: str) -> str | None:
-    """The text when it is base64 of something."""
+    """Return the text if it is base64 of at least one byte, else None."""
     try:
         return text if base64.b64decode(text, validate=True) else None
     except binascii.Error:
@@ -235,9 +251,9 @@ def _account_key(given: str | None) -> str:
     key = _base64(given or os.environ.get("BATCH_EMULATOR_KEY", ""))
     if key is None:
         raise OptionError(
-            "no account key",
+            "missing account key",
             "--key and BATCH_EMULATOR_KEY are empty or not base64",
-            "BATCH_EMULATOR_KEY=$(head -c 64 /dev/urandom | base64 -w0)",
+            "export BATCH_EMULATOR_KEY=$(head -c 64 /dev/urandom | base64 -w0)",
         )
     return key
 
@@ -248,8 +264,8 @@ def _storage(account: str | None) -> StorageAccount | None:
     key = _base64(os.environ.get("BATCH_EMULATOR_STORAGE_KEY", ""))
     if key is None:
         raise OptionError(
-            "no key for the storage account",
+            "missing key of the storage account",
             "BATCH_EMULATOR_STORAGE_KEY is empty or not base64",
-            "set it to the account's key, or leave --storage-account out",
+            "set it to the account's key, or remove --storage-account",
         )
     return StorageAccount(account, key)

@@ -1,7 +1,6 @@
 """The emulator as a server of this process: in a thread for tests, or under `__main__`.
 
-One server listens on two ports: the Batch account on one, Azure Files of its storage on the
-other.
+One server listens on two ports: the Batch account on one, Azure Files on the other.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from batch_emulator.http.app import App
 
 
 class WithFiles:
-    """Passes what comes in on the port of the files to the app of the files. ASGI."""
+    """Pass requests on the port of Azure Files to its app. ASGI."""
 
     def __init__(self, batch: ASGIApp, shares: Shares, listener: socket.socket) -> None:
         self._batch = batch
@@ -37,21 +36,21 @@ class WithFiles:
         self._port: int = listener.getsockname()[1]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """ASGI; start and stop are the Batch account's."""
+        """Answer one ASGI scope; start and stop are the Batch account's."""
         server = scope.get("server")
         is_for_files = scope["type"] == "http" and server is not None and server[1] == self._port
         await (self._files if is_for_files else self._batch)(scope, receive, send)
 
 
 _STOPS_WITHIN_S = 60.0
-_ANSWERS_WITHIN_S = 5  # once it stops; who still reads or waits then is cut off
+_ANSWERS_WITHIN_S = 5  # after a stop; later requests are cut off
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0 takes a free one. Raises OSError."""
+    """Return a listening socket; port 0 takes a free one. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio switches Nagle's algorithm off only where it is told that this is TCP; with it an
-    # answer of two segments takes 40 ms
+    # asyncio switches Nagle's algorithm off only if the protocol is TCP; with it an answer of
+    # two segments takes 40 ms
     listener = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
@@ -64,13 +63,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def url_of(listener: socket.socket) -> str:
-    """How clients reach a listening socket."""
+    """Return the URL of a listening socket."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
 def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
-    """How every server of ours is served."""
+    """Return the configuration of every server of the emulator."""
     return uvicorn.Config(
         app,
         http="httptools",
@@ -83,7 +82,7 @@ def uvicorn_config(app: ASGIApp) -> uvicorn.Config:
 
 
 def with_files(app: ASGIApp, emulator: Emulator, listeners: list[socket.socket]) -> ASGIApp:
-    """The app, and Azure Files on another listening socket where there is one."""
+    """Return the app, with Azure Files on another listening socket if there is one."""
     if emulator.shares is None or not listeners:
         return app
     return WithFiles(app, emulator.shares, listeners[0])
@@ -122,11 +121,11 @@ class Server:
         self._thread: threading.Thread | None = None
 
     def application(self, emulator: Emulator) -> ASGIApp:
-        """What answers the requests, before anything has started; for others to wrap."""
+        """Return the ASGI app, before anything has started; for others to wrap."""
         return App(emulator)
 
     def start(self) -> Server:
-        """Serve; returns when requests are answered."""
+        """Serve; return when requests are answered."""
         storage = self._settings.storage
         listeners = [bind("127.0.0.1", 0) for _ in range(2 if storage else 1)]
         self.url = url_of(listeners[0])
@@ -152,7 +151,7 @@ class Server:
             self._server.should_exit = True
             self._thread.join(_STOPS_WITHIN_S)
             if self._thread.is_alive():
-                raise RuntimeError(f"the emulator at {self.url} does not stop")
+                raise RuntimeError(f"the emulator at {self.url} did not stop in time")
         if self._folder is not None:
             self._folder.cleanup()
 

@@ -1,4 +1,4 @@
-"""Requests of web pages, which may talk to no port of ours: these ports run commands."""
+"""Refuse requests of web pages: these ports run commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from urllib.parse import urlsplit
 
 
 def reason_to_refuse(headers: Mapping[str, str]) -> str | None:
-    """Why a request is refused: a browser sends Origin, or (rebound) a name as Host."""
+    """Return why a request is refused, or None: a browser sends Origin, or (rebound) a name as
+    Host.
+    """
     if "origin" in headers:
         return "requests of web pages are refused"
     host = urlsplit(f"//{headers.get('host', '')}").hostname or ""

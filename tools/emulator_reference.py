@@ -1,4 +1,4 @@
-"""The tables of the README; `python -m tools.emulator_reference` writes them anew."""
+"""The tables of the emulator's README; `python -m tools.emulator_reference` rewrites them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = Path(__file__).parents[1] / "batch_emulator" / "README.md"
 
 
 def page(text: str) -> str:
-    """The text with what stands between the marks of each table made anew."""
+    """Return the text with the table between each pair of marks replaced."""
     for name, table in (("options", _options()), ("admin", _admin())):
         start, end = f"<!-- {name}: make schema -->", f"<!-- end of {name} -->"
         pattern = re.compile(f"{re.escape(start)}.*?{re.escape(end)}", re.DOTALL)
@@ -45,7 +45,7 @@ def _usage(action: argparse.Action) -> str:
 def _default(action: argparse.Action) -> str:
     if action.required:
         return "required"
-    if action.default in (None, [], False):
+    if action.default in (None, [], (), False):
         return ""
     return f"{action.default:g}" if isinstance(action.default, float) else str(action.default)
 

@@ -1,5 +1,5 @@
-"""The entities of a Batch account: pools, nodes, jobs, job schedules, tasks and executions, with
-their states.
+"""The entities of a Batch account, with their states: pools, nodes, jobs, job schedules, tasks and
+executions.
 
 Ids keep their spelling and are compared without case: dictionaries are keyed by `key_of(id)`.
 """
@@ -77,7 +77,7 @@ class TaskState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EvictionNotice:
-    """The announcement that a spot node will be taken away, as Scheduled Events shows it."""
+    """The notice that a spot node will be evicted, as Scheduled Events shows it."""
 
     event_id: str
     not_before: datetime
@@ -89,8 +89,8 @@ class MultiInstance:
     """The instances of a multi-instance task; `members` are those of the current attempt.
 
     `subtasks` are wire objects of instances 1 and up, with `place` (pool id, node id) instead of
-    nodeInfo; they outlive the attempt. `end` is the natural end that decides what becomes of the
-    task, `primary` how the application command ended, asked to or not.
+    nodeInfo; they outlive the attempt. `end` is the first end without a request, which decides the
+    attempt; `primary` is the outcome of the application command.
     """
 
     size: int
@@ -108,28 +108,30 @@ UsageKey = tuple[str, str, datetime]  # pool id, VM size, start of the interval
 
 
 def part(body: Json, name: str) -> Json:
-    """A nested object of a body, empty when it is absent."""
+    """Return a nested object of a body, empty if it is absent."""
     return body.get(name) or {}
 
 
 def parts(body: Json, name: str) -> list[Json]:
-    """A list of objects in a body, empty when it is absent."""
+    """Return a list of objects in a body, empty if it is absent."""
     return body.get(name) or []
 
 
 def cores_of(vm_size: str) -> int:
-    """Cores of a VM size by its name (Standard_NC6s_v3 has 6), 1 where it tells none [S]."""
+    """Return the cores of a VM size by its name (6 for Standard_NC6s_v3), 1 if it has no number
+    [S].
+    """
     match = re.search(r"standard_[a-z]+(\d+)", vm_size.lower())
     return max(1, int(match.group(1))) if match else 1
 
 
 def key_of(entity_id: str) -> str:
-    """The form in which ids are compared (case-insensitive and case-preserving)."""
+    """Return the form in which ids are compared (case-insensitive and case-preserving)."""
     return entity_id.lower()
 
 
 class ExecutionKind(StrEnum):
-    """What an execution runs."""
+    """The kind of task that an execution runs."""
 
     START = "start"
     PREPARATION = "preparation"
@@ -138,7 +140,7 @@ class ExecutionKind(StrEnum):
 
 
 class Stop(StrEnum):
-    """Why an execution is ended from outside; decides what becomes of its task."""
+    """Why an execution is ended from outside; decides what happens to its task."""
 
     TERMINATE = "terminate"  # the task completes with failureInfo TaskEnded
     REQUEUE = "requeue"  # asked for by the user: back to active, counted
@@ -163,14 +165,14 @@ class Execution:
 
     @property
     def coordinating(self) -> bool:
-        """Whether it runs (or is about to run) a coordination command."""
+        """Return True if it runs (or is about to run) a coordination command."""
         group = None if self.task is None else self.task.group
         return group is not None and (self.instance > 0 or not group.coordinated)
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementWishes:
-    """What a task wants of a node beyond slots. Only a job manager task has more than a wish."""
+    """Requirements on a node beyond slots. Only a job manager task has more than an affinity."""
 
     node: str | None = None  # key of the node it had better run on
     manager: bool = False
@@ -181,7 +183,7 @@ class PlacementWishes:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """A task in the few fields that change; its body lies in SQLite, finished ones entirely."""
+    """A task in the few properties that change; its body is in SQLite, as are completed tasks."""
 
     job: Job
     id: str
@@ -215,12 +217,12 @@ class Task:
 
     @property
     def key(self) -> str:
-        """The form of the id that is compared."""
+        """Return the compared form of the id."""
         return self.id.lower()
 
     @property
     def lane(self) -> int:
-        """Which queue of the job it waits in: by slots, below 0 by the number of its instances.
+        """Return the job's queue for it: by slots, below 0 by the number of its instances.
 
         A job manager task has its own.
         """
@@ -230,17 +232,17 @@ class Task:
 
     @property
     def exclusive(self) -> bool:
-        """Whether it wants a node for itself."""
+        """Return True if it needs a node for itself."""
         return self.wants is not None and self.wants.exclusive
 
     @property
     def instances(self) -> int:
-        """How many nodes it runs on; $ActiveTasks counts these (docs: autoscale)."""
+        """Return the number of its nodes; $ActiveTasks counts these (docs: autoscale)."""
         return 1 if self.group is None else self.group.size
 
     @property
     def executions(self) -> list[Execution]:
-        """What runs of it now."""
+        """Return its current executions."""
         if self.group is not None:
             return self.group.members
         return [] if self.execution is None else [self.execution]
@@ -248,7 +250,7 @@ class Task:
 
 @dataclass(slots=True, eq=False)
 class JobNodeVisit:
-    """What a job's preparation and release tasks did on one node; both infos are wire objects."""
+    """The state of a job's preparation and release tasks on one node, as wire objects."""
 
     pool_id: str
     node_id: str
@@ -270,7 +272,7 @@ class Counts:
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A job. `spec` is the body as the client gave it, unknown properties included."""
+    """A job. `spec` is the body as the client sent it, unknown properties included."""
 
     id: str
     spec: Json
@@ -304,17 +306,17 @@ class Job:
 
     @property
     def key(self) -> str:
-        """The form of the id that is compared."""
+        """Return the compared form of the id."""
         return self.id.lower()
 
     @property
     def ready(self) -> int:
-        """Active tasks whose dependencies are satisfied: `$ActiveTasks` counts these (docs)."""
+        """Return the number of active tasks with satisfied dependencies: `$ActiveTasks` (docs)."""
         return self.tasks.active - (self.dependencies.waiting if self.dependencies else 0)
 
     @property
     def schedule_key(self) -> str:
-        """The key of the schedule that made the job, empty for a job of a user's."""
+        """Return the key of the schedule that created the job, empty for other jobs."""
         return self.key.rpartition(":")[0]
 
 
@@ -322,9 +324,9 @@ class Job:
 class Node:
     """A node: a folder with slots. `due` is when its current state ends by itself.
 
-    `next_state` is what it goes into when nothing runs on it any more; `lives` counts the machines
-    it has been, since a spot node that comes back keeps its id. `away_s` is how long a preempted
-    one stays away, None while there is no capacity for it.
+    `next_state` follows when nothing runs on it; `lives` counts its machines, since a spot node
+    that returns keeps its id. `away_s` is how long a preempted node stays away, None while there is
+    no capacity for it.
     """
 
     id: str
@@ -360,17 +362,17 @@ class Node:
 
     @property
     def key(self) -> str:
-        """The form of the id that is compared."""
+        """Return the compared form of the id."""
         return self.id.lower()
 
     @property
     def free_slots(self) -> int:
-        """Slots that a task could take now."""
+        """Return the slots that a task could take now."""
         return self.pool.slots_per_node - self.used_slots
 
     @property
     def open(self) -> bool:
-        """Whether tasks may be sent to it."""
+        """Return True if tasks may be sent to it."""
         return (
             self.state in (NodeState.IDLE, NodeState.RUNNING)
             and self.scheduling
@@ -380,7 +382,7 @@ class Node:
 
 @dataclass(slots=True, eq=False)
 class PoolAutoscaling:
-    """Automatic scaling of a pool; samples are taken whether it is on or not."""
+    """Autoscale of a pool; samples are taken whether it is enabled or not."""
 
     sample_due: datetime
     sampling: bool = False  # a timer is set for the next sample
@@ -393,7 +395,7 @@ class PoolAutoscaling:
 
 @dataclass(slots=True, eq=False)
 class Pool:
-    """A pool. `spec` is the body as the client gave it, unknown properties included."""
+    """A pool. `spec` is the body as the client sent it, unknown properties included."""
 
     id: str
     spec: Json
@@ -422,21 +424,21 @@ class Pool:
     autoscale: PoolAutoscaling = field(init=False)
 
     def __post_init__(self) -> None:
-        """A new pool is sampled from its creation on."""
+        """Sample a new pool from its creation on."""
         self.autoscale = PoolAutoscaling(self.created)
 
     @property
     def key(self) -> str:
-        """The form of the id that is compared."""
+        """Return the compared form of the id."""
         return self.id.lower()
 
     @property
     def runs_groups(self) -> bool:
-        """Whether multi-instance tasks can run on it; elsewhere they stay active (MPI page)."""
+        """Return True if it can run multi-instance tasks; elsewhere they stay active (MPI page)."""
         return bool(self.spec.get("enableInterNodeCommunication")) and self.slots_per_node == 1
 
     def target(self, *, dedicated: bool) -> int:
-        """How many nodes of one price class are wanted."""
+        """Return the target number of nodes of one price class."""
         return self.dedicated_target if dedicated else self.spot_target
 
 
@@ -452,9 +454,9 @@ class ScheduleState(StrEnum):
 
 @dataclass(slots=True, eq=False)
 class JobSchedule:
-    """A job schedule. `spec` is the body as the client gave it, unknown properties included.
+    """A job schedule. `spec` is the body as the client sent it, unknown properties included.
 
-    `next_run` is when the next job is due, None when there will be none.
+    `next_run` is when the next job is due, None if there is none.
     """
 
     id: str
@@ -475,16 +477,18 @@ class JobSchedule:
 
     @property
     def key(self) -> str:
-        """The form of the id that is compared."""
+        """Return the compared form of the id."""
         return self.id.lower()
 
     @property
     def recent_job(self) -> str:
-        """The id of the newest job, empty before the first. Its form is our choice [S]."""
+        """Return the id of the newest job, empty before the first. Its form is our choice [S]."""
         return f"{self.id}:job-{self.runs}" if self.runs else ""
 
 
 def job_folder(job_id: str) -> str:
-    """Where a job lies below the root of a node; of `schedule:job-2` in its schedule's folder."""
+    """Return the folder of a job below the root of a node; `schedule:job-2` is in its schedule's
+    folder.
+    """
     owner, _, run = job_id.partition(":")
     return f"workitems/{owner}/{run or 'job-1'}"

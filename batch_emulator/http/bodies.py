@@ -1,7 +1,7 @@
-"""Request bodies: JSON, the shape of the properties that we know, numbers that clients send as
-text, identity references.
+"""Request bodies: JSON, the shape of known properties, numbers that clients send as text, identity
+references.
 
-Unknown properties are kept and given back as they came.
+Unknown properties are stored and returned unchanged.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _IDENTITY_MARKS = (_IDENTITY_NAME.encode(), b"\\u", b"\0")
 
 
 def may_name_identities(text: bytes) -> bool:
-    """Whether the text of a body may have identity references."""
+    """Return True if the text of a body may have identity references."""
     return any(mark in text for mark in _IDENTITY_MARKS)
 
 
 def check_identities(body: Json, *, known: bool) -> None:
-    """Refuse identities where no storage account is `known`, and what is none. Raises Fault."""
+    """Refuse identities without a storage account (`known`) and wrong references. Raises Fault."""
     for where, reference in _identity_references(body, ""):
         problem = identity_problem(reference)
         if not known:
@@ -220,7 +220,9 @@ _FREE = frozenset({"resourceTags"})  # names in it are the user's
 
 
 def parse(body: bytes, *, optional: bool = False) -> Json:
-    """The body as an object, properties checked and coerced, nulls dropped. Raises Fault."""
+    """Return the body as an object, with properties checked and coerced, and without nulls. Raises
+    Fault.
+    """
     if not body.strip():
         if optional:
             return {}
@@ -238,7 +240,7 @@ def parse(body: bytes, *, optional: bool = False) -> Json:
 
 
 def _finite(text: str) -> float:
-    """JSON has no way to write down infinity, which Python makes of 1e999."""
+    """Refuse infinity, which Python makes of 1e999 and JSON cannot express."""
     number = float(text)
     if math.isinf(number):
         raise ValueError(f"{text} is too large")
@@ -278,7 +280,7 @@ def _coerced(kind: _Coercion, name: str, value: Any, where: str) -> Any:
 
 
 def _item(item: Any, where: str) -> Any:
-    """What is in an object or list, `where` ending in a slash."""
+    """Coerce a value of an object or list; `where` ends in a slash."""
     if isinstance(item, dict):
         return _object(cast("Json", item), where)
     if isinstance(item, list):
@@ -329,7 +331,7 @@ def _nested(value: Any) -> Json:
 
 
 def _texts(value: Any) -> Json:
-    """Names and values are the user's; what is nested deep could not be written or given back."""
+    """Check texts of the user; what is nested too deep could not be written or returned."""
     kept = {name: text for name, text in _nested(value).items() if text is not None}
     if not all(isinstance(text, str) for text in kept.values()):
         raise ValueError

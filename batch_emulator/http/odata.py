@@ -1,6 +1,4 @@
-"""List operations: `$filter` and `$select` of the OData subset, and pages with continuation
-tokens.
-"""
+"""List operations: `$filter` and `$select` of the OData subset, and pages with their tokens."""
 
 from __future__ import annotations
 
@@ -21,9 +19,9 @@ from batch_emulator.domain.model import Json
 
 @dataclass(frozen=True, slots=True)
 class FieldRule:
-    """What a filter may do with one property: `kind` is text, number, time or boolean.
+    """How a filter may use one property: `kind` is text, number, time or boolean.
 
-    `path` is where an entity has the value, when that is not the property's own name.
+    `path` is where an entity has the value, if not under the property's own name.
     """
 
     kind: str
@@ -180,11 +178,11 @@ _COMPARE: Mapping[str, Callable[[Any, Any], bool]] = {
 
 
 class FilterError(ValueError):
-    """The text of `$filter` or `$select` is refused; answered 400 InvalidQueryParameterValue."""
+    """An invalid `$filter` or `$select`; answered 400 InvalidQueryParameterValue."""
 
 
 def parse_filter(text: str, fields: Mapping[str, FieldRule]) -> Predicate:
-    """Turn a filter into a test of wire entities (nested dicts). Raises FilterError."""
+    """Return a test of wire entities (nested dicts) for a filter. Raises FilterError."""
     if not text.strip():
         return lambda _entity: True
     if len(text) > _MAX_CHARS:
@@ -193,7 +191,7 @@ def parse_filter(text: str, fields: Mapping[str, FieldRule]) -> Predicate:
 
 
 def parse_select(text: str) -> frozenset[str] | None:
-    """Property names of a `$select`, None when everything is wanted. Raises FilterError."""
+    """Return the property names of a `$select`, None for all. Raises FilterError."""
     names = [name.strip() for name in text.split(",")]
     if names == [""] or "*" in names:
         return None
@@ -204,7 +202,7 @@ def parse_select(text: str) -> frozenset[str] | None:
 
 
 def select(entity: Mapping[str, Any], text: str) -> dict[str, Any]:
-    """The properties of an entity that `$select` names; unknown names are ignored."""
+    """Return the properties of an entity that `$select` names; unknown names are ignored."""
     names = parse_select(text)
     return {k: v for k, v in entity.items() if names is None or k in names}
 
@@ -366,7 +364,7 @@ def _comparison(path: str, compare: Callable[[Any, Any], bool], wanted: _Value) 
 
 
 def _converted(value: Any, wanted: _Value) -> _Value | None:
-    """The entity's value in the type of the literal, None when it has no such value."""
+    """Return the entity's value in the type of the literal, None if it has none."""
     if value is None:
         return None
     if isinstance(wanted, bool):
@@ -391,7 +389,7 @@ Fetch = Callable[[str, int], Iterable[tuple[str, Json]]]
 
 @dataclass(frozen=True, slots=True)
 class ListQuery:
-    """What a list request asks for; `after` is the key that the last page ended with."""
+    """The parameters of a list request; `after` is the last key of the previous page."""
 
     matches: Predicate | None
     select: str
@@ -401,7 +399,7 @@ class ListQuery:
     after: str
 
     def shown(self, entity: Json) -> Json:
-        """The selected properties."""
+        """Return the selected properties."""
         if self.names is None:
             return entity
         return {name: value for name, value in entity.items() if name in self.names}
@@ -413,7 +411,7 @@ def parse(
     *,
     default: int = MAX_RESULTS,
 ) -> ListQuery:
-    """Read the query parameters; a skip token outranks them. Raises Fault."""
+    """Parse the query parameters; a skip token outranks them. Raises Fault."""
     token = _decode(query["$skiptoken"]) if "$skiptoken" in query else {}
     text = str(token.get("filter", query.get("$filter", "")))
     select = str(token.get("select", query.get("$select", "")))
@@ -432,7 +430,7 @@ def parse(
 
 
 def selected(text: str) -> frozenset[str] | None:
-    """The names in a $select, None when everything is wanted. Raises Fault."""
+    """Return the names in a $select, None for all. Raises Fault."""
     try:
         return parse_select(text) if text else None
     except FilterError as err:
@@ -456,9 +454,11 @@ def _decode(text: str) -> Json:
 
 
 async def page(asked: ListQuery, fetch: Fetch, url: str, api_version: str) -> Json:
-    """One page of the list at `url`; `fetch(after, limit)` gives (key, entity) in order of keys.
+    """Return one page of the list at `url`; `fetch(after, limit)` returns (key, entity) in order of
+    keys.
 
-    Between batches everybody else has a turn: a filter may have to look at a whole long list.
+    Other requests are served between batches, since a filter may have to read a long list to its
+    end.
     """
     found: list[Json] = []
     after = asked.after
@@ -490,7 +490,7 @@ def _with_link(asked: ListQuery, found: list[Json], after: str, url: str, versio
 
 
 def from_sorted(entities: Iterable[tuple[str, Json]]) -> Fetch:
-    """A fetch over entities in memory, sorted by key."""
+    """Return a fetch over entities in memory, sorted by key."""
     ordered = list(entities)
 
     def fetch(after: str, limit: int) -> Iterable[tuple[str, Json]]:

@@ -1,4 +1,4 @@
-"""Entities as the wire shows them: the client's own body, defaults, and what we know on top."""
+"""Entities as the wire shows them: the client's body, defaults, and the emulator's properties."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def _start_task(spec: Json) -> Json:
 
 
 def pool(entity: Pool, base_url: str) -> Json:
-    """A pool."""
+    """Return a pool."""
     nodes = list(entity.nodes.values())
     spec = public_pool(entity.spec)
     if "startTask" in spec:
@@ -78,13 +78,13 @@ def pool(entity: Pool, base_url: str) -> Json:
 
 
 def _communication(spec: Json) -> str:
-    """The mode that was asked for; `default` is now always simplified (classic was retired) [S]."""
+    """Return the requested mode; `default` is now always simplified (classic was retired) [S]."""
     wanted = str(spec.get("targetNodeCommunicationMode", "default")).lower()
     return "classic" if wanted == "classic" else "simplified"
 
 
 def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
-    """A node; `recent` are its newest tasks, rendered."""
+    """Return a node; `recent` are its newest tasks, rendered."""
     tasks = [e for e in entity.executions.values() if e.task is not None]
     body: Json = {
         "id": entity.id,
@@ -124,7 +124,7 @@ def node(entity: Node, base_url: str, recent: list[Json]) -> Json:
 
 
 def _endpoints(entity: Node) -> list[Json]:
-    """Where the ports of its pool's NAT pools would be: here, where nobody answers [S]."""
+    """Return the endpoints of the pool's NAT pools: on this host, where nothing listens [S]."""
     network = part(entity.pool.spec, "networkConfiguration")
     return [
         {
@@ -140,7 +140,7 @@ def _endpoints(entity: Node) -> list[Json]:
 
 
 def node_url(base_url: str, pool_id: str, node_id: str) -> str:
-    """Where a node is found."""
+    """Return the URL of a node."""
     return f"{base_url}/pools/{pool_id}/nodes/{node_id}"
 
 
@@ -153,7 +153,7 @@ _COUNTED = {
 
 
 def node_counts(entity: Pool) -> Json:
-    """How many nodes of a pool are in which state."""
+    """Return the number of nodes of a pool by state."""
     body: Json = {"poolId": entity.id}
     for name, dedicated in (("dedicated", True), ("lowPriority", False)):
         found = Counter(n.state for n in entity.nodes.values() if n.dedicated is dedicated)
@@ -163,7 +163,7 @@ def node_counts(entity: Pool) -> Json:
 
 
 def job_defaults(spec: Json) -> Json:
-    """What of a job (or a job specification) the client gave, and what the service adds."""
+    """Return a job (or job specification) of a client, with the defaults of the service."""
     spec = public_job(spec)
     manager = spec.get("jobManagerTask")
     return {
@@ -184,7 +184,7 @@ def job_defaults(spec: Json) -> Json:
 
 
 def job(entity: Job, base_url: str) -> Json:
-    """A job."""
+    """Return a job."""
     execution: Json = {"startTime": time_text(entity.created)}
     if entity.pool_id:
         execution["poolId"] = entity.pool_id
@@ -212,7 +212,7 @@ def job(entity: Job, base_url: str) -> Json:
 
 
 def task(entity: Job, row: TaskRow, base_url: str) -> Json:
-    """A task from its row."""
+    """Return a task from its row."""
     record, spec = row.record, public_task(row.body)
     body: Json = {
         "requiredSlots": 1,
@@ -241,7 +241,7 @@ def task(entity: Job, row: TaskRow, base_url: str) -> Json:
 
 
 def subtasks(entity: Job, row: TaskRow, base_url: str) -> list[tuple[str, Json]]:
-    """The subtasks of a task, by key; none where it is not multi-instance (docs: subtasksinfo)."""
+    """Return the subtasks of a task, by key; none for other tasks (docs: subtasksinfo)."""
     found: list[tuple[str, Json]] = []
     for info in part(row.record, "group").get("subtasks") or ():
         place = info["place"]
@@ -253,7 +253,7 @@ def subtasks(entity: Job, row: TaskRow, base_url: str) -> list[tuple[str, Json]]
 
 
 def task_url(base_url: str, job_id: str, task: str) -> str:
-    """Where a task is found."""
+    """Return the URL of a task."""
     return f"{base_url}/jobs/{job_id}/tasks/{task}"
 
 
@@ -270,7 +270,7 @@ def _node_info(base_url: str, pool_id: str, node_id: str, root: str) -> Json:
 
 
 def recent_task(entity: Job, row: TaskRow, base_url: str, instance: int) -> Json:
-    """A task among the recent ones of a node, with the id of the subtask that ran there."""
+    """Return a task among the recent ones of a node, with the id of its subtask there."""
     return {
         **({"subtaskId": instance} if instance else {}),
         "taskUrl": task_url(base_url, entity.id, row.id),
@@ -282,7 +282,7 @@ def recent_task(entity: Job, row: TaskRow, base_url: str, instance: int) -> Json
 
 
 def task_counts(entity: Job) -> Json:
-    """Tasks and slots by state; preparing counts as running (docs)."""
+    """Return tasks and slots by state; preparing counts as running (docs)."""
     return {"taskCounts": _counts(entity.tasks), "taskSlotCounts": _counts(entity.slots)}
 
 
@@ -297,7 +297,7 @@ def _counts(counts: Counts) -> Json:
 
 
 def preparation_status(entity: Job, base_url: str) -> list[tuple[str, Json]]:
-    """What preparation and release tasks did, by key of the node."""
+    """Return the state of preparation and release tasks, by key of the node."""
     found: list[tuple[str, Json]] = []
     for key in sorted(entity.visits):
         visit = entity.visits[key]
@@ -316,7 +316,7 @@ def preparation_status(entity: Job, base_url: str) -> list[tuple[str, Json]]:
 
 
 def job_schedule(entity: JobSchedule, base_url: str) -> Json:
-    """A job schedule."""
+    """Return a job schedule."""
     execution: Json = {}
     if entity.next_run is not None and _has_next_run(entity):
         execution["nextRunTime"] = time_text(entity.next_run)
@@ -344,7 +344,7 @@ def job_schedule(entity: JobSchedule, base_url: str) -> Json:
 
 
 def _has_next_run(entity: JobSchedule) -> bool:
-    """Whether the next run comes before doNotRunAfter."""
+    """Return True if the next run is before doNotRunAfter."""
     after = part(entity.spec, "schedule").get("doNotRunAfter")
     return after is None or entity.next_run is None or entity.next_run < parse_time(after)
 
@@ -354,7 +354,7 @@ _GIB = 1024**3
 
 @dataclass(slots=True)
 class _Sum:
-    """What tasks used and how they fared."""
+    """A sum over tasks: resource usage and results."""
 
     used: ResourceUsage = field(default_factory=ResourceUsage)
     succeeded: int = 0
@@ -364,7 +364,7 @@ class _Sum:
 
 
 def duration(seconds: float) -> str:
-    """An ISO 8601 duration."""
+    """Return an ISO 8601 duration."""
     return f"PT{round(max(0.0, seconds), 6):.10g}S"
 
 
@@ -386,7 +386,7 @@ def _span(url: str, start: datetime, now: datetime) -> Json:
 
 
 def _count(total: _Sum, record: Json, now: datetime) -> None:
-    """A task, whose running attempt counts so far."""
+    """Add a task, including its running attempt up to now."""
     info = record["executionInfo"]
     total.used.add(usage_from(record.get("used")) or ResourceUsage())
     total.retries += info["retryCount"]
@@ -400,7 +400,7 @@ def _count(total: _Sum, record: Json, now: datetime) -> None:
 
 
 def task_statistics(record: Json, url: str, now: datetime) -> Json:
-    """The statistics of a task, from the record of its row."""
+    """Return the statistics of a task, from the record of its row."""
     total = _Sum()
     _count(total, record, now)
     span = _span(url, time_of(record["creationTime"]), now)
@@ -408,7 +408,7 @@ def task_statistics(record: Json, url: str, now: datetime) -> Json:
 
 
 def job_statistics(entity: Job, store: AccountStore, url: str, now: datetime) -> Json:
-    """The statistics of a job."""
+    """Return the statistics of a job."""
     total = _Sum()
     for record in _records(entity, store):
         _count(total, record, now)
@@ -416,7 +416,7 @@ def job_statistics(entity: Job, store: AccountStore, url: str, now: datetime) ->
 
 
 def lifetime_of_jobs(jobs: Iterable[Job], store: AccountStore, url: str, now: datetime) -> Json:
-    """The statistics of all jobs that exist [S]."""
+    """Return the statistics of all jobs that exist [S]."""
     total, start = _Sum(), now
     for entity in jobs:
         start = min(start, entity.created)
@@ -441,9 +441,9 @@ def _of_jobs(total: _Sum, span: Json, *, wait_s: float) -> Json:
 
 
 def pools(found: Iterable[Pool], url: str, now: datetime) -> Json:
-    """The statistics of one pool, or of all that exist [S].
+    """Return the statistics of one pool, or of all that exist [S].
 
-    Of resources the processor, the disk traffic and the memory of task processes are measured.
+    Measured resources are the processor, the disk traffic and the memory of task processes.
     """
     used, dedicated_s, spot_s, start = ResourceUsage(), 0.0, 0.0, now
     for pool in found:

@@ -1,5 +1,5 @@
-"""What of a pool, job or task is given back: everything but passwords and keys, as in the
-service.
+"""Remove passwords and keys from pools, jobs and tasks before they are returned, as the service
+does.
 
 VM extensions are shown as provisioned and never run [S].
 """
@@ -14,7 +14,7 @@ _EXTENSION_SECRETS = ("protectedSettings", "protectedSettingsFromKeyVault")
 
 
 def public_machine(machine: Json) -> Json:
-    """A virtualMachineConfiguration without the protected settings of its extensions."""
+    """Return a virtualMachineConfiguration without the protected settings of its extensions."""
     if "extensions" not in machine:
         return machine
     shown = [
@@ -25,7 +25,7 @@ def public_machine(machine: Json) -> Json:
 
 
 def extensions_of_node(node: Node) -> dict[str, Json]:
-    """The extensions of a node that has booted, by key of their names."""
+    """Return the extensions of a node that has booted, by key of their names."""
     if node.booted is None:
         return {}
     machine = public_machine(part(node.pool.spec, "virtualMachineConfiguration"))
@@ -50,7 +50,7 @@ _OF_USERS = ("password", "linuxUserConfiguration")
 
 
 def public_pool(spec: Json) -> Json:
-    """The body of a pool, or of one that a job or a schedule makes, without secrets."""
+    """Return the body of a pool, or of a pool specification, without secrets."""
     shown = dict(spec)
     if "virtualMachineConfiguration" in spec:
         machine = public_machine(spec["virtualMachineConfiguration"])
@@ -68,7 +68,7 @@ def public_pool(spec: Json) -> Json:
 
 
 def public_job(spec: Json) -> Json:
-    """The body of a job, or of one that a schedule makes, without secrets."""
+    """Return the body of a job, or of a job specification, without secrets."""
     shown = {**spec, "poolInfo": public_pool_info(part(spec, "poolInfo"))}
     for name in ("jobManagerTask", "jobPreparationTask", "jobReleaseTask"):
         if name in spec:
@@ -77,7 +77,7 @@ def public_job(spec: Json) -> Json:
 
 
 def public_pool_info(info: Json) -> Json:
-    """A `poolInfo`; the pool of its auto pool specification has the secrets of a pool."""
+    """Return a `poolInfo` without the secrets of its auto pool specification."""
     auto = part(info, "autoPoolSpecification")
     if not auto.get("pool"):
         return info
@@ -85,9 +85,9 @@ def public_pool_info(info: Json) -> Json:
 
 
 def with_secrets(spec: Json, before: Json) -> Json:
-    """A new body of a job: its auto pool, where it is the one that was shown, as it was given.
+    """Return a new body of a job; an auto pool equal to the one shown gets its secrets back.
 
-    So that what a client got can be sent back with another keepAlive.
+    So a client can send back what it read with another keepAlive.
     """
     info, old = part(spec, "poolInfo"), part(before, "poolInfo")
     auto = part(info, "autoPoolSpecification")
@@ -111,7 +111,7 @@ def _without_registry_passwords(machine: Json) -> Json:
 
 
 def public_task(task: Json) -> Json:
-    """A task of any kind without the password of its registry."""
+    """Return a task of any kind without the password of its registry."""
     settings = part(task, "containerSettings")
     if "registry" not in settings:
         return task
@@ -127,7 +127,7 @@ _MOUNT_SECRETS = ("accountKey", "sasKey", "password")
 
 
 def public_mounts(mounts: list[Json]) -> list[Json]:
-    """The mounts of a pool as they are shown: without keys, which the service never gives back."""
+    """Return the mounts of a pool without keys, which the service never returns."""
     return [{kind: _public_mount(settings) for kind, settings in mount.items()} for mount in mounts]
 
 

@@ -1,10 +1,10 @@
 """The state on disk: SQLite with a write-ahead log, written before a request is answered.
 
-The row of the job goes first. From then on its tasks are nobody's: what a crash leaves of
-them goes when the store is opened again.
+To delete a job, its row is deleted first. From then on its tasks belong to no job; those that a
+crash leaves are deleted when the store is opened again.
 
-Here are the data dir, its transactions, and what is read when the emulator starts; `tasks`
-has the tasks. One connection, so a read sees what was written before the commit.
+This module has the data dir, its transactions, and the reads of a start; `tasks` has the tasks.
+There is one connection, so a read sees writes before their commit.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ SELECT job FROM owners WHERE job IS NOT NULL AND job NOT IN (SELECT job FROM job
 
 
 def _erase_step(database: sqlite3.Connection, job_key: str) -> bool:
-    """Delete the job and up to AT_ONCE of its tasks; whether there are more."""
+    """Delete the job and up to AT_ONCE of its tasks. Return True if there are more."""
     database.execute("DELETE FROM jobs WHERE job=?", (job_key,))
     last = database.execute(
         "SELECT task FROM tasks WHERE job=? ORDER BY task LIMIT 1 OFFSET ?",
@@ -80,7 +80,7 @@ def _erase_step(database: sqlite3.Connection, job_key: str) -> bool:
 
 
 def _finish_erasure(database: sqlite3.Connection) -> None:
-    """Delete the tasks of jobs that are gone."""
+    """Delete the tasks of deleted jobs."""
     for (job_key,) in database.execute(_ORPHANED).fetchall():
         database.execute("DELETE FROM tasks WHERE job=?", (job_key,))
 
@@ -95,7 +95,7 @@ CREATE TABLE IF NOT EXISTS usage (
 
 
 def _write_schedules(database: sqlite3.Connection, journal: Journal) -> None:
-    """Write what changed."""
+    """Write changed job schedules."""
     for key, schedule in journal.schedules.items():
         if schedule is None:
             database.execute("DELETE FROM schedules WHERE schedule=?", (key,))
@@ -111,7 +111,7 @@ def _write_schedules(database: sqlite3.Connection, journal: Journal) -> None:
 
 
 def _read_usage(database: sqlite3.Connection) -> Iterator[tuple[UsageKey, float]]:
-    """Node-seconds by pool, VM size and start of the interval."""
+    """Return node-seconds by pool, VM size and start of the interval."""
     for pool_id, vm_size, start, node_s in database.execute("SELECT * FROM usage"):
         yield (pool_id, vm_size, time_of(start)), node_s
 
@@ -130,7 +130,7 @@ _OTHER_VERSION = (
 
 
 class StoreInUseError(Exception):
-    """Another emulator works on this data dir."""
+    """Another emulator uses this data dir."""
 
 
 class StoreFormatError(Exception):
@@ -172,7 +172,7 @@ class AccountStore:
         _finish_erasure(self._db)
 
     def close(self) -> None:
-        """Commit, unless writing failed half-way, and let go of the data dir."""
+        """Commit, unless a write failed half-way, and release the data dir."""
         if self._db.in_transaction:
             self._db.execute("ROLLBACK" if self.failed else "COMMIT")
         self._db.close()
@@ -181,7 +181,7 @@ class AccountStore:
     # -- writing
 
     def write(self, journal: Journal) -> None:
-        """Write changes into the open transaction. After an sqlite3.Error all is over."""
+        """Write changes into the open transaction. After an sqlite3.Error the store is unusable."""
         if journal.empty:
             return
         try:
@@ -217,9 +217,9 @@ class AccountStore:
                 run("REPLACE INTO jobs VALUES (?,?)", (key, dump(job_record(job))))
 
     def erase(self, job: Job) -> bool:
-        """Delete a job, and some of its tasks; whether there may be more of them.
+        """Delete a job and some of its tasks. Return True if there may be more of them.
 
-        With the first call the job is gone for whoever opens this data dir next.
+        After the first call the job no longer exists for the next start on this data dir.
         """
         try:
             if not self._db.in_transaction:
@@ -250,7 +250,7 @@ class AccountStore:
         await asyncio.shield(self._committed)
 
     def commit_soon(self) -> None:
-        """Have what was written committed at the end of this turn of the loop."""
+        """Commit what was written at the end of this turn of the loop."""
         if self._db.in_transaction and self._committed is None:
             loop = asyncio.get_running_loop()
             self._committed = loop.create_future()
@@ -274,14 +274,14 @@ class AccountStore:
             waiting.exception()  # nobody may be waiting
 
     def _fail(self, err: Exception) -> None:
-        """Memory is ahead of the disk now: the emulator answers nothing more."""
+        """Stop answering: memory is ahead of the disk."""
         self.failed = True
         log.critical("cannot write the state: %s", err)
 
     # -- reading
 
     def newest(self) -> datetime | None:
-        """The last time at which anything changed, None when there is nothing.
+        """Return the last time at which anything changed, or None.
 
         A clock that was faster than the machine's must not fall behind it.
         """
@@ -295,7 +295,7 @@ class AccountStore:
         return max(times, default=None)
 
     def records(self, table: str) -> Iterator[tuple[str, Json]]:
-        """Key of the owner (or own key) and record of every pool, node or job."""
+        """Yield key of the owner (or own key) and record of every pool, node or job."""
         query = {
             "pools": "SELECT pool, record FROM pools",
             "nodes": "SELECT pool, record FROM nodes",
@@ -306,12 +306,14 @@ class AccountStore:
             yield key, json.loads(record)
 
     def samples(self, pool: Pool) -> Iterator[SampleRun]:
-        """The samples of a pool, oldest first; none of a namesake that was there before."""
+        """Yield the samples of a pool, oldest first, without those of an earlier pool of the same
+        id.
+        """
         query = "SELECT first, count, record FROM samples WHERE pool=? AND first>=? ORDER BY first"
         since = Timestamp.of(pool.created).ticks
         for first, count, record in self._db.execute(query, (pool.key, since)):
             yield SampleRun(pool.key, first, count, json.loads(record))
 
     def usage(self) -> Iterator[tuple[UsageKey, float]]:
-        """Node-seconds by pool, VM size and start of the interval."""
+        """Return node-seconds by pool, VM size and start of the interval."""
         return _read_usage(self._db)

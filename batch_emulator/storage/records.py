@@ -1,4 +1,4 @@
-"""Entities as JSON documents in SQLite, and back; `task_records` has the tasks."""
+"""Entities as JSON documents in SQLite, and back; `tasks` has the records of tasks."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _ENCODER = json.JSONEncoder(separators=(",", ":"), check_circular=False)
 
 
 def dump(document: Json) -> str:
-    """Compact JSON."""
+    """Return compact JSON."""
     return _ENCODER.encode(document)
 
 
 def times_of(**times: Any) -> Json:
-    """The times that are known, in wire form."""
+    """Return the times that are set, in wire form."""
     return {name: time_text(when) for name, when in times.items() if when is not None}
 
 
 def pool_record(pool: Pool) -> Json:
-    """A pool without its nodes."""
+    """Return the record of a pool, without its nodes."""
     return {
         "id": pool.id,
         "spec": pool.spec,
@@ -72,7 +72,7 @@ def pool_record(pool: Pool) -> Json:
 
 
 def pool_from(record: Json) -> Pool:
-    """The pool that `pool_record` described."""
+    """Return the pool of a record."""
     pool = Pool(
         id=record["id"],
         spec=record["spec"],
@@ -104,7 +104,7 @@ def pool_from(record: Json) -> Pool:
 
 
 def node_record(node: Node) -> Json:
-    """A node without what runs on it."""
+    """Return the record of a node, without its executions."""
     return {
         "id": node.id,
         "dedicated": node.dedicated,
@@ -137,7 +137,7 @@ def node_record(node: Node) -> Json:
 
 
 def node_from(pool: Pool, record: Json) -> Node:
-    """The node that `node_record` described."""
+    """Return the node of a record."""
     return Node(
         id=record["id"],
         pool=pool,
@@ -178,7 +178,7 @@ def _notice_from(record: Json) -> EvictionNotice:
 
 
 def job_record(job: Job) -> Json:
-    """A job without its tasks; counts are counted from their rows."""
+    """Return the record of a job, without its tasks; counts are computed from their rows."""
     return {
         "id": job.id,
         "spec": job.spec,
@@ -208,7 +208,7 @@ def job_record(job: Job) -> Json:
 
 
 def job_from(record: Json) -> Job:
-    """The job that `job_record` described."""
+    """Return the job of a record."""
     job = Job(
         id=record["id"],
         spec=record["spec"],
@@ -238,7 +238,7 @@ def job_from(record: Json) -> Job:
 
 
 def schedule_record(schedule: JobSchedule) -> Json:
-    """A job schedule without its jobs."""
+    """Return the record of a job schedule, without its jobs."""
     return {
         "id": schedule.id,
         "spec": schedule.spec,
@@ -260,7 +260,7 @@ def schedule_record(schedule: JobSchedule) -> Json:
 
 
 def schedule_from(record: Json) -> JobSchedule:
-    """The job schedule that `schedule_record` described."""
+    """Return the job schedule of a record."""
     return JobSchedule(
         id=record["id"],
         spec=record["spec"],

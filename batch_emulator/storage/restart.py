@@ -1,7 +1,7 @@
-"""From the store back into memory, and what became of things while nobody was there.
+"""Load the store into memory, and account for the time the emulator was down.
 
 Our choice [S], since the service never restarts: a node that worked is as it was, with its disk;
-one that was booting boots again; what ran is requeued as after a lost node, uncounted.
+one that was booting boots again; running tasks are requeued as after a lost node, uncounted.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Tasks in SQLite and as JSON documents: finished ones exist only here, and requests read them
-from here.
+"""Tasks in SQLite and as JSON documents: completed ones exist only here, and requests read them
+here.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PRIVATE_PROPERTIES = ("place", "group", "blocked", "satisfies", "wants", "used")
 
 
 def task_record(task: Task) -> Json:
-    """What changes while a task lives, in wire form except for URLs."""
+    """Return the properties that change while a task lives, in wire form except for URLs."""
     record: Json = {
         "eTag": task.etag,
         "lastModified": time_text(task.modified),
@@ -68,7 +68,7 @@ def _execution(task: Task) -> Json:
 
 
 def task_text(task: Task) -> str:
-    """The record of a task as JSON; written down at once for the many that were just added."""
+    """Return the record of a task as JSON; cached for the many tasks that were just added."""
     fresh = task.previous is None and task.place is None and task.used is None
     if not fresh or task.blocked or task.satisfies or task.wants or task.group:
         return dump(task_record(task))
@@ -81,7 +81,7 @@ def task_text(task: Task) -> str:
 
 
 def task_from(job: Job, task_id: str, slots: int, order: int, record: Json) -> Task:
-    """The task that `task_record` described."""
+    """Return the task of a record."""
     info = record["executionInfo"]
     previous = record.get("previousState")
     place, group = record.get("place"), record.get("group")
@@ -122,7 +122,7 @@ _INSERTED_AT_ONCE = 100  # as many as a collection has; SQLite before 3.32 takes
 
 @dataclass(frozen=True, slots=True)
 class TaskRow:
-    """A task as it lies on disk."""
+    """A task as it is stored."""
 
     id: str
     slots: int
@@ -138,7 +138,7 @@ class TaskTable:
         self._database = database
 
     def write(self, journal: Journal) -> None:
-        """Write what changed into the open transaction."""
+        """Write changes into the open transaction."""
         self._insert(journal.new_tasks)
         self._database.executemany(
             "UPDATE tasks SET body=? WHERE job=? AND task=?",
@@ -165,7 +165,7 @@ class TaskTable:
         )
 
     def _insert(self, new: list[tuple[Task, Json]]) -> None:
-        """Many in one statement, which takes half as long as one for each."""
+        """Insert many in one statement, which takes half as long as one for each."""
         for start in range(0, len(new), _INSERTED_AT_ONCE):
             some = new[start : start + _INSERTED_AT_ONCE]
             values: list[Any] = []
@@ -176,7 +176,7 @@ class TaskTable:
             self._database.execute(f"INSERT INTO tasks VALUES {rows}", values)  # noqa: S608 - marks only
 
     def existing(self, job: Job, keys: Iterable[str]) -> set[str]:
-        """Which of these task keys exist."""
+        """Return which of these task keys exist."""
         wanted = list(keys)
         marks = ",".join("?" * len(wanted))
         rows = self._database.execute(
@@ -186,7 +186,7 @@ class TaskTable:
         return {row[0] for row in rows}
 
     def find(self, job: Job, key: str) -> TaskRow | None:
-        """One task, whatever its state."""
+        """Return one task, whatever its state, or None."""
         row = self._database.execute(
             "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task=?",
             (job.key, key),
@@ -194,7 +194,7 @@ class TaskTable:
         return None if row is None else _task_row(row)
 
     def after(self, job: Job, key: str, limit: int, state: str | None = None) -> list[TaskRow]:
-        """Up to `limit` tasks (in a state) in the order of their keys, from behind `key`."""
+        """Return up to `limit` tasks (in a state) after `key`, in the order of their keys."""
         rows = self._database.execute(
             "SELECT id, slots, ord, record, body FROM tasks WHERE job=? AND task>?"
             " AND (? IS NULL OR state=?) ORDER BY task LIMIT ?",
@@ -203,7 +203,7 @@ class TaskTable:
         return [_task_row(row) for row in rows]
 
     def live(self, job: Job) -> Iterator[tuple[str, int, int, Json]]:
-        """Id, slots, order and record of the tasks that are not completed, in queue order."""
+        """Yield id, slots, order and record of the tasks that are not completed, in queue order."""
         rows = self._database.execute(
             "SELECT id, slots, ord, record FROM tasks"
             " WHERE job=? AND state <> 'completed' ORDER BY ord",
@@ -213,7 +213,7 @@ class TaskTable:
             yield task_id, slots, order, json.loads(record)
 
     def satisfying(self, job: Job) -> list[str]:
-        """Keys of the completed tasks that satisfy who depends on them."""
+        """Return keys of the completed tasks that satisfy their dependent tasks."""
         rows = self._database.execute(
             "SELECT task FROM tasks WHERE job=? AND state='completed'"
             " AND json_extract(record, '$.satisfies')",
@@ -222,7 +222,7 @@ class TaskTable:
         return [row[0] for row in rows]
 
     def finished_counts(self, job: Job) -> Iterator[tuple[str, int, int]]:
-        """Result, number of tasks and of their slots, for completed tasks."""
+        """Return result, number of tasks and number of their slots, for completed tasks."""
         return self._database.execute(
             "SELECT result, count(*), sum(slots) FROM tasks"
             " WHERE job=? AND state='completed' GROUP BY result",
@@ -230,19 +230,19 @@ class TaskTable:
         )
 
     def records(self, job: Job) -> Iterator[Json]:
-        """The record of every task."""
+        """Return the record of every task."""
         rows = self._database.execute("SELECT record FROM tasks WHERE job=?", (job.key,))
         return (json.loads(row[0]) for row in rows)
 
     def next_expiry(self) -> datetime | None:
-        """When the retention of a task is over next."""
+        """Return the earliest end of a task's retention time, or None."""
         [when] = self._database.execute(
             "SELECT min(expires) FROM tasks WHERE expires IS NOT NULL"
         ).fetchone()
         return None if when is None else datetime.fromtimestamp(when, UTC)
 
     def take_expired(self, now: datetime, limit: int) -> list[tuple[str, str, list[str]]]:
-        """Job key, id and place of up to `limit` tasks whose retention is over, each once.
+        """Return job key, id and place of up to `limit` tasks with expired retention, each once.
 
         A multi-instance task has a place for each of its instances.
         """
@@ -264,7 +264,7 @@ class TaskTable:
         ]
 
     def retained_until(self, pool_id: str, node_id: str) -> datetime | None:
-        """When the last retention of a task that ran on the node is over, None without one."""
+        """Return when the last retention time of a task of the node ends, or None."""
         place = json.dumps([pool_id, node_id], separators=(",", ":"))
         [when] = self._database.execute(
             "SELECT max(expires) FROM tasks WHERE expires IS NOT NULL"
@@ -276,7 +276,7 @@ class TaskTable:
         return None if when is None else datetime.fromtimestamp(when, UTC)
 
     def highest_order(self) -> int:
-        """The highest order number that a task has."""
+        """Return the highest order number of a task."""
         return self._database.execute("SELECT max(ord) FROM tasks").fetchone()[0] or 0
 
 
@@ -285,5 +285,5 @@ def _task_row(row: tuple[Any, ...]) -> TaskRow:
 
 
 def restore_task(job: Job, row: TaskRow) -> Task:
-    """The task of a row, for changing it."""
+    """Return the task of a row, for changing it."""
     return task_from(job, row.id, row.slots, row.order, row.record)

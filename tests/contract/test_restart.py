@@ -156,9 +156,9 @@ def test_second_emulator_on_the_same_data_dir_is_refused(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        (("--host", "0.0.0.0"), "not a loopback address"),
-        (("--host", "example.org"), "not a loopback address"),
-        (("--key", "not base64!"), "no account key"),
+        (("--host", "0.0.0.0"), "expected a loopback address"),
+        (("--host", "example.org"), "expected a loopback address"),
+        (("--key", "not base64!"), "missing account key"),
     ],
 )
 def test_unsafe_options_are_refused(

@@ -1,6 +1,4 @@
-"""Check jobs and job schedules, and name the scheduling error of a job whose auto pool cannot be
-made.
-"""
+"""Check jobs and job schedules, and return the scheduling error of a job without its auto pool."""
 
 from __future__ import annotations
 
@@ -70,7 +68,7 @@ _OTHER = ("InvalidAutoPoolSettings", "The specified autopool settings are not va
 
 
 def check_pool_info(body: Json, check_pool: Callable[[Json], None], *, scheduled: bool) -> None:
-    """Refuse a poolInfo that names no pool, two, or one that cannot be. Raises Fault."""
+    """Refuse a poolInfo with no pool, with two, or with an invalid one. Raises Fault."""
     require(body, "poolInfo")
     info = part(body, "poolInfo")
     auto = part(info, "autoPoolSpecification")
@@ -96,7 +94,7 @@ def check_pool_info(body: Json, check_pool: Callable[[Json], None], *, scheduled
 
 
 def scheduling_error(fault: Fault) -> Json:
-    """A job's schedulingError for what stood in the way of its auto pool."""
+    """Return the schedulingError of a job whose auto pool could not be created."""
     code, message = _SCHEDULING_ERRORS.get(fault.code, _OTHER)
     details = [{"name": name, "value": value} for name, value in fault.values.items()]
     error: Json = {"category": "usererror", "code": code, "message": message}
@@ -104,13 +102,13 @@ def scheduling_error(fault: Fault) -> Json:
 
 
 def check_job(body: Json) -> None:
-    """Refuse what a job cannot be. Raises Fault."""
+    """Refuse an invalid job. Raises Fault."""
     require_id(body)
     check_job_specification(body)
 
 
 def check_job_specification(body: Json, *, scheduled: bool = False) -> None:
-    """Refuse what a job, or those of a schedule, cannot be. Raises Fault."""
+    """Refuse an invalid specification of a job, or of those of a schedule. Raises Fault."""
     check_job_properties(body, scheduled=scheduled)
     if "jobReleaseTask" in body and "jobPreparationTask" not in body:
         reason = "a job release task requires a job preparation task"
@@ -139,7 +137,7 @@ def _check_manager(job: Json) -> None:
 
 
 def check_job_properties(body: Json, *, scheduled: bool = False) -> None:
-    """Refuse wrong values of what can also be changed later. Raises Fault."""
+    """Refuse wrong values of properties that can change later. Raises Fault."""
     check_pool_info(body, check_pool, scheduled=scheduled)
     require_range(body, "priority", -1000, 1000, "OutOfRangePriority")
     if body.get("maxParallelTasks", -1) != -1:
@@ -153,7 +151,7 @@ _SHORTEST_RECURRENCE = timedelta(minutes=1)  # docs: startWindow and recurrenceI
 
 
 def check_schedule(body: Json) -> None:
-    """Refuse what a job schedule cannot be. Raises Fault."""
+    """Refuse an invalid job schedule. Raises Fault."""
     require_id(body)
     require(body, "schedule", "jobSpecification")
     times = part(body, "schedule")

@@ -1,4 +1,4 @@
-"""Check pools: node targets, automatic scaling, mounts, start task."""
+"""Check pools: node targets, autoscale, mounts, start task."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _SHORTEST_INTERVAL, _LONGEST_INTERVAL = timedelta(minutes=5), timedelta(hours=16
 
 
 def check_pool_scaling(body: Json) -> None:
-    """Refuse what a new pool cannot have: a formula and targets, or only half of it. Raises Fault.
+    """Refuse a new pool with formula and targets, or with only one half of autoscale. Raises Fault.
 
     `resizeTimeout` has no effect on a pool that scales automatically (docs).
     """
@@ -45,7 +45,7 @@ def check_pool_scaling(body: Json) -> None:
 
 
 def check_scaling(body: Json) -> None:
-    """Refuse an interval out of range and a text that is no formula. Raises Fault."""
+    """Refuse an interval out of range and an invalid formula. Raises Fault."""
     text = body.get("autoScaleEvaluationInterval")
     interval = None if text is None else parse_duration(text)
     if text is not None and (
@@ -57,7 +57,7 @@ def check_scaling(body: Json) -> None:
 
 
 def check_formula(text: str) -> None:
-    """Refuse a text that is no formula, with the place where it is none. Raises Fault."""
+    """Refuse an invalid formula, with the position of the error. Raises Fault."""
     try:
         check(text)
     except FormulaError as err:
@@ -80,7 +80,7 @@ _MOUNT_CREDENTIALS = ("accountKey", "sasKey", "identityReference")
 def check_mounts(body: Json) -> None:
     """Refuse mounts that no node could make. Raises Fault.
 
-    Paths that overlap are left to the nodes: an example of the service's own has such. [S]
+    Overlapping paths are left to the nodes: an example of the service's own has such. [S]
     """
     mounts = parts(body, "mountConfiguration")
     if len(mounts) > MAX_MOUNTS:
@@ -140,7 +140,7 @@ def _refuse(body: Json, names: tuple[str, ...], where: str) -> None:
 
 
 def check_pool(body: Json) -> None:
-    """Refuse what a pool cannot be. Raises Fault."""
+    """Refuse an invalid pool. Raises Fault."""
     require_id(body)
     require(body, "vmSize")
     _refuse(body, NOT_IN_POOLS, "pool")

@@ -1,6 +1,4 @@
-"""Basic checks of properties: required, in range, one of a choice, an id, a URL, a relative
-path.
-"""
+"""Basic checks of properties: required, in range, a choice, an id, a URL, a relative path."""
 
 from __future__ import annotations
 
@@ -21,7 +19,7 @@ ID_PATTERN = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 def _property(body: Json, name: str) -> Any:
-    """A property of the body, None when it is absent (`a/b` is b of a)."""
+    """Return a property of the body, None if absent (`a/b` is b of a)."""
     if "/" not in name:
         return body.get(name)
     value: Any = body
@@ -47,7 +45,7 @@ def require_id(body: Json) -> None:
 
 
 def require_range(body: Json, name: str, low: int, high: int, code: str | None = None) -> None:
-    """Refuse a number outside the range; an absent one is fine. Raises Fault."""
+    """Refuse a number outside the range; it may be absent. Raises Fault."""
     value = _property(body, name)
     if value is not None and not low <= value <= high:
         reason = f"{low} to {high} is allowed"
@@ -58,7 +56,7 @@ def require_range(body: Json, name: str, low: int, high: int, code: str | None =
 
 
 def require_choice(body: Json, name: str, *choices: str) -> None:
-    """Refuse a word that is none of `choices` and bring it to their spelling. Raises Fault."""
+    """Refuse a word that is not one of `choices`, and set it to their spelling. Raises Fault."""
     value = body.get(name)
     if value is None:
         return
@@ -73,7 +71,7 @@ _WORKING_DIRECTORIES = ("taskWorkingDirectory", "containerImageDefault")
 
 
 def check_containers(pool: Json) -> None:
-    """Refuse a container configuration that the service does not know. Raises Fault."""
+    """Refuse a container configuration unknown to the service. Raises Fault."""
     machine = part(pool, "virtualMachineConfiguration")
     if "containerConfiguration" not in machine:
         return
@@ -91,9 +89,9 @@ def check_containers(pool: Json) -> None:
 
 
 def check_command(task: Json, where: str) -> None:
-    """Refuse a task without a command, and container settings that cannot be. Raises Fault.
+    """Refuse a task without a command, and invalid container settings. Raises Fault.
 
-    In a container an empty command line stands for the image's own (container workloads page).
+    In a container an empty command line runs the image's own (container workloads page).
     """
     if "containerSettings" not in task:
         require(task, "commandLine")
@@ -117,7 +115,7 @@ def _check_word(body: Json, name: str, choices: tuple[str, ...]) -> None:
 
 
 def _check_image(name: str, image: object) -> None:
-    """An image that begins with a dash would be an option of the engine."""
+    """Refuse an image that begins with a dash, which the engine would read as an option."""
     text = image if isinstance(image, str) else ""
     if not text or text.startswith("-") or any(c.isspace() or not c.isprintable() for c in text):
         raise bad_property(name, image, "not the name of an image")
@@ -138,7 +136,7 @@ _IDENTITY_RESOURCE_ID = re.compile(
 
 
 def identity_problem(reference: object) -> str | None:
-    """The problem with a wire `identityReference`, or None when it names an identity."""
+    """Return the problem with a wire `identityReference`, or None if it names an identity."""
     if isinstance(reference, Mapping):
         given = cast("Mapping[str, Any]", reference)
         if _IDENTITY_RESOURCE_ID.fullmatch(str(given.get("resourceId") or "")):
@@ -147,7 +145,7 @@ def identity_problem(reference: object) -> str | None:
 
 
 def is_http_url(url: object) -> bool:
-    """Whether a client can connect to it."""
+    """Return True if a client can connect to the URL."""
     try:
         parts = urlsplit(url) if isinstance(url, str) else None
     except ValueError:
@@ -156,7 +154,7 @@ def is_http_url(url: object) -> bool:
 
 
 def safe_parts(path: str) -> tuple[str, ...] | None:
-    """The parts of a relative path, None when it is absolute or climbs with `..`."""
+    """Return the parts of a relative path, None if it is absolute or climbs with `..`."""
     pure = PurePosixPath(path)
     if pure.is_absolute() or ".." in pure.parts or "\0" in path:
         return None

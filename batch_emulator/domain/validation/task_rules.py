@@ -1,9 +1,8 @@
 """Check tasks of every kind: files, constraints, dependencies, exit conditions.
 
-What is documented and not emulated yet is refused by name with 501: nothing is accepted and
-then ignored. Kept without effect, by choice [S]: userIdentity and userAccounts (everything
-runs as the emulator's own user), networkConfiguration, identity, image and disk settings,
-resourceTags.
+Documented properties that are not emulated yet are refused by name with 501, never ignored. Stored
+without effect, by choice [S]: userIdentity and userAccounts (everything runs as the emulator's own
+user), networkConfiguration, identity, image and disk settings, resourceTags.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ _MAX_DEPENDENCY_CHARACTERS = 64_000  # characters of all taskIds together (docs)
 
 
 def check_dependencies(body: Json, job: Json) -> None:
-    """Refuse dependencies that cannot be. Raises Fault."""
+    """Refuse invalid dependencies. Raises Fault."""
     if "dependsOn" not in body:
         return
     if not job.get("usesTaskDependencies"):
@@ -63,7 +62,7 @@ def _check_dependency_ranges(ranges: list[Json]) -> None:
 
 
 def check_dependency_action(option: Json, job: Json) -> None:
-    """Refuse a dependency action where no task depends on another (docs). Raises Fault."""
+    """Refuse a dependency action in a job without dependencies (docs). Raises Fault."""
     require_choice(option, "dependencyAction", "satisfy", "block")
     if "dependencyAction" in option and not job.get("usesTaskDependencies"):
         reason = "the job's usesTaskDependencies is false"
@@ -84,7 +83,7 @@ def check_start_task(task: Json) -> None:
 
 
 def check_task(body: Json, job: Json) -> None:
-    """Refuse what a task of this job cannot be. Raises Fault."""
+    """Refuse an invalid task of this job. Raises Fault."""
     require_id(body)
     check_command(body, "task")
     require_range(body, "requiredSlots", 1, MAX_SLOTS)
@@ -203,7 +202,7 @@ _FILE_MODE = re.compile(r"0?[0-7]{3}")
 
 
 def resource_file_problem(resource: Mapping[str, Any]) -> str | None:
-    """The problem with a wire `resourceFile`, or None when it can be downloaded."""
+    """Return the problem with a wire `resourceFile`, or None if it can be downloaded."""
     given = [name for name in _RESOURCE_SOURCES if resource.get(name)]
     if len(given) != 1:
         return f"exactly one of {', '.join(_RESOURCE_SOURCES)} must be given, not {len(given)}"
@@ -244,7 +243,7 @@ DEFAULT_UPLOAD_CONDITION = "taskcompletion"
 
 
 def output_file_problem(output: Mapping[str, Any]) -> str | None:
-    """The problem with a wire `outputFile`, or None when it can be uploaded."""
+    """Return the problem with a wire `outputFile`, or None if it can be uploaded."""
     if not isinstance(output.get("filePattern"), str) or not output["filePattern"]:
         return "filePattern is required"
     container = nested_object(nested_object(output, "destination"), "container")
@@ -283,6 +282,6 @@ def upload_condition(output: Mapping[str, Any]) -> str:
 
 
 def nested_object(parent: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """The object under `name`, empty when it is missing or no object."""
+    """Return the object under `name`, empty if it is absent or no object."""
     value = parent.get(name)
     return cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}

@@ -1,8 +1,8 @@
-"""The emulator's own API under `/_emulator`: clock, events, evictions, failures, Scheduled
-Events, reset.
+"""The emulator's own API under `/_emulator`: clock, events, evictions, failures, Scheduled Events,
+reset.
 
-`GET /_emulator/health` is open. Everything else wants `Authorization: Bearer <account key>`,
-since it may end tasks; answers are plain JSON, errors the service's error body.
+`GET /_emulator/health` is open. Other requests need `Authorization: Bearer <account key>`, since
+they can end tasks; answers are plain JSON, errors the service's error body.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _JSON = {"Content-Type": "application/json; charset=utf-8"}
 
 
 def nodes_of(call: Call) -> Reply:
-    """The nodes of a pool, by number."""
+    """Return the nodes of a pool, by number."""
     found = sorted(call.pool().nodes.values(), key=lambda node: node.number)
     return Reply(200, {"value": [_node_view(node) for node in found]})
 
@@ -48,7 +48,7 @@ def evict_node(call: Call) -> Reply:
 
 
 def evict_some(call: Call) -> Reply:
-    """Evict spot nodes of a pool, chosen by chance, as many as there are if need be."""
+    """Evict random spot nodes of a pool, all of them if there are fewer."""
     text = call.query.get("count", "1")
     if not text.isascii() or not text.isdecimal() or len(text) > 9 or int(text) < 1:
         raise bad_query("count", text, "a number of nodes from 1 on is expected")
@@ -94,7 +94,7 @@ def _seconds(call: Call, name: str) -> float | None:
 
 
 def fail_node(call: Call) -> Reply:
-    """Make a node unusable: with the error of a `code`, or without contact until it recovers."""
+    """Make a node unusable: with an error (`code`), or without contact until it recovers."""
     node = call.node()
     if node.state in nodes.WITHOUT_MACHINE:
         raise Fault("OperationInvalidForCurrentState", {"State": node.state.value})
@@ -116,7 +116,7 @@ def get_scheduled_events(call: Call) -> Reply:
 
 
 def acknowledge(call: Call) -> Reply:
-    """POST /metadata/scheduledevents: the events named may start at once."""
+    """POST /metadata/scheduledevents: the named events may start at once."""
     refused = _check_metadata_request(call)
     if refused:
         return refused
@@ -143,7 +143,9 @@ def _event_ids(call: Call) -> set[str] | None:
 
 
 def _check_metadata_request(call: Call) -> Reply | None:
-    """Refuse what the metadata service refuses. Raises Fault for who is no task of the node."""
+    """Refuse what the metadata service refuses, and callers without the node's secret. Raises
+    Fault.
+    """
     params = call.params
     key = call.emulator.settings.key
     expected = eviction.imds_secret(key, params["poolId"], params["nodeId"])
@@ -175,7 +177,7 @@ _LONGEST_PUSH = timedelta(days=366)
 
 @dataclass(frozen=True, slots=True)
 class AdminRoute:
-    """One request of the admin API and who answers it; `open` ones need no key."""
+    """One request of the admin API and its handler; `open` ones need no key."""
 
     method: str
     path: str
@@ -186,14 +188,14 @@ class AdminRoute:
 
 
 def authenticate(authorization: str, key: str) -> None:
-    """Refuse who does not present the account key. Raises Fault."""
+    """Refuse requests without the account key. Raises Fault."""
     if not hmac.compare_digest(authorization.encode(), f"Bearer {key}".encode()):
         reason = f"{PREFIX} wants 'Authorization: Bearer <account key>'"
         raise Fault("AuthenticationFailed", {"AuthenticationErrorDetail": reason}, status=403)
 
 
 def health(call: Call) -> Reply:
-    """Whether the emulator can keep its state."""
+    """Return whether the emulator can store its state."""
     emulator = call.emulator
     uptime_s = (call.now - emulator.started).total_seconds()
     body = {
@@ -207,7 +209,7 @@ def health(call: Call) -> Reply:
 
 
 def events(call: Call) -> Reply:
-    """Changes of state after a number, oldest first, 1000 at most."""
+    """Return changes of state after a number, oldest first, 1000 at most."""
     text = call.query.get("after", "0")
     if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS):
         raise bad_query("after", text, "the number of an event is expected")
@@ -216,7 +218,7 @@ def events(call: Call) -> Reply:
 
 
 def clock(call: Call) -> Reply:
-    """The emulator's time, and how fast it passes."""
+    """Return the emulator's time, and how fast it passes."""
     return Reply(
         200, {"now": time_text(call.emulator.clock.now()), "scale": call.emulator.clock.scale}
     )
@@ -237,7 +239,7 @@ async def push_clock(call: Call) -> Reply:
 
 
 async def reset(call: Call) -> Reply:
-    """End and forget all jobs, schedules and pools; answered when nothing of them is left."""
+    """End and delete all jobs, schedules and pools; answered when nothing of them is left."""
     await call.emulator.reset()
     return Reply(204)
 
@@ -246,7 +248,7 @@ _APPLICATION = f"{PREFIX}/applications/{{applicationId}}"
 _PACKAGE = f"{_APPLICATION}/versions/{{version}}"
 
 ADMIN_ROUTES: tuple[AdminRoute, ...] = (
-    AdminRoute("PUT", _APPLICATION, "make or change an application", applications.put),
+    AdminRoute("PUT", _APPLICATION, "create or change an application", applications.put),
     AdminRoute("DELETE", _APPLICATION, "delete an application", applications.delete),
     AdminRoute(
         "PUT",
@@ -256,11 +258,15 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
         streamed=True,
     ),
     AdminRoute("DELETE", _PACKAGE, "delete a package", applications.delete_version),
-    AdminRoute("GET", f"{PREFIX}/health", "ready, and able to keep its state", health, open=True),
+    AdminRoute(
+        "GET", f"{PREFIX}/health", "200 when ready and able to store its state", health, open=True
+    ),
     AdminRoute("GET", f"{PREFIX}/events", "changes of state, `?after=NUMBER`", events),
     AdminRoute("GET", f"{PREFIX}/clock", "the emulator's time", clock),
     AdminRoute("POST", f"{PREFIX}/clock", '`{"push": "PT15M"}` lets time pass', push_clock),
-    AdminRoute("GET", f"{PREFIX}{_POOL}/nodes", "nodes, and which can be evicted", nodes_of),
+    AdminRoute(
+        "GET", f"{PREFIX}{_POOL}/nodes", "nodes, with whether each can be evicted", nodes_of
+    ),
     AdminRoute(
         "POST",
         f"{PREFIX}{_POOL}/evict",
@@ -273,8 +279,10 @@ ADMIN_ROUTES: tuple[AdminRoute, ...] = (
         "evict one spot node, `?notice=SECONDS&away=SECONDS`",
         evict_node,
     ),
-    AdminRoute("POST", f"{PREFIX}{_NODE}/fail", "make it unusable, `?code=DiskFull`", fail_node),
+    AdminRoute(
+        "POST", f"{PREFIX}{_NODE}/fail", "make a node unusable, `?code=DiskFull`", fail_node
+    ),
     AdminRoute("GET", _EVENTS, "Scheduled Events of a node", get_scheduled_events, open=True),
     AdminRoute("POST", _EVENTS, "acknowledge an event", acknowledge, open=True),
-    AdminRoute("POST", f"{PREFIX}/reset", "forget all pools, jobs and schedules", reset),
+    AdminRoute("POST", f"{PREFIX}/reset", "delete all pools, jobs and schedules", reset),
 )

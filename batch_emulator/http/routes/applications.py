@@ -45,7 +45,7 @@ def cancel_deletion(call: Call) -> Reply:
 
 
 async def list_all(call: Call) -> Reply:
-    """Application_List: only what has a version (docs)."""
+    """Application_List: only applications with a version (docs)."""
     found = [(key, one.summary()) for key, one in call.emulator.applications.sorted()]
     return await call.listing(None, odata.from_sorted(found))
 
@@ -59,7 +59,7 @@ def get(call: Call) -> Reply:
 
 
 def put(call: Call) -> Reply:
-    """Make an application or change its settings; what is absent stays as it is."""
+    """Create an application or change its settings; absent settings stay."""
     body = call.json(optional=True)
     application = call.emulator.applications.change(call.params["applicationId"], body)
     return Reply(200, _described(application))
@@ -86,7 +86,7 @@ async def put_version(call: Call) -> Reply:
 
 
 def delete_version(call: Call) -> Reply:
-    """Delete a version; nodes keep what they have unpacked."""
+    """Delete a version; nodes keep the copy that they unpacked."""
     call.emulator.applications.delete(call.params["applicationId"], call.params["version"])
     return Reply(204)
 

@@ -1,4 +1,4 @@
-"""Files of tasks and nodes. Disk work is done in threads."""
+"""Handlers of file operations on tasks and nodes. Disk work runs in threads."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ Root = Callable[[Call], tuple[Path, str]]
 
 
 def task_root(call: Call) -> tuple[Path, str]:
-    """The folder of a task and the URL of its files. Raises Fault.
+    """Return the folder of a task and the URL of its files. Raises Fault.
 
-    A task that did not run yet has none; those of a node that is gone are gone (docs).
+    A task that has not run has none; the files of a node that has left are lost (docs).
     """
     job = call.job()
     row = call.emulator.store.tasks.find(job, key_of(call.params["taskId"]))
@@ -50,7 +50,7 @@ def task_root(call: Call) -> tuple[Path, str]:
 
 
 def node_root(call: Call) -> tuple[Path, str]:
-    """The root folder of a node and the URL of its files. Raises Fault."""
+    """Return the root folder of a node and the URL of its files. Raises Fault."""
     node = call.node()
     if node.booted is None:
         raise Fault("NodeFilesUnavailable", {"State": node.state.value})
@@ -86,7 +86,7 @@ def _render(entry: FileEntry, url: str) -> Json:
 
 
 def list_of(root: Root) -> Handler:
-    """The list operation over the files below a root."""
+    """Return the list operation over the files below a root."""
 
     async def list_files(call: Call) -> Reply:
         folder, url = root(call)
@@ -116,7 +116,7 @@ def _headers(call: Call, entry: FileEntry, url: str) -> dict[str, str]:
 
 
 def properties_of(root: Root) -> Handler:
-    """The HEAD operation on a file below a root."""
+    """Return the HEAD operation on a file below a root."""
 
     async def properties(call: Call) -> Reply:
         folder, url = root(call)
@@ -128,7 +128,7 @@ def properties_of(root: Root) -> Handler:
 
 
 def get_of(root: Root) -> Handler:
-    """The GET operation on a file below a root; a part of it is answered 200 too (service)."""
+    """Return the GET operation on a file below a root; a range is answered 200 too (service)."""
 
     async def get(call: Call) -> Reply:
         folder, url = root(call)
@@ -150,7 +150,7 @@ async def _chunks(opened: FileRange) -> AsyncIterator[bytes]:
 
 
 def delete_of(root: Root) -> Handler:
-    """The DELETE operation on a file or folder below a root."""
+    """Return the DELETE operation on a file or folder below a root."""
 
     async def delete(call: Call) -> Reply:
         folder, _ = root(call)

@@ -40,7 +40,7 @@ def add(call: Call) -> Reply:
 
 
 def rendered(call: Call, job: Job) -> Json:
-    """A job, with its statistics where they are asked for."""
+    """Return a job, with its statistics if requested."""
     body = render.job(job, call.base_url)
     if call.expands_stats:
         body["stats"] = render.job_statistics(job, call.emulator.store, body["url"], call.now)
@@ -69,14 +69,14 @@ def get(call: Call) -> Reply:
 
 
 def patch(call: Call) -> Reply:
-    """Job_Patch: what is absent stays as it is."""
+    """Job_Patch: absent properties stay."""
     job = call.job()
     call.check(job.etag, job.modified)
     return _change(call, job, {**job.spec, **call.json()})
 
 
 def put(call: Call) -> Reply:
-    """Job_Update: what is absent is cleared."""
+    """Job_Update: absent properties are cleared."""
     job = call.job()
     call.check(job.etag, job.modified)
     kept = {name: value for name, value in job.spec.items() if name not in _REPLACED}
@@ -98,7 +98,7 @@ def _change(call: Call, job: Job, spec: Json) -> Reply:
 
 
 def _check_completion(job: Job, spec: Json) -> None:
-    """Automatic termination cannot be turned off again (docs: onAllTasksComplete)."""
+    """Refuse to turn automatic termination off again (docs: onAllTasksComplete)."""
     before, after = (s.get("onAllTasksComplete", "noaction") for s in (job.spec, spec))
     if before == "terminatejob" and after != before:
         reason = "a job's completion behavior may not be changed back"
@@ -216,14 +216,14 @@ def schedule_exists(call: Call) -> Reply:
 
 
 def patch_schedule(call: Call) -> Reply:
-    """JobSchedule_Patch: what is absent stays as it is."""
+    """JobSchedule_Patch: absent properties stay."""
     schedule = _schedule(call)
     call.check(schedule.etag, schedule.modified)
     return _change_schedule(call, schedule, {**schedule.spec, **call.json()})
 
 
 def put_schedule(call: Call) -> Reply:
-    """JobSchedule_Update: what is absent is cleared; without a schedule it is the default one."""
+    """JobSchedule_Update: absent properties are cleared; the schedule becomes the default one."""
     schedule = _schedule(call)
     call.check(schedule.etag, schedule.modified)
     body = call.json()

@@ -1,8 +1,7 @@
-"""Nodes: list, reboot, reimage, deallocate, user accounts, extensions, and the upload of their
-service logs.
+"""Handlers of node operations, user accounts, extensions, and the upload of service logs.
 
-The service uploads what its agent wrote. Here that is what the emulator knows of the node:
-its changes of state, and what its start task printed [S].
+The service uploads the logs of its agent. Here they contain what the emulator records of the node:
+its changes of state, and the output of its start task [S].
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ def get(call: Call) -> Reply:
 def _with_option(
     name: str, operation: Callable[[Account, Node, str, datetime], None], status: int
 ) -> Handler:
-    """An operation whose body has one property, by default `requeue` (docs)."""
+    """Run an operation whose body has one property, by default `requeue` (docs)."""
 
     def handler(call: Call) -> Reply:
         node = call.node()
@@ -136,7 +135,7 @@ _START_TASK_FILES = ("stdout.txt", "stderr.txt")
 
 
 def _in_period(when: datetime, start: datetime, end: datetime | None) -> bool:
-    """Whether a message of that time was asked for."""
+    """Return True if the period contains a message of that time."""
     return start <= when and (end is None or when <= end)
 
 
@@ -147,9 +146,9 @@ def _collect_logs(
     layout: NodeLayout,
     period: tuple[datetime, datetime | None],
 ) -> list[tuple[str, Path]]:
-    """Names and files with a message in the period; the agent's log is written to `folder`.
+    """Return names and files with a message in the period; write the agent's log to `folder`.
 
-    A file is sent whole, so that it may hold more than was asked for (docs).
+    A file is sent whole, so it may hold more than requested (docs).
     """
     found: list[tuple[str, Path]] = []
     lines = [event for event in events.after(0) if _is_of_node(event, node)]
@@ -177,7 +176,9 @@ def _start_task_logs(
 
 
 async def upload_service_logs(call: Call) -> Reply:
-    """Answered when the files are there; on the service they may follow later [S]."""
+    """ComputeNode_UploadBatchServiceLogs. Answered after the upload; the service may upload later
+    [S].
+    """
     node, body = call.node(), call.json()
     require(body, "containerUrl", "startTime")
     if not is_http_url(body["containerUrl"]):

@@ -1,4 +1,4 @@
-"""Pools: change, resize, automatic scaling, node counts, supported images and usage metrics."""
+"""Handlers of pool operations: change, resize, autoscale, node counts, images and usage metrics."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def exists(call: Call) -> Reply:
 
 
 def patch(call: Call) -> Reply:
-    """Pool_Patch: what is absent stays as it is."""
+    """Pool_Patch: absent properties stay."""
     pool = call.pool()
     call.check(pool.etag, pool.modified)
     body = call.json()
@@ -86,7 +86,7 @@ def patch(call: Call) -> Reply:
 
 
 def update_properties(call: Call) -> Reply:
-    """Pool_UpdateProperties: what is absent is cleared."""
+    """Pool_UpdateProperties: absent properties are cleared."""
     pool = call.pool()
     call.check(pool.etag, pool.modified)
     body = call.json()
@@ -96,7 +96,7 @@ def update_properties(call: Call) -> Reply:
 
 
 def _change(call: Call, pool: Pool, spec: Json) -> dict[str, str]:
-    """A new start task reaches nodes when they reboot (docs)."""
+    """Change a pool. A new start task reaches nodes when they reboot (docs)."""
     pools.require_active(pool)
     spec = {name: value for name, value in spec.items() if name not in _FIXED}
     spec |= {name: pool.spec[name] for name in _FIXED if name in pool.spec}
@@ -192,7 +192,7 @@ _AUTOSCALE_RUN = "Microsoft.Azure.Batch.Protocol.Entities.AutoScaleRun"
 
 
 def enable_autoscale(call: Call) -> Reply:
-    """Pool_EnableAutoScale: settings are judged before the pool's state, as the service does."""
+    """Pool_EnableAutoScale: checks settings before the pool's state, as the service does."""
     pool = call.pool()
     call.check(pool.etag, pool.modified)
     body = call.json()
@@ -230,7 +230,7 @@ _DEFAULT_AGES = {"starttime": timedelta(hours=2, minutes=30), "endtime": timedel
 
 
 async def list_usage_metrics(call: Call) -> Reply:
-    """Pool_ListUsageMetrics: of the last interval available when no time is given (docs)."""
+    """Pool_ListUsageMetrics: without times, of the last interval available (docs)."""
     last = metering.interval_of(call.now - _DEFAULT_AGES["endtime"])
     end = _usage_time(call, "endtime") or last
     start = _usage_time(call, "starttime") or metering.interval_of(end) - metering.INTERVAL

@@ -1,10 +1,7 @@
-"""Every documented operation by its name in the service's OpenAPI description, and how requests
-find it.
+"""The route of every documented operation, by its name in the service's OpenAPI description.
 
-A file path is one segment on the wire (`wd%2Fa.txt`); one with plain slashes is understood
-too.
-
-An operation without a handler answers 501 with its name.
+A file path is one segment on the wire (`wd%2Fa.txt`); plain slashes are accepted too. An operation
+without a handler answers 501 with its name.
 """
 
 from __future__ import annotations
@@ -30,7 +27,7 @@ _R = TypeVar("_R", bound=_Route)
 
 
 class Matcher(Generic[_R]):
-    """All routes of one API, looked up by their number of segments."""
+    """The routes of one API, by their number of segments."""
 
     def __init__(self, routes: Iterable[_R]) -> None:
         self._by_length: dict[int, list[tuple[list[str], _R]]] = {}
@@ -39,7 +36,7 @@ class Matcher(Generic[_R]):
             self._by_length.setdefault(len(pattern), []).append((pattern, route))
 
     def find(self, method: str, raw_path: str) -> tuple[_R, Mapping[str, str]]:
-        """The route and the decoded parameters of the path. Raises Fault."""
+        """Return the route and the decoded parameters of the path. Raises Fault."""
         segments = raw_path.strip("/").split("/")
         if "files" in segments[4:5] and len(segments) > 6:
             segments = [*segments[:5], "/".join(segments[5:])]
@@ -74,7 +71,7 @@ def _parameters(pattern: list[str], segments: list[str]) -> dict[str, str] | Non
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """One operation: method, path with `{parameters}`, name, and who answers."""
+    """One operation: method, path with `{parameters}`, name, and handler."""
 
     method: str
     path: str

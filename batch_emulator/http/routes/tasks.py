@@ -1,4 +1,4 @@
-"""Tasks."""
+"""Handlers of task operations."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MAX_TASKS_IN_COLLECTION = 100  # docs: addtaskcollection
 
 
 def _find(call: Call, job: Job) -> Task:
-    """The task of the path: the living one, or a finished one from its row. Raises Fault."""
+    """Return the task of the path: the live one, or a completed one from its row. Raises Fault."""
     key = key_of(call.params["taskId"])
     task = job.live.get(key)
     if task is not None:
@@ -61,7 +61,9 @@ def add_collection(call: Call) -> Reply:
 
 
 def _add_one(call: Call, job: Job, body: Json, key: str, taken: set[str]) -> Json:
-    """Statuses as the SDK compares them: `Success`, but lower-case `clienterror`."""
+    """Return the result of one task. Statuses as the SDK compares them: `Success`, but lower-case
+    `clienterror`.
+    """
     try:
         task_rules.check_task(body, job.spec)
         if key in taken:
@@ -123,7 +125,7 @@ async def list_subtasks(call: Call) -> Reply:
 
 
 def put(call: Call) -> Reply:
-    """Task_Update: only constraints can be changed, and absent ones are cleared (docs)."""
+    """Task_Update: only constraints can change, and absent ones are cleared (docs)."""
     job = call.job()
     task = _find(call, job)
     call.check(task.etag, task.modified)
@@ -141,7 +143,7 @@ def put(call: Call) -> Reply:
 
 
 async def delete(call: Call) -> Reply:
-    """Task_Delete; answered when its process is gone, so that the id can be used again."""
+    """Task_Delete; answered when its process has ended, so that the id can be used again."""
     task = _find(call, call.job())
     call.check(task.etag, task.modified)
     running = list(task.executions)

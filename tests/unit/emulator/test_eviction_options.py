@@ -30,11 +30,11 @@ def test_evictions_and_quotas_reach_the_limits(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("option", "value", "word"),
     [
-        ("--eviction-rate", "nan", "number from 0"),
-        ("--eviction-rate", "-1", "number from 0"),
-        ("--eviction-notice", "inf", "number from 0"),
+        ("--eviction-rate", "nan", "expected a number from 0"),
+        ("--eviction-rate", "-1", "expected a number from 0"),
+        ("--eviction-notice", "inf", "expected a number from 0"),
         ("--eviction-trace", "/nowhere/at/all", "cannot be read"),
-        ("--pool-quota", "-1", "number from 0"),
+        ("--pool-quota", "-1", "expected a number from 0"),
     ],
 )
 def test_impossible_values_are_refused_at_the_start(
