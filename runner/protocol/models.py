@@ -17,7 +17,7 @@ from runner.protocol.paths import is_selected_output
 FORMAT = 1
 NAME_PATTERN = r"^[a-z0-9][a-z0-9_-]{0,62}$"
 ALIAS_PATTERN = r"^[a-z][a-z0-9_-]{0,62}$"
-COMPUTED_ALIASES = ("latest", "best")  # worked out, never set
+COMPUTED_ALIASES = ("latest", "best")  # computed, never set
 _SUFFIX = ".json"
 
 ModelDocument = dict[str, Any]
