@@ -1,4 +1,4 @@
-"""Sizes, durations and ages: one grammar for what people write, one format for what they read.
+"""Sizes, durations and ages: one grammar to parse them, one format to display them.
 
 **Sizes.** `K M G T` are powers of 1000 and `Ki Mi Gi Ti` powers of 1024, as in Kubernetes, disks
 and networks; a `B` may follow, case does not matter, and a number alone is bytes. So `28G`, `28gb`
@@ -7,7 +7,7 @@ allowed (`1.5GiB`); a fraction of a byte is dropped.
 
 **Durations.** Numbers with the units `w d h m s` (or `min`) in that order (`90s`, `1h30m`, `2h`),
 ISO 8601 with weeks, days and times (`P1DT2H`, `PT15M`; months and years differ in length and are
-refused), or a number alone, which is seconds. `m` is minutes in any case.
+rejected), or a number alone, which is seconds. `m` is minutes in any case.
 
 Standard library only: `--since` and `--max-time` must not wait for pydantic.
 """
@@ -44,7 +44,7 @@ _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
 class UnitError(ValueError):
-    """A text that is not a size or a duration: `what`, `why` and `fix` for whoever wrote it."""
+    """A text that is not a size or a duration; `what`, `why` and `fix` are parts of an error."""
 
     def __init__(self, what: str, why: str, fix: str) -> None:
         super().__init__(f"{what}: {fix}")
@@ -109,7 +109,7 @@ def parse_duration_flag(flag: str, text: str, least: str, most: str) -> timedelt
 
     Args:
         flag: The name of the option, without dashes.
-        text: What was given.
+        text: Its value.
         least: The smallest duration allowed, such as `1m`.
         most: The largest.
 
@@ -137,7 +137,7 @@ def parse_duration_flag(flag: str, text: str, least: str, most: str) -> timedelt
 
 
 def parse_since(text: str, now: datetime) -> datetime:
-    """Return the moment that `--since` names.
+    """Return the time of `--since`.
 
     Args:
         text: A duration before `now`, with a unit (`7d`, `12h`), or a date or time; one without a
@@ -148,7 +148,7 @@ def parse_since(text: str, now: datetime) -> datetime:
         RunnerError: R-SINCE, the text is neither.
     """
     try:
-        if text.strip()[-1:].isdigit():  # a date, and no number of seconds
+        if text.strip()[-1:].isdigit():  # a date, not a number of seconds
             return datetime.fromisoformat(text.strip()).astimezone(UTC)
         try:
             return now - parse_duration(text)
@@ -164,7 +164,7 @@ def parse_since(text: str, now: datetime) -> datetime:
 
 
 def format_duration(duration: float | timedelta) -> str:
-    """Return a duration for people: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`.
+    """Return a duration as text: `0.4 s`, `12 s`, `3 min 20 s`, `2 h 05 min`, `3 d 04 h`.
 
     Args:
         duration: A timedelta, or seconds.

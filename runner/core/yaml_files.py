@@ -1,4 +1,4 @@
-"""Read YAML files that people write, and report what is wrong by file, line and field."""
+"""Read YAML files that users write, and report errors by file, line and field."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from runner.protocol.errors import RunnerError
 
 @dataclass(frozen=True, slots=True)
 class TextField:
-    """Beside a `str` in Annotated: `what` it is, which `rule` it follows, and one that does."""
+    """Annotation of a `str`: its `pattern`, `what` it is, the `rule` in words and an `example`."""
 
     pattern: str
     what: str
@@ -34,13 +34,13 @@ class TextField:
     def __get_pydantic_core_schema__(
         self, source: type[Any], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Checked after it is known to be text."""
+        """Return a schema that checks the pattern after the type."""
         return core_schema.no_info_after_validator_function(self._checked, handler(source))
 
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """As Field(pattern=...) would write it."""
+        """Return the JSON schema with the pattern."""
         return {**handler(schema), "pattern": self.pattern}
 
     def _checked(self, value: str) -> str:
@@ -57,7 +57,7 @@ class TextField:
 
 @dataclass(frozen=True, slots=True)
 class Amount:
-    """Beside an `int` in Annotated: bytes or seconds, with bounds written as people write them."""
+    """Annotation of an `int`: bytes or seconds, with bounds such as `1GiB` or `1m`."""
 
     kind: Literal["size", "duration"]
     least: str
@@ -66,7 +66,7 @@ class Amount:
     def __get_pydantic_core_schema__(
         self, source: type[Any], handler: GetCoreSchemaHandler
     ) -> CoreSchema:
-        """Read text first, then check the bounds of the number."""
+        """Return a schema that parses text, then checks the bounds."""
         number = core_schema.no_info_before_validator_function(self._parsed, handler(source))
         return core_schema.no_info_after_validator_function(self._checked, number)
 
@@ -107,9 +107,9 @@ class Amount:
 
 
 FieldPath = tuple[int | str, ...]
-_LONGEST = 100  # characters of a value that are repeated
+_LONGEST = 100  # characters of a value that an error repeats
 
-# Pydantic's error types, and what each would have taken.
+# Pydantic's error types, and the type that each expects.
 _EXPECTED: Mapping[str, str] = {
     "string_type": "text",
     "int_type": "a whole number",
@@ -131,7 +131,7 @@ _WRITTEN: Mapping[str, str] = {
     "`key: value` lines": "write a line with `key: value` for each",
     "a date or time": "write 2026-12-31 or 2026-12-31T06:00+01:00",
 }
-# What, why and fix of pydantic's other error types; names in braces are of its context.
+# What, why and fix of pydantic's other error types, with names of its context in braces.
 _TEXTS: Mapping[str, tuple[str, str, str]] = {
     "missing": ("missing", "the key is required", "add it"),
     "greater_than_equal": ("got {value}", "the least is {ge}", "write {ge} or more"),
@@ -150,7 +150,7 @@ _ANY = (
 
 
 class FieldProblem(NamedTuple):
-    """One field; `fix` is empty where only the line can be named."""
+    """The error of one field; `fix` is empty if only the line is known."""
 
     place: FieldPath
     what: str
@@ -159,7 +159,7 @@ class FieldProblem(NamedTuple):
 
 
 def near(name: str, known: Iterable[str]) -> str:
-    """`did you mean 'a' or 'b'?`, or an empty string."""
+    """Return `did you mean 'a' or 'b'?`, or an empty string if no known name is similar."""
     import difflib  # noqa: PLC0415  only a mistake needs it
 
     found = difflib.get_close_matches(name, list(known), n=3, cutoff=0.6)
@@ -169,7 +169,7 @@ def near(name: str, known: Iterable[str]) -> str:
 def explain_errors(
     data: object, model: type[BaseModel], errors: Sequence[ErrorDetails]
 ) -> list[FieldProblem]:
-    """One problem for each place of the file, however many types it could have been of."""
+    """Return one problem per field, also if it matches none of several types."""
     places: dict[FieldPath, list[ErrorDetails]] = {}
     for error in errors:
         places.setdefault(_field_path(data, error), []).append(error)
@@ -177,7 +177,7 @@ def explain_errors(
 
 
 def _field_path(data: object, error: ErrorDetails) -> FieldPath:
-    """Where it is in the file: pydantic adds which type of several it tried, and `[key]`."""
+    """Return the path in the file, without the parts that pydantic adds for types and keys."""
     place: list[int | str] = []
     node = data
     for part in error["loc"]:
@@ -201,7 +201,7 @@ def _explain(errors: Sequence[ErrorDetails], model: type[BaseModel]) -> tuple[st
     if error["type"] == "extra_forbidden":
         return _unknown_key(error, model)
     value, context = error["input"], error.get("ctx", {})
-    if error["type"] == "runner":  # from a validator of ours
+    if error["type"] == "runner":  # from one of our validators
         problem, why, fix = (str(context.get(name, "")) for name in ("problem", "why", "fix"))
         return problem, why, fix
     if error["type"] == "literal_error":
@@ -234,11 +234,11 @@ def _read_as(value: object) -> str:
     ):
         if isinstance(value, kinds):
             return name
-    return "something else"  # such as what !!binary makes
+    return "something else"  # for example a value with the tag !!binary
 
 
 def shown(value: object) -> str:
-    """A value as the file has it, not longer than a line."""
+    """Return a value as the file has it, shortened to one line."""
     if value is None:
         return "nothing"
     text = str(value).lower() if isinstance(value, bool) else repr(value)
@@ -261,7 +261,7 @@ def _other_word(value: object, allowed: str) -> tuple[str, str, str]:
 
 
 def _keys(model: type[BaseModel], parents: FieldPath) -> set[str]:
-    """The keys allowed below `parents`, following nested models."""
+    """Return the keys that are allowed below `parents`."""
     current: type[BaseModel] = model
     for part in parents:
         field = current.model_fields.get(str(part))
@@ -287,8 +287,8 @@ _UNREADABLE: dict[type[OSError], str] = {
     IsADirectoryError: "name a file in that folder",
 }
 _MAX_BYTES = 1 << 20
-_MAX_DEPTH = 50  # no file of ours has a tenth of it
-# What ruamel says, as it begins, and what whoever wrote the line would do about it.
+_MAX_DEPTH = 50
+# The start of ruamel's messages, and the fix for each.
 _FIXES = {
     "mapping values are not allowed": "put text that has `: ` in it in quotes, or indent as above",
     "could not find expected ':'": "write `key: value`, with a space after the colon",
@@ -305,19 +305,23 @@ _FIX = "put text with special characters in single quotes, and indent with space
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A parsed file: `data` is plain Python, `find_tree` gives what still knows its lines."""
+    """A parsed file: `data` in builtin types, `find_tree` returns the tree with line numbers."""
 
     path: Path
     data: dict[str, Any]
     find_tree: Callable[[], Any]
 
     def line(self, location: tuple[int | str, ...]) -> int:
-        """The line (from 1) of the deepest part of `location` that is in the file."""
+        """Return the line, from 1, of the deepest part of `location` that is in the file."""
         return _line(self.find_tree(), location)
 
 
 def read_document(path: Path, *, code: str) -> Document:
-    """Parse a YAML 1.2 mapping. Raises RunnerError `<code>-SYNTAX` with file and line."""
+    """Parse a YAML 1.2 mapping.
+
+    Raises:
+        RunnerError: `<code>-READ`, the file cannot be read; or `<code>-SYNTAX`, with file and line.
+    """
     from ruamel.yaml import YAML  # noqa: PLC0415  most commands read no YAML
     from ruamel.yaml.comments import CommentedMap  # noqa: PLC0415
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
@@ -347,7 +351,11 @@ def read_document(path: Path, *, code: str) -> Document:
 
 
 def check_document(document: Document, model: type[Model], *, code: str) -> Model:
-    """Validate against `model`. Raises RunnerError `<code>-FIELD`: file, line, field, what fits."""
+    """Validate a document.
+
+    Raises:
+        RunnerError: `<code>-FIELD`, with file, line and field of the first error.
+    """
     try:
         return model.model_validate(document.data)
     except ValidationError as err:
@@ -363,7 +371,7 @@ def field_error(
     why: str = "",
     fix: str = "",
 ) -> RunnerError:
-    """An error about one field of the file."""
+    """Return the error for one field of the file."""
     line = document.line(location)
     name = ".".join(str(part) for part in location)
     return RunnerError(
@@ -406,7 +414,7 @@ def _deep_line(text: str) -> int | None:
 
 
 def _no_mapping(code: str, path: Path, text: str, tree: object) -> RunnerError:
-    """For a file that is a list, or one text."""
+    """Return the error for a file that is a list or a text."""
     from ruamel.yaml import YAML  # noqa: PLC0415  see above
 
     node: Any = YAML(typ="rt", pure=True).compose(text)  # pyright: ignore[reportUnknownMemberType]
@@ -440,7 +448,7 @@ def _text(path: Path, code: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Builtin types only: ruamel's scalars subclass int, float and str and would leak into JSON."""
+    """Convert ruamel's subclasses of int, float and str to builtin types."""
     if isinstance(value, dict):
         return {_plain(k): _plain(v) for k, v in cast("dict[Any, Any]", value).items()}
     if isinstance(value, list):
@@ -459,12 +467,12 @@ def _line(tree: Any, location: tuple[int | str, ...]) -> int:
     for part in location:
         lc: Any = getattr(node, "lc", None)
         if isinstance(node, CommentedMap) and part in node:
-            if part in (lc.data or {}):  # else `<<` brings it: the line of its mapping
+            if part in (lc.data or {}):  # else it is merged by `<<`: use the line of its mapping
                 line = lc.key(part)[0]
         elif isinstance(node, CommentedSeq) and isinstance(part, int) and part < len(node):
             line = lc.item(part)[0]
         else:
-            continue  # a part that pydantic added, or a missing key: its parent's line
+            continue  # a part that pydantic added, or a missing key: use the line of its parent
         node = cast("Any", node)[part]
     return line + 1
 

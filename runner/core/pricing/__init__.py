@@ -1,1 +1,1 @@
-"""What Batch offers and what it costs: VM sizes, operating systems, prices. Start in `machines`."""
+"""VM sizes, operating systems and prices of Batch nodes. Start in `machines`."""

@@ -1,6 +1,4 @@
-"""VM sizes and operating systems of Batch pools: their resources, their names and when they
-retire.
-"""
+"""VM sizes and operating systems of Batch pools: their resources, names and retirement dates."""
 
 from __future__ import annotations
 
@@ -29,10 +27,10 @@ Driver = Literal["cuda", "grid"]
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """One VM size. `gpus` counts the devices a node sees: a third of an A10 is one device.
+    """One VM size. `gpus` counts the devices of a node: a third of an A10 is one device.
 
-    `family` is the quota family, empty where Azure's name for it is not known. `retired` is the day
-    from which it cannot be had, which may lie ahead. `gpu_memory_gib` is of one device.
+    `family` is the quota family, empty if Azure's name for it is unknown. `retired` is the day of
+    its retirement, which may be in the future. `gpu_memory_gib` is of one device.
     """
 
     vm_size: str
@@ -48,7 +46,7 @@ class Machine:
 
 
 class _Series(NamedTuple):
-    """Sizes that differ in number only: (name, vCPUs, memory GiB[, GPUs[, GiB of one GPU]])."""
+    """Sizes of one series: (name, vCPUs, memory in GiB[, GPUs[, GiB of one GPU]])."""
 
     family: str
     sizes: tuple[tuple[str | float, ...], ...]
@@ -218,7 +216,7 @@ _RETIRED_SERIES = (
         ),
         *("M60", 8, "grid", _NV, _A10),
     ),
-    # A share of a Radeon: no NVIDIA driver at all.
+    # A share of a Radeon, without an NVIDIA driver.
     _Series(
         "standardNVSv4Family",
         (
@@ -276,33 +274,37 @@ _CPU_SERIES = (
 
 
 def machines() -> tuple[Machine, ...]:
-    """Every size of the table: GPUs that can be had, then CPU sizes, then what is gone."""
+    """Return all sizes: those with GPUs, those without, then retired ones."""
     return tuple(_table().values())
 
 
 def find_machine(vm_size: str) -> Machine | None:
-    """The size of that name, whatever its capitals; None where the table lacks it."""
+    """Return a size by its name, ignoring case, or None if it is unknown."""
     return _table().get(vm_size.lower())
 
 
 def machine(vm_size: str, today: date) -> Machine:
-    """A size that can be had today. Raises R-MACHINE-UNKNOWN or R-MACHINE-RETIRED."""
+    """Return a size that is not retired today.
+
+    Raises:
+        RunnerError: R-MACHINE-UNKNOWN or R-MACHINE-RETIRED.
+    """
     found = find_machine(vm_size)
     if found is None:
         raise _unknown(vm_size)
     if found.retired is not None and found.retired <= today:
         raise RunnerError(
             "R-MACHINE-RETIRED",
-            f"VM size {found.vm_size} is retired since {found.retired}",
-            why="Azure allocates no node of it",
-            fix=f"use {found.successor}; runner skus lists what can be had",
+            f"VM size {found.vm_size} was retired on {found.retired}",
+            why="Azure does not allocate nodes of this size any more",
+            fix=f"use {found.successor}; run `runner skus` to list all sizes",
             exit_code=ExitCode.PREFLIGHT,
         )
     return found
 
 
 def family_key(family: str) -> str:
-    """`Standard NCASv3_T4 Family` and `standardNCASv3T4Family` are the same quota."""
+    """Return the key of a quota: spaces, underscores and case of its name do not matter."""
     return family.replace(" ", "").replace("_", "").lower()
 
 
@@ -314,9 +316,9 @@ def _unknown(vm_size: str) -> RunnerError:
     alike = ", ".join(names[name] for name in near)
     return RunnerError(
         "R-MACHINE-UNKNOWN",
-        f"VM size {vm_size!r} is unknown",
-        why=f"near it: {alike}" if alike else "no size of the table is near it",
-        fix="runner skus lists the sizes",
+        f"unknown VM size {vm_size!r}",
+        why=f"similar: {alike}" if alike else "no known size has a similar name",
+        fix="run `runner skus` to list all sizes",
         exit_code=ExitCode.PREFLIGHT,
     )
 

@@ -1,7 +1,7 @@
-"""What a node costs per hour: a dated table that ships with runner, and newer rows beside it.
+"""Prices of nodes per hour: a dated table in the package, and newer rows in RUNNER_HOME.
 
-A price that no row has is None: unknown, never zero. Prices are for Linux, in USD, without disks,
-network and discounts, as the Azure Retail Prices API gives them.
+An unknown price is None, never zero. Prices are for Linux, in USD, without disks, network and
+discounts, as the Azure Retail Prices API returns them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _KINDS = {"spot": True, "dedicated": False}
 
 
 class PriceKey(NamedTuple):
-    """What has a price: compared in lower case."""
+    """A VM size in a region, spot or dedicated; names are in lower case."""
 
     vm_size: str
     location: str
@@ -33,7 +33,7 @@ class PriceKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """One price of one node, when it was that, and who says so."""
+    """The price of one node, its date and its source."""
 
     usd_per_hour: float
     as_of: date
@@ -47,21 +47,25 @@ class PriceTable:
     rows: Mapping[PriceKey, Price] = field(default_factory=dict[PriceKey, Price])
 
     def find(self, vm_size: str, location: str, *, spot: bool) -> Price | None:
-        """The price, or None where it is unknown."""
+        """Return the price, or None if it is unknown."""
         return self.rows.get(PriceKey(vm_size.lower(), location.lower(), spot))
 
     def locations(self, vm_size: str) -> tuple[str, ...]:
-        """The regions in which any price of the size is known, in order."""
+        """Return the regions with a known price of the size, sorted."""
         wanted = vm_size.lower()
         return tuple(sorted({key.location for key in self.rows if key.vm_size == wanted}))
 
     def with_rows(self, newer: Mapping[PriceKey, Price]) -> PriceTable:
-        """This table, with `newer` in place of what it had for the same."""
+        """Return this table with `newer` rows added or replaced."""
         return PriceTable({**self.rows, **newer})
 
 
 def load_price_table(home: Path | None) -> PriceTable:
-    """The shipped snapshot, under the rows that `runner skus --refresh` kept in `home`."""
+    """Return the packaged table, updated with the rows of `runner skus --refresh` in `home`.
+
+    Raises:
+        RunnerError: the table in `home` is invalid.
+    """
     shipped = parse_prices(_SNAPSHOT.read_text(encoding="utf-8"), _SNAPSHOT)
     if home is None:
         return PriceTable(shipped)
@@ -76,10 +80,14 @@ def load_price_table(home: Path | None) -> PriceTable:
 
 
 def parse_prices(text: str, path: Path) -> dict[PriceKey, Price]:
-    """Read a table as text; the larger of two prices wins. Errors name `path` and the line."""
+    """Parse a table; the higher of two prices counts.
+
+    Raises:
+        RunnerError: a line is invalid; the error names `path` and the line.
+    """
     lines = csv.DictReader(text.splitlines(), strict=True)
     if tuple(lines.fieldnames or ()) != _COLUMNS:
-        raise _broken(path, f"its first line must be {','.join(_COLUMNS)}")
+        raise _broken(path, f"expected {','.join(_COLUMNS)} in the first line")
     found: dict[PriceKey, Price] = {}
     for row in lines:
         try:
@@ -92,7 +100,7 @@ def parse_prices(text: str, path: Path) -> dict[PriceKey, Price]:
 
 
 def render_prices(rows: Mapping[PriceKey, Price]) -> str:
-    """The text that `parse_prices` reads back, in order."""
+    """Return the rows, sorted, as text that `parse_prices` reads."""
     kinds = {spot: name for name, spot in _KINDS.items()}
     text = io.StringIO()
     lines = csv.writer(text, lineterminator="\n")
@@ -107,9 +115,9 @@ def render_prices(rows: Mapping[PriceKey, Price]) -> str:
 def _parsed(row: Mapping[str, str]) -> tuple[PriceKey, Price]:
     usd = float(row["usd_per_hour"])
     if not math.isfinite(usd) or usd <= 0:
-        raise ValueError(f"{row['usd_per_hour']} is no price")
+        raise ValueError(f"invalid price {row['usd_per_hour']}")
     if row["kind"] not in _KINDS:
-        raise ValueError(f"kind is {row['kind']!r}, not spot or dedicated")
+        raise ValueError(f"invalid kind {row['kind']!r}: expected spot or dedicated")
     key = PriceKey(row["vm_size"].lower(), row["location"].lower(), _KINDS[row["kind"]])
     return key, Price(usd, date.fromisoformat(row["as_of"]), row["source"])
 
@@ -119,6 +127,6 @@ def _broken(path: Path, why: str) -> RunnerError:
         "R-PRICES-READ",
         f"cannot read the prices in {path}",
         why=why,
-        fix="delete the file, or write it again: runner skus --refresh --region REGION",
+        fix="delete the file, or run `runner skus --refresh --region REGION` to write it again",
         exit_code=ExitCode.PREFLIGHT,
     )

@@ -26,21 +26,17 @@ def management(server: ArmServer) -> ArmClient:
     return ArmClient(SUBSCRIPTION, endpoint=server.url, credential=server.credential)
 
 
-def test_the_subscription_is_read(management: ArmClient):
+def test_subscription_is_read(management: ArmClient):
     found = ask.load_subscription(management)
     assert (found.id, found.state) == (SUBSCRIPTION, "Enabled")
 
 
-def test_tokens_are_asked_for_the_endpoint_and_for_nothing_else(
-    server: ArmServer, management: ArmClient
-):
+def test_tokens_are_requested_for_the_endpoint_only(server: ArmServer, management: ArmClient):
     ask.load_subscription(management)
     assert set(server.credential.scopes) == {f"{server.url}/.default"}
 
 
-def test_the_sdks_own_sign_in_works_against_the_stand_in(
-    server: ArmServer, monkeypatch: pytest.MonkeyPatch
-):
+def test_sdk_sign_in_works_against_the_stand_in(server: ArmServer, monkeypatch: pytest.MonkeyPatch):
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
     signed_in = ArmClient(SUBSCRIPTION, endpoint=arm_endpoint(server.environment()))
@@ -67,7 +63,7 @@ def test_the_sdks_own_sign_in_works_against_the_stand_in(
         (418, "Teapot", "R-AZURE", ExitCode.PREFLIGHT),
     ],
 )
-def test_faults_are_told_apart_by_their_code(
+def test_arm_errors_are_mapped_by_their_code(
     server: ArmServer,
     management: ArmClient,
     status: int,
@@ -83,9 +79,7 @@ def test_faults_are_told_apart_by_their_code(
     assert code in f"{caught.value.what}{caught.value.why}"
 
 
-def test_a_throttled_request_is_tried_again_and_then_said_to_be_busy(
-    server: ArmServer, management: ArmClient
-):
+def test_throttled_request_is_retried_then_reported(server: ArmServer, management: ArmClient):
     server.refuse("/subscriptions/", 429, "TooManyRequests", **{"Retry-After": "0"})
     with pytest.raises(RunnerError) as caught:
         ask.load_subscription(management)
@@ -93,7 +87,7 @@ def test_a_throttled_request_is_tried_again_and_then_said_to_be_busy(
     assert len(server.state.requests) == 4
 
 
-def test_an_answer_that_is_no_json_is_one_error(server: ArmServer, management: ArmClient):
+def test_arm_response_other_than_json_is_an_error(server: ArmServer, management: ArmClient):
     server.refuse("/subscriptions/", 502, "")
     with pytest.raises(RunnerError) as caught:
         ask.load_subscription(management)
@@ -101,7 +95,7 @@ def test_an_answer_that_is_no_json_is_one_error(server: ArmServer, management: A
     assert "502" in caught.value.what
 
 
-def test_nobody_signed_in_is_told_to(server: ArmServer):
+def test_missing_sign_in_is_reported(server: ArmServer):
     class Nobody:
         def get_token(self, *scopes: str, **_: Any) -> Any:
             raise ClientAuthenticationError("none of the credentials worked\nwith many lines")
@@ -115,7 +109,7 @@ def test_nobody_signed_in_is_told_to(server: ArmServer):
         assert "\n" not in caught.value.why
 
 
-def test_no_server_is_one_error(server: ArmServer):
+def test_unreachable_arm_endpoint_is_an_error(server: ArmServer):
     management = ArmClient(
         SUBSCRIPTION, endpoint="http://127.0.0.1:9", credential=server.credential
     )
@@ -133,7 +127,7 @@ def test_no_server_is_one_error(server: ArmServer):
         ({"ARM_ENDPOINT": "http://127.0.0.1:8080"}, "http://127.0.0.1:8080"),
     ],
 )
-def test_the_endpoint_is_that_of_the_cloud(env: Mapping[str, str], endpoint: str):
+def test_arm_endpoint_follows_the_cloud(env: Mapping[str, str], endpoint: str):
     assert arm_endpoint(env) == endpoint
 
 
@@ -148,13 +142,13 @@ def test_the_endpoint_is_that_of_the_cloud(env: Mapping[str, str], endpoint: str
         {"ARM_ENDPOINT": "ftp://127.0.0.1"},
     ],
 )
-def test_a_token_is_never_sent_in_the_clear(env: Mapping[str, str]):
+def test_plain_http_endpoint_is_rejected(env: Mapping[str, str]):
     with pytest.raises(RunnerError) as caught:
         arm_endpoint(env)
     assert caught.value.code == "R-AZURE-ENDPOINT"
 
 
-def test_plain_http_to_another_machine_is_refused_by_the_pipeline(server: ArmServer):
+def test_pipeline_rejects_plain_http_to_other_hosts(server: ArmServer):
     # Not reachable through `arm_endpoint`: this is the second lock.
     management = ArmClient(
         SUBSCRIPTION, endpoint="http://example.invalid", credential=server.credential
@@ -164,14 +158,14 @@ def test_plain_http_to_another_machine_is_refused_by_the_pipeline(server: ArmSer
     assert server.credential.scopes == []
 
 
-def test_every_page_of_a_list_is_read(server: ArmServer, management: ArmClient):
+def test_all_pages_of_an_arm_list_are_read(server: ArmServer, management: ArmClient):
     server.state.page_size = 2
     for number in range(7):
         server.add_size(f"Standard_X{number}", "standardXFamily", EASTUS)
     assert len(ask.load_restrictions(management, EASTUS)) == 7
 
 
-def test_the_token_does_not_follow_a_link_to_another_host(server: ArmServer, management: ArmClient):
+def test_token_is_not_sent_to_a_link_on_another_host(server: ArmServer, management: ArmClient):
     other = ArmServer()
     with other:
         path = f"/subscriptions/{SUBSCRIPTION}/providers/Microsoft.Authorization/permissions"
@@ -186,15 +180,13 @@ def test_the_token_does_not_follow_a_link_to_another_host(server: ArmServer, man
         assert other.state.requests == []
 
 
-def test_a_provider_that_is_not_registered_says_so(server: ArmServer, management: ArmClient):
+def test_unregistered_provider_is_reported(server: ArmServer, management: ArmClient):
     server.state.providers["Microsoft.Batch"] = "NotRegistered"
     assert ask.load_provider_state(management, "Microsoft.Batch") == "NotRegistered"
     assert ask.load_provider_state(management, "Microsoft.Storage") == "Registered"
 
 
-def test_quotas_of_an_account_are_by_family_where_they_are_enforced(
-    server: ArmServer, management: ArmClient
-):
+def test_enforced_family_quotas_are_read(server: ArmServer, management: ArmClient):
     server.add_batch_account("rg", "one", EASTUS, lowPriorityCoreQuota=0)
     server.add_batch_account("rg", "two", EASTUS, dedicatedCoreQuotaPerVMFamilyEnforced=False)
     one = ask.find_batch_account(management, "rg", "one")
@@ -209,7 +201,7 @@ def test_quotas_of_an_account_are_by_family_where_they_are_enforced(
     assert ask.load_account_limit(management, EASTUS) == 3
 
 
-def test_a_group_that_is_gone_has_no_account_but_a_missing_right_is_an_error(
+def test_missing_group_has_no_account_but_denial_is_an_error(
     server: ArmServer, management: ArmClient
 ):
     server.refuse("/resourcegroups/gone", 404, "ResourceGroupNotFound")
@@ -219,7 +211,7 @@ def test_a_group_that_is_gone_has_no_account_but_a_missing_right_is_an_error(
         ask.find_batch_account(management, "secret", "one")
 
 
-def test_sizes_come_with_their_end_and_their_restriction(server: ArmServer, management: ArmClient):
+def test_sizes_have_end_of_life_and_restriction(server: ArmServer, management: ArmClient):
     server.add_size("Standard_NC4as_T4_v3", "standardNCASv3_T4Family", EASTUS)
     server.add_size(
         "Standard_NV12s_v3",
@@ -239,13 +231,13 @@ def test_sizes_come_with_their_end_and_their_restriction(server: ArmServer, mana
     assert ask.load_batch_sizes(management, "westus") == {}
 
 
-def test_a_restriction_to_a_zone_does_not_count(server: ArmServer, management: ArmClient):
+def test_restriction_to_a_zone_is_ignored(server: ArmServer, management: ArmClient):
     server.add_size("Standard_A", "f", EASTUS, restricted="NotAvailableForSubscription")
     server.state.skus[0]["restrictions"][0]["type"] = "Zone"
     assert ask.load_restrictions(management, EASTUS) == {"standard_a": ""}
 
 
-def test_names_are_free_or_taken(server: ArmServer, management: ArmClient):
+def test_name_availability_is_read(server: ArmServer, management: ArmClient):
     server.state.taken_names.add("taken")
     assert ask.check_storage_name(management, "free").available
     answer = ask.check_storage_name(management, "taken")
@@ -253,18 +245,14 @@ def test_names_are_free_or_taken(server: ArmServer, management: ArmClient):
     assert not ask.check_batch_name(management, EASTUS, "taken").available
 
 
-def test_image_versions_are_listed_and_an_unknown_image_has_none(
-    server: ArmServer, management: ArmClient
-):
+def test_marketplace_versions_are_listed(server: ArmServer, management: ArmClient):
     server.state.images["microsoft-dsvm/ubuntu-hpc/2404"] = ["24.04.1", "24.04.2"]
     known = ("microsoft-dsvm", "ubuntu-hpc", "2404")
     assert ask.list_marketplace_versions(management, EASTUS, *known) == ("24.04.1", "24.04.2")
     assert ask.list_marketplace_versions(management, EASTUS, "a", "b", "c") == ()
 
 
-def test_gallery_versions_that_are_being_made_do_not_count(
-    server: ArmServer, management: ArmClient
-):
+def test_gallery_versions_in_creation_are_left_out(server: ArmServer, management: ArmClient):
     image = resource_id("rg", "Microsoft.Compute/galleries/g/images/i")
     server.state.resources[image] = {"id": image, "name": "i"}
     for name, state in (("1.0.0", "Succeeded"), ("1.0.1", "Creating")):
@@ -286,7 +274,7 @@ def test_gallery_versions_that_are_being_made_do_not_count(
         ([], [], False),
     ],
 )
-def test_permissions_are_patterns(
+def test_permissions_are_matched_as_patterns(
     server: ArmServer,
     management: ArmClient,
     actions: list[str],
@@ -298,7 +286,7 @@ def test_permissions_are_patterns(
     assert ask.is_allowed(granted, "Microsoft.Authorization/roleAssignments/write") is allowed
 
 
-def test_one_grant_gives_what_another_takes_out(server: ArmServer, management: ArmClient):
+def test_grant_is_not_limited_by_exceptions_of_another(server: ArmServer, management: ArmClient):
     server.state.permissions = [
         {"actions": ["*"], "notActions": ["Microsoft.Authorization/*/Write"]},
         {"actions": ["Microsoft.Authorization/roleAssignments/write"], "notActions": []},

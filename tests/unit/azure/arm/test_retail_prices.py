@@ -97,7 +97,7 @@ def fetched(server: PriceServer) -> dict[bool, float]:
 
 
 @pytest.mark.feature(8)
-def test_spot_and_dedicated_of_linux_are_kept_and_nothing_else(server: PriceServer):
+def test_only_linux_prices_are_stored(server: PriceServer):
     server.pages = [
         [
             item("NC4as T4 v3", 0.615),
@@ -116,23 +116,23 @@ def test_spot_and_dedicated_of_linux_are_kept_and_nothing_else(server: PriceServ
     assert fetched(server) == {False: 0.615, True: 0.18}
 
 
-def test_the_dearest_of_duplicates_wins(server: PriceServer):
+def test_highest_of_several_prices_counts(server: PriceServer):
     server.pages = [[item("NC4as T4 v3", usd) for usd in (0.5, 0.615, 0.6)]]
     assert fetched(server) == {False: 0.615}
 
 
-def test_every_page_is_read(server: PriceServer):
+def test_all_pages_of_prices_are_read(server: PriceServer):
     server.pages = [[item("NC4as T4 v3", 0.5)], [], [item("NC4as T4 v3 Spot", 0.1)]]
     assert fetched(server) == {False: 0.5, True: 0.1}
     assert len(server.asked) == 3
 
 
-def test_a_price_of_zero_is_no_price(server: PriceServer):
+def test_price_of_zero_is_unknown(server: PriceServer):
     server.pages = [[item("NC4as T4 v3", 0.0)]]
     assert fetched(server) == {}
 
 
-def test_the_question_is_the_documented_one(server: PriceServer):
+def test_query_has_the_documented_form(server: PriceServer):
     fetched(server)
     (asked,) = server.asked
     assert asked["api-version"] == "2023-01-01-preview"
@@ -144,20 +144,20 @@ def test_the_question_is_the_documented_one(server: PriceServer):
 
 
 @pytest.mark.parametrize("page", ["<html>", "[]", "{}", '{"Items": 3}'])
-def test_an_answer_that_is_none_is_one_error(server: PriceServer, page: str):
+def test_invalid_response_with_prices_is_an_error(server: PriceServer, page: str):
     server.pages = [page]
     with pytest.raises(RunnerError) as caught:
         fetched(server)
     assert caught.value.code == "R-PRICES-FETCH"
 
 
-def test_a_refusal_is_one_error(server: PriceServer):
+def test_rejected_request_for_prices_is_an_error(server: PriceServer):
     server.status = 400
     with pytest.raises(RunnerError, match="no prices"):
         fetched(server)
 
 
-def test_a_link_to_another_host_is_not_followed(server: PriceServer):
+def test_next_page_on_another_host_is_not_read(server: PriceServer):
     server.pages = [json.dumps({"Items": [], "NextPageLink": "https://example.invalid/x"})]
     with pytest.raises(RunnerError) as caught:
         fetched(server)
@@ -172,7 +172,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, server: PriceServer) -
     return tmp_path / "home"
 
 
-def test_refreshed_prices_are_kept_and_shown(
+def test_refreshed_prices_are_stored_and_shown(
     home: Path, server: PriceServer, capsys: pytest.CaptureFixture[str]
 ):
     server.pages = [[item("NC4as T4 v3", 0.615), item("NC4as T4 v3 Spot", 0.18)]]
@@ -189,7 +189,7 @@ def test_refreshed_prices_are_kept_and_shown(
     assert "unknown" in capsys.readouterr().out
 
 
-def test_a_second_refresh_keeps_the_other_region(home: Path, server: PriceServer):
+def test_second_refresh_keeps_prices_of_other_regions(home: Path, server: PriceServer):
     server.pages = [[item("NC4as T4 v3", 0.6), item("NC4as T4 v3", 0.7, armRegionName="eastus")]]
     assert main(["skus", "--refresh", "--region", "westeurope"]) == 0
     assert main(["skus", "--refresh", "--region", "eastus"]) == 0
@@ -206,14 +206,14 @@ def test_a_second_refresh_keeps_the_other_region(home: Path, server: PriceServer
         (["--gpu", "Voodoo2"], "R-SKUS-GPU", 2),
     ],
 )
-def test_wrong_words_are_one_error(
+def test_invalid_options_of_skus_are_errors(
     home: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: str, exit_code: int
 ):
     assert main(["skus", *words]) == exit_code
     assert f"error[{code}]" in capsys.readouterr().err
 
 
-def test_retired_sizes_are_listed_on_demand_with_their_successor(
+def test_retired_sizes_are_listed_with_their_successor(
     home: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["skus", "--gpu", "K80", "--all", "-o", "json"]) == 0

@@ -45,7 +45,7 @@ def local(settings: Settings, outputs: StackOutputs) -> Connection:
     return connect(settings)
 
 
-def test_local_nodes_get_a_container_sas_that_ends(local: Connection) -> None:
+def test_local_nodes_get_a_container_sas_that_expires(local: Connection) -> None:
     storage = local.node_storage(HOUR)
     assert storage["identity_client_id"] is None
     runs, data = (parse_qs(storage[name]["sas"]) for name in ("runs", "data"))
@@ -66,7 +66,7 @@ def test_local_resource_file_is_one_readable_blob(local: Connection) -> None:
     assert file.identity_reference is None
 
 
-def test_clients_are_made_once(local: Connection) -> None:
+def test_clients_are_created_once(local: Connection) -> None:
     assert local.batch_client() is local.batch_client()
     assert local.blob_service() is local.blob_service()
     assert local.blob_service().account_name == "runnerlocal"
@@ -85,13 +85,13 @@ def test_azure_nodes_use_their_identity_and_no_key(outputs: StackOutputs) -> Non
     assert file.identity_reference.resource_id == "/id/of/it"
 
 
-def test_stack_without_identity_is_refused(outputs: StackOutputs) -> None:
+def test_stack_without_identity_is_rejected(outputs: StackOutputs) -> None:
     with pytest.raises(RunnerError) as caught:
         Connection(outputs, None).node_storage(HOUR)
     assert caught.value.code == "R-STACK-IDENTITY"
 
 
-def test_nothing_set_up_says_what_to_type(settings: Settings) -> None:
+def test_missing_setup_names_the_command(settings: Settings) -> None:
     with pytest.raises(RunnerError) as caught:
         connect(settings)
     assert (caught.value.code, caught.value.fix) == ("R-STACK-MISSING", "runner local up")

@@ -30,13 +30,13 @@ def settings_of(found: models.BatchTaskCreateOptions) -> dict[str, str]:
     return {one.name: str(one.value) for one in found.environment_settings or ()}
 
 
-def test_run_on_one_node_is_an_ordinary_task() -> None:
+def test_run_on_one_node_is_not_multi_instance() -> None:
     found = task()
     assert found.multi_instance_settings is None
     assert "RUNNER_NODES_TOKEN" not in settings_of(found)
 
 
-def test_every_node_fetches_the_agent_and_the_code_and_joins() -> None:
+def test_each_node_downloads_agent_and_code_and_joins() -> None:
     found = task(resources=THREE)
     gang = found.multi_instance_settings
     assert gang is not None
@@ -50,7 +50,7 @@ def test_every_node_fetches_the_agent_and_the_code_and_joins() -> None:
     assert found.required_slots in (None, 1)
 
 
-def test_secret_of_the_nodes_is_long_new_with_each_task_and_on_no_command_line() -> None:
+def test_secret_of_a_node_group_is_new_for_each_task() -> None:
     tokens = {settings_of(task(resources=THREE))["RUNNER_NODES_TOKEN"] for _ in range(2)}
     assert len(tokens) == 2
     assert all(len(bytes.fromhex(token)) == 32 for token in tokens)
@@ -62,7 +62,7 @@ def test_secret_of_the_nodes_is_long_new_with_each_task_and_on_no_command_line()
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
-def test_in_a_container_both_commands_begin_with_a_shell_however_they_are_started(
+def test_container_commands_start_with_a_shell(
     nodes: int,
 ) -> None:
     found = task(image="docker.io/library/python:3.12", resources=Resources(nodes=nodes))

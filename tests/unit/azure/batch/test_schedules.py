@@ -49,7 +49,7 @@ def group(connection: Connection, *plans: RunPlan) -> dict[str, Any]:
     return group_job(connection, "shown", "nightly/abc", tasks, 4, LONG).as_dict()
 
 
-def test_job_of_a_group_ends_with_its_last_task_and_its_manager_shares_the_node(
+def test_job_of_a_group_ends_with_its_last_task(
     local: Connection,
 ) -> None:
     job = group(local, plan(recipe(priority=7)))
@@ -65,7 +65,7 @@ def test_job_of_a_group_ends_with_its_last_task_and_its_manager_shares_the_node(
     assert json.loads(settings["RUNNER_GROUP_SECRETS"]) == {"last": SECRET.reveal()}
 
 
-def test_on_azure_the_identity_adds_tasks_where_the_stack_lets_it() -> None:
+def test_on_azure_the_identity_adds_tasks_if_allowed() -> None:
     manager = group(azure(may_add=True), plan())["jobManagerTask"]
     assert "authenticationTokenSettings" not in manager
     storage = json.loads(settings_of(manager)["RUNNER_STORAGE"])
@@ -76,7 +76,7 @@ def test_on_azure_the_identity_adds_tasks_where_the_stack_lets_it() -> None:
     assert "runner:nodes_add_tasks: true" in (caught.value.fix or "")
 
 
-def test_job_of_one_run_is_that_run_in_its_image_and_needs_no_right() -> None:
+def test_job_of_one_run_needs_no_access_to_the_job() -> None:
     one = ScheduledTask(plan(recipe(image="python:3.12", retries=2)), SECRET)
     job = run_job(azure(may_add=False), "shown", "nightly/abc", one, LONG).as_dict()
     manager = job["jobManagerTask"]
@@ -87,7 +87,7 @@ def test_job_of_one_run_is_that_run_in_its_image_and_needs_no_right() -> None:
     assert "authenticationTokenSettings" not in manager
 
 
-def test_templates_hold_neither_ids_nor_signatures_nor_secrets(local: Connection) -> None:
+def test_templates_have_no_ids_signatures_or_secrets(local: Connection) -> None:
     one = plan(recipe(resources=Resources(nodes=3)))
     template = task_template(one, local)
     text = json.dumps(template)
@@ -98,7 +98,7 @@ def test_templates_hold_neither_ids_nor_signatures_nor_secrets(local: Connection
     assert template["multiInstanceSettings"]["numberOfInstances"] == 3
 
 
-def test_each_firing_of_a_run_over_several_nodes_has_a_token_of_its_own(
+def test_each_firing_of_a_node_group_has_a_new_token(
     local: Connection,
 ) -> None:
     wire = task_template(plan(recipe(resources=Resources(nodes=3))), local)
