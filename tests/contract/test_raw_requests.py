@@ -98,7 +98,7 @@ def test_method_that_a_resource_has_not_is_405(running: Running, method: str) ->
 @pytest.mark.parametrize(
     "version", ["2020-13-45", "2019-02-30.1.0", "0000-00-00", "latest", "2017-09-01.6.0"]
 )
-def test_version_that_cannot_be_is_refused(running: Running, version: str) -> None:
+def test_invalid_version_is_refused(running: Running, version: str) -> None:
     refused = send(running.url, "GET", "/pools", version=f"api-version={version}")
     assert (refused.status_code, refused.json()["code"]) == (400, "UnsupportedRequestVersion")
 

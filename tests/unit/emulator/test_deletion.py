@@ -53,7 +53,7 @@ def test_a_share_of_any_depth_is_measured_and_deleted(tmp_path: Path) -> None:
     shares.close()
 
 
-def test_what_a_crash_left_of_a_deep_share_hinders_no_start(tmp_path: Path) -> None:
+def test_remains_of_a_deep_share_do_not_block_a_start(tmp_path: Path) -> None:
     trash = tmp_path / "shares" / ".trash" / "share"
     trash.mkdir(parents=True)
     dig(trash, 3000)

@@ -32,7 +32,7 @@ def behind() -> Behind:
     return Behind(account, nothing, nothing, ManualClock(), nothing, nothing)
 
 
-def test_requests_have_their_turn_while_the_loop_is_behind() -> None:
+def test_requests_are_served_while_the_loop_is_behind() -> None:
     loop = behind()
 
     async def twenty_turns() -> None:

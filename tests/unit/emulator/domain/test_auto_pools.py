@@ -38,7 +38,7 @@ def terminate(world: World, job: Job) -> None:
     world.settle()
 
 
-def test_pool_is_made_with_the_job_and_goes_with_it() -> None:
+def test_auto_pool_lives_as_long_as_its_job() -> None:
     world = World()
     job = world.job(poolInfo=auto(autoPoolIdPrefix="mine"))
     pool = pool_of(world, job)
@@ -55,7 +55,7 @@ def test_pool_is_made_with_the_job_and_goes_with_it() -> None:
     assert not world.account.pools
 
 
-def test_deleted_job_takes_its_pool_along() -> None:
+def test_deleting_a_job_deletes_its_auto_pool() -> None:
     world = World()
     job = world.job(poolInfo=auto())
     jobs.delete(world.account, job, world.clock.now())
@@ -65,7 +65,7 @@ def test_deleted_job_takes_its_pool_along() -> None:
 
 @pytest.mark.parametrize("end", [jobs.delete, partial(jobs.terminate, reason="done")])
 @pytest.mark.parametrize("target", [0, 1, 3])
-def test_pool_goes_with_its_job_whatever_is_decided_of_it_in_the_same_turn(
+def test_auto_pool_is_deleted_despite_actions_of_the_same_turn(
     end: Callable[..., None], target: int
 ) -> None:
     world = World()
@@ -193,7 +193,7 @@ def updated(world: World, job: Job, info: Json) -> None:
     world.settle()
 
 
-def test_keep_alive_is_all_that_changes_of_an_auto_pool() -> None:
+def test_only_keep_alive_of_an_auto_pool_can_change() -> None:
     world = World()
     job = world.job(poolInfo=auto())
     updated(world, job, auto(keepAlive=True))

@@ -43,13 +43,13 @@ def test_child_runs_when_all_its_parents_succeeded() -> None:
     assert (child.state, job.ready, job.tasks.active) == (TaskState.RUNNING, 0, 0)
 
 
-def test_parents_that_completed_before_need_no_waiting() -> None:
+def test_completed_parents_do_not_block() -> None:
     world, job = world_and_job()
     world.end(world.task(job, "a"))
     assert world.task(job, "child", dependsOn=on("a")).state is TaskState.RUNNING
 
 
-def test_parent_that_nobody_added_yet_is_waited_for() -> None:
+def test_task_waits_for_a_parent_not_added_yet() -> None:
     world, job = world_and_job()
     child = world.task(job, "child", dependsOn=on("later"))
     world.push(1000)
@@ -58,7 +58,7 @@ def test_parent_that_nobody_added_yet_is_waited_for() -> None:
     assert child.state is TaskState.RUNNING
 
 
-def test_failed_parent_blocks_for_good_and_the_job_does_not_complete() -> None:
+def test_failed_parent_blocks_child_and_job_completion() -> None:
     world, job = world_and_job(onAllTasksComplete="noaction")
     child = world.task(job, "child", dependsOn=on("a"))
     world.end(world.task(job, "a"), failed(1))
@@ -68,7 +68,7 @@ def test_failed_parent_blocks_for_good_and_the_job_does_not_complete() -> None:
     assert (child.state, job.state, job.tasks.active) == (TaskState.ACTIVE, JobState.ACTIVE, 1)
 
 
-def test_retries_are_over_before_anybody_goes_on() -> None:
+def test_child_waits_for_the_last_retry() -> None:
     world, job = world_and_job()
     child = world.task(job, "child", dependsOn=on("a"))
     parent = world.task(job, "a", constraints={"maxTaskRetryCount": 1})
@@ -101,7 +101,7 @@ OPTION = {"dependencyAction": "satisfy"}
         ({"fileUploadError": {}, "default": OPTION}, failed(1), True),
     ],
 )
-def test_exit_conditions_decide_who_goes_on(
+def test_exit_conditions_decide_which_children_run(
     conditions: Json, outcome: ExecutionOutcome, runs: bool
 ) -> None:
     world, job = world_and_job()
@@ -110,7 +110,7 @@ def test_exit_conditions_decide_who_goes_on(
     assert (child.state is TaskState.RUNNING) == runs
 
 
-def test_range_wants_every_member_in_any_spelling() -> None:
+def test_range_needs_every_member_in_any_spelling() -> None:
     world, job = world_and_job()
     child = world.task(job, "child", dependsOn=on(ranges=((3, 5),)))
     for name in ("004", "5", "6", "4", "x3"):
@@ -120,7 +120,7 @@ def test_range_wants_every_member_in_any_spelling() -> None:
     assert child.state is TaskState.RUNNING
 
 
-def test_first_of_the_spellings_satisfies_whatever_becomes_of_the_others() -> None:
+def test_one_spelling_of_an_id_satisfies_a_range() -> None:
     world, job = world_and_job()
     child = world.task(job, "child", dependsOn=on(ranges=((4, 4),)))
     world.end(world.task(job, "4"), failed(1))
@@ -129,7 +129,7 @@ def test_first_of_the_spellings_satisfies_whatever_becomes_of_the_others() -> No
     assert child.state is TaskState.RUNNING
 
 
-def test_terminating_a_waiting_task_completes_it_and_frees_nobody() -> None:
+def test_terminated_waiting_task_unblocks_nothing() -> None:
     world, job = world_and_job()
     middle = world.task(job, "middle", dependsOn=on("a"))
     last = world.task(job, "last", dependsOn=on("middle"))
@@ -146,7 +146,7 @@ def test_deleted_waiting_task_is_forgotten() -> None:
     assert (job.tasks.active, job.ready, job.live) == (0, 0, {})
 
 
-def test_deleted_parent_is_waited_for_anew() -> None:
+def test_task_waits_again_for_a_deleted_parent() -> None:
     world, job = world_and_job()
     parent = world.task(job, "a")
     world.end(parent)
@@ -157,7 +157,7 @@ def test_deleted_parent_is_waited_for_anew() -> None:
     assert child.state is TaskState.RUNNING
 
 
-def test_reactivated_parent_is_waited_for_by_who_still_waits() -> None:
+def test_waiting_tasks_wait_for_a_reactivated_parent() -> None:
     world, job = world_and_job()
     child = world.task(job, "child", dependsOn=on("a", "b"))
     parent = world.task(job, "a", exitConditions={"default": OPTION})
@@ -196,7 +196,7 @@ def test_dependencies_survive_a_restart(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_random_graphs_free_exactly_who_has_all(seed: int) -> None:
+def test_random_graphs_unblock_exactly_the_satisfied(seed: int) -> None:
     """Against a set that is searched whole after every step."""
     rng = random.Random(seed)
     names = [str(n) for n in range(12)] + ["03", "007", "x", "y"]
@@ -267,7 +267,7 @@ def test_tens_of_thousands_of_tasks_with_ranges_cost_little_each() -> None:
     assert time.process_time() - started < 15
 
 
-def test_thousands_that_wait_for_one_task_are_set_free_some_at_a_time() -> None:
+def test_thousands_of_children_are_unblocked_in_batches() -> None:
     dependencies = DependencyGraph()
     for number in range(1000):
         dependencies.add(f"same{number}", TaskDependencies(("p",)))
@@ -283,7 +283,7 @@ def test_thousands_that_wait_for_one_task_are_set_free_some_at_a_time() -> None:
     assert (len(freed), dependencies.waiting, turns) == (1000, 1000, 20)
 
 
-def test_who_comes_while_others_are_set_free_joins_them() -> None:
+def test_child_added_during_unblocking_is_unblocked() -> None:
     dependencies = DependencyGraph()
     for name in "abc":
         dependencies.add(name, TaskDependencies(("p",)))
@@ -295,7 +295,7 @@ def test_who_comes_while_others_are_set_free_joins_them() -> None:
     assert not dependencies.add("e", TaskDependencies(("p",)))
 
 
-def test_parent_that_is_revoked_meanwhile_is_waited_for_again() -> None:
+def test_revoked_parent_blocks_again_during_unblocking() -> None:
     dependencies = DependencyGraph()
     for name in "ab":
         dependencies.add(name, TaskDependencies(("p",)))
@@ -307,7 +307,7 @@ def test_parent_that_is_revoked_meanwhile_is_waited_for_again() -> None:
     assert dependencies.free(9) == ["b"]
 
 
-def test_tasks_that_are_deleted_while_they_wait_leave_nothing_behind() -> None:
+def test_deleted_waiting_tasks_leave_no_state() -> None:
     tracemalloc.start()
     dependencies = DependencyGraph()
     for number in range(2000):
@@ -318,7 +318,7 @@ def test_tasks_that_are_deleted_while_they_wait_leave_nothing_behind() -> None:
     assert kept < 100_000
 
 
-def test_no_turn_is_long_when_one_task_sets_thousands_free(tmp_path: Path) -> None:
+def test_unblocking_thousands_takes_no_long_turn(tmp_path: Path) -> None:
     world, store = World(), AccountStore(tmp_path / "data")
     world.pool()
     job = world.job(usesTaskDependencies=True)
@@ -342,7 +342,7 @@ def test_no_turn_is_long_when_one_task_sets_thousands_free(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("ids", ["a", {"a": 1}, [1], [None], ["a", ""], ["a b"], ["x" * 65]])
-def test_what_is_no_list_of_ids_is_refused(ids: object) -> None:
+def test_invalid_task_ids_are_refused(ids: object) -> None:
     with pytest.raises(Fault) as caught:
         check_dependencies({"dependsOn": {"taskIds": ids}}, {"usesTaskDependencies": True})
     assert caught.value.code == "InvalidPropertyValue"

@@ -32,7 +32,7 @@ def evict(world: World, node: Node, **options: float) -> None:
     world.settle()
 
 
-def test_notice_is_seen_before_the_node_goes() -> None:
+def test_notice_precedes_the_eviction() -> None:
     world = World()
     node = world.node(spot(world))
     task = world.task(world.job(), "a")
@@ -50,7 +50,7 @@ def test_notice_is_seen_before_the_node_goes() -> None:
     assert eviction.scheduled_events(node)["Events"] == []
 
 
-def test_evicted_node_loses_processes_and_disk_and_comes_back_as_itself() -> None:
+def test_evicted_node_returns_with_its_id_and_no_disk() -> None:
     world = World()
     pool = spot(world, startTask={"commandLine": "x"})
     world.finish(world.only(ExecutionKind.START))
@@ -85,7 +85,7 @@ def test_preparation_runs_again_on_the_new_machine() -> None:
     assert world.only(ExecutionKind.PREPARATION).node is node
 
 
-def test_tasks_go_on_elsewhere_meanwhile() -> None:
+def test_tasks_of_an_evicted_node_run_elsewhere() -> None:
     world = World()
     pool = spot(world, 2)
     task = world.task(world.job(), "a")
@@ -117,7 +117,7 @@ def test_dedicated_nodes_are_not_evicted() -> None:
     assert eviction.pick(world.account, node.pool, 3) == []
 
 
-def test_node_that_leaves_during_its_notice_is_simply_gone() -> None:
+def test_node_may_leave_during_its_notice() -> None:
     world = World()
     pool = spot(world)
     evict(world, world.node(pool))
@@ -149,7 +149,7 @@ def test_same_seed_gives_the_same_event_log() -> None:
     assert first != other
 
 
-def test_rate_is_about_what_was_asked_for() -> None:
+def test_eviction_rate_is_about_the_requested_one() -> None:
     evictions = [e for e in log(hour(1)) if e["kind"] == "node.evict"]
     assert 10 <= len(evictions) <= 40
     assert {e["why"] for e in evictions} == {"rate"}
@@ -162,7 +162,7 @@ def test_evictions_of_a_seed_do_not_depend_on_what_runs() -> None:
     assert times(hour(1, tasks=0)) == times(hour(1, tasks=40))
 
 
-def test_trace_takes_capacity_away_and_gives_it_back() -> None:
+def test_trace_removes_and_restores_capacity() -> None:
     trace = (
         TraceEntry(60, "pool", capacity=1, notice_s=0),
         TraceEntry(300, "pool", capacity=2),
@@ -237,13 +237,13 @@ def test_traces_are_read_from_json_lines_and_csv(tmp_path: Path, text: str) -> N
         ("time,evict\n1,2\nx,2\n", "line 3"),
     ],
 )
-def test_bad_trace_says_where_and_why(tmp_path: Path, text: str, word: str) -> None:
+def test_trace_error_has_place_and_reason(tmp_path: Path, text: str, word: str) -> None:
     path = tmp_path / "trace"
     path.write_text(text)
     with pytest.raises(TraceError, match=word):
         load_trace(path)
 
 
-def test_absent_trace_says_so(tmp_path: Path) -> None:
+def test_missing_trace_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
         load_trace(tmp_path / "none")

@@ -92,7 +92,7 @@ def test_exclusive_manager_has_its_node_for_itself() -> None:
     assert [n.used_slots for n in pool.nodes.values()].count(0) >= 1
 
 
-def test_manager_may_shun_spot_nodes_and_holds_up_nobody() -> None:
+def test_manager_may_avoid_spot_nodes() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=0, targetLowPriorityNodes=1)
     job = world.job(jobManagerTask=manager(allowLowPriorityNode=False))
@@ -286,7 +286,7 @@ def test_lower_priorities_run_on_the_other_nodes_meanwhile() -> None:
     assert (len(held), later.state, low.tasks.running) == (1, TaskState.RUNNING, 4)
 
 
-def test_task_that_is_terminated_while_it_is_requeued_does_not_run_again() -> None:
+def test_task_terminated_during_requeue_does_not_run_again() -> None:
     world = World(slow_ends=True)
     world.pool()
     job = world.job()

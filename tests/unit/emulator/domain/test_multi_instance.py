@@ -52,7 +52,7 @@ def test_all_instances_start_at_once_on_nodes_of_their_own() -> None:
     assert [info["state"] for info in subtasks(task)] == ["running", "running"]
 
 
-def test_subtask_that_is_told_its_state_again_keeps_its_times() -> None:
+def test_subtask_set_to_the_same_state_keeps_its_times() -> None:
     world = World()
     cluster(world)
     task = gang(world, world.job())
@@ -80,7 +80,7 @@ def test_primary_runs_the_task_only_when_every_instance_is_coordinated() -> None
     assert task.state is TaskState.RUNNING
 
 
-def test_exit_of_the_primary_is_the_tasks_and_ends_the_subtasks() -> None:
+def test_end_of_the_primary_ends_task_and_subtasks() -> None:
     world = World()
     pool = cluster(world)
     task = gang(world, world.job())
@@ -95,7 +95,7 @@ def test_exit_of_the_primary_is_the_tasks_and_ends_the_subtasks() -> None:
     assert [node.used_slots for node in pool.nodes.values()] == [0, 0, 0]
 
 
-def test_failed_coordination_ends_all_and_is_retried_up_to_the_limit() -> None:
+def test_failed_coordination_is_retried_up_to_the_limit() -> None:
     world = World()
     cluster(world)
     task = gang(world, world.job(), constraints={"maxTaskRetryCount": 1})
@@ -112,7 +112,7 @@ def test_failed_coordination_ends_all_and_is_retried_up_to_the_limit() -> None:
     assert subtasks(task)[1]["failureInfo"]["code"] == "TaskEnded"
 
 
-def test_lost_node_requeues_the_whole_uncounted() -> None:
+def test_lost_node_requeues_multi_instance_task_uncounted() -> None:
     world = World()
     pool = cluster(world)
     task = gang(world, world.job())
@@ -126,7 +126,7 @@ def test_lost_node_requeues_the_whole_uncounted() -> None:
     assert not world.account.executions
 
 
-def test_reboot_of_one_node_requeues_the_whole_once_and_it_runs_again() -> None:
+def test_reboot_of_one_node_requeues_the_task_once() -> None:
     world = World()
     cluster(world)
     task = gang(world, world.job())
@@ -178,7 +178,7 @@ def test_disable_with_requeue_counts_one_requeue() -> None:
     assert job.state == "disabled"
 
 
-def test_deleting_the_pool_requeues_the_whole() -> None:
+def test_deleting_the_pool_requeues_the_task() -> None:
     world = World()
     pool = cluster(world)
     task = gang(world, world.job())
@@ -195,7 +195,7 @@ def test_deleting_the_pool_requeues_the_whole() -> None:
         {"enableInterNodeCommunication": True, "taskSlotsPerNode": 2},
     ],
 )
-def test_stays_active_where_the_pool_cannot_run_it_and_holds_nothing_up(body: Json) -> None:
+def test_task_that_the_pool_cannot_run_delays_no_other(body: Json) -> None:
     world = World()
     world.pool(targetDedicatedNodes=3, **body)
     job = world.job()
@@ -204,7 +204,7 @@ def test_stays_active_where_the_pool_cannot_run_it_and_holds_nothing_up(body: Js
     assert small.state is TaskState.RUNNING
 
 
-def test_waits_for_nodes_that_the_pool_does_not_have_without_keeping_any() -> None:
+def test_task_larger_than_the_pool_reserves_no_nodes() -> None:
     world = World()
     pool = cluster(world, 2)
     job = world.job()
@@ -217,7 +217,7 @@ def test_waits_for_nodes_that_the_pool_does_not_have_without_keeping_any() -> No
     assert task.state is TaskState.RUNNING
 
 
-def test_is_not_overtaken_for_ever_by_small_tasks() -> None:
+def test_small_tasks_do_not_starve_multi_instance_task() -> None:
     world = World()
     cluster(world)
     job = world.job()
@@ -234,7 +234,7 @@ def test_is_not_overtaken_for_ever_by_small_tasks() -> None:
     assert sum(small.state is TaskState.RUNNING for small in later) == 3
 
 
-def test_two_of_them_never_hold_half_of_the_nodes_each() -> None:
+def test_two_multi_instance_tasks_do_not_deadlock() -> None:
     world = World()
     cluster(world, 3)
     job, other = world.job("one"), world.job("two")
@@ -259,7 +259,7 @@ def test_waits_behind_job_preparation_on_every_node() -> None:
     assert [info["previousState"] for info in subtasks(task)] == ["preparing", "preparing"]
 
 
-def test_failed_preparation_on_one_node_lets_the_others_go() -> None:
+def test_failed_preparation_on_one_node_frees_the_others() -> None:
     world = World()
     pool = cluster(world)
     task = gang(world, world.job(jobPreparationTask={"commandLine": "prepare"}), size=2)
@@ -307,7 +307,7 @@ def test_counts_one_task_and_all_its_instances() -> None:
     assert (job.tasks.succeeded, job.tasks.running) == (1, 1)
 
 
-def test_every_node_has_an_address_of_its_own_and_gives_it_back() -> None:
+def test_node_address_is_unique_and_released() -> None:
     world = World()
     pool = cluster(world, 5)
     given = [node.address for node in pool.nodes.values()]
@@ -321,7 +321,7 @@ def test_every_node_has_an_address_of_its_own_and_gives_it_back() -> None:
     assert set(given) <= seen
 
 
-def test_node_lost_while_the_whole_is_being_terminated_changes_nothing() -> None:
+def test_node_loss_during_termination_changes_nothing() -> None:
     world = World()
     cluster(world)
     task = gang(world, world.job())
@@ -341,7 +341,7 @@ def end_primary(world: World, task: Task, outcome: ExecutionOutcome) -> None:
     assert task.state is TaskState.RUNNING
 
 
-def test_task_terminated_between_the_ends_of_its_instances_has_no_other_attempt() -> None:
+def test_termination_between_instance_ends_prevents_retry() -> None:
     world = World()
     cluster(world)
     for operation in ("task", "job"):
@@ -358,7 +358,7 @@ def test_task_terminated_between_the_ends_of_its_instances_has_no_other_attempt(
         assert task.failure == tasks.ENDED
 
 
-def test_task_deleted_between_the_ends_of_its_instances_is_gone_everywhere() -> None:
+def test_deletion_between_instance_ends_deletes_all() -> None:
     world = World()
     pool = cluster(world)
     task = gang(world, world.job())
@@ -371,7 +371,7 @@ def test_task_deleted_between_the_ends_of_its_instances_is_gone_everywhere() -> 
     assert (task.job.live, task.job.tasks.running, world.account.executions) == ({}, 0, {})
 
 
-def test_natural_end_outweighs_the_loss_of_a_node_afterwards() -> None:
+def test_end_outranks_a_later_node_loss() -> None:
     world = World()
     cluster(world)
     task = gang(world, world.job())

@@ -15,7 +15,7 @@ def wiped(world: World) -> int:
     return sum(isinstance(effect, DeleteNodeFolder) for effect in world.effects)
 
 
-def test_reimage_wipes_the_disk_and_runs_start_and_preparation_again() -> None:
+def test_reimage_wipes_disk_and_repeats_start_task() -> None:
     world = World()
     pool = world.pool(startTask={"commandLine": "x"})
     world.finish(world.only(ExecutionKind.START))
@@ -80,7 +80,9 @@ def test_deallocated_node_waits_to_be_started() -> None:
     ],
 )
 @pytest.mark.parametrize("operation", ["reboot", "reimage", "deallocate"])
-def test_operation_in_a_wrong_state_says_which(operation: str, state: NodeState, code: str) -> None:
+def test_operation_in_wrong_state_names_the_state(
+    operation: str, state: NodeState, code: str
+) -> None:
     world = World()
     node = world.node(world.pool())
     node.state = state
@@ -139,7 +141,7 @@ def test_disabled_scheduling_ends_tasks_as_asked(
     )
 
 
-def test_disabled_node_finishes_its_tasks_and_takes_no_more_until_enabled() -> None:
+def test_disabled_node_finishes_tasks_and_takes_no_more() -> None:
     world = World()
     pool = world.pool()
     job = world.job()
@@ -175,7 +177,7 @@ def test_removed_nodes_are_not_replaced() -> None:
     assert (task.state, task.requeue_count) == (TaskState.RUNNING, 1)
 
 
-def test_removal_that_waits_too_long_for_tasks_says_so() -> None:
+def test_removal_timeout_is_a_resize_error() -> None:
     world = World()
     pool = world.pool()
     world.task(world.job(), "a")
@@ -209,7 +211,7 @@ def test_bad_list_removes_nothing(names: object, code: str) -> None:
     assert (caught.value.code, pool.dedicated_target) == (code, 1)
 
 
-def test_hundred_and_one_nodes_are_too_many_at_once() -> None:
+def test_removal_of_101_nodes_is_refused() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=101)
     names = [node.id for node in pool.nodes.values()]
@@ -221,7 +223,7 @@ def test_hundred_and_one_nodes_are_too_many_at_once() -> None:
     assert len(pool.nodes) == 1
 
 
-def test_pool_that_is_resized_loses_no_nodes_by_name() -> None:
+def test_removal_during_a_resize_is_refused() -> None:
     world = World()
     pool = world.pool()
     pools.resize(world.account, pool, {"targetDedicatedNodes": 2}, world.clock.now())
@@ -232,7 +234,7 @@ def test_pool_that_is_resized_loses_no_nodes_by_name() -> None:
     assert caught.value.code == "PoolBeingResized"
 
 
-def test_unusable_node_without_errors_recovers_and_one_with_errors_does_not() -> None:
+def test_only_unusable_nodes_without_errors_recover() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=2)
     task = world.task(world.job(), "a")
@@ -251,7 +253,7 @@ def test_unusable_node_without_errors_recovers_and_one_with_errors_does_not() ->
     assert (lost.state, broken.state) == (NodeState.RUNNING, NodeState.UNUSABLE)
 
 
-def test_users_are_kept_without_their_passwords() -> None:
+def test_users_are_stored_without_passwords() -> None:
     world = World()
     node, now = world.node(world.pool()), world.clock.now()
     body = {"name": "ann", "isAdmin": True, "password": "hunter2", "sshPublicKey": "ssh-rsa A"}
@@ -277,7 +279,7 @@ def test_users_are_kept_without_their_passwords() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "../x", "a" * 40, "-x"])
-def test_names_that_no_system_takes_are_refused(name: str) -> None:
+def test_invalid_user_names_are_refused(name: str) -> None:
     world = World()
     node = world.node(world.pool())
     with pytest.raises(Fault):

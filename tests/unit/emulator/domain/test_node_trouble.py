@@ -92,7 +92,7 @@ def test_leaving_node_whose_last_task_fills_the_disk_leaves() -> None:
     assert pool.allocation is AllocationState.STEADY
 
 
-def test_node_that_waits_to_be_reimaged_is_reimaged_when_its_task_fills_the_disk() -> None:
+def test_waiting_reimage_happens_after_a_full_disk() -> None:
     world = World()
     node = world.node(world.pool())
     task = world.task(world.job(), "a")
@@ -105,7 +105,7 @@ def test_node_that_waits_to_be_reimaged_is_reimaged_when_its_task_fills_the_disk
 
 
 @pytest.mark.parametrize("state", [NodeState.DEALLOCATED, NodeState.PREEMPTED])
-def test_machine_that_is_not_there_does_not_fail(state: NodeState) -> None:
+def test_node_without_machine_does_not_fail(state: NodeState) -> None:
     world = World()
     node = world.node(spot(world))
     if state is NodeState.PREEMPTED:
@@ -119,7 +119,7 @@ def test_machine_that_is_not_there_does_not_fail(state: NodeState) -> None:
     assert node.state is state
 
 
-def test_list_of_more_than_hundred_ids_is_refused_also_when_they_are_the_same() -> None:
+def test_list_of_over_100_equal_ids_is_refused() -> None:
     world = World()
     pool = world.pool()
     node = world.node(pool)
@@ -132,7 +132,7 @@ def test_list_of_more_than_hundred_ids_is_refused_also_when_they_are_the_same() 
     assert (pool.nodes, pool.dedicated_target) == ({}, 0)
 
 
-def test_capacity_that_another_node_frees_brings_a_preempted_node_back() -> None:
+def test_freed_capacity_returns_a_preempted_node() -> None:
     world = World()
     pool = spot(world, 2)
     pool.spot_capacity = 1
@@ -149,7 +149,7 @@ def test_capacity_that_another_node_frees_brings_a_preempted_node_back() -> None
     assert states(pool) == [NodeState.IDLE]
 
 
-def test_capacity_is_back_when_the_emulator_starts_without_its_trace(tmp_path: Path) -> None:
+def test_capacity_returns_after_a_start_without_trace(tmp_path: Path) -> None:
     world = World(trace=(TraceEntry(20, capacity=0, notice_s=0),))
     pool = spot(world, 1)
     world.push(100)
@@ -167,7 +167,7 @@ def test_capacity_is_back_when_the_emulator_starts_without_its_trace(tmp_path: P
     assert states(again.account.pools["pool"]) == [NodeState.IDLE]
 
 
-def test_node_that_is_evicted_at_the_moment_it_would_have_started_comes_back() -> None:
+def test_node_evicted_at_its_start_returns() -> None:
     world = World(boot_s=10)
     pool = spot(world, 1, boot=False)
     [node] = pool.nodes.values()
@@ -177,7 +177,7 @@ def test_node_that_is_evicted_at_the_moment_it_would_have_started_comes_back() -
     assert (node.state, node.lives) == (NodeState.IDLE, 2)
 
 
-def test_resize_for_which_there_is_no_capacity_fails_with_the_code_of_the_service() -> None:
+def test_resize_without_capacity_fails_with_the_service_code() -> None:
     world = World()
     pool = spot(world, 1)
     pool.spot_capacity = 1
@@ -195,9 +195,7 @@ def test_resize_for_which_there_is_no_capacity_fails_with_the_code_of_the_servic
     ("targets", "kinds"),
     [((2, 0), ["dedicated"]), ((0, 2), ["low priority"]), ((1, 1), ["dedicated", "low priority"])],
 )
-def test_resize_that_takes_too_long_says_of_which_nodes(
-    targets: tuple[int, int], kinds: list[str]
-) -> None:
+def test_resize_timeout_names_the_kind_of_nodes(targets: tuple[int, int], kinds: list[str]) -> None:
     world = World(boot_s=2000)
     pool = world.pool(
         boot=False, targetDedicatedNodes=targets[0], targetLowPriorityNodes=targets[1]
@@ -213,7 +211,7 @@ def test_resize_that_takes_too_long_says_of_which_nodes(
     ]
 
 
-def test_evicted_node_that_comes_back_is_not_given_up_with_a_resize() -> None:
+def test_returning_evicted_node_survives_the_end_of_a_resize() -> None:
     world = World(boot_s=600)
     pool = spot(world, 1, boot=False)
     world.push(300)
@@ -258,7 +256,7 @@ def test_start_task_of_an_evicted_node_starts_over() -> None:
     assert node.start_info["retryCount"] == 0
 
 
-def test_tasks_behind_a_preparation_go_elsewhere_when_its_node_is_evicted() -> None:
+def test_eviction_during_preparation_moves_waiting_tasks() -> None:
     world = World()
     spot(world, 2, taskSlotsPerNode=2)
     job = world.job(jobPreparationTask={"commandLine": "p"})

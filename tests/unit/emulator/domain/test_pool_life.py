@@ -76,7 +76,7 @@ def test_cores_are_read_from_the_vm_size(size: str, cores: int) -> None:
     ("option", "state", "requeues"),
     [("requeue", TaskState.ACTIVE, 1), ("terminate", TaskState.COMPLETED, 0)],
 )
-def test_shrinking_does_to_tasks_what_was_asked(
+def test_shrinking_follows_the_deallocation_option(
     option: str, state: TaskState, requeues: int
 ) -> None:
     world = World()
@@ -126,7 +126,7 @@ def test_stopped_resize_keeps_the_nodes_there_are() -> None:
     assert (pool.dedicated_target, pool.resize_errors[0]["code"]) == (3, "ResizeStopped")
 
 
-def test_deleted_pool_gives_running_tasks_back_uncounted() -> None:
+def test_deleted_pool_requeues_running_tasks_uncounted() -> None:
     world = World()
     pool = world.pool()
     task = world.task(world.job(), "a")
@@ -175,7 +175,7 @@ def test_only_working_nodes_reboot() -> None:
     assert caught.value.code == "NodeBeingCreated"
 
 
-def test_node_whose_disk_is_full_when_it_leaves_leaves_all_the_same() -> None:
+def test_leaving_node_with_full_disk_leaves() -> None:
     world = World()
     pool = world.pool()
     task = world.task(world.job(), "a")

@@ -55,7 +55,7 @@ def test_one_timer_serves_all_finished_tasks() -> None:
     assert sweeps(world) == 1
 
 
-def test_store_gives_out_expired_tasks_once_and_says_when_to_come_again(tmp_path: Path) -> None:
+def test_store_returns_expired_tasks_once(tmp_path: Path) -> None:
     world = World()
     pool = world.pool()
     job = world.job()
@@ -196,7 +196,7 @@ def test_leaving_node_waits_on_after_a_restart(tmp_path: Path) -> None:
     assert not pool.nodes
 
 
-def test_others_have_their_turn_while_hundreds_of_directories_expire(tmp_path: Path) -> None:
+def test_requests_are_served_while_folders_expire(tmp_path: Path) -> None:
     """All of them went in one turn of the loop: thousands blocked it for seconds."""
 
     async def turns() -> list[int]:
@@ -228,7 +228,7 @@ def test_others_have_their_turn_while_hundreds_of_directories_expire(tmp_path: P
     assert seen[-1] == 0
 
 
-def test_where_nothing_is_retained_is_told_without_looking_at_all_tasks(tmp_path: Path) -> None:
+def test_retained_until_does_not_read_all_tasks(tmp_path: Path) -> None:
     AccountStore(tmp_path).close()
     with contextlib.closing(sqlite3.connect(tmp_path / "state.sqlite")) as database:
         plan = database.execute(

@@ -46,7 +46,7 @@ def newest(world: World, schedule: JobSchedule) -> Job:
     return world.account.jobs[schedule.recent_job.lower()]
 
 
-def test_schedule_without_recurrence_makes_one_job_and_is_completed_when_it_ends() -> None:
+def test_schedule_without_recurrence_ends_with_its_only_job() -> None:
     world = World()
     schedule = world.schedule(priority=7)
     assert names(world) == ["daily:job-1"]
@@ -82,7 +82,7 @@ def test_recurring_schedule_makes_a_job_per_interval() -> None:
     assert schedule.next_run == schedule.created + timedelta(hours=4)
 
 
-def test_next_job_waits_for_the_one_before_and_follows_it_within_the_window() -> None:
+def test_next_job_waits_for_the_previous_one_within_its_window() -> None:
     world = World()
     schedule = world.schedule({**HOURLY, "startWindow": "PT30M"})
     world.push(HOUR)
@@ -93,7 +93,7 @@ def test_next_job_waits_for_the_one_before_and_follows_it_within_the_window() ->
     assert schedule.next_run == schedule.created + timedelta(hours=2)
 
 
-def test_opportunity_is_lost_when_the_window_has_passed() -> None:
+def test_job_is_skipped_after_its_window() -> None:
     world = World()
     schedule = world.schedule({**HOURLY, "startWindow": "PT30M"})
     world.push(HOUR + 1801)
@@ -129,7 +129,7 @@ def test_schedule_ends_after_do_not_run_after_when_no_job_is_active() -> None:
     assert names(world) == ["daily:job-1", "daily:job-2"]
 
 
-def test_idle_schedule_ends_at_do_not_run_after_by_itself() -> None:
+def test_idle_schedule_ends_at_do_not_run_after() -> None:
     world = World()
     last = world.clock.now() + timedelta(minutes=30)
     schedule = world.schedule({**HOURLY, "doNotRunAfter": last.isoformat()})
@@ -139,7 +139,7 @@ def test_idle_schedule_ends_at_do_not_run_after_by_itself() -> None:
     assert schedule.state is ScheduleState.COMPLETED
 
 
-def test_single_job_that_misses_its_window_is_never_made() -> None:
+def test_single_job_that_misses_its_window_is_not_created() -> None:
     world = World()
     start = world.clock.now() + timedelta(hours=1)
     times = {"doNotRunUntil": start.isoformat(), "startWindow": "PT1M"}
@@ -151,7 +151,7 @@ def test_single_job_that_misses_its_window_is_never_made() -> None:
     assert (schedule.state, names(world)) == (ScheduleState.COMPLETED, [])
 
 
-def test_disabled_schedule_makes_no_jobs_and_leaves_the_active_one_alone() -> None:
+def test_disabled_schedule_keeps_its_active_job() -> None:
     world = World()
     schedule = world.schedule(HOURLY)
     job_schedules.disable(world.account, schedule, world.clock.now())
@@ -184,7 +184,7 @@ def test_terminating_ends_the_active_job_and_then_the_schedule() -> None:
     assert names(world) == ["daily:job-1"]
 
 
-def test_deleting_takes_all_jobs_and_their_files_along() -> None:
+def test_deleting_a_schedule_deletes_its_jobs_and_files() -> None:
     world = World()
     world.pool()
     schedule = world.schedule(HOURLY)
@@ -218,7 +218,7 @@ def test_deleting_the_job_counts_as_its_end() -> None:
 @pytest.mark.parametrize(
     "operation", [job_schedules.disable, job_schedules.enable, job_schedules.terminate, update_same]
 )
-def test_schedule_that_is_over_refuses_changes(
+def test_completed_schedule_refuses_changes(
     state: ScheduleState, code: str, operation: Callable[[Account, JobSchedule, datetime], None]
 ) -> None:
     world = World()
@@ -267,14 +267,14 @@ def test_job_without_its_pool_waits_for_it() -> None:
     assert task.execution is not None
 
 
-def test_job_of_a_schedule_lies_in_the_folder_of_the_schedule(tmp_path: Path) -> None:
+def test_job_folder_is_in_the_folder_of_its_schedule(tmp_path: Path) -> None:
     layout = NodeLayout(tmp_path)
     assert layout.task_dir("Daily:job-3", "t") == tmp_path / "workitems/Daily/job-3/t"
     assert layout.job_root("Daily:job-3") == tmp_path / "workitems/Daily/job-3"
     assert layout.job_root("plain") == tmp_path / "workitems/plain"
 
 
-def test_clock_that_jumps_a_century_is_no_endless_loop() -> None:
+def test_clock_jump_of_a_century_ends() -> None:
     world = World()
     schedule = world.schedule({"recurrenceInterval": "PT1M"}, onAllTasksComplete="terminatejob")
     assert newest(world, schedule).state is JobState.COMPLETED
@@ -305,7 +305,7 @@ def reopened(tmp_path: Path, world: World) -> None:
     world.settle()
 
 
-def test_schedule_comes_back_and_missed_runs_are_made_up_by_one_job(tmp_path: Path) -> None:
+def test_one_job_replaces_runs_missed_while_down(tmp_path: Path) -> None:
     world = World()
     world.schedule({**HOURLY, "startWindow": "PT2H"}, displayName="d")
     end(world, "daily:job-1")
@@ -361,7 +361,7 @@ def test_times_are_understood_as_the_service_writes_them() -> None:
     assert schedule.next_run == datetime(2026, 2, 1, 12, 30, 0, 123456, tzinfo=UTC)
 
 
-def test_every_job_of_a_schedule_has_a_job_manager_of_its_own() -> None:
+def test_every_job_of_a_schedule_has_its_own_job_manager() -> None:
     world = World()
     world.pool()
     manager = {"id": "manager", "commandLine": "m"}

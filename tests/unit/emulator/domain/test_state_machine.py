@@ -128,7 +128,7 @@ def check_rest(chaos: Chaos) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.randoms(use_true_random=False))
-def test_states_counters_and_processes_agree_whatever_happens(randomness: random.Random) -> None:
+def test_states_counters_and_processes_stay_consistent(randomness: random.Random) -> None:
     chaos = Chaos(randomness, slow_ends=randomness.random() < 0.5)
     for _ in range(STEPS):
         chaos.step()
@@ -140,7 +140,7 @@ def test_states_counters_and_processes_agree_whatever_happens(randomness: random
     assert "node.state" in {event.kind for event in chaos.world.account.events.after(0)}
 
 
-def test_the_same_decisions_give_the_same_events() -> None:
+def test_same_decisions_give_the_same_events() -> None:
     logs: list[list[dict[str, object]]] = []
     for _ in range(2):
         chaos = Chaos(random.Random(7), seed=7)

@@ -45,7 +45,7 @@ def test_living_nodes_count_too() -> None:
     assert seconds(world.account, START + 2 * HALF) == [("pool", 1795.0), ("pool", 1800.0)]
 
 
-def test_pool_without_nodes_is_there_with_nothing() -> None:
+def test_pool_without_nodes_is_reported_with_0() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=0)
     world.push(3600)
@@ -85,7 +85,7 @@ def test_usage_survives_a_restart_and_its_node_goes_on(tmp_path: Path) -> None:
     assert found == {"gone": 1005.0, "pool": 785.0}
 
 
-def test_what_is_too_old_is_forgotten() -> None:
+def test_old_usage_is_deleted() -> None:
     world = World()
     pool = world.pool()
     world.push(metering.KEPT_INTERVALS.total_seconds() * 3)

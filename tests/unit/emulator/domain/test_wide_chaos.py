@@ -275,7 +275,7 @@ def check(chaos: WideChaos) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )
 @given(st.randoms(use_true_random=False))
-def test_instances_schedules_and_pools_agree_whatever_happens(randomness: random.Random) -> None:
+def test_instances_schedules_and_pools_stay_consistent(randomness: random.Random) -> None:
     chaos = WideChaos(randomness, slow_ends=randomness.random() < 0.5)
     for _ in range(STEPS):
         chaos.step()
@@ -286,7 +286,7 @@ def test_instances_schedules_and_pools_agree_whatever_happens(randomness: random
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_restart_in_the_middle_of_anything_keeps_what_there_was(seed: int, tmp_path: Path) -> None:
+def test_restart_at_any_point_keeps_the_state(seed: int, tmp_path: Path) -> None:
     chaos = WideChaos(random.Random(seed), seed=seed, slow_ends=seed % 2 == 1)
     for _ in range(3):
         store = AccountStore(tmp_path / "data")

@@ -67,6 +67,6 @@ def test_other_combinations_are_not_supported(names: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-03-01T00:00:00Z", "Foo, 99 Bar 2026"])
-def test_a_date_that_is_none_is_malformed(text: str) -> None:
+def test_invalid_date_is_malformed(text: str) -> None:
     headers = {"if-modified-since": text}
     assert check(headers, ETAG, CHANGED, reading=True) is Verdict.MALFORMED

@@ -31,12 +31,12 @@ def test_counts_of_old_clients_are_of_tasks_only() -> None:
     assert call.to_client_names(both, OLD) == {"odata.metadata": "m", "active": 1}
 
 
-def test_old_clients_hear_nothing_of_slots_of_tasks_and_nodes() -> None:
+def test_old_clients_get_no_slots_of_tasks_and_nodes() -> None:
     assert call.to_client_names({"id": "t", "requiredSlots": 1}, OLD) == {"id": "t"}
     assert call.to_client_names({"id": "n", "runningTaskSlotsCount": 1}, OLD) == {"id": "n"}
 
 
-def test_selection_is_understood_in_the_names_of_then() -> None:
+def test_selection_accepts_old_names() -> None:
     query = {**OLD, "$select": "id, maxTasksPerNode"}
     assert call.selection_in_current_names(query)["$select"] == "id,taskSlotsPerNode"
 
@@ -62,13 +62,13 @@ def test_newer_clients_have_the_names_of_today(version: str) -> None:
         "9" * 99,
     ],
 )
-def test_version_that_cannot_be_is_refused(version: str) -> None:
+def test_invalid_version_is_refused(version: str) -> None:
     with pytest.raises(Fault) as caught:
         call.check_version({"api-version": version})
     assert caught.value.code == "UnsupportedRequestVersion"
 
 
-def test_version_must_be_there() -> None:
+def test_missing_version_is_refused() -> None:
     with pytest.raises(Fault) as caught:
         call.check_version({})
     assert caught.value.code == "MissingRequiredQueryParameter"

@@ -140,7 +140,7 @@ async def turns_during(work: Coroutine[Any, Any, dict[str, Any]]) -> tuple[int, 
     return turns, len(task.result()["value"])
 
 
-def test_filter_over_a_long_list_lets_others_have_a_turn() -> None:
+def test_filter_over_a_long_list_yields_to_requests() -> None:
     asked = odata.parse({"$filter": "id eq 'k04000'"}, odata.POOL_FIELDS)
     found = [(f"k{n:05}", {"id": f"k{n:05}"}) for n in range(5000)]
     work = odata.page(asked, odata.from_sorted(found), "http://h/pools", "2024-02-01.19.0")
@@ -184,7 +184,7 @@ def test_operations_have_names_of_their_own() -> None:
         ("GET", "/certificates()", "InvalidUri"),
     ],
 )
-def test_paths_that_are_none_are_refused(method: str, path: str, code: str) -> None:
+def test_unknown_paths_are_refused(method: str, path: str, code: str) -> None:
     with pytest.raises(Fault) as caught:
         Matcher(ROUTES).find(method, path)
     assert caught.value.code == code
@@ -212,7 +212,7 @@ def test_tasks_inherit_path_language_and_what_is_named() -> None:
     }
 
 
-def test_pushed_clock_wakes_who_waits() -> None:
+def test_pushed_clock_wakes_waiters() -> None:
     async def scenario() -> None:
         clock = ManualClock()
         wake = asyncio.Event()

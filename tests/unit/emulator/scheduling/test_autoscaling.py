@@ -280,7 +280,7 @@ def test_samples_come_every_30_seconds_and_are_seen_after_60() -> None:
     assert value(world, pool, "$ActiveTasks.HistoryBeginTime()") == "2026-01-01T00:00:00.000Z"
 
 
-def test_a_pool_to_which_nothing_happens_wakes_nobody_and_has_all_samples() -> None:
+def test_quiet_pool_needs_no_timer_and_has_all_samples() -> None:
     world = World()
     pool = world.pool()
     for seconds in (60, 30, 900, 60):

@@ -41,7 +41,7 @@ def test_slots_are_never_oversubscribed() -> None:
     assert (job.tasks.running, job.tasks.active, job.slots.running) == (4, 1, 8)
 
 
-def test_task_that_fits_no_node_holds_up_nobody_else() -> None:
+def test_task_that_fits_no_node_delays_no_other() -> None:
     world = World()
     world.pool(taskSlotsPerNode=2)
     job = world.job()
@@ -123,7 +123,7 @@ def test_reactivated_task_starts_its_count_over() -> None:
     assert (task.state, task.retry_count, job.tasks.failed) == (TaskState.RUNNING, 0, 0)
 
 
-def test_preparation_comes_first_and_failing_it_shuts_the_node() -> None:
+def test_failed_preparation_excludes_the_node() -> None:
     world = World()
     world.pool(taskSlotsPerNode=2)
     job = world.job(jobPreparationTask={"commandLine": "x"})

@@ -48,7 +48,7 @@ def stored(emulator: Emulator) -> int:
     return sum(1 for _ in emulator.store._db.execute("SELECT task FROM tasks"))
 
 
-def test_others_have_their_turn_and_see_all_tasks_or_none(tmp_path: Path) -> None:
+def test_requests_during_erasure_see_all_tasks_or_none(tmp_path: Path) -> None:
     async def main() -> tuple[list[int], set[tuple[str, str]]]:
         emulator = opened(tmp_path)
         job = filled(emulator, MANY)
@@ -73,7 +73,7 @@ def test_others_have_their_turn_and_see_all_tasks_or_none(tmp_path: Path) -> Non
     assert answers == {("deleting", "JobNotFound"), ("JobNotFound", "JobNotFound")}
 
 
-def test_job_whose_deletion_was_cut_short_is_gone_after_the_next_start(tmp_path: Path) -> None:
+def test_interrupted_job_deletion_finishes_on_start(tmp_path: Path) -> None:
     async def killed_half_way() -> None:
         emulator = opened(tmp_path)
         job = filled(emulator, MANY)
@@ -108,7 +108,7 @@ def test_small_job_is_gone_at_once(tmp_path: Path) -> None:
     assert asyncio.run(main()) == 0
 
 
-def test_opening_a_store_takes_no_task_of_a_job_that_is_there(tmp_path: Path) -> None:
+def test_opening_a_store_keeps_tasks_of_existing_jobs(tmp_path: Path) -> None:
     emulator = opened(tmp_path)
     for name in ("a", "b", "c"):
         filled(emulator, 4, name)
@@ -118,7 +118,7 @@ def test_opening_a_store_takes_no_task_of_a_job_that_is_there(tmp_path: Path) ->
     store.close()
 
 
-def test_deleted_job_takes_its_folders_from_the_pool_that_it_left_too() -> None:
+def test_deleted_job_deletes_folders_of_its_former_pool() -> None:
     world = World()
     for name in ("one", "two", "three"):
         world.pool(name)

@@ -47,7 +47,7 @@ GANG = {"numberOfInstances": 2, "coordinationCommandLine": "c"}
 
 
 @pytest.mark.parametrize("change", ["enable", "disable"])
-def test_job_whose_time_is_over_in_the_turn_of_another_step_runs_its_release_tasks(
+def test_job_timeout_in_a_busy_turn_runs_release_tasks(
     change: str,
 ) -> None:
     world = World()
@@ -83,7 +83,7 @@ def test_pools_that_grow_in_one_turn_share_the_quota() -> None:
     assert [e["code"] for e in two.resize_errors] == ["AccountCoreQuotaReached"]
 
 
-def test_pool_that_grows_in_the_turn_in_which_its_capacity_ends_gets_no_node() -> None:
+def test_pool_gets_no_node_in_the_turn_its_capacity_ends() -> None:
     world = World(trace=(TraceEntry(time_s=100.0, capacity=0),))
     pool = world.pool(targetDedicatedNodes=0)
     body = {"targetLowPriorityNodes": 2, "resizeTimeout": "PT5M"}
@@ -95,7 +95,7 @@ def test_pool_that_grows_in_the_turn_in_which_its_capacity_ends_gets_no_node() -
     assert [e["code"] for e in pool.resize_errors] == ["AllocationFailed"]
 
 
-def test_node_that_is_to_leave_does_not_wait_for_a_start_task_that_fails_for_ever() -> None:
+def test_leaving_node_does_not_retry_its_start_task() -> None:
     world = World()
     pool = world.pool(startTask={"commandLine": "s", "maxTaskRetryCount": -1})
     assert states(pool) == [NodeState.WAITING_FOR_START_TASK]
@@ -106,7 +106,7 @@ def test_node_that_is_to_leave_does_not_wait_for_a_start_task_that_fails_for_eve
     assert not pool.nodes
 
 
-def test_preparation_that_fails_for_ever_does_not_hold_up_a_job_that_is_disabled() -> None:
+def test_failing_preparation_does_not_delay_disabling() -> None:
     world = World()
     world.pool()
     preparation = {"commandLine": "x", "constraints": {"maxTaskRetryCount": -1}}
@@ -123,7 +123,7 @@ def test_preparation_that_fails_for_ever_does_not_hold_up_a_job_that_is_disabled
     assert world.only(ExecutionKind.TASK).task is job.live["t"]
 
 
-def test_preparation_that_fails_turns_nobody_away_who_has_gone_elsewhere() -> None:
+def test_failed_preparation_leaves_tasks_placed_elsewhere() -> None:
     world = World()
     pool = world.pool(targetDedicatedNodes=3, enableInterNodeCommunication=True)
     job = world.job(jobPreparationTask={"commandLine": "x"})
@@ -187,9 +187,7 @@ def test_node_that_is_gone_is_not_written_again() -> None:
 
 
 @pytest.mark.parametrize("what", ["end", "container"])
-def test_what_is_left_of_a_deleted_task_does_not_write_over_its_namesake(
-    what: str, tmp_path: Path
-) -> None:
+def test_deleted_task_does_not_overwrite_a_new_one(what: str, tmp_path: Path) -> None:
     world = World(slow_ends=True)
     world.pool(targetDedicatedNodes=2, enableInterNodeCommunication=True)
     job = world.job()
@@ -214,7 +212,7 @@ def test_what_is_left_of_a_deleted_task_does_not_write_over_its_namesake(
     assert row.record == json.loads(dump(task_record(namesake)))
 
 
-def test_ids_are_not_given_twice_after_a_restart_whatever_the_seed(tmp_path: Path) -> None:
+def test_ids_are_unique_across_restarts_with_a_seed(tmp_path: Path) -> None:
     world = World(seed=7)
     pool = world.pool(targetDedicatedNodes=2)
     store = AccountStore(tmp_path / "data")
@@ -320,7 +318,7 @@ def test_request_finds_a_task_that_has_just_ended_as_it_is(tmp_path: Path) -> No
     asyncio.run(main())
 
 
-def test_request_whose_body_comes_slowly_happens_when_it_is_there(tmp_path: Path) -> None:
+def test_slow_request_runs_when_its_body_is_complete(tmp_path: Path) -> None:
     async def main() -> None:
         emulator = opened(tmp_path)
         emulator._background = asyncio.create_task(asyncio.Event().wait())  # type: ignore[assignment]
@@ -338,7 +336,7 @@ def test_request_whose_body_comes_slowly_happens_when_it_is_there(tmp_path: Path
     asyncio.run(main())
 
 
-def test_reset_ends_although_others_go_on_adding_things(tmp_path: Path) -> None:
+def test_reset_ends_while_clients_add_entities(tmp_path: Path) -> None:
     async def main() -> set[str]:
         emulator = opened(tmp_path)
         account = emulator.account
