@@ -83,37 +83,3 @@ class SystemClock:
                     await asyncio.wait_for(wake.wait(), min(left_s, _LONGEST_WAIT_S))
         finally:
             self._waiting.discard(wake)
-
-
-class ManualClock:
-    """A clock that stands still until `push`, so that tests need no sleeps."""
-
-    scale = 1.0
-
-    def __init__(self, start: datetime | None = None) -> None:
-        self._now = start or datetime(2026, 1, 1, tzinfo=UTC)
-        self._waiting: set[asyncio.Event] = set()
-
-    def now(self) -> datetime:
-        """Return the time of the last push."""
-        return self._now
-
-    def push(self, seconds: float) -> None:
-        """Let time pass and wake those who wait for it."""
-        self._now += timedelta(seconds=seconds)
-        for wake in self._waiting:
-            wake.set()
-
-    def resume(self, newest: datetime) -> None:
-        """Continue from `newest` if that is later than now."""
-        self._now = max(self._now, newest)
-
-    async def wait(self, wake: asyncio.Event, until: datetime | None) -> None:
-        """Return when woken, or at once if `until` has passed."""
-        if until is not None and until <= self._now:
-            return
-        self._waiting.add(wake)
-        try:
-            await wake.wait()
-        finally:
-            self._waiting.discard(wake)

@@ -10,7 +10,6 @@ import pytest
 from azure.batch import BatchClient, models
 from azure.core.exceptions import HttpResponseError
 
-from batch_emulator.domain.clock import ManualClock
 from tests import plain_http
 from tests.contract.server import (
     KEY,
@@ -23,6 +22,7 @@ from tests.contract.server import (
     serving,
     wire,
 )
+from tests.manual_clock import ManualClock
 
 
 def auto_pool(lifetime: str = "job", **options: Any) -> models.BatchPoolInfo:

@@ -11,9 +11,9 @@ import httpx
 import pytest
 from azure.batch import BatchClient
 
-from batch_emulator.domain.clock import ManualClock
 from tests import plain_http
 from tests.contract.server import KEY, Running, Things, eventually, serving
+from tests.manual_clock import ManualClock
 
 VERSION = "2020-07-01"
 WATCH = """/bin/sh -c '

@@ -17,8 +17,8 @@ from azure.core.exceptions import (
     ResourceNotFoundError,
 )
 
-from batch_emulator.domain.clock import ManualClock
 from tests.contract.server import POLL_S, Running, Things, code_of, eventually, missing, serving
+from tests.manual_clock import ManualClock
 
 HOUR = 3600.0
 

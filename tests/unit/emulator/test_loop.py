@@ -7,8 +7,8 @@ import contextlib
 from typing import Any, cast
 
 from batch_emulator.domain.account import Account
-from batch_emulator.domain.clock import ManualClock
 from batch_emulator.loop import Loop
+from tests.manual_clock import ManualClock
 from tests.unit.emulator.world import World
 
 

@@ -15,7 +15,6 @@ from batch_emulator.domain.account import (
     SetUpNode,
     Start,
 )
-from batch_emulator.domain.clock import ManualClock
 from batch_emulator.domain.launch import ExecutionOutcome, FailureInfo
 from batch_emulator.domain.model import (
     Execution,
@@ -38,6 +37,7 @@ from batch_emulator.domain.transitions import (
     tasks,
 )
 from batch_emulator.scheduling.scheduler import apply, decide
+from tests.manual_clock import ManualClock
 
 OK = ExecutionOutcome(exit_code=0, failure=None, retryable=False)
 

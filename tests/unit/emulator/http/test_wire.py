@@ -11,12 +11,13 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from batch_emulator.domain.clock import ManualClock, SystemClock
+from batch_emulator.domain.clock import SystemClock
 from batch_emulator.domain.faults import FAULTS, Fault
 from batch_emulator.domain.values import etag_text, parse_duration, time_of, time_text
 from batch_emulator.emulator import inherited_environment
 from batch_emulator.http import bodies, odata
 from batch_emulator.http.routes.table import ROUTES, Matcher
+from tests.manual_clock import ManualClock
 
 
 def test_numbers_and_flags_as_text_are_coerced_and_the_rest_is_kept() -> None:
