@@ -18,7 +18,8 @@ from runner.azure.auth.credentials import connect
 from runner.core.progress import ignore_progress
 from runner.core.recipe.recipe import load_recipe
 from runner.core.settings import load_settings
-from runner.flows.submit.prepare import TrainOptions, prepare_run
+from runner.flows.submit.pipeline import Target, plan_submission
+from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.flows.submit.submit_run import submit_run
 
 CODE_BYTES = 4_000_000
@@ -38,14 +39,14 @@ def measure() -> list[Ratio]:
                 container.upload_blob(f"again/{file.name}", file.read_bytes())
         settings = load_settings({}, cwd=code, env={"RUNNER_HOME": env["RUNNER_HOME"]})
         connection = connect(settings)
+        target = Target(settings, connection.outputs, connection)
         recipe = load_recipe(str(code), cwd=code)
         sent: list[int] = []
         for _ in range(2):
-            prepared = prepare_run(
-                recipe, settings, connection.outputs, TrainOptions(), ignore_progress
-            )
+            checked = check_run(recipe, TrainOptions())
             with _counted() as counted:
-                submit_run(connection, prepared, ignore_progress)
+                plan = plan_submission(checked, target, ignore_progress)
+                submit_run(connection, plan, ignore_progress)
             sent.append(counted[0])
     return [
         Ratio("second submission of 4 MB of code", "bytes", sent[1], "sending the code again",

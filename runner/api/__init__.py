@@ -14,7 +14,6 @@ live progress, and elsewhere `on_progress` is called with an `Update`.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -50,7 +49,7 @@ from runner.api.progress import OnUpdate as OnUpdate
 from runner.api.progress import RunnerWarning as RunnerWarning
 from runner.api.progress import Update as Update
 from runner.api.progress import live
-from runner.api.requests import overrides_of, where_flags
+from runner.api.requests import overrides_of, settings_of, where_flags
 from runner.api.run_object import Command as Command
 from runner.api.run_object import Metric as Metric
 from runner.api.run_object import Run
@@ -113,26 +112,27 @@ def train(
         check: wait, and raise RunnerError (R-RUN-FAILED) if the run failed.
         on_progress: called with updates.
     """
+    from runner.core.recipe.overrides import with_flags
+    from runner.core.recipe.recipe import load_recipe
     from runner.flows.session import start_run
-    from runner.flows.submit.prepare import TrainOptions
+    from runner.flows.submit.prepare import TrainOptions, check_run
 
+    where = where_flags(
+        gpus=gpus, nodes=nodes, capacity=capacity, priority=priority, after=after,
+        timeout=timeout, retries=retries,
+    )  # fmt: skip
     options = TrainOptions(
         overrides=overrides_of(set),
         script_args=tuple(args),
         experiment=experiment,
         data=None if data is None else Path(data).expanduser(),
         inputs=tuple(f"{name}={spec}" for name, spec in (inputs or {}).items()),
+        insisted=where.resources,
     )
-    flags = {"target": target, "stack": stack, "pool": pool}
-    where = where_flags(
-        gpus=gpus, nodes=nodes, capacity=capacity, priority=priority, after=after,
-        timeout=timeout, retries=retries,
-    )  # fmt: skip
+    settings = settings_of(target, stack, pool)
+    checked = check_run(with_flags(load_recipe(str(recipe), cwd=Path.cwd()), where), options)
     with live(on_progress) as view:
-        session, record = start_run(
-            str(recipe), options, flags, view.on_progress, cwd=Path.cwd(), env=os.environ,
-            on_warning=view.on_warning, where=where,
-        )  # fmt: skip
+        session, record = start_run(checked, settings, view.on_progress, view.on_warning)
         submitted = Run(session, record)
         view.submitted(submitted.id)
         if wait or check:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 from runner.api import html
 from runner.api.arguments import checked
 from runner.api.progress import LiveView, OnUpdate, live, timeout_error
-from runner.api.requests import overrides_of
+from runner.api.requests import overrides_of, settings_of
 from runner.api.run_object import Run
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -138,22 +137,22 @@ def submit(
 
     `wait=True` returns when all have ended, `check=True` waits too, and raises unless all succeed.
     """
+    from runner.core.schedules.submit_file import load_submit_file
     from runner.flows.session import start_group
-    from runner.flows.submit.group import GroupRequest
+    from runner.flows.submit.group import GroupRequest, check_file
 
-    request = GroupRequest(overrides_of(set), experiment, priority)
-    flags = {"target": target, "stack": stack, "pool": pool}
+    settings = settings_of(target, stack, pool)
     path = Path(file).expanduser().absolute()
-    with live(on_progress) as view:
-        session, document = start_group(
-            path,
-            request,
-            flags,
-            view.on_progress,
-            cwd=Path.cwd(),
-            env=os.environ,
-            on_warning=view.on_warning,
+    parsed, _ = load_submit_file(path)
+    if parsed.schedule is not None:
+        raise RunnerError(
+            "R-SUBMIT-SCHEDULE",
+            f"{path.name} has a schedule: it is not submitted at once",
+            fix=f"runner schedule create {path}, runner.create_schedule({str(path)!r})",
         )
+    checked = check_file(parsed, path, GroupRequest(overrides_of(set), experiment, priority))
+    with live(on_progress) as view:
+        session, document = start_group(checked, settings, view.on_progress, view.on_warning)
         group = Group(session, document)
         view.submitted(group.id)
         if wait or check:

@@ -16,7 +16,8 @@ from runner.azure.batch.jobs import (
     add_task,
     add_tasks,
     count_nodes,
-    ensure_job,
+    create_job,
+    find_open_job,
     get_task,
     read_task_file,
     terminate_task,
@@ -31,6 +32,13 @@ from tests.unit.core.recipe_maker import outputs
 def connection(running: Running) -> Connection:
     stack = replace(outputs(), batch_account=ACCOUNT, batch_endpoint=running.url)
     return Connection(stack, {"batch": KEY, "storage": KEY})
+
+
+def ensure_job(connection: Connection, job_id: str, pool_id: str) -> str:
+    found, exists = find_open_job(connection, job_id, pool_id)
+    if not exists:
+        create_job(connection, found, pool_id)
+    return found
 
 
 def task(task_id: str, command: str = "/bin/true", **options: Any) -> models.BatchTaskCreateOptions:

@@ -11,23 +11,22 @@ import pytest
 from azure.batch.models import BatchJobDisableOptions
 
 from runner.azure.auth.credentials import Connection, connect
-from runner.azure.batch.jobs import ensure_job
+from runner.azure.batch.jobs import create_job
 from runner.azure.storage.blobs import BlobContainer
 from runner.cli.main import main
 from runner.core.progress import ignore_progress
 from runner.core.recipe.recipe import Recipe, load_recipe
-from runner.core.schedules.submit_file import load_submit_file
 from runner.core.settings import Settings, load_settings
 from runner.flows.data import datasets
 from runner.flows.runs.history import list_runs
-from runner.flows.submit.dry_run import plan_submit, plan_train
-from runner.flows.submit.group import GroupRequest, prepare_group, submit_group
-from runner.flows.submit.prepare import TrainOptions, prepare_run
+from runner.flows.submit.prepare import TrainOptions
+from runner.flows.submit.submit_group import submit_group
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths
 from tests.contract.server import wire
 from tests.e2e.conftest import Cli
+from tests.e2e.plans import plan_file, plan_recipe, preview_file, preview_recipe
 
 Write = Callable[..., Path]
 RUN_ID = "dryrun-20261121-143005-k3f9"
@@ -69,16 +68,11 @@ def told(err: RunnerError) -> tuple[str, str, str, str, int]:
 
 
 def train(connection: Connection, settings: Settings, recipe: Recipe) -> None:
-    outputs = connection.outputs
-    prepared = prepare_run(recipe, settings, outputs, TrainOptions(), ignore_progress)
-    submit_run(connection, prepared, ignore_progress)
+    submit_run(connection, plan_recipe(connection, settings, recipe), ignore_progress)
 
 
 def submit(connection: Connection, settings: Settings, path: Path) -> None:
-    file, _ = load_submit_file(path)
-    outputs = connection.outputs
-    group = prepare_group(file, path, settings, outputs, GroupRequest(), ignore_progress)
-    submit_group(connection, group, ignore_progress)
+    submit_group(connection, plan_file(connection, settings, path), ignore_progress)
 
 
 def all_there(connection: Connection, settings: Settings) -> set[str]:
@@ -142,7 +136,7 @@ def test_dry_run_fails_as_the_submission_would(
     recipe = load_recipe(str(folder), cwd=folder)
     before = all_there(connection, settings)
     with pytest.raises(RunnerError) as dry:
-        plan_train(recipe, settings, TrainOptions())
+        preview_recipe(settings, recipe)
     with pytest.raises(RunnerError) as real:
         train(connection, settings, recipe)
     assert dry.value.code == code
@@ -161,14 +155,30 @@ def test_dry_run_knows_what_the_services_know(
     )
     before = all_there(connection, settings)
     recipe = load_recipe(str(folder), cwd=folder)
-    prepared, found = plan_train(recipe, settings, TrainOptions())
-    named = prepared.plan.inputs.named
+    found = preview_recipe(settings, recipe)
+    named = found.run.plan.inputs.named
     assert [file["name"] for file in named["cat"]["files"]] == ["cat"]
     assert named["model"] == {"kind": "run", "run_id": RUN_ID, "path": "*.bin"}
-    assert prepared.plan.after == (RUN_ID,)
-    assert found.notes == ["input old: there is no no/such on the file share now"]
-    assert found.to_json() == [{"what": "input web", "why": "the node fetches it"}]
+    assert found.run.plan.after == (RUN_ID,)
+    assert list(found.notes) == ["input old: there is no no/such on the file share now"]
+    assert found.unanswered_json() == [{"what": "input web", "why": "the node fetches it"}]
     assert all_there(connection, settings) <= before
+
+
+def test_dry_run_prints_what_the_submission_writes(
+    connection: Connection, settings: Settings, script: Write
+) -> None:
+    folder = script("print(1)")
+    keys = f"inputs: {{cat: 'blob:data/pictures', model: 'run:{RUN_ID}', code: train.py}}\n"
+    (folder / "train.yaml").write_text(f"after: [{RUN_ID}]\n{keys}")
+    recipe = load_recipe(str(folder), cwd=folder)
+    [dry] = preview_recipe(settings, recipe).documents().values()
+    plan = plan_recipe(connection, settings, recipe)
+    record = submit_run(connection, plan, ignore_progress)
+    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    real = json.loads(runs.read(RunPaths(record.run_id).run) or b"")
+    dry["batch"]["task_id"] = dry["run_id"] = record.run_id
+    assert dry | {"created": real["created"]} == real
 
 
 def test_input_of_a_run_that_goes_on_is_noted_unless_it_is_waited_for(
@@ -179,8 +189,8 @@ def test_input_of_a_run_that_goes_on_is_noted_unless_it_is_waited_for(
     folder = script("print(1)")
     (folder / "train.yaml").write_text(f"inputs: {{x: 'run:{RUN_ID}'}}\n")
     recipe = load_recipe(str(folder), cwd=folder)
-    _, found = plan_train(recipe, settings, TrainOptions())
-    assert found.notes == [f"input x: run {RUN_ID} has not ended: --after {RUN_ID}"]
+    found = preview_recipe(settings, recipe)
+    assert list(found.notes) == [f"input x: run {RUN_ID} has not ended: --after {RUN_ID}"]
 
 
 def test_dry_run_names_the_job_that_would_be_taken(
@@ -189,21 +199,21 @@ def test_dry_run_names_the_job_that_would_be_taken(
     client = connection.batch_client()
     recipe = load_recipe(str(script("print(1)")), cwd=Path.cwd())
     options = TrainOptions(experiment="dry run of a closed job")
-    prepared, _ = plan_train(recipe, settings, options)
-    job_id = prepared.plan.job_id
-    ensure_job(connection, job_id, "local")
+    found = preview_recipe(settings, recipe, options)
+    job_id = found.job.job_id
+    create_job(connection, job_id, "local")
     client.begin_disable_job(
         job_id, BatchJobDisableOptions(disable_tasks="requeue"), polling_interval=0
     ).wait()
     with pytest.raises(RunnerError) as dry:
-        plan_train(recipe, settings, options)
+        preview_recipe(settings, recipe, options)
     with pytest.raises(RunnerError) as real:
-        ensure_job(connection, job_id, "local")
+        submit_run(connection, plan_recipe(connection, settings, recipe, options), ignore_progress)
     assert told(dry.value) == told(real.value)
     why = wire(terminateReason="a test")
     client.begin_terminate_job(job_id, why, polling_interval=0).wait()
-    assert plan_train(recipe, settings, options)[0].plan.job_id == f"{job_id}-2"
-    assert plan_train(recipe, settings, options)[0].plan.job_id == f"{job_id}-2", "it made none"
+    assert preview_recipe(settings, recipe, options).job.job_id == f"{job_id}-2"
+    assert preview_recipe(settings, recipe, options).job.job_id == f"{job_id}-2", "it made none"
 
 
 def test_dry_run_of_a_file_looks_up_what_its_tasks_name(
@@ -213,17 +223,15 @@ def test_dry_run_of_a_file_looks_up_what_its_tasks_name(
     tasks = "tasks:\n  a: {command: python train.py}\n  b:\n    command: python train.py\n"
     path.write_text(f"{tasks}    inputs: {{x: {{run: a, path: y}}, z: 'run:{FAILED_ID}'}}\n")
     before = all_there(connection, settings)
-    file, _ = load_submit_file(path)
     with pytest.raises(RunnerError) as dry:
-        plan_submit(file, path, settings, GroupRequest())
+        preview_file(settings, path)
     with pytest.raises(RunnerError) as real:
         submit(connection, settings, path)
     assert told(dry.value) == told(real.value)
     path.write_text(f"{tasks}    inputs: {{x: {{run: a, path: y}}, z: 'run:{RUN_ID}'}}\n")
-    file, _ = load_submit_file(path)
-    prepared, found = plan_submit(file, path, settings, GroupRequest())
-    assert prepared.runs["b"].plan.inputs.named["x"]["run_id"] == prepared.group.runs["a"]
-    assert found.text() == ""
+    found = preview_file(settings, path)
+    assert found.runs["b"].plan.inputs.named["x"]["run_id"] == found.members.runs["a"]
+    assert found.unanswered_text() == ""
     assert all_there(connection, settings) <= before
 
 
@@ -274,9 +282,9 @@ def test_dry_run_fetches_no_data_and_checks_what_lies_here(
     folder = script("print(1)")
     (folder / "train.yaml").write_text("dataset: mnist\ninputs: {digits: 'dataset:mnist'}\n")
     recipe = load_recipe(str(folder), cwd=folder)
-    prepared, _ = plan_train(recipe, settings, TrainOptions())
-    assert prepared.dataset is None
+    found = preview_recipe(settings, recipe)
+    assert found.run.files.dataset is None
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunnerError) as caught:
-        plan_train(recipe, settings, TrainOptions(data=tmp_path / "empty"))
+        preview_recipe(settings, recipe, TrainOptions(data=tmp_path / "empty"))
     assert caught.value.code == "R-DATA-PATH"

@@ -38,13 +38,14 @@ from runner.flows.runs.events import RunEnded
 from runner.flows.runs.logs import read_log
 from runner.flows.runs.outputs import fetch_outputs
 from runner.flows.runs.watch import watch_run
-from runner.flows.submit.prepare import TrainOptions, prepare_run
+from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.paths import RunPaths
 from runner.protocol.run_spec import RunSpec
 from tests import plain_http
 from tests.e2e.arm_pools import data_plane
 from tests.e2e.conftest import new_home, until
+from tests.e2e.plans import plan_recipe
 from tests.e2e.test_declared_pools import all_tasks_over
 
 pytest.importorskip("pulumi_azure_native", reason="make .venv/.ready-infra installs it")
@@ -196,14 +197,9 @@ def _train(
 ) -> RunSpec:
     settings = replace(stack.settings, pool=pool)
     loaded = load_recipe(str(recipe), cwd=settings.home)
-    prepared = prepare_run(
-        loaded,
-        settings,
-        stack.outputs,
-        TrainOptions(overrides=overrides, data=data),
-        ignore_progress,
-    )
-    return submit_run(stack.connection, prepared, ignore_progress)
+    options = TrainOptions(overrides=overrides, data=data)
+    plan = plan_recipe(stack.connection, settings, loaded, options)
+    return submit_run(stack.connection, plan, ignore_progress)
 
 
 def _ended(stack: Stack, record: RunSpec) -> RunEnded:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 from collections.abc import Callable
@@ -26,12 +27,15 @@ from runner.flows.runs.history import list_runs
 from runner.flows.runs.logs import LineCursor, TextCursor, read_log, tail_offset
 from runner.flows.runs.outputs import fetch_outputs
 from runner.flows.runs.watch import load_view, watch_run
-from runner.flows.submit.prepare import PreparedRun, TrainOptions, prepare_run
+from runner.flows.submit.pipeline import SubmissionPlan
+from runner.flows.submit.prepare import TrainOptions
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import RunPaths, make_run_id
 from runner.protocol.run_spec import RunSpec, parse_run
+from tests.contract.server import wire
 from tests.e2e.conftest import until
+from tests.e2e.plans import plan_recipe
 
 Write = Callable[..., Path]
 
@@ -62,10 +66,9 @@ def runs(connection: Connection) -> BlobContainer:
 
 
 @pytest.fixture
-def prepared(connection: Connection, settings: Settings, script: Write) -> PreparedRun:
+def plan(connection: Connection, settings: Settings, script: Write) -> SubmissionPlan:
     recipe = load_recipe(str(script(SCRIPT)), cwd=Path.cwd())
-    options = TrainOptions()
-    return prepare_run(recipe, settings, connection.outputs, options, ignore_progress)
+    return plan_recipe(connection, settings, recipe)
 
 
 def ended(connection: Connection, record: RunSpec) -> RunEnded:
@@ -75,14 +78,14 @@ def ended(connection: Connection, record: RunSpec) -> RunEnded:
 
 
 def test_submitting_a_plan_twice_makes_one_task_and_uploads_once(
-    connection: Connection, prepared: PreparedRun
+    connection: Connection, plan: SubmissionPlan
 ) -> None:
     seen: list[Progress] = []
-    first = submit_run(connection, prepared, seen.append)
+    first = submit_run(connection, plan, seen.append)
     sent = [p for p in seen if p.stage == "upload" and p.state == "progress"]
     assert sent, "the code is new"
     seen.clear()
-    again = submit_run(connection, prepared, seen.append)
+    again = submit_run(connection, plan, seen.append)
     assert again == first
     assert [p.message for p in seen if p.stage == "upload" and p.state == "end"] == [
         "nothing changed"
@@ -94,19 +97,52 @@ def test_submitting_a_plan_twice_makes_one_task_and_uploads_once(
 
 
 def test_refused_submission_leaves_no_run_behind(
-    connection: Connection, prepared: PreparedRun, runs: BlobContainer
+    connection: Connection,
+    plan: SubmissionPlan,
+    runs: BlobContainer,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    missing = replace(prepared.plan.pool, id="no-such-pool")
-    plan = replace(prepared.plan, pool=missing, job_id=f"x_{prepared.plan.run_id[-4:]}")
-    with pytest.raises(RunnerError):
-        submit_run(connection, replace(prepared, plan=plan), ignore_progress)
-    assert runs.read(RunPaths(plan.run_id).run) is None
+    def refuse(*_: object) -> None:
+        raise RunnerError("R-QUOTA", "a quota of the Batch account is used up")
+
+    monkeypatch.setattr("runner.flows.submit.submit_run.add_task", refuse)
+    with pytest.raises(RunnerError, match="a quota"):
+        submit_run(connection, plan, ignore_progress)
+    assert runs.read(RunPaths(plan.run.plan.run_id).run) is None
+
+
+def test_job_that_was_closed_after_the_plan_is_replaced(
+    connection: Connection, settings: Settings, script: Write, runs: BlobContainer
+) -> None:
+    recipe = load_recipe(str(script("print(1)")), cwd=Path.cwd())
+    options = TrainOptions(experiment="closed after the plan")
+    first = submit_run(
+        connection, plan_recipe(connection, settings, recipe, options), ignore_progress
+    )
+    plan = plan_recipe(connection, settings, recipe, options)
+    before = copy.deepcopy(plan.run.plan.to_spec().to_json())
+    assert (plan.job.job_id, plan.job.exists) == (first.job_id, True)
+    connection.batch_client().begin_terminate_job(
+        first.job_id, wire(terminateReason="a test"), polling_interval=0
+    ).wait()
+    record = submit_run(connection, plan, ignore_progress)
+    assert (record.run_id, record.job_id) == (plan.run.plan.run_id, f"{first.job_id}-2")
+    assert find_run(connection, record.run_id).job_id == record.job_id
+    assert plan.run.plan.to_spec().to_json() == before, "a plan is never changed"
+
+
+def test_submitted_run_json_is_that_of_the_plan(
+    connection: Connection, plan: SubmissionPlan, runs: BlobContainer
+) -> None:
+    [document] = plan.documents().values()
+    record = submit_run(connection, plan, ignore_progress)
+    assert runs.read(RunPaths(record.run_id).run) == json.dumps(document, indent=2).encode()
 
 
 def test_watching_late_shows_the_same_as_watching_from_the_start(
-    connection: Connection, prepared: PreparedRun
+    connection: Connection, plan: SubmissionPlan
 ) -> None:
-    record = submit_run(connection, prepared, ignore_progress)
+    record = submit_run(connection, plan, ignore_progress)
     live = list(watch_run(connection, record))
     late = list(watch_run(connection, record))
     texts = ["".join(e.text for e in events if isinstance(e, LogText)) for events in (live, late)]
@@ -123,9 +159,9 @@ def test_watching_late_shows_the_same_as_watching_from_the_start(
 
 
 def test_outputs_are_fetched_once_and_repaired_when_damaged(
-    connection: Connection, prepared: PreparedRun, tmp_path: Path
+    connection: Connection, plan: SubmissionPlan, tmp_path: Path
 ) -> None:
-    record = submit_run(connection, prepared, ignore_progress)
+    record = submit_run(connection, plan, ignore_progress)
     ended(connection, record)
     target = tmp_path / "models"
     first = fetch_outputs(connection, record, target, ignore_progress)
@@ -142,12 +178,10 @@ def test_outputs_are_fetched_once_and_repaired_when_damaged(
     assert caught.value.code == "R-FILE-UNKNOWN"
 
 
-def foreign_run(runs: BlobContainer, prepared: PreparedRun, suffix: str, **changes: Any) -> RunSpec:
+def foreign_run(runs: BlobContainer, plan: SubmissionPlan, suffix: str, **changes: Any) -> RunSpec:
     """A run as some other client might have left it."""
-
     run_id = make_run_id("foreign", datetime.now(UTC), suffix)
-    plan = replace(prepared.plan, run_id=run_id)
-    document = plan.to_spec(plan.job_id).to_json()
+    document = replace(plan.run.plan, run_id=run_id).to_spec().to_json()
     runs.create(RunPaths(run_id).run, document)
     result = {"format": 1, "run_id": run_id, "status": "succeeded", **changes}
     runs.create(RunPaths(run_id).result, result)
@@ -155,11 +189,11 @@ def foreign_run(runs: BlobContainer, prepared: PreparedRun, suffix: str, **chang
 
 
 def test_changed_output_is_refused_and_nothing_is_written(
-    connection: Connection, prepared: PreparedRun, runs: BlobContainer, tmp_path: Path
+    connection: Connection, plan: SubmissionPlan, runs: BlobContainer, tmp_path: Path
 ) -> None:
     wrong = hashlib.sha256(b"something else").hexdigest()
     listed = [{"path": "model.bin", "size_bytes": 4, "sha256": wrong}]
-    record = foreign_run(runs, prepared, "aaab", outputs=listed)
+    record = foreign_run(runs, plan, "aaab", outputs=listed)
     runs.create_bytes(f"{RunPaths(record.run_id).output(1)}model.bin", b"data", "x/y")
     with pytest.raises(RunnerError) as caught:
         fetch_outputs(connection, record, tmp_path / "o", ignore_progress)
@@ -168,14 +202,14 @@ def test_changed_output_is_refused_and_nothing_is_written(
 
 
 def test_hostile_output_path_and_link_are_refused(
-    connection: Connection, prepared: PreparedRun, runs: BlobContainer, tmp_path: Path
+    connection: Connection, plan: SubmissionPlan, runs: BlobContainer, tmp_path: Path
 ) -> None:
     hostile = [{"path": "../../outside.txt", "size_bytes": 4, "sha256": "x"}]
-    record = foreign_run(runs, prepared, "aaac", outputs=hostile)
+    record = foreign_run(runs, plan, "aaac", outputs=hostile)
     with pytest.raises(RunnerError):
         fetch_outputs(connection, record, tmp_path / "o", ignore_progress)
     linked = [{"path": "link/outside.txt", "size_bytes": 4, "sha256": "x"}]
-    record = foreign_run(runs, prepared, "aaad", outputs=linked)
+    record = foreign_run(runs, plan, "aaad", outputs=linked)
     folder = tmp_path / "o" / record.run_id
     folder.mkdir(parents=True)
     (folder / "link").symlink_to(tmp_path)
@@ -186,11 +220,11 @@ def test_hostile_output_path_and_link_are_refused(
 
 
 def test_history_is_newest_first_and_survives_a_damaged_run(
-    connection: Connection, prepared: PreparedRun, runs: BlobContainer, tmp_path: Path
+    connection: Connection, plan: SubmissionPlan, runs: BlobContainer, tmp_path: Path
 ) -> None:
     damaged = make_run_id("damaged", datetime.now(UTC), "zzzz")
     runs.create_bytes(RunPaths(damaged).run, b"{not json", "application/json")
-    record = submit_run(connection, prepared, ignore_progress)
+    record = submit_run(connection, plan, ignore_progress)
     ended(connection, record)
     everything = list_runs(connection, limit=None, experiment=None)
     rows = {row.run_id: row for row in everything.rows}
@@ -209,9 +243,9 @@ def test_history_is_newest_first_and_survives_a_damaged_run(
 
 
 def test_run_is_found_by_a_unique_prefix_only(
-    connection: Connection, prepared: PreparedRun, runs: BlobContainer
+    connection: Connection, plan: SubmissionPlan, runs: BlobContainer
 ) -> None:
-    records = [foreign_run(runs, prepared, suffix) for suffix in ("bbba", "bbbc")]
+    records = [foreign_run(runs, plan, suffix) for suffix in ("bbba", "bbbc")]
     assert find_run(connection, records[0].run_id).run_id == records[0].run_id
     with pytest.raises(RunnerError) as caught:
         find_run(connection, "foreign")
@@ -223,9 +257,8 @@ def test_cancel_decides_once_and_remembers_the_evictions(
 ) -> None:
     folder = script("import time\nprint('begun', flush=True)\ntime.sleep(600)")
     recipe = load_recipe(str(folder), cwd=Path.cwd())
-    options = TrainOptions()
-    waiting = prepare_run(recipe, settings, connection.outputs, options, ignore_progress)
-    paths = RunPaths(waiting.plan.run_id)
+    waiting = plan_recipe(connection, settings, recipe)
+    paths = RunPaths(waiting.run.plan.run_id)
     for number, why in ((1, "lost"), (2, "failed"), (3, "terminated")):
         runs.create(paths.attempt_start(number), {"attempt": number})
         if why != "lost":
@@ -245,9 +278,9 @@ def test_cancel_decides_once_and_remembers_the_evictions(
 
 
 def test_cancelling_a_finished_run_changes_nothing(
-    connection: Connection, prepared: PreparedRun
+    connection: Connection, plan: SubmissionPlan
 ) -> None:
-    record = submit_run(connection, prepared, ignore_progress)
+    record = submit_run(connection, plan, ignore_progress)
     ended(connection, record)
     cancelled = cancel_run(connection, record)
     assert (cancelled.state, cancelled.changed) == (RunState.SUCCEEDED, False)
@@ -257,7 +290,7 @@ def test_growing_blob_is_read_by_offset_without_torn_characters_or_lines(
     runs: BlobContainer, tmp_path: Path
 ) -> None:
     name = f"{tmp_path.name}/log"
-    blob: Any = runs._client.get_blob_client(name)
+    blob: Any = runs.blob(name)
     blob.create_append_blob()
     text, lines = TextCursor(runs, name), LineCursor(runs, name)
     assert (text.read(), lines.read()) == ("", [])
@@ -295,12 +328,12 @@ def test_tail_counts_lines_from_the_end(
 
 def test_description_that_storage_lost_is_given_back_by_who_watches(
     connection: Connection,
-    prepared: PreparedRun,
+    plan: SubmissionPlan,
     runs: BlobContainer,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    record = submit_run(connection, prepared, ignore_progress)
+    record = submit_run(connection, plan, ignore_progress)
     watching = watch_run(connection, record)
     next(event for event in watching if isinstance(event, StageReported))  # the agent has read it
     runs.delete(RunPaths(record.run_id).run)  # Azurite was killed before it had saved it

@@ -14,9 +14,9 @@ from runner.core.planning.plan import RunPlan
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.settings import load_settings
-from runner.flows.submit.prepare import TrainOptions, prepare_run
 from runner.flows.submit.submit_run import submit_run
 from tests.e2e.conftest import Cli
+from tests.e2e.plans import plan_recipe
 from tests.processes import alive
 
 Write = Callable[..., Path]
@@ -90,10 +90,10 @@ def test_access_that_has_expired_is_told_with_what_to_do(
     settings = load_settings({}, cwd=cli.cwd, env=cli.env)
     connection = connect(settings)
     recipe = load_recipe(str(script("print(1)")), cwd=cli.cwd)
-    prepared = prepare_run(recipe, settings, connection.outputs, TrainOptions(), ignore_progress)
+    plan = plan_recipe(connection, settings, recipe)
     past = timedelta(minutes=-5)
     monkeypatch.setattr(RunPlan, "access_lifetime", property(lambda _: past))
-    run_id = submit_run(connection, prepared, ignore_progress).run_id
+    run_id = submit_run(connection, plan, ignore_progress).run_id
     done = cli.run("attach", run_id)
     assert done.returncode == 1
     shown = cli.ok("show", run_id)

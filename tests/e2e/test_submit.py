@@ -14,12 +14,12 @@ from runner.azure.auth.credentials import Connection, connect
 from runner.azure.batch.translate import wire_text
 from runner.azure.storage.blobs import BlobContainer
 from runner.core.progress import ignore_progress
-from runner.core.schedules.submit_file import load_submit_file
 from runner.core.settings import load_settings
-from runner.flows.submit.group import GroupRequest, PreparedGroup, prepare_group, submit_group
-from runner.flows.submit.interrupted import finish_interrupted
+from runner.flows.submit.pipeline import SubmissionPlan
 from runner.flows.submit.repeat import list_to_retry
+from runner.flows.submit.submit_group import finish_interrupted, submit_group
 from tests.e2e.conftest import Cli, until
+from tests.e2e.plans import plan_file
 
 FINAL = ("succeeded", "failed", "cancelled", "lost")
 # What each task does is in its arguments: wait for a file, write, read its inputs, exit.
@@ -150,21 +150,19 @@ PAIR = "tasks:\n" + task("a") + task("b", after="[a]")
 
 def killed_while_submitting(
     cli: Cli, path: Path, connection: Connection, at: str, patch: pytest.MonkeyPatch
-) -> PreparedGroup:
+) -> SubmissionPlan:
     """Submit, and be killed where the function `at` is called."""
 
     def die(*_: object, **__: object) -> None:
         raise Killed
 
     settings = load_settings({}, cwd=path.parent, env={"RUNNER_HOME": str(cli.home), "HOME": "/"})
-    file, _ = load_submit_file(path)
-    request = GroupRequest()
-    prepared = prepare_group(file, path, settings, connection.outputs, request, ignore_progress)
+    plan = plan_file(connection, settings, path)
     with patch.context() as context:
-        context.setattr(f"runner.flows.submit.group.{at}", die)
+        context.setattr(f"runner.flows.submit.submit_group.{at}", die)
         with pytest.raises(Killed):
-            submit_group(connection, prepared, ignore_progress)
-    return prepared
+            submit_group(connection, plan, ignore_progress)
+    return plan
 
 
 @pytest.mark.parametrize(
@@ -173,8 +171,8 @@ def killed_while_submitting(
 def test_what_a_killed_submit_left_is_seen_and_its_job_closes_with_a_cancel(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
-    prepared = killed_while_submitting(cli, write(PAIR), connection, point, monkeypatch)
-    group_id = prepared.group.group_id
+    plan = killed_while_submitting(cli, write(PAIR), connection, point, monkeypatch)
+    group_id = plan.members.group_id
     left = "lost" if point == "add_tasks" else "succeeded"
     until(lambda: {one["state"] for one in tasks(cli, group_id).values()} == {left})
     assert job_state(connection, group_id) == "active"
@@ -238,14 +236,14 @@ def notes(connection: Connection) -> list[str]:
 def test_job_of_a_killed_submission_ends_with_its_tasks_once_somebody_comes_by(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = killed_while_submitting(cli, write(PAIR), connection, "close_when_done", monkeypatch)
-    job_id = prepared.group.job_id
+    plan = killed_while_submitting(cli, write(PAIR), connection, "close_when_done", monkeypatch)
+    job_id = plan.members.job_id
     finish_interrupted(connection)
     job = connection.batch_client().get_job(job_id)
     assert wire_text(job.all_tasks_complete_mode) == "noaction", "it may go on this very moment"
     finish_interrupted(connection, datetime.now(UTC) + LATER)
     assert notes(connection) == []
-    found = ended(cli, prepared.group.group_id)
+    found = ended(cli, plan.members.group_id)
     assert {one["state"] for one in found.values()} == {"succeeded"}
     until(lambda: job_state(connection, job_id) == "completed")
 
@@ -253,13 +251,13 @@ def test_job_of_a_killed_submission_ends_with_its_tasks_once_somebody_comes_by(
 def test_job_of_a_submission_killed_before_its_tasks_ends(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = killed_while_submitting(cli, write(PAIR), connection, "add_tasks", monkeypatch)
+    plan = killed_while_submitting(cli, write(PAIR), connection, "add_tasks", monkeypatch)
     finish_interrupted(connection, datetime.now(UTC) + LATER)
-    found = tasks(cli, prepared.group.group_id)
+    found = tasks(cli, plan.members.group_id)
     assert {one["state"] for one in found.values()} == {"lost"}, "no task was ever added"
-    until(lambda: job_state(connection, prepared.group.job_id) == "completed")
+    until(lambda: job_state(connection, plan.members.job_id) == "completed")
     assert notes(connection) == []
-    ids = prepared.group.runs
+    ids = plan.members.runs
     lost = [row.run_id for row in list_to_retry(connection, None)]
     assert [run_id for run_id in lost if run_id in ids.values()] == [ids["a"], ids["b"]], (
         "what waits is repeated behind what it waits for, or it would be refused"
@@ -269,14 +267,14 @@ def test_job_of_a_submission_killed_before_its_tasks_ends(
 def test_job_of_a_killed_submission_without_a_group_is_deleted(
     cli: Cli, write: Write, connection: Connection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    prepared = killed_while_submitting(cli, write(PAIR), connection, "place_group", monkeypatch)
-    group_id = prepared.group.group_id
+    plan = killed_while_submitting(cli, write(PAIR), connection, "place_group", monkeypatch)
+    group_id = plan.members.group_id
     for reference in (group_id, group_id[:-3]):
         done = cli.run("show", reference)
         assert done.returncode == 2
         assert f"the submission of {group_id} has not added its tasks" in done.stderr
     finish_interrupted(connection, datetime.now(UTC) + LATER)
-    until(lambda: not list_jobs(connection, prepared.group.job_id))
+    until(lambda: not list_jobs(connection, plan.members.job_id))
     assert notes(connection) == []
 
 

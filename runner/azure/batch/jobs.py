@@ -16,7 +16,7 @@ from azure.core.exceptions import HttpResponseError, ResourceNotFoundError
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.batch.translate import to_job, to_task_view, wire_text
-from runner.azure.faults import error_code, service_errors
+from runner.azure.faults import error_code, service_errors, to_runner_error
 from runner.core.states import TaskView
 from runner.protocol.errors import ExitCode, RunnerError
 
@@ -133,12 +133,14 @@ def _refused(job_id: str, outcome: AddedTasks) -> RunnerError:
 
 __all__ = [
     "JOB_CLOSED_CODES",
+    "JobClosedError",
     "add_task",
     "add_tasks",
+    "check_pool",
     "close_when_done",
     "count_nodes",
+    "create_job",
     "delete_job",
-    "ensure_job",
     "find_open_job",
     "get_task",
     "is_disabled",
@@ -157,48 +159,32 @@ JOB_CLOSED_CODES = frozenset(
 )
 
 
-def ensure_job(
-    connection: Connection,
-    job_id: str,
-    pool_id: str,
-    priority: int = 0,
-    max_parallel: int | None = None,
-) -> str:
-    """Create a job on the pool, or find an open one, and return its ID.
+class JobClosedError(RunnerError):
+    """The job of a task was closed or deleted after it had been chosen."""
 
-    Returns:
-        `job_id`; or `<job_id>-2`, ... if that job is closed, does not accept tasks that depend on
-        tasks, or is on another pool.
 
-    Raises:
-        RunnerError: the pool does not exist (the service accepts a job without a pool, and its
-            tasks would wait forever), the job is disabled, or all names are in use.
-    """
+def check_pool(connection: Connection, pool_id: str) -> None:
+    """Raise RunnerError unless the pool exists: tasks of a job without one would wait forever."""
     with service_errors(f"reading pool {pool_id}"):
         connection.batch_client().get_pool(pool_id, select=["id"])
-    for candidate in _names(job_id):
-        if _open_job(connection, to_job(candidate, pool_id, priority, max_parallel)):
-            return candidate
-    raise _all_closed(job_id)
 
 
-def find_open_job(connection: Connection, job_id: str, pool_id: str) -> str:
-    """Return the job that `ensure_job` would find or create, without creating it.
+def find_open_job(connection: Connection, job_id: str, pool_id: str) -> tuple[str, bool]:
+    """Find the job for new tasks on a pool, and return its ID and whether it exists.
 
-    Raises:
-        RunnerError: as `ensure_job`.
+    It is `job_id`, or `<job_id>-2`, ... where that one is closed, is on another pool, or cannot
+    hold tasks that depend on tasks.
     """
+    check_pool(connection, pool_id)
     client = connection.batch_client()
-    with service_errors(f"reading pool {pool_id}"):
-        client.get_pool(pool_id, select=["id"])
     for candidate in _names(job_id):
         with service_errors(f"reading job {candidate}"):
             try:
                 job = client.get_job(candidate, select=_JOB_PARTS)
             except ResourceNotFoundError:
-                return candidate
+                return candidate, False
         if _takes_tasks(job, pool_id):
-            return candidate
+            return candidate, True
     raise _all_closed(job_id)
 
 
@@ -216,23 +202,42 @@ def _all_closed(job_id: str) -> RunnerError:
     )
 
 
-def _open_job(connection: Connection, wanted: models.BatchJobCreateOptions) -> bool:
+def create_job(
+    connection: Connection,
+    job_id: str,
+    pool_id: str,
+    priority: int = 0,
+    max_parallel: int | None = None,
+) -> None:
+    """Create a job; an open one of that name on the pool, created meanwhile, is used.
+
+    Raises:
+        JobClosedError: the name belongs to a job that takes no tasks.
+    """
     client = connection.batch_client()
-    job_id, pool_id = wanted.id, str(wanted.pool_info.pool_id)
     with service_errors(f"creating job {job_id}"):
         try:
-            client.create_job(wanted)
-            return True
+            client.create_job(to_job(job_id, pool_id, priority, max_parallel))
+            return
         except HttpResponseError as err:
             if error_code(err) == "JobBeingDeleted":
-                return False
+                raise _closed(err, f"creating job {job_id}") from err
             if error_code(err) != "JobExists":
                 raise
+            exists = err
         try:
             job = client.get_job(job_id, select=_JOB_PARTS)
-        except ResourceNotFoundError:
-            return False  # deleted in the meantime
-    return _takes_tasks(job, pool_id)
+        except ResourceNotFoundError as err:  # deleted in between
+            raise _closed(err, f"creating job {job_id}") from err
+    if not _takes_tasks(job, pool_id):
+        raise _closed(exists, f"creating job {job_id}")
+
+
+def _closed(err: HttpResponseError, doing: str) -> JobClosedError:
+    found = to_runner_error(err, doing)
+    return JobClosedError(
+        found.code, found.what, why=found.why, fix=found.fix, exit_code=found.exit_code
+    )
 
 
 def _takes_tasks(job: models.BatchJob, pool_id: str) -> bool:
@@ -301,6 +306,8 @@ def add_task(connection: Connection, job_id: str, task: models.BatchTaskCreateOp
         except HttpResponseError as err:
             if error_code(err) == "TaskExists":
                 return False
+            if error_code(err) in JOB_CLOSED_CODES:
+                raise _closed(err, f"adding task {task.id}") from err
             raise
         return True
 

@@ -1,4 +1,4 @@
-"""Plan, then submit: a pure function from recipe, settings and stack outputs to a frozen plan."""
+"""The plan of a run: made once by a pure function, when everything it depends on is known."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.planning.pool_choice import choose_pool, pools_for
 from runner.core.recipe.recipe import ParamValue, Recipe
 from runner.core.settings import Settings
-from runner.protocol.paths import job_id_for, slug
-from runner.protocol.run_spec import NO_RESOURCES, CodeRef, DataRef, Resources, RunOrigin, RunSpec
+from runner.protocol.paths import slug
+from runner.protocol.run_spec import CodeRef, DataRef, RunOrigin, RunSpec
 
 _QUEUE_ALLOWANCE = timedelta(days=7)  # how long a task may wait for a node before its SAS ends
 _AFTER_ALLOWANCE = timedelta(days=30)  # how long others may take that it waits for
@@ -38,11 +37,32 @@ class RunInputs:
 class RunRequest:
     """The user's request, in addition to the recipe."""
 
-    created: datetime
     params: Mapping[str, ParamValue]
     script_args: tuple[str, ...] = ()
     experiment: str | None = None
-    insisted: Resources = NO_RESOURCES  # of `recipe.resources`, what was typed with this command
+
+
+@dataclass(frozen=True, slots=True)
+class RunIdentity:
+    """The ID of a run and the time it was created, from one reading of the clock."""
+
+    run_id: str
+    created: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a run goes, and what it waits for.
+
+    `after` are the runs that must succeed before it, `depends_on` the tasks of the same job that
+    Batch waits for. The template of a schedule has no job: `job_id` is empty.
+    """
+
+    pool: PoolOutput
+    job_id: str
+    after: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
+    group: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +96,8 @@ class RunPlan:
         """The task ID, which is the run ID: submitting a plan again finds its task."""
         return self.run_id
 
-    def to_spec(self, job_id: str) -> RunSpec:
-        """Return the specification of the run, as a task of this job."""
+    def to_spec(self) -> RunSpec:
+        """Return the specification of the run."""
         decided: dict[str, Any] = {
             "run_id": self.run_id,
             "created": self.created,
@@ -88,7 +108,7 @@ class RunPlan:
             "pool": self.pool.id,
             "vm_size": self.pool.vm_size,
             "spot": self.pool.spot,
-            "job_id": job_id,
+            "job_id": self.job_id,
             "task_id": self.task_id,
             "origin": RunOrigin(**self.origin) if self.origin else None,
             "group": self.group,
@@ -132,29 +152,36 @@ def plan_run(
     recipe: Recipe,
     settings: Settings,
     outputs: StackOutputs,
-    run_id: str,
+    *,
+    identity: RunIdentity,
     request: RunRequest,
     inputs: RunInputs,
+    placement: Placement,
+    warnings: tuple[str, ...] = (),
 ) -> RunPlan:
-    """Decide everything about a run. Raises RunnerError when the pool cannot be chosen."""
-    fitting = pools_for(recipe.image, settings.pool, outputs)
-    choice = choose_pool(settings.pool, fitting, recipe.resources, request.insisted)
-    pool = choice.pool
-    experiment = slug(request.experiment or recipe.name)
+    """Return the plan of a run; `warnings` are those of the choice of its pool."""
     return RunPlan(
-        run_id=run_id,
-        experiment=experiment,
-        created=request.created,
+        run_id=identity.run_id,
+        experiment=experiment_name(recipe, request.experiment),
+        created=identity.created,
         target=settings.target,
         account=outputs.batch_account,
-        pool=pool,
-        job_id=job_id_for(experiment, pool.id, recipe.priority),
+        pool=placement.pool,
+        job_id=placement.job_id,
         command=(*recipe.command, *to_arguments(request.params), *request.script_args),
         params=dict(request.params),
         recipe=recipe,
         inputs=inputs,
-        warnings=(*choice.warnings, *env_warnings(recipe.env)),
+        after=placement.after,
+        depends_on=placement.depends_on,
+        group=placement.group,
+        warnings=(*warnings, *env_warnings(recipe.env)),
     )
+
+
+def experiment_name(recipe: Recipe, requested: str | None) -> str:
+    """Return the experiment of a run: the one requested, or the recipe's name."""
+    return slug(requested or recipe.name)
 
 
 def to_arguments(params: Mapping[str, ParamValue]) -> list[str]:

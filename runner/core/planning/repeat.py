@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from runner.contract import PoolOutput, StackOutputs
-from runner.core.planning.plan import RunInputs, RunPlan, to_arguments
+from runner.core.planning.plan import Placement, RunIdentity, RunInputs, RunPlan, to_arguments
 from runner.core.planning.pool_choice import check_nodes
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Param, ParamType, ParamValue, Recipe
@@ -17,7 +16,6 @@ from runner.core.recipe.secrets import recorded_secrets
 from runner.core.schedules.submit_file import in_order
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import CyclicError, Edges
-from runner.protocol.paths import job_id_for
 from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 RepeatKind = Literal["retry", "resume", "reproduce"]
@@ -37,18 +35,23 @@ class Repetition:
     constraints: tuple[str, ...] | None = None  # `name==version` of every package; None leaves them
     nodes: int | None = None  # on so many; None leaves it
 
+    @property
+    def awaited(self) -> tuple[str, ...]:
+        """Return the runs it waits for, each once."""
+        return tuple(dict.fromkeys(self.after.values()))
+
 
 def plan_again(
     record: RunSpec,
     asked: Repetition,
     outputs: StackOutputs,
-    pool: PoolOutput,
     *,
-    run_id: str,
-    created: datetime,
+    identity: RunIdentity,
+    placement: Placement,
     agent_sha256: str,
+    origin: Mapping[str, str] | None,
 ) -> RunPlan:
-    """Return the plan of the repetition.
+    """Return the plan of the repetition; `origin` is None for a run of a schedule.
 
     Raises:
         RunnerError: An override names a parameter that the run does not have.
@@ -64,16 +67,15 @@ def plan_again(
         folder=Path(),
         source="folder",
         command=record.command,
-        after=tuple(dict.fromkeys(asked.after.values())),
     )
     return RunPlan(
-        run_id=run_id,
+        run_id=identity.run_id,
         experiment=record.experiment,
-        created=created,
+        created=identity.created,
         target="",
         account=outputs.batch_account,
-        pool=pool,
-        job_id=job_id_for(record.experiment, pool.id, record.priority),
+        pool=placement.pool,
+        job_id=placement.job_id,
         command=_command(record.command, record.params, params),
         params=params,
         recipe=replace(recipe, secrets=recorded_secrets(record)),
@@ -85,7 +87,9 @@ def plan_again(
             named=again.inputs,
         ),
         repeats=again,
-        origin={"kind": asked.kind, "run_id": record.run_id},
+        origin=origin,
+        after=placement.after,
+        depends_on=placement.depends_on,
     )
 
 
@@ -137,7 +141,7 @@ def _changed(record: RunSpec, asked: Repetition) -> RunSpec:
     """Return the run with the changes asked for; everything else stays as it was recorded."""
     after, model = asked.after, record.model
     changes: dict[str, Any] = {
-        "after": tuple(dict.fromkeys(after.values())) if record.after else (),
+        "after": asked.awaited if record.after else (),
         "inputs": {
             name: {**one, "run_id": after[one["run_id"]]}
             if one.get("kind") == "run" and one.get("run_id") in after

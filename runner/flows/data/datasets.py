@@ -89,16 +89,16 @@ def resolve_dataset(
         return _load_cached(cache) or _download(script, name, cache, on_progress)
 
 
-def check_dataset(name: str, recipe_folder: Path | None = None) -> None:
-    """Raise RunnerError for a data set that `resolve_dataset` cannot download. Download nothing."""
-    if _find_downloader(name, recipe_folder) is None:
-        raise _unknown(name)
+def cached_dataset(name: str, home: Path, recipe_folder: Path | None = None) -> Dataset | None:
+    """Return a data set that is complete on this machine, or None; download nothing.
 
-
-def is_cached(name: str, home: Path, recipe_folder: Path | None = None) -> bool:
-    """Return True if the data set is complete on this machine."""
+    Raises:
+        RunnerError: `resolve_dataset` cannot download it.
+    """
     script = _find_downloader(name, recipe_folder)
-    return script is not None and _load_cached(_cache_folder(name, script, home)) is not None
+    if script is None:
+        raise _unknown(name)
+    return _load_cached(_cache_folder(name, script, home))
 
 
 def _find_downloader(name: str, recipe_folder: Path | None) -> Path | None:

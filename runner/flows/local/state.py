@@ -211,12 +211,7 @@ CONTAINER_POOL_ID = "local-containers"
 
 
 def with_container_pool(
-    image: str | None,
-    settings: Settings,
-    outputs: StackOutputs,
-    on_event: OnProgress,
-    *,
-    make: bool,
+    image: str | None, settings: Settings, outputs: StackOutputs
 ) -> StackOutputs:
     """Add the pool for containers if `image` needs one; outputs of Azure are returned unchanged."""
     if image is None or settings.target != "local" or any(p.containers for p in outputs.pools):
@@ -232,8 +227,6 @@ def with_container_pool(
         containers=True,
         task_nodes=first.task_nodes,
     )
-    if make and (settings.pool or CONTAINER_POOL_ID).lower() == CONTAINER_POOL_ID:
-        _ensure_container_pool(settings, on_event)
     return replace(outputs, pools=(*outputs.pools, pool))
 
 
@@ -242,11 +235,12 @@ def is_made_on_demand(settings: Settings, pool: PoolOutput) -> bool:
     return settings.target == "local" and pool.id == CONTAINER_POOL_ID
 
 
-def _ensure_container_pool(settings: Settings, on_event: OnProgress) -> None:
+def make_container_pool(home: Path, on_event: OnProgress) -> None:
+    """Create the pool for containers of the local services, unless it exists."""
     from runner.azure.auth.credentials import Connection  # noqa: PLC0415  loads the SDK
     from runner.azure.batch.pools import ensure_pool  # noqa: PLC0415
 
-    paths = HomePaths(settings.home)
+    paths = HomePaths(home)
     state = load_state(paths)
     if state is None:  # the submission itself reports that nothing runs
         return

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from runner.azure.auth.credentials import Connection, connect
+from runner.azure.auth.credentials import Connection
 from runner.azure.batch import schedules as service
 from runner.azure.batch.schedules import (
     JobSpecification,
@@ -19,22 +19,25 @@ from runner.azure.batch.schedules import (
     task_template,
 )
 from runner.azure.faults import SERVICES_DOWN
-from runner.azure.storage.blobs import BlobContainer
 from runner.core.planning.plan import RunPlan
 from runner.core.progress import OnProgress, Progress
 from runner.core.recipe.overrides import RecipeFlags, with_flags
-from runner.core.recipe.recipe import load_recipe
+from runner.core.recipe.recipe import Recipe, load_recipe
 from runner.core.schedules.recurrence import Recurrence, ScheduleSpec, plan_recurrence
 from runner.core.schedules.submit_file import ScheduleFile, SubmitFile, load_submit_file
 from runner.core.settings import Settings
 from runner.core.units import format_duration, parse_duration_flag
-from runner.flows.local.lifecycle import ensure_running
 from runner.flows.runs.documents import runs_container
 from runner.flows.schedules.manage import ScheduleRecord, forget, schedule_blob
-from runner.flows.submit.dry_run import check_before_download, check_file_before_download
-from runner.flows.submit.group import GroupRequest, PreparedGroup, load_tasks, prepare_group
-from runner.flows.submit.prepare import Memo, PreparedRun, TrainOptions, prepare_run, request_run
-from runner.flows.submit.submit_run import upload_runs, with_inputs
+from runner.flows.submit.group import CheckedFile, GroupRequest, check_file
+from runner.flows.submit.pipeline import (
+    SubmissionPlan,
+    Target,
+    open_target,
+    plan_submission,
+)
+from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
+from runner.flows.submit.submit_run import upload_runs
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.paths import SUFFIX_ALPHABET, slug
 from runner.protocol.run_spec import FORMAT
@@ -46,14 +49,14 @@ _LOCAL_LIFETIME = timedelta(days=3 * 366)
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRequest:
-    """What is asked for beside the runs."""
+    """The name and the times of a schedule."""
 
     schedule_id: str
     spec: ScheduleSpec
     recurrence: Recurrence
 
     def to_json(self) -> dict[str, Any]:
-        """What it comes to."""
+        """Return the part of `schedule.json` about its times."""
         first, last = self.recurrence.first, self.recurrence.last
         return {
             "schedule_id": self.schedule_id,
@@ -66,7 +69,7 @@ class ScheduleRequest:
         }
 
     def text(self) -> str:
-        """When it fires, for a person."""
+        """Return when it fires, as text."""
         first, last = self.recurrence.first, self.recurrence.last
         until = f", until {last.isoformat()}" if last else ""
         begin = f"first {first.isoformat()}" if first else "the first at once"
@@ -75,70 +78,67 @@ class ScheduleRequest:
 
 def create_schedule(
     connection: Connection,
-    prepared: PreparedRun,
+    plan: SubmissionPlan,
     request: ScheduleRequest,
     on_progress: OnProgress,
 ) -> ScheduleRecord:
-    """Make a schedule of one run; refused, nothing stays."""
-    _check_one_node(prepared.plan)
-    container = refuse_taken(connection, request.schedule_id)
-    prepared = with_inputs(connection, prepared)
-    upload_runs(connection, [prepared], container, on_progress)
-    plan = prepared.plan
-    made = _new(request, plan, plan.recipe.name, {})
-    template = replace(plan.to_spec(""), schedule=request.schedule_id).to_json()
+    """Create a schedule of the runs of a plan. If it is refused, nothing is left of it."""
+    upload_runs(connection, plan, on_progress)
+    first = next(iter(plan.runs.values()))
+    if first.plan.group is None:
+        return _schedule_run(connection, plan, request, on_progress)
+    return _schedule_group(connection, plan, request, on_progress)
+
+
+def _schedule_run(
+    connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
+) -> ScheduleRecord:
+    run = plan.run
+    name = run.plan.recipe.name
+    record = _new(request, run.plan, name, {})
+    template = replace(run.plan.to_spec(), schedule=request.schedule_id).to_json()
 
     def job() -> JobSpecification:
-        name = f"{plan.recipe.name}: schedule {request.schedule_id}"
-        task = ScheduledTask(plan, prepared.secrets)
-        return run_job(connection, name, made.place, task, _LOCAL_LIFETIME)
+        title = f"{name}: schedule {request.schedule_id}"
+        task = ScheduledTask(run.plan, run.secrets)
+        return run_job(connection, title, record.place, task, _LOCAL_LIFETIME)
 
-    return _create(connection, made, request, {template_blob(made.place): template}, job,
-                   on_progress)  # fmt: skip
+    templates = {template_blob(record.place): template}
+    return _create(connection, record, request, templates, job, on_progress)
 
 
-def create_group_schedule(
-    connection: Connection,
-    prepared: PreparedGroup,
-    request: ScheduleRequest,
-    on_progress: OnProgress,
+def _schedule_group(
+    connection: Connection, plan: SubmissionPlan, request: ScheduleRequest, on_progress: OnProgress
 ) -> ScheduleRecord:
-    """Make a schedule of several tasks; refused, nothing stays."""
-    connection.job_access()  # refused before anything is sent
-    container = refuse_taken(connection, request.schedule_id)
-    memo = Memo()
-    ready = {name: with_inputs(connection, run, memo) for name, run in prepared.runs.items()}
-    upload_runs(connection, list(ready.values()), container, on_progress)
-    group = prepared.group
-    first = next(iter(ready.values())).plan
+    group, first = plan.members, next(iter(plan.runs.values())).plan
     after = {name: list(before) for name, before in group.after.items()}
-    made = _new(request, first, group.name, after)
+    record = _new(request, first, group.name, after)
     template = {
         "format": FORMAT,
         "schedule": request.schedule_id,
         "name": group.name,
         "pool": group.pool,
-        "priority": prepared.priority,
-        "max_parallel": prepared.max_parallel,
+        "priority": plan.job.priority,
+        "max_parallel": plan.job.max_parallel,
         "tasks": {
             name: {
                 "run_id": run.plan.run_id,
                 "after": after[name],
-                "run": run.plan.to_spec("").to_json(),
+                "run": run.plan.to_spec().to_json(),
                 "task": task_template(run.plan, connection),
             }
-            for name, run in ready.items()
+            for name, run in plan.runs.items()
         },
     }
 
     def job() -> JobSpecification:
-        name = f"{group.name}: schedule {request.schedule_id}"
-        tasks = {task: ScheduledTask(run.plan, run.secrets) for task, run in ready.items()}
-        return group_job(connection, name, made.place, tasks, prepared.max_parallel,
-                         _LOCAL_LIFETIME)  # fmt: skip
+        title = f"{group.name}: schedule {request.schedule_id}"
+        tasks = {task: ScheduledTask(run.plan, run.secrets) for task, run in plan.runs.items()}
+        limit = plan.job.max_parallel
+        return group_job(connection, title, record.place, tasks, limit, _LOCAL_LIFETIME)
 
-    return _create(connection, made, request, {group_template_blob(made.place): template}, job,
-                   on_progress)  # fmt: skip
+    templates = {group_template_blob(record.place): template}
+    return _create(connection, record, request, templates, job, on_progress)
 
 
 def _create(
@@ -152,7 +152,7 @@ def _create(
     on_progress(Progress("submit", "start"))
     container = runs_container(connection)
     schedule_id = made.schedule_id
-    # Whoever creates it makes the schedule; what another left half made, `rm` takes away.
+    # Only the process that creates this blob creates the schedule; `rm` removes what it leaves.
     if not container.create(schedule_blob(schedule_id), made.document):
         raise service.schedule_exists(schedule_id)
     try:
@@ -171,24 +171,31 @@ def _create(
     return replace(made, view=service.get_schedule(connection, schedule_id))
 
 
-def makes_group(prepared: PreparedGroup) -> bool:
-    """Whether each firing is a group: one task on one node is a run that needs no others."""
-    run, *others = prepared.runs.values()
-    return bool(others) or run.plan.recipe.resources.nodes > 1
+def plan_schedule(
+    submission: CheckedRun | CheckedFile,
+    request: ScheduleRequest,
+    target: Target,
+    on_progress: OnProgress,
+) -> SubmissionPlan:
+    """Plan the templates of a schedule. Raises RunnerError if it cannot be created."""
+
+    def check(connection: Connection) -> None:
+        if isinstance(submission, CheckedFile) and not submission.is_single:
+            connection.job_access()
+        if service.get_schedule(connection, request.schedule_id) is not None:
+            raise service.schedule_exists(request.schedule_id)
+
+    if isinstance(submission, CheckedRun):
+        _check_one_node(submission.recipe)
+    checks = [(f"schedule {request.schedule_id}", check)]
+    return plan_submission(submission, target, on_progress, scheduled=True, checks=checks)
 
 
-def refuse_taken(connection: Connection, schedule_id: str) -> BlobContainer:
-    """Where a new schedule's documents go. Raises R-SCHEDULE-EXISTS."""
-    if service.get_schedule(connection, schedule_id) is not None:
-        raise service.schedule_exists(schedule_id)
-    return runs_container(connection)
-
-
-def _check_one_node(plan: RunPlan) -> None:
-    if (nodes := plan.recipe.resources.nodes) > 1:
+def _check_one_node(recipe: Recipe) -> None:
+    if (nodes := recipe.resources.nodes) > 1:
         raise RunnerError(
             "R-SCHEDULE-NODES",
-            f"this schedule cannot run {plan.recipe.name} on {nodes} nodes",
+            f"this schedule cannot run {recipe.name} on {nodes} nodes",
             why="what a Batch schedule starts is a job manager task, which has one instance",
             fix="a file with `schedule:` and this as its task, for runner submit",
             exit_code=ExitCode.PREFLIGHT,
@@ -241,92 +248,56 @@ def make_schedule(
     on_progress: OnProgress,
     on_warning: OnWarning,
 ) -> ScheduleRecord:
-    """Check everything, then make it: of a recipe, or of a file of tasks."""
+    """Create a schedule of a recipe, or of a file of tasks. Raises RunnerError if it is refused."""
     path = Path(ref).expanduser().absolute()
-    if path.suffix not in (".yml", ".yaml") or path.name == "train.yaml" or not path.is_file():
-        return _of_recipe(
-            ref, settings, flags, overrides, on_progress=on_progress, on_warning=on_warning
+    if path.suffix in (".yml", ".yaml") and path.name != "train.yaml" and path.is_file():
+        file, _ = load_submit_file(path)
+        submission = check_file(
+            file, path, GroupRequest(_named(overrides, file), None, flags.priority)
         )
-    file, _ = load_submit_file(path)
-    request = GroupRequest(overrides, None, flags.priority)
-    return make_file_schedule(
-        file, path, settings, flags, request, on_progress=on_progress, on_warning=on_warning
-    )
+        request = file_schedule(submission, flags)
+    else:
+        recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), RecipeFlags(priority=flags.priority))
+        if recipe.after:
+            raise RunnerError(
+                "R-SCHEDULE-AFTER",
+                f"{recipe.name} has `after`, and a schedule has no runs to wait for",
+                fix="remove `after` from its train.yaml",
+            )
+        request = _request(None, flags, recipe.name)
+        submission = check_run(recipe, TrainOptions(overrides=overrides))
+    return submit_schedule(submission, settings, request, on_progress, on_warning)
 
 
-def make_file_schedule(
-    file: SubmitFile,
-    path: Path,
+def submit_schedule(
+    submission: CheckedRun | CheckedFile,
     settings: Settings,
-    flags: ScheduleFlags,
-    request: GroupRequest,
-    *,
+    request: ScheduleRequest,
     on_progress: OnProgress,
     on_warning: OnWarning,
 ) -> ScheduleRecord:
-    """A schedule of all tasks of a file; one task alone is a run, and no group."""
-    asked = _asked(file.schedule, flags, file.name or path.stem)
-    request = replace(request, overrides=_named(request.overrides, file))
-    load_tasks(file, path.parent)  # what is wrong is said before anything starts
-    connection = _connection(settings, on_progress)
-    check_file_before_download(file, path, settings, request)
-    prepared = prepare_group(file, path, settings, connection.outputs, request, on_progress)
-    for text in prepared.warnings:
+    """Create the schedule of a submission that was checked; local services are started."""
+    connection, target = open_target(settings, on_progress)
+    plan = plan_schedule(submission, request, target, on_progress)
+    for text in plan.warnings:
         on_warning(text)
-    if makes_group(prepared):
-        return create_group_schedule(connection, prepared, asked, on_progress)
-    [run] = prepared.runs.values()
-    alone = replace(run, plan=replace(run.plan, group=None))
-    return create_schedule(connection, alone, asked, on_progress)
+    return create_schedule(connection, plan, request, on_progress)
 
 
-def plan_schedule(file: SubmitFile, path: Path) -> ScheduleRequest:
-    """When the tasks of a file would run. Raises RunnerError where they never would."""
-    return _asked(file.schedule, NO_FLAGS, file.name or path.stem)
-
-
-def _of_recipe(
-    ref: str,
-    settings: Settings,
-    flags: ScheduleFlags,
-    overrides: tuple[str, ...],
-    *,
-    on_progress: OnProgress,
-    on_warning: OnWarning,
-) -> ScheduleRecord:
-    recipe = with_flags(load_recipe(ref, cwd=Path.cwd()), RecipeFlags(priority=flags.priority))
-    if recipe.after:
-        raise RunnerError(
-            "R-SCHEDULE-AFTER",
-            f"{recipe.name} has `after`, and a schedule has no runs to wait for",
-            fix="remove `after` from its train.yaml",
-        )
-    asked = _asked(None, flags, recipe.name)
-    options = TrainOptions(overrides=overrides)
-    request_run(recipe, options)
-    connection = _connection(settings, on_progress)
-    check_before_download(recipe, settings, options)
-    prepared = prepare_run(recipe, settings, connection.outputs, options, on_progress)
-    for text in prepared.warnings:
-        on_warning(text)
-    return create_schedule(connection, prepared, asked, on_progress)
-
-
-def _connection(settings: Settings, on_progress: OnProgress) -> Connection:
-    if settings.target == "local":
-        ensure_running(settings, on_progress)
-    return connect(settings)
+def file_schedule(submission: CheckedFile, flags: ScheduleFlags = NO_FLAGS) -> ScheduleRequest:
+    """Return when the tasks of a file run. Raises RunnerError if they never would."""
+    return _request(submission.file.schedule, flags, submission.name)
 
 
 def _named(overrides: tuple[str, ...], file: SubmitFile) -> tuple[str, ...]:
-    """Of a file with one task, its parameters need no name before them."""
+    """Return overrides by task: in a file with one task, the name of the task may be left out."""
     if len(file.tasks) > 1:
         return overrides
     [task] = file.tasks
     return tuple(text if "." in text.partition("=")[0] else f"{task}.{text}" for text in overrides)
 
 
-def _asked(written: ScheduleFile | None, flags: ScheduleFlags, name: str) -> ScheduleRequest:
+def _request(written: ScheduleFile | None, flags: ScheduleFlags, name: str) -> ScheduleRequest:
     spec = _spec(written, flags)
     recurrence = plan_recurrence(spec, datetime.now(UTC))
     return ScheduleRequest(_checked_name(flags.name or name), spec, recurrence)

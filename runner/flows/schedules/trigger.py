@@ -5,25 +5,23 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import add_task, ensure_job
+from runner.azure.batch.jobs import check_pool, create_job
 from runner.azure.batch.schedules import add_wire_tasks, group_storage
-from runner.azure.batch.translate import to_task
 from runner.azure.storage.blobs import BlobContainer
-from runner.core.planning.plan import RunPlan
-from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
+from runner.core.planning.repeat import Repetition
+from runner.core.progress import ignore_progress
 from runner.core.recipe.secrets import SecretValues, read_secrets, recorded_secrets
-from runner.flows.runs.documents import index_run, runs_container
+from runner.flows.runs.documents import runs_container
 from runner.flows.schedules.manage import ScheduleRecord
-from runner.flows.submit.group import place_group
-from runner.flows.submit.interrupted import submitting
+from runner.flows.submit.pipeline import RepeatRequest
+from runner.flows.submit.repeat import submit_again
+from runner.flows.submit.submit_group import place_group, submitting
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.groups import RunGroup, parse_group
-from runner.protocol.paths import SUFFIX_ALPHABET, RunPaths, make_run_id
 from runner.protocol.run_spec import RunSpec, SecretRef, parse_run
 from runner.protocol.schedules import (
     GroupAccess,
@@ -51,7 +49,9 @@ def trigger(connection: Connection, schedule: ScheduleRecord) -> RunSpec | RunGr
         return _trigger_group(connection, schedule, template)
     template = _template(container, schedule, template_blob(schedule.place))
     record = parse_run(json.dumps(template).encode(), schedule.schedule_id)
-    return _trigger_run(connection, schedule, record)
+    _secrets(schedule, recorded_secrets(record))
+    request = RepeatRequest(record, Repetition("retry"), schedule_id=schedule.schedule_id)
+    return submit_again(connection, request, ignore_progress)
 
 
 def _template(container: BlobContainer, schedule: ScheduleRecord, blob: str) -> dict[str, Any]:
@@ -67,37 +67,6 @@ def _template(container: BlobContainer, schedule: ScheduleRecord, blob: str) -> 
     return template
 
 
-def _trigger_run(connection: Connection, schedule: ScheduleRecord, record: RunSpec) -> RunSpec:
-    container = runs_container(connection)
-    plan = _plan(connection, schedule, record)
-    values = _secrets(schedule, plan.recipe.secrets)
-    job_id = ensure_job(connection, plan.job_id, plan.pool.id, plan.recipe.priority)
-    document = plan.to_spec(job_id).to_json()
-    container.create(RunPaths(plan.run_id).run, document)
-    try:
-        add_task(connection, job_id, to_task(plan, connection, values))
-    except RunnerError:
-        container.delete(RunPaths(plan.run_id).run)
-        raise
-    index_run(container, document)
-    return parse_run(json.dumps(document).encode(), plan.run_id)
-
-
-def _plan(connection: Connection, schedule: ScheduleRecord, record: RunSpec) -> RunPlan:
-    now = datetime.now(UTC)
-    suffix = "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))
-    plan = plan_again(
-        record,
-        Repetition("retry"),
-        connection.outputs,
-        choose_same_pool(None, record, connection.outputs),
-        run_id=make_run_id(schedule.schedule_id, now, suffix),
-        created=now,
-        agent_sha256=record.agent_sha256,
-    )
-    return replace(plan, origin=None)
-
-
 def _trigger_group(
     connection: Connection, schedule: ScheduleRecord, template: dict[str, Any]
 ) -> RunGroup:
@@ -108,13 +77,10 @@ def _trigger_group(
     }
     firing = make_firing(template, secrets.token_hex(8), "", datetime.now(UTC))
     with submitting(connection, firing["group_id"]):
-        firing["job_id"] = job_id = ensure_job(
-            connection,
-            firing["group_id"],
-            template["pool"],
-            int(template["priority"]),
-            template["max_parallel"],
-        )
+        firing["job_id"] = job_id = firing["group_id"]
+        check_pool(connection, template["pool"])
+        limit = template["max_parallel"]
+        create_job(connection, job_id, template["pool"], int(template["priority"]), limit)
         access = GroupAccess(
             group_storage(connection, _containers(tasks), _LIFETIME),
             {name: one.reveal() for name, one in values.items() if one},

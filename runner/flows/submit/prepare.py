@@ -1,6 +1,7 @@
-"""Prepare a run: pack the code, find the data, read the git revision and plan.
+"""What a submission takes from this machine: checked options, packed code, hashed data.
 
-Nothing is sent. `Memo` lets runs of one submission share what they read.
+Nothing is sent, and nothing is downloaded before `fetch_files`. `Memo` lets the runs of one
+submission share what they read.
 """
 
 from __future__ import annotations
@@ -9,52 +10,284 @@ import hashlib
 import os
 import secrets
 import subprocess
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from functools import partial
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from runner.contract import StackOutputs
-from runner.core.planning.plan import (
-    RunInputs,
-    RunPlan,
-    RunRequest,
-    plan_run,
-)
+from runner.core.planning.plan import RunInputs, RunRequest, to_arguments
 from runner.core.progress import OnProgress
 from runner.core.recipe.code_archive import CodeArchive, pack_code
-from runner.core.recipe.inputs import override_inputs
+from runner.core.recipe.inputs import InputSpec, override_inputs
 from runner.core.recipe.overrides import resolve_params
 from runner.core.recipe.recipe import Recipe
-from runner.core.recipe.secrets import SecretValues, no_secrets, read_secrets, refuse_in_the_open
+from runner.core.recipe.secrets import SecretValues, read_secrets, refuse_in_the_open
 from runner.core.settings import Settings
-from runner.flows.data.datasets import Dataset, check_dataset, resolve_dataset
-from runner.flows.local.state import with_container_pool
+from runner.flows.data.datasets import (
+    Dataset,
+    cached_dataset,
+    from_path,
+    resolve_dataset,
+)
 from runner.flows.submit.agent_archive import build_agent
-from runner.flows.submit.inputs import NamedInput, local_paths, prepare_inputs
-from runner.protocol.errors import RunnerError
-from runner.protocol.paths import SUFFIX_ALPHABET, make_run_id, slug
-from runner.protocol.run_spec import NO_RESOURCES, CodeRef, DataRef, Resources
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.paths import SUFFIX_ALPHABET, slug
+from runner.protocol.run_spec import NO_RESOURCES, CodeRef, DataRef, Resources, data_prefix
 
 T = TypeVar("T")
+MAX_FILES = 50_000  # run.json lists every file of an input; more of them belong into an archive
+_UPLOADED = "inputs"  # the folder of local inputs in the `data` container
+_GIT_TIMEOUT_S = 5.0
 
 
 class Memo:
-    """Keeps what was read, by what it was read from, for as long as one submission lasts."""
+    """A cache of what one submission has read, by its source."""
 
     def __init__(self) -> None:
-        self._kept: dict[Hashable, Any] = {}
+        self._values: dict[Hashable, Any] = {}
 
     def __call__(self, source: Hashable, read: Callable[[], T]) -> T:
-        """What `read` gave for this source; a read that fails is not kept."""
-        if source not in self._kept:
-            self._kept[source] = read()
-        return self._kept[source]
+        """Return what `read` returned for this source; a read that fails is not stored."""
+        if source not in self._values:
+            self._values[source] = read()
+        return self._values[source]
 
 
-_GIT_TIMEOUT_S = 5.0
+@dataclass(frozen=True, slots=True)
+class TrainOptions:
+    """What was typed beside the recipe."""
+
+    overrides: tuple[str, ...] = ()
+    script_args: tuple[str, ...] = ()
+    experiment: str | None = None
+    data: Path | None = None
+    inputs: tuple[str, ...] = ()  # NAME=SPEC
+    insisted: Resources = NO_RESOURCES
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRun:
+    """A recipe and its options after validation, with the values of its secrets."""
+
+    recipe: Recipe
+    request: RunRequest
+    secrets: SecretValues
+    data: Path | None = None
+    insisted: Resources = NO_RESOURCES
+
+
+def check_run(recipe: Recipe, options: TrainOptions) -> CheckedRun:
+    """Validate what was typed against the recipe. Raises RunnerError; writes nothing."""
+    if options.data is not None and not options.data.exists():
+        raise RunnerError(
+            "R-DATA-MISSING",
+            f"--data {options.data}: there is no such file or folder",
+            fix="give the folder that holds the data set's files",
+        )
+    inputs = override_inputs(recipe.inputs, options.inputs, Path.cwd())
+    values = read_secrets(recipe.secrets, os.environ)
+    params = resolve_params(recipe.params, options.overrides)
+    request = RunRequest(params, options.script_args, options.experiment)
+    arguments = (*recipe.command, *to_arguments(params), *options.script_args)
+    refuse_in_the_open(values, [*arguments, *recipe.env.values()])
+    recipe = replace(recipe, inputs=inputs)
+    return CheckedRun(recipe, request, values, options.data, options.insisted)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedInput:
+    """One input: its entry in run.json, and the local files that go with it."""
+
+    name: str
+    document: Mapping[str, Any]
+    dataset: Dataset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RunFiles:
+    """What is uploaded for a run; None where it is stored already, or is still to be fetched."""
+
+    code: CodeArchive | None
+    agent: bytes | None
+    dataset: Dataset | None = None
+    inputs: tuple[NamedInput, ...] = ()
+
+
+def read_files(
+    run: CheckedRun, settings: Settings, outputs: StackOutputs, memo: Memo, on_progress: OnProgress
+) -> tuple[RunFiles, RunInputs]:
+    """Pack the code and hash the data on this machine. Data that must be fetched is left out."""
+    recipe = run.recipe
+    apart = local_paths(recipe.inputs, recipe.folder)
+    excluded = (settings.output_dir, settings.home, *apart)
+    code = memo(
+        ("code", recipe.folder, recipe.files, excluded), lambda: pack_code(recipe, excluded)
+    )
+    agent = memo("agent", build_agent)
+    dataset = _read_dataset(run, settings, memo, on_progress, fetch=False)
+    named = prepare_inputs(recipe.inputs, outputs, settings.home, on_progress, memo)
+    inputs = RunInputs(
+        code=_code_ref(recipe, code, memo),
+        agent_sha256=hashlib.sha256(agent).hexdigest(),
+        requirements_sha256=_requirements_sha256(recipe),
+        data=_data_ref(dataset),
+        named={one.name: one.document for one in named},
+    )
+    return RunFiles(code, agent, dataset, named), inputs
+
+
+def fetch_files(
+    run: CheckedRun,
+    files: RunFiles,
+    inputs: RunInputs,
+    settings: Settings,
+    memo: Memo,
+    on_progress: OnProgress,
+) -> tuple[RunFiles, RunInputs]:
+    """Download the data sets of a run that are not on this machine."""
+    dataset = files.dataset or _read_dataset(run, settings, memo, on_progress, fetch=True)
+    fetched = list(files.inputs)
+    for number, spec in enumerate(run.recipe.inputs):
+        if spec.kind == "dataset" and fetched[number].dataset is None:
+            found = _stored_dataset(spec.source, settings.home, memo, on_progress, fetch=True)
+            if found is not None:
+                fetched[number] = _uploaded(spec, found, found.name, single=None)
+    named = {
+        **inputs.named,
+        **{one.name: one.document for one in fetched if one.dataset is not None},
+    }
+    return (
+        replace(files, dataset=dataset, inputs=tuple(fetched)),
+        replace(inputs, data=_data_ref(dataset), named=named),
+    )
+
+
+def _read_dataset(
+    run: CheckedRun, settings: Settings, memo: Memo, on_progress: OnProgress, *, fetch: bool
+) -> Dataset | None:
+    """Return the data set of a run: that of --data, the cached one, else one to be fetched."""
+    name, data, home = run.recipe.dataset, run.data, settings.home
+    folder = run.recipe.folder if name else None
+    if data is not None:
+        name = name or slug(data.resolve().name)
+        return memo(
+            ("--data", name, data, folder),
+            lambda: resolve_dataset(name, data, home, on_progress, folder),
+        )
+    return (
+        None
+        if name is None
+        else _stored_dataset(name, home, memo, on_progress, folder, fetch=fetch)
+    )
+
+
+def _stored_dataset(
+    name: str,
+    home: Path,
+    memo: Memo,
+    on_progress: OnProgress,
+    folder: Path | None = None,
+    *,
+    fetch: bool,
+) -> Dataset | None:
+    if fetch:
+        return memo(
+            ("fetched", name, folder),
+            lambda: resolve_dataset(name, None, home, on_progress, folder),
+        )
+    return memo(("cached", name, folder), lambda: cached_dataset(name, home, folder))
+
+
+def prepare_inputs(
+    specs: Sequence[InputSpec],
+    outputs: StackOutputs,
+    home: Path,
+    on_progress: OnProgress,
+    memo: Memo | None = None,
+) -> tuple[NamedInput, ...]:
+    """Describe inputs without the services; hashes local files. Raises RunnerError.
+
+    Of a data set that is not cached, the document names it and lists no files.
+    """
+    memo = memo or Memo()
+    return tuple(_prepare(spec, outputs, home, on_progress, memo) for spec in specs)
+
+
+def _prepare(
+    spec: InputSpec, outputs: StackOutputs, home: Path, on_progress: OnProgress, memo: Memo
+) -> NamedInput:
+    if spec.kind == "path":
+        return memo(("input", spec), lambda: _from_path(spec))
+    if spec.kind == "dataset":
+        try:
+            dataset = _stored_dataset(spec.source, home, memo, on_progress, fetch=False)
+        except RunnerError as err:
+            fix = "use dataset:mnist; name others by path, blob: or https://"
+            raise refused_input(spec, "runner has no download for this data set", fix) from err
+        if dataset is not None:
+            return _uploaded(spec, dataset, dataset.name, single=None)
+    if spec.kind == "url":
+        return NamedInput(spec.name, {"kind": "url", "url": spec.source, "sha256": spec.sha256})
+    if spec.kind == "share":
+        if outputs.file_share is None:
+            problem = "this stack has no file share"
+            raise refused_input(spec, problem, "blob:container/prefix, or a path")
+        return NamedInput(spec.name, {"kind": "share", "path": spec.source})
+    # The services, or a download, complete the rest.
+    part = {"path": spec.part} if spec.kind == "run" else {}
+    return NamedInput(spec.name, {"kind": spec.kind, spec.kind: spec.source, **part})
+
+
+def _from_path(spec: InputSpec) -> NamedInput:
+    path = Path(spec.source).expanduser()
+    path = (spec.base or Path.cwd()) / path
+    if not path.exists():
+        raise refused_input(spec, f"there is no {path}", "give a file or folder of this machine")
+    dataset = from_path(_UPLOADED, path)
+    return _uploaded(spec, dataset, _UPLOADED, single=path.name if path.is_file() else None)
+
+
+def _uploaded(spec: InputSpec, dataset: Dataset, folder: str, *, single: str | None) -> NamedInput:
+    check_file_count(spec, len(dataset.files))
+    files = tuple((file.name, file.size_bytes, file.sha256) for file in dataset.files)
+    document = {
+        "kind": spec.kind,
+        spec.kind: spec.source,
+        "prefix": data_prefix(folder, files),
+        "single": single,
+        "files": [{"name": n, "size_bytes": size, "sha256": sha256} for n, size, sha256 in files],
+    }
+    return NamedInput(spec.name, document, dataset)
+
+
+def local_paths(specs: Sequence[InputSpec], folder: Path) -> tuple[Path, ...]:
+    """Inputs that lie below the recipe's folder: they travel as inputs, not as code."""
+    root = folder.resolve()
+    paths = (
+        ((spec.base or Path.cwd()) / Path(spec.source).expanduser()).resolve()
+        for spec in specs
+        if spec.kind == "path"
+    )
+    return tuple(path for path in paths if path != root and path.is_relative_to(root))
+
+
+def check_file_count(spec: InputSpec, files: int) -> None:
+    """Raise RunnerError for an input with more files than run.json can list."""
+    if files > MAX_FILES:
+        what = f"it has more than {MAX_FILES} files"
+        raise refused_input(spec, what, "pack them into archives, or mount the container")
+
+
+def refused_input(spec: InputSpec, problem: str, fix: str) -> RunnerError:
+    """Return the error for an input that cannot be used."""
+    return RunnerError(
+        "R-INPUT",
+        f"input {spec.name}: {problem}",
+        why=f"it is {spec.kind}: {spec.source}",
+        fix=fix,
+        exit_code=ExitCode.PREFLIGHT,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,123 +321,6 @@ def _git(folder: Path, *args: str) -> str | None:
     return done.stdout.strip() if done.returncode == 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class TrainOptions:
-    """What was typed beside the recipe."""
-
-    overrides: tuple[str, ...] = ()
-    script_args: tuple[str, ...] = ()
-    experiment: str | None = None
-    data: Path | None = None
-    inputs: tuple[str, ...] = ()  # NAME=SPEC
-    insisted: Resources = NO_RESOURCES
-
-
-@dataclass(frozen=True, slots=True)
-class PreparedRun:
-    """A plan and the bytes that go with it; of secrets only the names are shown.
-
-    `pending_runs` are ids that inputs may name although those runs are not there yet.
-    """
-
-    plan: RunPlan
-    code: CodeArchive
-    agent: bytes
-    dataset: Dataset | None
-    inputs: tuple[NamedInput, ...] = ()
-    pending_runs: frozenset[str] = frozenset()
-    secrets: SecretValues = field(default_factory=no_secrets)
-
-    @property
-    def warnings(self) -> tuple[str, ...]:
-        """What a person should know, and nothing is refused for."""
-        notice = self.dataset.notice if self.dataset else None
-        short = ", ".join(self.secrets.short())
-        secrets = f"{short}: too short to be hidden in logs" if short else None
-        found = (self.code.warning, notice, secrets, *self.plan.warnings)
-        return tuple(text for text in found if text)
-
-
-def request_run(recipe: Recipe, options: TrainOptions) -> RunRequest:
-    """Check what was typed against the recipe. Raises RunnerError; touches nothing."""
-    if options.data is not None and not options.data.exists():
-        raise RunnerError(
-            "R-DATA-MISSING",
-            f"--data {options.data}: there is no such file or folder",
-            fix="give the folder that holds the data set's files",
-        )
-    override_inputs(recipe.inputs, options.inputs, Path.cwd())
-    read_secrets(recipe.secrets, os.environ)
-    return RunRequest(
-        created=datetime.now(UTC),
-        params=resolve_params(recipe.params, options.overrides),
-        script_args=options.script_args,
-        experiment=options.experiment,
-        insisted=options.insisted,
-    )
-
-
-def prepare_run(
-    recipe: Recipe,
-    settings: Settings,
-    outputs: StackOutputs,
-    options: TrainOptions,
-    on_progress: OnProgress,
-    *,
-    fetch_data: bool = True,
-    memo: Memo | None = None,
-) -> PreparedRun:
-    """Pack the code, find the data, and plan.
-
-    `fetch_data=False` leaves the network alone: data that does not lie here is only known by name.
-    `once` is shared by runs of one submission: the same folder is packed, and hashed, once.
-    """
-    memo = memo or Memo()
-    request = request_run(recipe, options)
-    recipe = replace(recipe, inputs=override_inputs(recipe.inputs, options.inputs, Path.cwd()))
-    apart = local_paths(recipe.inputs, recipe.folder)
-    excluded = (settings.output_dir, settings.home, *apart)
-    code = memo(
-        ("code", recipe.folder, recipe.files, excluded), lambda: pack_code(recipe, excluded)
-    )
-    agent = memo("agent", build_agent)
-    dataset = None
-    if fetch_data or options.data is not None:
-        dataset = memo(
-            ("data", recipe.dataset, options.data),
-            lambda: _dataset(recipe, settings, options.data, on_progress),
-        )
-    elif recipe.dataset is not None:
-        check_dataset(recipe.dataset, recipe.folder)
-    named: list[NamedInput] = []
-    for spec in recipe.inputs:
-        read = partial(prepare_inputs, [spec], outputs, settings.home, on_progress)
-        named += memo(("input", spec), partial(read, fetch=fetch_data))
-    run_id = make_run_id(recipe.name, request.created, run_id_suffix())
-    inputs = RunInputs(
-        code=_code_ref(recipe, code, memo),
-        agent_sha256=hashlib.sha256(agent).hexdigest(),
-        requirements_sha256=_requirements_sha256(recipe),
-        data=_data_ref(dataset),
-        named={one.name: one.document for one in named},
-    )
-    outputs = with_container_pool(recipe.image, settings, outputs, on_progress, make=fetch_data)
-    plan = plan_run(recipe, settings, outputs, run_id, request, inputs)
-    values = read_secrets(recipe.secrets, os.environ)
-    refuse_in_the_open(values, [*plan.command, *recipe.env.values()])
-    return PreparedRun(plan, code, agent, dataset, tuple(named), secrets=values)
-
-
-def _dataset(
-    recipe: Recipe, settings: Settings, given: Path | None, on_progress: OnProgress
-) -> Dataset | None:
-    if recipe.dataset is None and given is None:
-        return None
-    name = recipe.dataset or slug(given.resolve().name if given else "data")
-    folder = recipe.folder if recipe.dataset else None
-    return resolve_dataset(name, given, settings.home, on_progress, folder)
-
-
 def _code_ref(recipe: Recipe, code: CodeArchive, memo: Memo) -> CodeRef:
     ref = CodeRef(sha256=code.sha256, size_bytes=len(code.data), files=code.files)
     if recipe.source == "builtin":
@@ -236,5 +352,5 @@ def _requirements_sha256(recipe: Recipe) -> str | None:
 
 
 def run_id_suffix() -> str:
-    """Four letters or digits that tell runs of one second apart."""
+    """Return four random letters or digits, which distinguish runs of one second."""
     return "".join(secrets.choice(SUFFIX_ALPHABET) for _ in range(4))

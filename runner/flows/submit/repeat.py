@@ -2,32 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 from runner.azure.auth.credentials import Connection
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer
-from runner.core.planning.repeat import Repetition, choose_same_pool, order_again, plan_again
+from runner.core.planning.repeat import Repetition, order_again
 from runner.core.progress import OnProgress
-from runner.core.recipe.code_archive import CodeArchive
-from runner.core.recipe.secrets import read_secrets, refuse_in_the_open
 from runner.core.states import RunState
 from runner.flows.runs.attempts import find_checkpoint, incomplete_checkpoints, list_checkpoints
 from runner.flows.runs.documents import find_run, runs_container
 from runner.flows.runs.history import RunFilter, RunRow, list_runs
 from runner.flows.runs.watch import load_view
-from runner.flows.submit.after import after_again
-from runner.flows.submit.agent_archive import build_agent
-from runner.flows.submit.prepare import PreparedRun, run_id_suffix
+from runner.flows.submit.lookups import after_again
+from runner.flows.submit.pipeline import RepeatRequest, plan_repetition
 from runner.flows.submit.submit_run import submit_run
 from runner.protocol.checkpoints import CheckpointManifest
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.paths import make_run_id
 from runner.protocol.run_spec import ResumeFrom, RunSpec
 
 _TO_RETRY = frozenset({RunState.FAILED, RunState.CANCELLED, RunState.LOST})
@@ -42,7 +36,9 @@ def retry_run(
     if view.status.state not in _TO_RETRY:
         raise _not_to_retry(record, view.status.state)
     after = after_again(connection, record, began=bool(view.attempts))
-    return submit_again(connection, record, Repetition("retry", after=after), pool, on_progress)
+    return submit_again(
+        connection, RepeatRequest(record, Repetition("retry", after=after), pool), on_progress
+    )
 
 
 def list_to_retry(connection: Connection, experiment: str | None) -> list[RunRow]:
@@ -71,7 +67,7 @@ def retry_each(
             record = find_run(connection, row.run_id)
             after = after_again(connection, record, began=row.attempts > 0)
             asked = Repetition("retry", after=after)
-            yield row, submit_again(connection, record, asked, pool, on_progress)
+            yield row, submit_again(connection, RepeatRequest(record, asked, pool), on_progress)
         except RunnerError as err:
             if err.code == SERVICES_DOWN:
                 raise
@@ -112,7 +108,7 @@ def resume_run(
     run_id, checkpoint = found
     before = ResumeFrom(run_id, checkpoint.number)
     asked = Repetition("resume", overrides, resume_from=before, nodes=nodes)
-    return submit_again(connection, record, asked, pool, on_progress)
+    return submit_again(connection, RepeatRequest(record, asked, pool), on_progress)
 
 
 def _no_such_checkpoint(
@@ -128,31 +124,14 @@ def _no_such_checkpoint(
 
 
 def submit_again(
-    connection: Connection,
-    record: RunSpec,
-    asked: Repetition,
-    pool: str | None,
-    on_progress: OnProgress,
+    connection: Connection, request: RepeatRequest, on_progress: OnProgress
 ) -> RunSpec:
-    """Submit the repetition, with the code and data that lie in blob."""
-    created, agent = datetime.now(UTC), build_agent()
-    place = choose_same_pool(pool, record, connection.outputs, asked.nodes)
+    """Submit a repetition, with the code and data that are stored in blob."""
+    record = request.record
+    checks = [(f"code and data of {record.run_id}", partial(check_parts, record=record))]
     with whole_record(record):
-        check_parts(connection, record)
-        plan = plan_again(
-            record,
-            asked,
-            connection.outputs,
-            place,
-            run_id=make_run_id(record.recipe, created, run_id_suffix()),
-            created=created,
-            agent_sha256=hashlib.sha256(agent).hexdigest(),
-        )
-    code = CodeArchive(b"", plan.inputs.code.sha256, 0, 0, ())  # lies in blob: nothing is sent
-    secrets = read_secrets(plan.recipe.secrets, os.environ)
-    refuse_in_the_open(secrets, plan.command)
-    prepared = PreparedRun(plan, code, agent, None, secrets=secrets)
-    return submit_run(connection, prepared, on_progress)
+        plan = plan_repetition(connection, request, checks)
+    return submit_run(connection, plan, on_progress)
 
 
 @contextmanager

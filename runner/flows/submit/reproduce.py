@@ -23,7 +23,8 @@ from runner.core.planning.reproduction import (
 from runner.core.progress import OnProgress
 from runner.flows.runs.documents import load_result, runs_container
 from runner.flows.submit.agent_archive import build_agent
-from runner.flows.submit.inputs import resolve_in_service
+from runner.flows.submit.lookups import resolve_input
+from runner.flows.submit.pipeline import RepeatRequest
 from runner.flows.submit.repeat import check_parts, submit_again, whole_record
 from runner.protocol.encoding import parse_json
 from runner.protocol.errors import ExitCode, RunnerError
@@ -93,12 +94,22 @@ def _input_drift(connection: Connection, record: RunSpec) -> list[Drift]:
     drift: list[Drift] = []
     for name, was in record.inputs.items():
         if was.get("kind") == "blob":
-            now = resolve_in_service(connection, {name: was})[name]
-            if now.get("manifest") != was.get("manifest"):
+            if _listing(connection, name, was) != was.get("manifest"):
                 drift.append(Drift(f"input {name}", "as it was listed", "changed: it will fail"))
         elif was.get("kind") == "share" or (was.get("kind") == "url" and not was.get("sha256")):
             drift.append(Drift(f"input {name}", "content not recorded", "whatever is there"))
     return drift
+
+
+def _listing(connection: Connection, name: str, was: Mapping[str, Any]) -> str | None:
+    """Return the hash of what a `blob` input lists now, or None if nothing is left of it."""
+    try:
+        now = resolve_input(connection, name, {"kind": "blob", "blob": was["blob"]})
+    except RunnerError as err:
+        if err.code != "R-INPUT":
+            raise
+        return None
+    return str(now["manifest"])
 
 
 def reproduce_run(
@@ -111,7 +122,7 @@ def reproduce_run(
         packages: dict[str, str] = environment.get("packages") or {}
         constraints = tuple(f"{name}=={version}" for name, version in packages.items())
     asked = Repetition("reproduce", constraints=constraints)
-    return submit_again(connection, record, asked, pool, on_progress)
+    return submit_again(connection, RepeatRequest(record, asked, pool), on_progress)
 
 
 def load_environment(connection: Connection, record: RunSpec) -> dict[str, Any] | None:

@@ -1,34 +1,38 @@
-"""Submit a plan: upload what changed, write `run.json`, add the task. Twice is as good as once."""
+"""Submit the plan of one run: upload what changed, write `run.json`, add the task.
+
+A second call with the same plan finds the run, and adds nothing.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 from runner.azure.auth.credentials import Connection
-from runner.azure.batch.jobs import add_task, ensure_job, terminate_task
+from runner.azure.batch.jobs import JobClosedError, add_task, create_job, terminate_task
 from runner.azure.batch.translate import to_task
 from runner.azure.faults import SERVICES_DOWN
 from runner.azure.storage.blobs import BlobContainer, in_parallel
 from runner.azure.storage.stores import ChangedError, SourceChangedError
-from runner.core.planning.plan import RunPlan
+from runner.core.planning.plan import Placement, RunPlan
 from runner.core.progress import OnProgress, Progress
+from runner.core.recipe.secrets import SecretValues
 from runner.flows.data.datasets import Dataset
+from runner.flows.local.state import make_container_pool
 from runner.flows.runs.documents import index_run
-from runner.flows.submit.after import resolve_after
-from runner.flows.submit.inputs import resolve_in_service
-from runner.flows.submit.prepare import Memo, PreparedRun
+from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan, find_job
 from runner.flows.transfers import BytesMoved, count_text
 from runner.protocol.errors import ExitCode, RunnerError
-from runner.protocol.paths import RunPaths, code_blob
+from runner.protocol.paths import RunPaths, code_blob, job_id_for
 from runner.protocol.run_spec import RunSpec, parse_run
 
 _ADD_TRIES = 4
 _ADD_PAUSE_S = 1.0
+_REPLANS = 2  # how often a job that was closed after the plan is replaced
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,79 +46,77 @@ class _BlobUpload:
     sha256: str = ""  # of a file, which may change before it is sent
 
 
-def submit_run(connection: Connection, prepared: PreparedRun, on_progress: OnProgress) -> RunSpec:
-    """Bring the run into being. A second call with the same plan finds it there."""
-    prepared = with_inputs(connection, prepared)
-    plan = prepared.plan
+def submit_run(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> RunSpec:
+    """Submit a plan of one run, and return the run, which may be in another job than planned.
+
+    Raises:
+        RunnerError: The services refuse it; nothing of the run is left then.
+    """
+    planned = plan.run
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
-    existing = runs.read(RunPaths(plan.run_id).run)
-    if existing is None:  # refused before anything is sent
-        plan = resolve_after(connection, plan)
-        prepared = replace(prepared, plan=plan)
-    upload_runs(connection, [prepared], runs, on_progress)
+    existing = runs.read(RunPaths(planned.plan.run_id).run)
+    to_task(planned.plan, connection, planned.secrets)  # refused before anything is sent
+    upload_runs(connection, plan, on_progress)
     on_progress(Progress("submit", "start"))
     if existing is not None:
-        record = _same_run(parse_run(existing, plan.run_id), plan)
-        _add_with_retries(connection, prepared, record.job_id)
+        record = _same_run(parse_run(existing, planned.plan.run_id), planned.plan)
+        _add_with_retries(connection, planned.plan, planned.secrets, record.job_id)
     else:
-        record = _submit_new(connection, prepared, runs)
+        record = _submit_new(connection, planned, plan.job, runs)
     on_progress(Progress("submit", "end", f"{record.run_id} to job {record.job_id}"))
     return record
 
 
-def with_inputs(
-    connection: Connection, prepared: PreparedRun, memo: Memo | None = None
-) -> PreparedRun:
-    """The plan with the inputs that only the service knows, before anything is sent.
-
-    `once` is shared by runs of one submission: the same prefix is listed once.
-    """
-    plan = prepared.plan
-    memo = memo or Memo()
-    if plan.repeats is not None:  # they stay what they were
-        return prepared
-    named = {
-        name: memo(
-            (name, json.dumps(document)),
-            lambda one={name: document}: resolve_in_service(connection, one, prepared.pending_runs),
-        )[name]
-        for name, document in plan.inputs.named.items()
-    }
-    return replace(prepared, plan=replace(plan, inputs=replace(plan.inputs, named=named)))
-
-
 def find_submitted(connection: Connection, run_id: str) -> RunSpec | None:
-    """The run of a submission that was broken off, or None where it left nothing behind."""
+    """Return the run of an interrupted submission, or None if it left nothing behind."""
     runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
     found = runs.read(RunPaths(run_id).run)
     return None if found is None else parse_run(found, run_id)
 
 
-def _submit_new(connection: Connection, prepared: PreparedRun, runs: BlobContainer) -> RunSpec:
-    plan = prepared.plan
-    paths = RunPaths(plan.run_id)
-    job_id = plan.job_id
-    if not plan.depends_on:  # else it is the job of those it depends on
-        job_id = ensure_job(connection, job_id, plan.pool.id, plan.recipe.priority)
-    document = plan.to_spec(job_id).to_json()
+def _submit_new(
+    connection: Connection, planned: PlannedRun, job: JobPlan, runs: BlobContainer
+) -> RunSpec:
+    """Submit a new run; plan again with the same ID if the job was closed meanwhile."""
+    plan = planned.plan
+    for replans_left in reversed(range(_REPLANS + 1)):
+        try:
+            return _submit_in_job(connection, plan, planned.secrets, job, runs)
+        except JobClosedError:
+            if not replans_left or plan.depends_on:  # those it waits for are in that job
+                raise
+        name = job_id_for(plan.experiment, job.pool_id, job.priority)
+        job = find_job(connection, Placement(plan.pool, name), job.priority)
+        plan = planned.plan_in_job(job.job_id)
+    raise AssertionError("unreachable")
+
+
+def _submit_in_job(
+    connection: Connection, plan: RunPlan, secrets: SecretValues, job: JobPlan, runs: BlobContainer
+) -> RunSpec:
+    path, document = RunPaths(plan.run_id).run, plan.to_spec().to_json()
+    if not job.exists:
+        create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel)
     try:
-        runs.create(paths.run, document)
-        _add_with_retries(connection, prepared, job_id)
+        runs.create(path, document)
+        _add_with_retries(connection, plan, secrets, plan.job_id)
     except RunnerError as err:
         if err.code != SERVICES_DOWN:  # refused for good: nothing is left half-done
-            runs.delete(paths.run)
+            runs.delete(path)
         raise
     except KeyboardInterrupt:
-        terminate_task(connection, job_id, plan.task_id)
-        runs.delete(paths.run)
+        terminate_task(connection, plan.job_id, plan.task_id)
+        runs.delete(path)
         raise
     index_run(runs, document)
     return parse_run(json.dumps(document).encode(), plan.run_id)
 
 
-def _add_with_retries(connection: Connection, prepared: PreparedRun, job_id: str) -> None:
-    """Add the task; safe to repeat, since the service keeps one task per id."""
-    task = to_task(prepared.plan, connection, prepared.secrets)
+def _add_with_retries(
+    connection: Connection, plan: RunPlan, secrets: SecretValues, job_id: str
+) -> None:
+    """Add the task; safe to repeat, since the service stores one task per ID."""
+    task = to_task(plan, connection, secrets)
     for tries_left in reversed(range(_ADD_TRIES)):
         try:
             add_task(connection, job_id, task)
@@ -126,25 +128,26 @@ def _add_with_retries(connection: Connection, prepared: PreparedRun, job_id: str
 
 
 def _same_run(record: RunSpec, plan: RunPlan) -> RunSpec:
-    planned = plan.to_spec(record.job_id)
-    if (record.code, record.command, record.created) == (
-        planned.code,
-        planned.command,
-        planned.created,
-    ):
+    planned = plan.to_spec()
+    same = (planned.code, planned.command, planned.created)
+    if (record.code, record.command, record.created) == same:
         return record
     raise RunnerError(
         "R-RUN-EXISTS", f"another run is named {plan.run_id}", fix="run the same command again"
     )
 
 
-def upload_runs(
-    connection: Connection,
-    prepared: Sequence[PreparedRun],
-    runs: BlobContainer,
-    on_progress: OnProgress,
-) -> None:
-    """Send what of the code and the data of these runs is not there yet, each thing once."""
+def upload_runs(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> None:
+    """Upload what is not stored yet of the code and the data of a plan, each thing once.
+
+    A pool for containers of the local services is created first: it needs a container engine.
+    """
+    if plan.preview:
+        raise ValueError("the plan of a dry run cannot be submitted")
+    if plan.home is not None:
+        make_container_pool(plan.home, on_progress)
+    runs = BlobContainer(connection.blob_service(), connection.outputs.container_runs)
+    prepared = tuple(plan.runs.values())
     on_progress(Progress("upload", "start"))
     missing = [*_missing_code(prepared, runs), *_missing_data(connection, prepared)]
     if not missing:
@@ -176,11 +179,12 @@ def _send(upload: _BlobUpload, on_bytes: Callable[[int], None]) -> None:
         on_bytes(upload.size_bytes)
 
 
-def _missing_code(prepared: Sequence[PreparedRun], runs: BlobContainer) -> list[_BlobUpload]:
+def _missing_code(prepared: Iterable[PlannedRun], runs: BlobContainer) -> list[_BlobUpload]:
     contents: dict[str, bytes] = {}
     for run in prepared:
-        inputs = run.plan.inputs
-        contents |= {inputs.code.sha256: run.code.data, inputs.agent_sha256: run.agent}
+        inputs, code, agent = run.plan.inputs, run.files.code, run.files.agent
+        contents |= {inputs.code.sha256: code.data} if code else {}
+        contents |= {inputs.agent_sha256: agent} if agent else {}
     uploads = [
         _BlobUpload(runs, code_blob(sha256), content, len(content))
         for sha256, content in contents.items()
@@ -189,14 +193,14 @@ def _missing_code(prepared: Sequence[PreparedRun], runs: BlobContainer) -> list[
     return [upload for upload, size in zip(uploads, sizes, strict=True) if size is None]
 
 
-def _missing_data(connection: Connection, prepared: Iterable[PreparedRun]) -> list[_BlobUpload]:
+def _missing_data(connection: Connection, prepared: Iterable[PlannedRun]) -> list[_BlobUpload]:
     """What is not there yet of the data sets and of the inputs that lie on this machine."""
     local: dict[str, Dataset] = {}
     for run in prepared:
-        local |= {one.document["prefix"]: one.dataset for one in run.inputs if one.dataset}
+        local |= {one.document["prefix"]: one.dataset for one in run.files.inputs if one.dataset}
         data = run.plan.inputs.data
-        if data is not None and run.dataset is not None:
-            local[data.prefix] = run.dataset
+        if data is not None and run.files.dataset is not None:
+            local[data.prefix] = run.files.dataset
     container = BlobContainer(connection.blob_service(), connection.outputs.container_data)
     return [
         upload

@@ -9,13 +9,18 @@ from typing import Any
 
 from runner.contract import PoolOutput, StackOutputs
 from runner.core.planning.plan import (
+    Placement,
+    RunIdentity,
     RunInputs,
     RunPlan,
     RunRequest,
+    experiment_name,
     plan_run,
 )
+from runner.core.planning.pool_choice import choose_pool, pools_for
 from runner.core.recipe.recipe import Param, ParamValue, Recipe, load_recipe
 from runner.core.settings import Settings
+from runner.protocol.paths import job_id_for
 from runner.protocol.run_spec import CodeRef
 
 CREATED = datetime(2026, 11, 21, 14, 30, 5, 123456, tzinfo=UTC)
@@ -83,11 +88,17 @@ def plan(
     wanted_pool: str | None = None,
     stack: StackOutputs | None = None,
 ) -> RunPlan:
+    stack = stack or outputs()
+    request = request or RunRequest(params={})
+    choice = choose_pool(wanted_pool, pools_for(of.image, wanted_pool, stack), of.resources)
+    job_id = job_id_for(experiment_name(of, request.experiment), choice.pool.id, of.priority)
     return plan_run(
         of,
         settings(wanted_pool),
-        stack or outputs(),
-        RUN_ID,
-        request or RunRequest(created=CREATED, params={}),
-        inputs or RunInputs(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None),
+        stack,
+        identity=RunIdentity(RUN_ID, CREATED),
+        request=request,
+        inputs=inputs or RunInputs(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None),
+        placement=Placement(choice.pool, job_id),
+        warnings=choice.warnings,
     )

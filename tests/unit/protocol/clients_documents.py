@@ -14,22 +14,29 @@ from unittest.mock import patch
 from runner.azure.auth.credentials import Connection
 from runner.azure.storage.blobs import BlobContainer
 from runner.azure.storage.model_container import ModelContainer
-from runner.core.planning.plan import RunInputs, RunPlan, RunRequest, plan_run
+from runner.core.planning.plan import (
+    Placement,
+    RunIdentity,
+    RunInputs,
+    RunPlan,
+    RunRequest,
+    plan_run,
+)
 from runner.core.planning.repeat import Repetition, choose_same_pool, plan_again
 from runner.core.recipe.code_archive import CodeArchive
+from runner.core.recipe.secrets import no_secrets
 from runner.core.schedules.recurrence import ScheduleSpec, plan_recurrence
 from runner.core.states import TaskView
 from runner.flows.models.remove import remove
 from runner.flows.runs.cancel import cancel_run
 from runner.flows.runs.documents import index_run
-from runner.flows.schedules.create import ScheduleRequest, create_group_schedule, create_schedule
-from runner.flows.submit.group import PreparedGroup
-from runner.flows.submit.inputs import prepare_inputs
-from runner.flows.submit.interrupted import submitting
-from runner.flows.submit.prepare import PreparedRun
+from runner.flows.schedules.create import ScheduleRequest, create_schedule
+from runner.flows.submit.pipeline import JobPlan, PlannedRun, SubmissionPlan
+from runner.flows.submit.prepare import RunFiles, prepare_inputs
+from runner.flows.submit.submit_group import submitting
 from runner.protocol.groups import RunGroup, group_blob
 from runner.protocol.model_registry import ModelRegistry
-from runner.protocol.paths import RunPaths
+from runner.protocol.paths import RunPaths, job_id_for
 from runner.protocol.run_spec import CodeRef, DataRef, ResumeFrom, parse_run
 from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
 from tests.unit.node.fake_blob import FakeBlobs
@@ -132,17 +139,19 @@ class Client:
                 "path": "model*",
             }
         params = {param.name: param.default for param in recipe.params}
+        where = self.outputs.pools[1 if recipe.image else 0]
+        request = RunRequest(
+            params={name: value for name, value in params.items() if value is not None},
+            script_args=tuple(changes.pop("script_args", ())),
+        )
         made = plan_run(
             recipe,
-            settings("containers" if recipe.image else None),
+            settings(),
             self.outputs,
-            run_id,
-            RunRequest(
-                created=CREATED,
-                params={name: value for name, value in params.items() if value is not None},
-                script_args=tuple(changes.pop("script_args", ())),
-            ),
-            RunInputs(
+            identity=RunIdentity(run_id, CREATED),
+            request=request,
+            placement=Placement(where, job_id_for(recipe.name, where.id, recipe.priority)),
+            inputs=RunInputs(
                 code=CODE,
                 agent_sha256=AGENT,
                 requirements_sha256="d" * 64 if recipe.requirements_file else None,
@@ -154,7 +163,7 @@ class Client:
 
     def submit(self, plan: RunPlan, job_id: str | None = None) -> dict[str, Any]:
         """Write run.json and the run's entry in the index."""
-        document = plan.to_spec(job_id or plan.job_id).to_json()
+        document = replace(plan, job_id=job_id or plan.job_id).to_spec().to_json()
         self.runs.create(RunPaths(plan.run_id).run, document)
         index_run(self.runs, document)
         return document
@@ -166,16 +175,27 @@ class Client:
             record,
             asked,
             self.outputs,
-            choose_same_pool(None, record, self.outputs, asked.nodes),
-            run_id=run_id,
-            created=CREATED + timedelta(days=1),
+            identity=RunIdentity(run_id, CREATED + timedelta(days=1)),
+            placement=Placement(
+                choose_same_pool(None, record, self.outputs, asked.nodes), "cats_local-2"
+            ),
             agent_sha256="e" * 64,
+            origin={"kind": asked.kind, "run_id": record.run_id},
         )
         self.submit(plan, "cats_local-2")
 
-    def prepared(self, plan: RunPlan) -> PreparedRun:
-        """The plan with code of no content."""
-        return PreparedRun(plan, CodeArchive(b"code", CODE.sha256, 1, 4, ()), b"agent", None)
+    def template(
+        self, plans: Mapping[str, RunPlan], job: JobPlan, group: RunGroup | None = None
+    ) -> SubmissionPlan:
+        """The plan of a schedule's runs, with code of no content."""
+        files = RunFiles(CodeArchive(b"code", CODE.sha256, 1, 4, ()), b"agent")
+        runs = {
+            name: PlannedRun(
+                replace(plan, job_id=""), files, no_secrets(), lambda _, plan=plan: plan
+            )
+            for name, plan in plans.items()
+        }
+        return SubmissionPlan(runs, job, group)
 
 
 def _runs(client: Client) -> dict[str, str]:
@@ -272,10 +292,6 @@ def _schedules(client: Client) -> dict[str, str]:
     cron = ScheduleSpec(cron="0 3 * * *", timezone="UTC+01:00", max_runs=10)
     every = ScheduleSpec(every=timedelta(hours=6))
     group = _group(client)
-    ready = {
-        name: replace(client.prepared(plan), pending_runs=frozenset(group.runs.values()))
-        for name, plan in _members(client, group).items()
-    }
     with (
         patch("secrets.choice", lambda options: options[0]),
         patch("runner.azure.batch.schedules.get_schedule", lambda *_: None),
@@ -283,13 +299,13 @@ def _schedules(client: Client) -> dict[str, str]:
     ):
         create_schedule(
             client.connection,
-            client.prepared(client.plan(PLAIN)),
+            client.template({"cats": client.plan(PLAIN)}, JobPlan("", False, "local")),
             ScheduleRequest("each-night", cron, plan_recurrence(cron, CREATED)),
             lambda _: None,
         )
-        create_group_schedule(
+        create_schedule(
             client.connection,
-            PreparedGroup(group, 3, 2, ready, ()),
+            client.template(_members(client, group), JobPlan("", False, "local", 3, 2), group),
             ScheduleRequest("nightly", every, plan_recurrence(every, CREATED)),
             lambda _: None,
         )

@@ -237,7 +237,7 @@ def show(
     from runner.cli.ui.groups import show_group
     from runner.flows.runs.documents import find_run
     from runner.flows.runs.groups import group_instead, load_group_view
-    from runner.flows.submit.interrupted import finish_interrupted
+    from runner.flows.submit.submit_group import finish_interrupted
 
     out = Output(output)
     settings = open_settings(target, stack)

@@ -22,9 +22,9 @@ from runner.protocol.errors import ExitCode
 
 if TYPE_CHECKING:
     from runner.azure.auth.credentials import Connection
-    from runner.core.schedules.submit_file import SubmitFile
     from runner.core.settings import Settings
-    from runner.flows.submit.group import GroupRequest, PreparedGroup
+    from runner.flows.submit.group import CheckedFile
+    from runner.protocol.groups import RunGroup
 
 _INTERRUPTED = 130
 
@@ -51,114 +51,93 @@ def submit(
 ) -> None:
     """Submit the tasks of a file, each after those it waits for; or make its `schedule`."""
     from runner.core.schedules.submit_file import load_submit_file
-    from runner.flows.submit.group import GroupRequest, load_tasks
+    from runner.flows.submit.group import GroupRequest, check_file
 
     out = Output(output)
     settings = open_settings(target, stack, pool=pool)
     path = file.expanduser().absolute()
     parsed, _ = load_submit_file(path)
-    request = GroupRequest(tuple(set_ or ()), experiment, priority)
-    load_tasks(parsed, path.parent)  # what is wrong is said before anything starts
+    checked = check_file(parsed, path, GroupRequest(tuple(set_ or ()), experiment, priority))
     if dry_run:
-        _dry_run(out, parsed, path, settings, request)
+        _dry_run(out, checked, settings)
         return
     if parsed.schedule is not None:
-        _make_schedule(out, parsed, path, settings, request)
+        _make_schedule(out, checked, settings)
         return
     with out.stages() as view:
-        connection, prepared = _submit(view, parsed, path, settings, request)
-    group_id = prepared.group.group_id
+        connection, group = _submit(view, checked, settings)
     if detach:
-        out.record(
-            {"group": group_id, "job_id": prepared.group.job_id, "pool": prepared.group.pool}
-        )
-        out.note(f"see it: runner show {group_id}   end it: runner cancel {group_id}")
+        out.record({"group": group.group_id, "job_id": group.job_id, "pool": group.pool})
+        out.note(f"see it: runner show {group.group_id}   end it: runner cancel {group.group_id}")
         return
-    _follow(out, connection, prepared)
+    _follow(out, connection, group)
 
 
-def _make_schedule(
-    out: Output, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
-) -> None:
+def _make_schedule(out: Output, checked: CheckedFile, settings: Settings) -> None:
     from runner.cli.commands.runs.schedule import show_created
-    from runner.flows.schedules.create import NO_FLAGS, make_file_schedule
+    from runner.flows.schedules.create import file_schedule, submit_schedule
 
+    request = file_schedule(checked)
     with out.stages() as view:
-        made = make_file_schedule(
-            parsed,
-            path,
-            settings,
-            NO_FLAGS,
-            request,
-            on_progress=view.on_progress,
-            on_warning=view.warning,
-        )
+        made = submit_schedule(checked, settings, request, view.on_progress, view.warning)
     show_created(out, made)
 
 
-def _dry_run(
-    out: Output, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
-) -> None:
+def _dry_run(out: Output, checked: CheckedFile, settings: Settings) -> None:
     import shlex
 
+    from runner.core.progress import ignore_progress
     from runner.core.schedules.submit_file import draw
-    from runner.flows.schedules.create import plan_schedule
-    from runner.flows.submit.dry_run import plan_submit
+    from runner.flows.schedules.create import file_schedule, plan_schedule
+    from runner.flows.submit.pipeline import plan_submission, preview_target
 
-    asked = plan_schedule(parsed, path) if parsed.schedule else None
-    schedule_id = asked.schedule_id if asked else None
-    prepared, found = plan_submit(parsed, path, settings, request, schedule_id)
-    group = prepared.group
-    for text in (*prepared.warnings, *found.notes):
+    target = preview_target(settings)
+    request = None
+    if checked.file.schedule is None:
+        plan = plan_submission(checked, target, ignore_progress)
+    else:
+        request = file_schedule(checked)
+        plan = plan_schedule(checked, request, target, ignore_progress)
+    for text in plan.warnings:
         out.warning(text)
-    plans = {name: run.plan for name, run in prepared.runs.items()}
-    notes = {name: shlex.join(plan.command) for name, plan in plans.items()}
+    group = plan.members
     if out.format is not OutputFormat.TABLE:
-        documents = {name: plan.to_spec(plan.job_id).to_json() for name, plan in plans.items()}
-        more = {"priority": prepared.priority, "not_looked_up": found.to_json()}
-        schedule = {"schedule": asked.to_json()} if asked else {}
-        out.record({**group.to_json(), **more, **schedule, "runs": documents})
+        more = {"priority": plan.job.priority, "not_looked_up": plan.unanswered_json()}
+        schedule = {"schedule": request.to_json()} if request else {}
+        out.record({**group.to_json(), **more, **schedule, "runs": plan.documents()})
         return
+    notes = {name: shlex.join(run.plan.command) for name, run in plan.runs.items()}
     for line in draw(group.after, notes):
         out.text(line)
-    out.note(f"{len(plans)} tasks in job {group.job_id} on pool {group.pool}")
-    if asked is not None:
-        out.note(f"schedule {asked.schedule_id}: {asked.text()}")
-    if unknown := found.text():
+    out.note(f"{len(plan.runs)} tasks in job {group.job_id} on pool {group.pool}")
+    if request is not None:
+        out.note(f"schedule {request.schedule_id}: {request.text()}")
+    if unknown := plan.unanswered_text():
         out.note(f"not looked up: {unknown}")
     out.note("dry run: nothing was started")
 
 
 def _submit(
-    view: StageView, parsed: SubmitFile, path: Path, settings: Settings, request: GroupRequest
-) -> tuple[Connection, PreparedGroup]:
-    from runner.azure.auth.credentials import connect
-    from runner.flows.local.lifecycle import ensure_running
-    from runner.flows.submit.dry_run import check_file_before_download
-    from runner.flows.submit.group import prepare_group, submit_group
+    view: StageView, checked: CheckedFile, settings: Settings
+) -> tuple[Connection, RunGroup]:
+    from runner.flows.submit.pipeline import open_target, plan_submission
+    from runner.flows.submit.submit_group import submit_group
 
     try:
-        if settings.target == "local":
-            ensure_running(settings, view.on_progress)
-        connection = connect(settings)
-        check_file_before_download(parsed, path, settings, request)
-        prepared = prepare_group(
-            parsed, path, settings, connection.outputs, request, view.on_progress
-        )
-        for text in prepared.warnings:
+        connection, target = open_target(settings, view.on_progress)
+        plan = plan_submission(checked, target, view.on_progress)
+        for text in plan.warnings:
             view.warning(text)
-        submit_group(connection, prepared, view.on_progress)
+        return connection, submit_group(connection, plan, view.on_progress)
     except KeyboardInterrupt:
         view.log("interrupted before everything was submitted: nothing runs", error=True)
         raise typer.Exit(_INTERRUPTED) from None
-    return connection, prepared
 
 
-def _follow(out: Output, connection: Connection, prepared: PreparedGroup) -> None:
+def _follow(out: Output, connection: Connection, group: RunGroup) -> None:
     from runner.cli.ui.groups import show_group, watch_group
     from runner.core.states import RunState
 
-    group = prepared.group
     out.note(f"group {group.group_id}   (Ctrl-C leaves it running)")
     try:
         view = watch_group(out, connection, group)

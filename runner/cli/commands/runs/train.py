@@ -1,4 +1,4 @@
-"""`runner train`: plan, submit, watch, and bring the model home."""
+"""`runner train`: plan, submit and watch a run, and download its outputs."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from runner.core.planning.plan import RunPlan
     from runner.core.recipe.recipe import Recipe
     from runner.core.settings import Settings
-    from runner.flows.submit.prepare import PreparedRun, TrainOptions
+    from runner.flows.submit.pipeline import SubmissionPlan
+    from runner.flows.submit.prepare import CheckedRun
 
 
 def train(
@@ -70,7 +71,7 @@ def train(
     """Train a recipe, a folder or a script, and bring back what it wrote."""
     from runner.core.recipe.overrides import with_flags
     from runner.core.recipe.recipe import load_recipe
-    from runner.flows.submit.prepare import TrainOptions, request_run
+    from runner.flows.submit.prepare import TrainOptions, check_run
 
     out = Output(output)
     settings = open_settings(target, stack, pool=pool, output_dir=output_dir)
@@ -87,11 +88,11 @@ def train(
         inputs=tuple(input_ or ()),
         insisted=flags.resources,
     )
-    request_run(recipe, options)  # what is wrong is said before anything starts
+    checked = check_run(recipe, options)
     if dry_run:
-        _dry_run(out, recipe, settings, options)
+        _dry_run(out, checked, settings)
         return
-    _train(out, recipe, settings, options, detach=detach, download=download)
+    _train(out, checked, settings, detach=detach, download=download)
 
 
 def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
@@ -107,25 +108,21 @@ def _checked_args(script_args: list[str] | None) -> tuple[str, ...]:
     return tuple(script_args or ())
 
 
-def _dry_run(out: Output, recipe: Recipe, settings: Settings, options: TrainOptions) -> None:
-    from runner.flows.submit.dry_run import plan_train
+def _dry_run(out: Output, checked: CheckedRun, settings: Settings) -> None:
+    from runner.core.progress import ignore_progress
+    from runner.flows.submit.pipeline import plan_submission, preview_target
 
-    prepared, found = plan_train(recipe, settings, options)
-    plan = prepared.plan
-    for text in (*prepared.warnings, *found.notes):
+    plan = plan_submission(checked, preview_target(settings), ignore_progress)
+    for text in plan.warnings:
         out.warning(text)
-    document = plan.to_spec(plan.job_id).to_json()
-    document["after"] = list(plan.after or recipe.after)
-    document["not_looked_up"] = found.to_json()
-    if document["data"] is None and recipe.dataset:
-        document["data"] = {"name": recipe.dataset, "source": "decided when the run is submitted"}
+    [document] = plan.documents().values()
     if out.format is not OutputFormat.TABLE:
-        out.record(document)
+        out.record({**document, "not_looked_up": plan.unanswered_json()})
         return
-    shown = _plan_text(plan, document["data"])
-    if unknown := found.text():
+    shown = _plan_text(plan.run.plan, document["data"])
+    if unknown := plan.unanswered_text():
         shown["not looked up"] = unknown
-    out.record(shown, title=f"{recipe.name}: the plan")
+    out.record(shown, title=f"{checked.recipe.name}: the plan")
     out.note("dry run: nothing was started")
 
 
@@ -154,7 +151,7 @@ def _plan_text(plan: RunPlan, data: dict[str, Any] | None) -> dict[str, str]:
         "secrets": ", ".join(ref.variable for ref in recipe.secrets) or "none",
         "promises": ", ".join(recipe.outputs) or "nothing in particular",
         "limits": _limits(recipe),
-        "after": ", ".join(plan.after or recipe.after) or "nothing",
+        "after": ", ".join(plan.after) or "nothing",
         "priority": str(recipe.priority),
         "takes": recipe.estimate or "unknown",
     }
@@ -168,29 +165,23 @@ def _limits(recipe: Recipe) -> str:
 
 
 def _train(
-    out: Output,
-    recipe: Recipe,
-    settings: Settings,
-    options: TrainOptions,
-    *,
-    detach: bool,
-    download: bool,
+    out: Output, checked: CheckedRun, settings: Settings, *, detach: bool, download: bool
 ) -> None:
     from runner.cli.commands.runs.attach import follow, report
     from runner.flows.submit.submit_run import submit_run
 
-    _announce(out, recipe, settings)
+    _announce(out, checked.recipe, settings)
     with out.stages() as view:
-        connection, prepared = _prepare(view, recipe, settings, options)
+        connection, plan = _plan(view, checked, settings)
         try:
-            record = submit_run(connection, prepared, view.on_progress)
+            record = submit_run(connection, plan, view.on_progress)
             followed = None
             if not detach:
                 view.log(f"run {record.run_id}   (Ctrl-C leaves it running)", error=True)
                 output_dir = settings.output_dir if download else None
                 followed = follow(out, view, connection, record, output_dir)
         except KeyboardInterrupt:
-            raise _interrupted(view, connection, prepared) from None
+            raise _interrupted(view, connection, plan.run.plan.run_id) from None
     if followed:
         report(out, connection, record, followed, view)
         return
@@ -198,32 +189,26 @@ def _train(
     out.note(f"watch it: runner attach {record.run_id}")
 
 
-def _prepare(
-    view: StageView, recipe: Recipe, settings: Settings, options: TrainOptions
-) -> tuple[Connection, PreparedRun]:
-    from runner.azure.auth.credentials import connect
-    from runner.flows.local.lifecycle import ensure_running
-    from runner.flows.submit.dry_run import check_before_download
-    from runner.flows.submit.prepare import prepare_run
+def _plan(
+    view: StageView, checked: CheckedRun, settings: Settings
+) -> tuple[Connection, SubmissionPlan]:
+    from runner.flows.submit.pipeline import open_target, plan_submission
 
     try:
-        if settings.target == "local":
-            ensure_running(settings, view.on_progress)
-        connection = connect(settings)
-        check_before_download(recipe, settings, options)
-        prepared = prepare_run(recipe, settings, connection.outputs, options, view.on_progress)
-        _warn(view, prepared)
+        connection, target = open_target(settings, view.on_progress)
+        plan = plan_submission(checked, target, view.on_progress)
+        for text in plan.warnings:
+            view.warning(text)
     except KeyboardInterrupt:
         raise _nothing_runs(view) from None
-    return connection, prepared
+    return connection, plan
 
 
-def _interrupted(view: StageView, connection: Connection, prepared: PreparedRun) -> typer.Exit:
-    """Ctrl-C around the submission: blob knows whether there is a run."""
+def _interrupted(view: StageView, connection: Connection, run_id: str) -> typer.Exit:
+    """Report an interrupted submission: blob shows whether the run exists."""
     from runner.cli.commands.runs.attach import INTERRUPTED, detached
     from runner.flows.submit.submit_run import find_submitted
 
-    run_id = prepared.plan.run_id
     try:
         found = find_submitted(connection, run_id)
     except (RunnerError, KeyboardInterrupt):
@@ -246,8 +231,3 @@ def _announce(out: Output, recipe: Recipe, settings: Settings) -> None:
     where = "this machine" if settings.target == "local" else f"Azure, stack {settings.stack}"
     takes = f"; takes {recipe.estimate}" if recipe.estimate else ""
     out.note(f"runs on {where}{takes}")
-
-
-def _warn(view: StageView, prepared: PreparedRun) -> None:
-    for text in prepared.warnings:
-        view.warning(text)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -18,7 +19,6 @@ CODE = CodeRef("c" * 64, 4096, 2, git_revision="abc", git_dirty=True)
 
 def test_parameters_follow_the_command_and_script_arguments_come_last() -> None:
     request = RunRequest(
-        created=CREATED,
         params={"epochs": 3, "augment": True, "name": "a b"},
         script_args=("--verbose",),
     )
@@ -28,7 +28,7 @@ def test_parameters_follow_the_command_and_script_arguments_come_last() -> None:
 
 
 def test_one_job_per_experiment_and_pool_and_the_run_id_is_the_task_id() -> None:
-    made = plan(request=RunRequest(created=CREATED, params={}, experiment="My Trials"))
+    made = plan(request=RunRequest(params={}, experiment="My Trials"))
     assert (made.experiment, made.job_id, made.task_id) == ("my-trials", "my-trials_local", RUN_ID)
 
 
@@ -86,10 +86,10 @@ def test_run_json_survives_json_and_is_read_back() -> None:
             primary_metric="accuracy",
             retries=1,
         ),
-        request=RunRequest(created=CREATED, params={"epochs": 5}),
+        request=RunRequest(params={"epochs": 5}),
         inputs=RunInputs(CODE, "a" * 64, "r" * 64, DATA),
     )
-    document = json.loads(json.dumps(made.to_spec("digits_local-2").to_json()))
+    document = json.loads(json.dumps(replace(made, job_id="digits_local-2").to_spec().to_json()))
     assert document["code"]["blob"] == f"code/{'c' * 64}"
     assert document["agent"] == {"sha256": "a" * 64, "blob": f"code/{'a' * 64}"}
     assert document["requirements"] == {"file": "requirements.txt", "sha256": "r" * 64}
@@ -102,7 +102,7 @@ def test_run_json_survives_json_and_is_read_back() -> None:
 
 
 def test_run_json_has_exactly_the_documented_fields() -> None:
-    assert set(plan().to_spec("j").to_json()) == {
+    assert set(plan().to_spec().to_json()) == {
         "format", "run_id", "experiment", "created", "recipe", "code",
         "agent", "command", "params", "env", "requirements", "python",
         "data", "inputs", "secrets", "secret_refs", "outputs", "metrics",

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from runner.core.planning.plan import Placement, RunIdentity
 from runner.core.planning.repeat import (
     Repetition,
     change_params,
@@ -77,12 +78,12 @@ def again(asked: Repetition, **changes: Any) -> dict[str, Any]:
         found,
         asked,
         OUTPUTS,
-        choose_same_pool(None, found, OUTPUTS, asked.nodes),
-        run_id="mnist-20261122-000000-aaaa",
-        created=NOW,
+        identity=RunIdentity("mnist-20261122-000000-aaaa", NOW),
+        placement=Placement(choose_same_pool(None, found, OUTPUTS, asked.nodes), "digits_local"),
         agent_sha256="e" * 64,
+        origin={"kind": asked.kind, "run_id": found.run_id},
     )
-    return plan.to_spec("digits_local").to_json()
+    return plan.to_spec().to_json()
 
 
 def test_retry_keeps_all_that_the_run_was_known_or_not() -> None:
@@ -186,9 +187,14 @@ def test_repetition_is_on_as_many_nodes_and_on_a_pool_that_can_give_them() -> No
     with pytest.raises(RunnerError) as caught:
         choose_same_pool(None, found, small)
     assert caught.value.code == "R-POOL-NODES"
-    pool = choose_same_pool(None, found, large)
     plan = plan_again(
-        found, Repetition("retry"), large, pool, run_id="r-1", created=NOW, agent_sha256="e" * 64
+        found,
+        Repetition("retry"),
+        large,
+        identity=RunIdentity("r-1", NOW),
+        placement=Placement(choose_same_pool(None, found, large), "digits_local"),
+        agent_sha256="e" * 64,
+        origin=None,
     )
     assert plan.recipe.resources.nodes == 2
 

@@ -9,17 +9,17 @@ from typing import Any
 from runner.core.planning.plan import RunInputs, RunRequest
 from runner.core.planning.reproduction import spec_drift
 from runner.protocol.run_spec import CodeRef, RunSpec, parse_run
-from tests.unit.core.recipe_maker import CREATED, RUN_ID, plan
+from tests.unit.core.recipe_maker import RUN_ID, plan
 
 
 def record(
     params: Mapping[str, Any], inputs: Mapping[str, Mapping[str, Any]], *args: str
 ) -> RunSpec:
     made = plan(
-        request=RunRequest(created=CREATED, params=params, script_args=args),
+        request=RunRequest(params=params, script_args=args),
         inputs=RunInputs(CodeRef("c" * 64, 4096, 2), "a" * 64, None, None, inputs),
     )
-    return parse_run(json.dumps(made.to_spec(made.job_id).to_json()).encode(), RUN_ID)
+    return parse_run(json.dumps(made.to_spec().to_json()).encode(), RUN_ID)
 
 
 def path(place: str, *hashes: str) -> Mapping[str, Any]:

@@ -49,10 +49,10 @@ def test_mistake_is_named(tmp_path: Path, text: str, problem: str) -> None:
 
 def test_run_json_says_how_checkpoints_are_committed() -> None:
     made = plan()
-    told = made.to_spec("j").to_json()["checkpoints"]
+    told = made.to_spec().to_json()["checkpoints"]
     assert told == {"interval_s": 60, "keep": 3, "max_bytes": 10 << 30}
     none = replace(made, recipe=replace(made.recipe, checkpoints=None))
-    assert none.to_spec("j").to_json()["checkpoints"] is None
+    assert none.to_spec().to_json()["checkpoints"] is None
 
 
 def test_resume_of_an_attempt_is_told_in_few_words() -> None:

@@ -9,7 +9,7 @@ from runner.core.progress import ignore_progress
 from runner.core.recipe.code_archive import pack_code
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.inputs import InputSpec, override_inputs
-from runner.flows.submit.inputs import local_paths, prepare_inputs
+from runner.flows.submit.prepare import local_paths, prepare_inputs
 from runner.protocol.errors import RunnerError
 from tests.unit.core.recipe_maker import outputs, plan, recipe
 
@@ -160,4 +160,4 @@ def test_run_json_holds_the_inputs() -> None:
     found = plan()
     named = {"a": {"kind": "url", "url": "https://example.org/x", "sha256": None}}
     changed = replace(found, inputs=replace(found.inputs, named=named))
-    assert changed.to_spec("j").to_json()["inputs"] == named
+    assert changed.to_spec().to_json()["inputs"] == named

@@ -21,7 +21,7 @@ def test_names_become_variables_and_promises(tmp_path: Path) -> None:
     plan = recipe_maker.plan(
         recipe_maker.recipe(outputs=recipe.outputs, named_outputs=recipe.named_outputs)
     )
-    spec = parse_run_spec(json.dumps(plan.to_spec("job").to_json()).encode())
+    spec = parse_run_spec(json.dumps(plan.to_spec().to_json()).encode())
     assert spec.named_outputs == variables
     assert spec.outputs == recipe.outputs
 
@@ -49,6 +49,6 @@ def test_wrong_output_is_an_error_of_the_file(tmp_path: Path, text: str, said: s
     "named", [{"PATH": "x"}, {"RUNNER_OUTPUT_DIR": "x"}, {"RUNNER_OUTPUT_X": "../x"}]
 )
 def test_forged_output_is_refused_by_the_agent(named: dict[str, str]) -> None:
-    document = {**recipe_maker.plan().to_spec("job").to_json(), "named_outputs": named}
+    document = {**recipe_maker.plan().to_spec().to_json(), "named_outputs": named}
     with pytest.raises(RunSpecError):
         parse_run_spec(json.dumps(document).encode())

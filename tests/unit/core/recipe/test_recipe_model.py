@@ -27,10 +27,10 @@ def test_everything_said_of_a_model_arrives_in_the_run(tmp_path: Path) -> None:
     text = "model: {name: cats, aliases: [next], path: './model*', description: ' Cats '}\n"
     model = load(tmp_path, text)
     assert model == ModelRequest("cats", ("next",), "model*", "Cats")
-    document = recipe_maker.plan(recipe_maker.recipe(model=model)).to_spec("job").to_json()
+    document = recipe_maker.plan(recipe_maker.recipe(model=model)).to_spec().to_json()
     request = model_documents.ModelRequest.from_json(document["model"]).check()
     assert request == model_documents.ModelRequest("cats", ("next",), "model*", "Cats")
-    assert recipe_maker.plan().to_spec("job").to_json()["model"] is None
+    assert recipe_maker.plan().to_spec().to_json()["model"] is None
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,7 +11,8 @@ from runner.azure.batch.translate import to_task
 from runner.core.progress import ignore_progress
 from runner.core.recipe.file import load_recipe
 from runner.core.recipe.secrets import read_secrets
-from runner.flows.submit.prepare import TrainOptions, prepare_run, request_run
+from runner.flows.submit.pipeline import Target, plan_submission
+from runner.flows.submit.prepare import TrainOptions, check_run
 from runner.protocol.errors import ExitCode, RunnerError
 from runner.protocol.run_spec import SecretRef
 from tests.unit.core.recipe_maker import outputs, plan, recipe, settings
@@ -70,7 +70,7 @@ def test_missing_variable_stops_before_anything_is_packed(
         monkeypatch.setenv(name, value)
     given = recipe(folder=tmp_path, secrets=(SecretRef("A", env="MY_TOKEN"),))
     with pytest.raises(RunnerError, match="the secret A has no value") as caught:
-        request_run(given, TrainOptions())
+        check_run(given, TrainOptions())
     assert caught.value.exit_code == ExitCode.PREFLIGHT
     assert "export MY_TOKEN" in caught.value.fix
 
@@ -86,7 +86,7 @@ def test_value_among_the_arguments_is_refused(
         (recipe(folder=tmp_path, secrets=refs, env={"B": f"Bearer {VALUE}"}), TrainOptions()),
     ):
         with pytest.raises(RunnerError) as caught:
-            prepare_run(given, settings(), outputs(), options, ignore_progress)
+            check_run(given, options)
         assert caught.value.code == "R-SECRET-EXPOSED"
         assert VALUE not in str(caught.value)
 
@@ -97,10 +97,11 @@ def test_nothing_but_the_tasks_setting_holds_the_value(
     monkeypatch.setenv("MY_TOKEN", VALUE)
     (tmp_path / "train.py").write_text("print(1)")
     given = recipe(folder=tmp_path, secrets=(SecretRef("A", env="MY_TOKEN"),))
-    prepared = prepare_run(given, settings(), outputs(), TrainOptions(), ignore_progress)
-    document = prepared.plan.to_spec("j").to_json()
+    target = Target(settings(), outputs(), None, preview=True)
+    submission = plan_submission(check_run(given, TrainOptions()), target, ignore_progress)
+    prepared, document = submission.run, submission.documents()["digits"]
     assert (document["secrets"], document["secret_refs"]) == (["A"], {"A": {"env": "MY_TOKEN"}})
-    assert VALUE not in json.dumps(document) + repr(prepared) + str(prepared.secrets)
+    assert VALUE not in json.dumps(document) + repr(submission) + str(prepared.secrets)
 
     class Nobody:
         outputs = outputs()
@@ -118,10 +119,8 @@ def test_nothing_but_the_tasks_setting_holds_the_value(
     found = {setting.name: setting.value for setting in task.environment_settings or ()}
     assert json.loads(found["RUNNER_SECRETS"] or "")["values"] == {"A": VALUE}
     assert VALUE not in (task.command_line or "")
-    without = replace(prepared, secrets=read_secrets((), {}))
-    assert "RUNNER_SECRETS" not in str(
-        to_task(plan(given), cast("Connection", Nobody()), without.secrets)
-    )
+    without = to_task(plan(given), cast("Connection", Nobody()), read_secrets((), {}))
+    assert "RUNNER_SECRETS" not in str(without)
 
 
 def test_values_too_short_to_hide_are_named() -> None:

@@ -17,7 +17,8 @@ from runner.core.schedules.submit_file import (
     load_submit_file,
     must_succeed,
 )
-from runner.flows.submit.group import GroupRequest, PreparedGroup, load_tasks, prepare_group
+from runner.flows.submit.group import GroupRequest, check_file, load_tasks
+from runner.flows.submit.pipeline import SubmissionPlan, Target, plan_submission
 from runner.protocol.errors import RunnerError
 from runner.protocol.paths import is_run_id
 from runner.protocol.run_spec import Resources
@@ -73,29 +74,27 @@ def write(tmp_path: Path) -> Write:
     return to_file
 
 
-def prepared(path: Path, *overrides: str, wanted: str | None = None) -> PreparedGroup:
+def prepared(path: Path, *overrides: str, wanted: str | None = None) -> SubmissionPlan:
     file, _ = load_submit_file(path)
     stack = outputs(pool("first"), pool("local"))
     where = replace(settings(wanted), home=path.parent / "home", output_dir=path.parent / "out")
-    request = GroupRequest(overrides)
-    return prepare_group(file, path, where, stack, request, ignore_progress, fetch_data=False)
+    submission = check_file(file, path, GroupRequest(overrides))
+    return plan_submission(submission, Target(where, stack, None, preview=True), ignore_progress)
 
 
 def test_tasks_become_runs_of_one_job_behind_one_another(write: Write) -> None:
     made = prepared(write(WHOLE))
-    runs = made.group.runs
-    assert (made.priority, made.max_parallel, made.group.pool) == (7, 2, "local")
-    assert is_run_id(made.group.group_id)
+    group, runs = made.members, made.members.runs
+    assert (made.job.priority, made.job.max_parallel, group.pool) == (7, 2, "local")
+    assert is_run_id(group.group_id)
     assert runs["train"].startswith("cats-train-")
     assert list(made.runs) == ["prepare", "train", "merge"]
-    documents = {
-        name: run.plan.to_spec(run.plan.job_id).to_json() for name, run in made.runs.items()
-    }
+    documents = made.documents()
     for name, document in documents.items():
-        assert document["group"] == made.group.group_id
+        assert document["group"] == group.group_id
         assert document["experiment"] == "trials"
         assert document["priority"] == 7
-        assert document["batch"]["job_id"] == made.group.group_id
+        assert document["batch"]["job_id"] == group.group_id
         assert document["batch"]["task_id"] == document["run_id"] == runs[name]
     train, merge = made.runs["train"].plan, made.runs["merge"].plan
     assert (train.after, train.depends_on) == ((), (runs["prepare"],)), "its failure satisfies"
@@ -109,9 +108,9 @@ def test_tasks_become_runs_of_one_job_behind_one_another(write: Write) -> None:
     assert [documents[name]["timeout_s"] for name in documents] == [7200, 1800, 7200]
     assert {document["retries"] for document in documents.values()} == {1}
     assert documents["merge"]["outputs"] == ["all.txt"]
-    assert merge.inputs.named["model"]["run"] == runs["train"]
+    model = {"kind": "run", "run_id": runs["train"], "path": "model.bin"}
+    assert merge.inputs.named["model"] == model
     assert merge.inputs.named["old"]["run"] == "cats-20261121-143005-k3f9"
-    assert set(made.runs["merge"].pending_runs) == set(runs.values())
 
 
 def test_tasks_of_one_folder_share_one_archive_and_others_have_their_own(write: Write) -> None:
@@ -127,10 +126,11 @@ def test_tasks_of_one_folder_share_one_archive_and_others_have_their_own(write: 
     rows.mkdir()
     (rows / "1.txt").write_text("1")
     runs = prepared(path).runs
-    assert runs["a"].code is runs["b"].code, "packed and hashed once"
-    assert runs["c"].code is runs["d"].code
-    assert len({runs[name].code.sha256 for name in "ace"}) == 3, "an input is no code"
-    assert all(run.agent is runs["a"].agent for run in runs.values())
+    code = {name: run.files.code for name, run in runs.items()}
+    assert code["a"] is code["b"], "packed and hashed once"
+    assert code["c"] is code["d"]
+    assert len({runs[name].plan.inputs.code.sha256 for name in "ace"}) == 3, "an input is no code"
+    assert all(run.files.agent is runs["a"].files.agent for run in runs.values())
     assert runs["d"].plan.recipe is not runs["c"].plan.recipe
 
 
@@ -264,7 +264,7 @@ def test_long_names_are_cut_and_run_ids_stay_apart(write: Write) -> None:
     name, tasks = "n" * 40, [f"{'t' * 27}{number:03}" for number in range(100)]
     text = "".join(f"  {task}: {{command: x}}\n" for task in tasks)
     made = prepared(write(f"name: {name}\ntasks:\n{text}"))
-    runs = made.group.runs
+    runs = made.members.runs
     assert len(set(runs.values())) == 100
     assert all(is_run_id(run_id) and task in run_id for task, run_id in runs.items())
 

@@ -12,7 +12,7 @@ import pytest
 from runner.core.progress import Progress, ignore_progress
 from runner.core.recipe.code_archive import pack_code
 from runner.core.recipe.file import load_recipe
-from runner.flows.data.datasets import Dataset, check_dataset, is_cached, resolve_dataset
+from runner.flows.data.datasets import Dataset, cached_dataset, resolve_dataset
 from runner.protocol.errors import RunnerError
 
 PROLOGUE = (
@@ -55,14 +55,14 @@ def downloader(tmp_path: Path) -> Downloader:
 
 
 def test_downloaded_data_set_is_cached(downloader: Downloader) -> None:
-    assert not is_cached("cars", downloader.home, downloader.folder)
+    assert cached_dataset("cars", downloader.home, downloader.folder) is None
     first = downloader.resolve()
     assert (first.name, first.source, first.notice) == ("cars", "mirror", None)
     assert [(file.name, file.size_bytes) for file in first.files] == [("a.csv", 2)]
     assert first.files[0].sha256 == hashlib.sha256(b"22").hexdigest()
     second = downloader.resolve()
     assert (second.source, second.files) == ("cache", first.files)
-    assert is_cached("cars", downloader.home, downloader.folder)
+    assert cached_dataset("cars", downloader.home, downloader.folder) == second
     assert downloader.runs == ["fetch"]
 
 
@@ -163,9 +163,9 @@ def test_result_without_readable_files_is_rejected(
 
 
 def test_mnist_has_a_downloader_outside_its_code(tmp_path: Path) -> None:
-    check_dataset("mnist")
     recipe = load_recipe("mnist", cwd=tmp_path)
-    check_dataset("mnist", recipe.folder)
+    assert cached_dataset("mnist", tmp_path) is None
+    assert cached_dataset("mnist", tmp_path, recipe.folder) is None
     assert (recipe.folder / "download.py").is_file()
     assert pack_code(recipe).files == 5
 

@@ -1,0 +1,357 @@
+"""What a submission asks the services before it is planned: inputs, runs to wait for, the job.
+
+A submission and a preview (`--dry-run`) ask the same questions in the same order. What is refused
+is refused in both; a preview lists the questions that nobody could answer.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import get_task, takes_dependent_tasks
+from runner.azure.faults import SERVICES_DOWN, SIGN_IN
+from runner.azure.storage.blobs import BlobContainer, BlobInfo
+from runner.contract import PoolOutput, StackOutputs
+from runner.core.planning.pool_choice import pools_for
+from runner.core.recipe.inputs import InputSpec
+from runner.core.recipe.recipe import Recipe
+from runner.core.stored_paths import SHARE
+from runner.flows.data.stores import open_store
+from runner.flows.runs.documents import find_run, load_index, load_result, runs_container
+from runner.flows.submit.prepare import check_file_count, refused_input
+from runner.protocol.errors import ExitCode, RunnerError
+from runner.protocol.paths import is_selected_output
+from runner.protocol.results import RunResult
+from runner.protocol.run_spec import RunSpec
+
+T = TypeVar("T")
+_AWAY = frozenset({SERVICES_DOWN, SIGN_IN})
+_FAILED = "R-AFTER-FAILED"
+
+
+@dataclass(slots=True)
+class Lookups:
+    """The questions of one submission: raises what the services refuse.
+
+    With `preview`, an unanswered question is listed in `unknown` as (what, why), and nothing more
+    is asked once a service is away; `notes` are worth a warning.
+    """
+
+    connection: Connection | None
+    preview: bool = False
+    why: str = "the local services do not run"
+    unknown: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    notes: list[str] = field(default_factory=list[str])
+
+    def ask(self, what: str, question: Callable[[Connection], T], otherwise: T) -> T:
+        """Return the answer to a question, or `otherwise` where a preview gets none."""
+        if self.connection is not None:
+            try:
+                return question(self.connection)
+            except RunnerError as err:
+                if not self.preview or err.code not in _AWAY:
+                    raise
+                self.connection, self.why = None, err.what
+        self.unknown.append((what, self.why))
+        return otherwise
+
+    def input(self, name: str, document: Mapping[str, Any], whose: str = "") -> Mapping[str, Any]:
+        """Return an input's entry in run.json, with what only the services know."""
+        what = f"input {name}{whose}"
+        if self.preview and document["kind"] == "share":
+            self.ask(what, lambda connection: self._share(connection, what, document), None)
+        if is_resolved(document):
+            return document
+        return self.ask(
+            what, lambda connection: resolve_input(connection, name, document), document
+        )
+
+    def _share(self, connection: Connection, what: str, document: Mapping[str, Any]) -> None:
+        """Only noted: a run before this one may write it, and a pool may mount more than this."""
+        path = str(document["path"])
+        with open_store(connection, SHARE) as store:
+            # With the name of the mount, or without it.
+            for place in filter(None, (path, path.partition("/")[2])):
+                if store.find(place) or next(iter(store.list(place)), None):
+                    return
+        self.notes.append(f"{what}: there is no {path} on the file share now")
+
+    def note_unfinished(
+        self, named: Mapping[str, Mapping[str, Any]], awaited: Collection[str], whose: str, fix: str
+    ) -> None:
+        """Note, in a preview, inputs of runs that have not ended and that nothing waits for."""
+        for name, document in named.items():
+            run_id = str(document.get("run_id") or "")
+            if not self.preview or document["kind"] != "run" or not run_id or run_id in awaited:
+                continue
+            what = f"input {name}{whose}"
+            if self.ask(what, lambda connection, run=run_id: _goes_on(connection, run), False):
+                self.notes.append(f"{what}: run {run_id} has not ended{fix.format(run_id)}")
+
+    def leave_to_node(
+        self, recipe: Recipe, named: Mapping[str, Mapping[str, Any]], whose: str
+    ) -> None:
+        """List what only a node finds out."""
+        for name, document in named.items():
+            if document["kind"] == "url":
+                self.unknown.append((f"input {name}{whose}", "the node fetches it"))
+        for ref in recipe.secrets:
+            if ref.keyvault is not None:
+                self.unknown.append((f"secret {ref.variable}{whose}", "the node asks the vault"))
+        if recipe.image is not None:
+            self.unknown.append((f"image {recipe.image}", "the node pulls it"))
+
+
+def _goes_on(connection: Connection, run_id: str) -> bool:
+    return load_result(runs_container(connection), run_id) is None
+
+
+def is_resolved(document: Mapping[str, Any]) -> bool:
+    """Return True unless only the services know what an input is: blobs, or outputs of a run."""
+    return not (
+        (document["kind"] == "blob" and "files" not in document)
+        or (document["kind"] == "run" and "run_id" not in document)
+    )
+
+
+def resolve_input(
+    connection: Connection, name: str, document: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Return the entry of a `blob` or `run` input: the blobs below a prefix, or the run's ID."""
+    if document["kind"] == "blob":
+        return _listed(connection, name, document["blob"])
+    path = document.get("path")
+    run_id = find_run(connection, document["run"]).run_id
+    _check_outputs(connection, InputSpec(name, "run", run_id), path or "")
+    return {"kind": "run", "run_id": run_id, "path": path}
+
+
+def _check_outputs(connection: Connection, spec: InputSpec, path: str) -> None:
+    """Refuse what the node would refuse: an outcome never changes. A run may still go on."""
+    result = load_result(runs_container(connection), spec.source)
+    if result is None:
+        return
+    if result.status != "succeeded":
+        how = f"{'was ' if result.status == 'cancelled' else ''}{result.status}"
+        fix = f"name a run that succeeded: runner retry {spec.source}, or runner ps"
+        raise refused_input(spec, f"run {spec.source} {how}, so it has no outputs", fix)
+    names = [file.path for file in result.outputs]
+    if not any(is_selected_output(name, path) for name in names):
+        what = f"run {spec.source} has no output {path or 'at all'}"
+        fix = f"it wrote {', '.join(names[:10]) or 'nothing'}: runner files ls {spec.source}"
+        raise refused_input(spec, what, fix)
+
+
+def _listed(connection: Connection, name: str, source: str) -> dict[str, Any]:
+    container, _, prefix = source.partition("/")
+    spec = InputSpec(name, "blob", source)
+    store = BlobContainer(connection.blob_service(), container)
+    blobs: list[BlobInfo] = []
+    try:
+        for blob in store.list(prefix):
+            if _belongs(blob.name, prefix):
+                blobs.append(blob)
+                check_file_count(spec, len(blobs))
+    except RunnerError as err:
+        if err.code != "R-CONTAINER-MISSING":
+            raise
+        fix = "write container/prefix; runner local env, or the portal, knows the account"
+        raise refused_input(spec, f"there is no container {container!r}", fix) from err
+    single = next((blob for blob in blobs if blob.name == prefix), None)
+    if single is not None:
+        folder, _, last = prefix.rpartition("/")
+        return _blob_document(source, container, folder, [single], last)
+    if not blobs:
+        raise refused_input(
+            spec, "there is no blob of that name, or below it", "check the spelling"
+        )
+    _refuse_nested(spec, {blob.name for blob in blobs})
+    return _blob_document(source, container, prefix, blobs, None)
+
+
+def _belongs(blob: str, prefix: str) -> bool:
+    """Below the folder, or the blob itself; a marker of an empty folder is neither."""
+    return (not prefix or blob == prefix or blob.startswith(f"{prefix}/")) and blob[-1:] != "/"
+
+
+def _blob_document(
+    source: str, container: str, folder: str, blobs: Sequence[BlobInfo], single: str | None
+) -> dict[str, Any]:
+    start = len(folder) + 1 if folder else 0
+    files = [
+        {"name": b.name[start:], "size_bytes": b.size_bytes, "etag": b.etag, "md5": b.md5}
+        for b in blobs
+    ]
+    manifest = json.dumps([container, folder, files], separators=(",", ":"))
+    return {
+        "kind": "blob",
+        "blob": source,
+        "container": container,
+        "prefix": f"{folder}/" if folder else "",
+        "manifest": hashlib.sha256(manifest.encode()).hexdigest(),
+        "single": single,
+        "files": files,
+    }
+
+
+def _refuse_nested(spec: InputSpec, names: set[str]) -> None:
+    """In blob `a` and `a/b` can both be; in a folder they cannot."""
+    for name in names:
+        parents = (name[:at] for at, char in enumerate(name) if char == "/")
+        if both := next((parent for parent in parents if parent in names), None):
+            what = f"{both!r} is a blob, and so is {name!r}: no folder can hold both"
+            raise refused_input(spec, what, "name a prefix below which that is not so")
+
+
+# Batch has dependencies only between tasks of one job. So a run joins the job of those it waits
+# for; runs that have ended are only checked. An agent that waited on a node of its own would be
+# paid for waiting, and on a pool of one node it would wait for ever.
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """What a run waits for: runs, and the tasks among them that have not ended, in their job."""
+
+    after: tuple[str, ...] = ()
+    depends_on: tuple[str, ...] = ()
+    job_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingRun:
+    """A run that is to wait for others: where it goes, and the command that submits it."""
+
+    pool: PoolOutput
+    priority: int
+    image: str | None
+    outputs: StackOutputs
+    command: str = "train ..."
+
+
+def resolve_after(connection: Connection, references: Sequence[str], run: WaitingRun) -> Waiting:
+    """Return the runs that a run waits for. Raises RunnerError where Batch cannot make it wait."""
+    records = [find_run(connection, reference) for reference in references]
+    found = {record.run_id: record for record in records}
+    waiting = [record for record in found.values() if not _succeeded(connection, record)]
+    if not waiting:
+        return Waiting(tuple(found))
+    job_id = _common_job(connection, run, waiting)
+    return Waiting(tuple(found), tuple(record.task_id for record in waiting), job_id)
+
+
+def after_again(connection: Connection, record: RunSpec, *, began: bool) -> dict[str, str]:
+    """What a run waits for when it is run again, by what it waited for.
+
+    The same runs; in the place of one that failed, the newest that repeats it and may succeed.
+    Raises RunnerError where there is none. A run that `began` had nothing to wait for any more.
+    """
+    found: dict[str, str] = {}
+    for run_id in record.after:
+        try:
+            before = find_run(connection, run_id)
+        except RunnerError as err:
+            if err.code != "R-RUN-UNKNOWN" or not began:
+                raise
+            continue  # deleted since
+        if not began:
+            before = _may_succeed(connection, before, record)
+        found[run_id] = before.run_id
+    return found
+
+
+def _may_succeed(connection: Connection, before: RunSpec, waiting: RunSpec) -> RunSpec:
+    try:
+        _succeeded(connection, before)
+    except RunnerError as err:
+        if err.code != _FAILED:
+            raise
+        for repeats in _repetitions(connection, before):
+            with suppress(RunnerError):
+                return _may_succeed(connection, repeats, waiting)
+        raise RunnerError(
+            _FAILED,
+            f"{before.run_id} did not succeed: {waiting.run_id} would never start",
+            why=err.why,
+            fix=f"runner retry {before.run_id}, then runner retry {waiting.run_id}",
+            exit_code=ExitCode.PREFLIGHT,
+        ) from err
+    return before
+
+
+def _repetitions(connection: Connection, record: RunSpec) -> list[RunSpec]:
+    """Runs that are this one again, newest first."""
+    entries = load_index(runs_container(connection)).values()
+    made = [
+        entry.record
+        for entry in entries
+        if entry.record.origin and entry.record.origin.run_id == record.run_id
+    ]
+    return sorted(made, key=lambda each: each.created, reverse=True)
+
+
+def _succeeded(connection: Connection, record: RunSpec) -> bool:
+    """False while it goes on. Raises RunnerError where it can never succeed any more."""
+    container = runs_container(connection)
+    result = load_result(container, record.run_id)
+    if result is None:
+        task = get_task(connection, record.job_id, record.task_id)
+        if task is not None and task.phase != "completed":
+            return False
+        result = load_result(container, record.run_id)  # written before the task completes
+    if result is not None and result.status == "succeeded":
+        return True
+    raise _never(record, result)
+
+
+def _never(record: RunSpec, result: RunResult | None) -> RunnerError:
+    how = f"it {'was ' if result.status == 'cancelled' else ''}{result.status}" if result else ""
+    return RunnerError(
+        _FAILED,
+        f"{record.run_id} did not succeed: a run after it would never start",
+        why=how or "its task is gone and it left no result",
+        fix="name a run that succeeded or goes on, or leave out --after",
+        exit_code=ExitCode.PREFLIGHT,
+    )
+
+
+def _common_job(connection: Connection, run: WaitingRun, waiting: Sequence[RunSpec]) -> str:
+    first = waiting[0]
+    if other := next((r for r in waiting if r.job_id != first.job_id), None):
+        why = f"{first.run_id} is in job {first.job_id}, {other.run_id} in job {other.job_id}"
+        raise _cannot_wait(run, first, why)
+    if first.pool.lower() != run.pool.id.lower():
+        why = f"{first.run_id} is on pool {first.pool}, this run on pool {run.pool.id}"
+        raise _cannot_wait(run, first, why, _pool_option(run, first.pool))
+    if run.priority not in (0, first.priority):
+        why = f"{first.run_id} has priority {first.priority}, this run {run.priority}"
+        raise _cannot_wait(run, first, why, f"--priority {first.priority}")
+    if not takes_dependent_tasks(connection, first.job_id):
+        why = f"job {first.job_id} of {first.run_id} takes no task that depends on others"
+        raise _cannot_wait(run, first, why)
+    return first.job_id
+
+
+def _pool_option(run: WaitingRun, pool_id: str) -> str:
+    """`--pool`, if the run could use that pool: those for containers take nothing else."""
+    try:
+        pools_for(run.image, pool_id, run.outputs)
+    except RunnerError:
+        return ""
+    known = (pool.id.lower() for pool in run.outputs.pools)
+    return f"--pool {pool_id}" if pool_id.lower() in known else ""
+
+
+def _cannot_wait(run: WaitingRun, first: RunSpec, why: str, option: str = "") -> RunnerError:
+    here = f"wait here: runner attach {first.run_id} && runner {run.command}"
+    return RunnerError(
+        "R-AFTER-JOB",
+        "Batch cannot make this run wait: dependencies are between tasks of one job",
+        why=f"{why}; a job has one pool and one priority",
+        fix=f"{option}, or {here}" if option else here,
+    )

@@ -1,0 +1,468 @@
+"""The submission pipeline: validate, connect, prepare, plan, submit.
+
+Every submission takes this way: `train`, `submit`, schedules, repetitions, and `--dry-run`.
+
+1. `check_run` or `check_file` validates what was typed, and touches nothing.
+2. `open_target` starts local services if need be and connects; `preview_target` does neither.
+3. `plan_submission` reads local files, asks the services, downloads data, and plans.
+4. `submit_run`, `submit_group` and `create_schedule` write what the plan contains.
+
+A preview downloads nothing and records the questions that nobody could answer; otherwise its plan
+is made by the same code as the plan that is submitted. A plan is never changed. A job that was
+closed after the plan was made is replaced by planning again, with the same run ID.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from runner.azure.auth.credentials import Connection, connect
+from runner.azure.batch.jobs import check_pool, find_open_job
+from runner.azure.batch.translate import to_task
+from runner.contract import StackOutputs
+from runner.core.planning.plan import (
+    Placement,
+    RunIdentity,
+    RunInputs,
+    RunPlan,
+    experiment_name,
+    plan_run,
+)
+from runner.core.planning.pool_choice import (
+    PoolChoice,
+    choose_common_pool,
+    choose_pool,
+    is_mixed,
+    pools_for,
+    pools_for_all,
+)
+from runner.core.planning.repeat import (
+    Repetition,
+    change_params,
+    choose_same_pool,
+    plan_again,
+)
+from runner.core.progress import OnProgress
+from runner.core.recipe.secrets import (
+    SecretValues,
+    read_secrets,
+    recorded_secrets,
+    refuse_in_the_open,
+)
+from runner.core.schedules.submit_file import must_succeed
+from runner.core.settings import Settings
+from runner.flows.local.lifecycle import ensure_running, expected_outputs, is_reachable
+from runner.flows.local.state import is_made_on_demand, with_container_pool
+from runner.flows.submit.agent_archive import build_agent
+from runner.flows.submit.group import CheckedFile, new_group, of_task, resolve_task_input
+from runner.flows.submit.lookups import Lookups, Waiting, WaitingRun, resolve_after
+from runner.flows.submit.prepare import (
+    CheckedRun,
+    Memo,
+    RunFiles,
+    fetch_files,
+    read_files,
+    run_id_suffix,
+)
+from runner.protocol.errors import RunnerError
+from runner.protocol.groups import RunGroup
+from runner.protocol.paths import job_id_for, make_run_id
+from runner.protocol.run_spec import RunSpec
+
+Check = tuple[str, Callable[[Connection], object]]
+_PENDING = "decided when the run is submitted"
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a submission goes; a preview may be without a connection."""
+
+    settings: Settings
+    outputs: StackOutputs
+    connection: Connection | None
+    preview: bool = False
+
+
+def open_target(settings: Settings, on_progress: OnProgress) -> tuple[Connection, Target]:
+    """Connect to the target of a submission; local services that do not run are started."""
+    if settings.target == "local":
+        ensure_running(settings, on_progress)
+    connection = connect(settings)
+    return connection, Target(settings, connection.outputs, connection)
+
+
+def preview_target(settings: Settings) -> Target:
+    """Return the target of a dry run: nothing is started."""
+    outputs = expected_outputs(settings)
+    return Target(settings, outputs, connect(settings) if is_reachable(settings) else None, True)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedRun:
+    """The plan of a run, and what is sent with it; of secrets only the names are shown."""
+
+    plan: RunPlan
+    files: RunFiles
+    secrets: SecretValues
+    plan_in_job: Callable[[str], RunPlan] = field(repr=False, compare=False)  # with the same run ID
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return what a person should know, and nothing is refused for."""
+        code, dataset = self.files.code, self.files.dataset
+        short = ", ".join(self.secrets.short())
+        secrets = f"{short}: too short to be hidden in logs" if short else None
+        notice = dataset.notice if dataset else None
+        found = (code.warning if code else None, notice, secrets, *self.plan.warnings)
+        return tuple(text for text in found if text)
+
+
+@dataclass(frozen=True, slots=True)
+class JobPlan:
+    """The Batch job of a submission; that of a schedule has no ID."""
+
+    job_id: str
+    exists: bool
+    pool_id: str
+    priority: int = 0
+    max_parallel: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SubmissionPlan:
+    """Everything that submitting writes; `runs` are in an order in which they may run.
+
+    `home` is that of local services whose pool for containers must be created first.
+    """
+
+    runs: Mapping[str, PlannedRun]
+    job: JobPlan
+    group: RunGroup | None = None
+    home: Path | None = None
+    notes: tuple[str, ...] = ()
+    unanswered: tuple[tuple[str, str], ...] = ()  # (what, why), of a preview
+    preview: bool = False
+
+    @property
+    def run(self) -> PlannedRun:
+        """Return the only run."""
+        [run] = self.runs.values()
+        return run
+
+    @property
+    def members(self) -> RunGroup:
+        """Return the group. Raises ValueError for the plan of a single run."""
+        if self.group is None:
+            raise ValueError("not the plan of a group")
+        return self.group
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Return the warnings of all runs, each once, and the notes of the lookups."""
+        texts = (text for run in self.runs.values() for text in run.warnings)
+        return (*dict.fromkeys(texts), *self.notes)
+
+    def documents(self) -> dict[str, dict[str, Any]]:
+        """Return run.json of every run; of data that is still to be fetched, the name."""
+        found: dict[str, dict[str, Any]] = {}
+        for name, run in self.runs.items():
+            document = found[name] = run.plan.to_spec().to_json()
+            if document["data"] is None and run.plan.recipe.dataset:
+                document["data"] = {"name": run.plan.recipe.dataset, "source": _PENDING}
+        return found
+
+    def unanswered_text(self) -> str:
+        """Return `pool local, input cats: the local services do not run; …`, or an empty string."""
+        by_why: dict[str, list[str]] = {}
+        for what, why in self.unanswered:
+            by_why.setdefault(why, []).append(what)
+        return "; ".join(f"{', '.join(what)}: {why}" for why, what in by_why.items())
+
+    def unanswered_json(self) -> list[dict[str, str]]:
+        """Return the same for programs."""
+        return [{"what": what, "why": why} for what, why in self.unanswered]
+
+
+@dataclass(frozen=True, slots=True)
+class _Draft:
+    """A run on its way to a plan; `placement` gets its job last."""
+
+    run: CheckedRun
+    identity: RunIdentity
+    choice: PoolChoice
+    files: RunFiles
+    inputs: RunInputs
+    placement: Placement
+
+
+def plan_submission(
+    submission: CheckedRun | CheckedFile,
+    target: Target,
+    on_progress: OnProgress,
+    *,
+    scheduled: bool = False,
+    checks: Sequence[Check] = (),
+) -> SubmissionPlan:
+    """Plan the runs of a recipe or a file.
+
+    Args:
+        submission: What `check_run` or `check_file` returned.
+        target: Where it goes.
+        on_progress: Called with the progress of downloads.
+        scheduled: Plan the templates of a schedule, which belong to no job.
+        checks: Further questions to the services, as (what, question).
+
+    Raises:
+        RunnerError: No pool fits, or the services refuse an input, a run to wait for, or the job.
+            Nothing has been downloaded then.
+    """
+    memo, lookups = Memo(), Lookups(target.connection, target.preview)
+    if isinstance(submission, CheckedFile):
+        group, drafts = _read_group(submission, target, memo, on_progress, scheduled=scheduled)
+        max_parallel = submission.file.job.max_parallel
+    else:
+        group, max_parallel = None, None
+        drafts = {submission.recipe.name: _read_run(submission, target, memo, on_progress)}
+    for what, check in checks:
+        lookups.ask(what, check, None)
+    drafts = {name: _look_up(draft, name, group, target, lookups) for name, draft in drafts.items()}
+    first = next(iter(drafts.values()))
+    job = _find_job(first, target, lookups, in_group=group is not None, scheduled=scheduled)
+    job = replace(job, max_parallel=max_parallel)
+    if not target.preview:
+        drafts = {name: _fetch(draft, target, memo, on_progress) for name, draft in drafts.items()}
+    runs = {name: _plan(draft, job.job_id, target) for name, draft in drafts.items()}
+    if target.preview:
+        _preview(runs, lookups, in_group=group is not None)
+    return SubmissionPlan(
+        runs,
+        job,
+        group,
+        target.settings.home if is_made_on_demand(target.settings, first.placement.pool) else None,
+        tuple(lookups.notes),
+        tuple(dict.fromkeys(lookups.unknown)),
+        target.preview,
+    )
+
+
+def _read_run(run: CheckedRun, target: Target, memo: Memo, on_progress: OnProgress) -> _Draft:
+    recipe, settings = run.recipe, target.settings
+    outputs = with_container_pool(recipe.image, settings, target.outputs)
+    choice = _choose_pool(run, settings.pool, outputs)
+    created = datetime.now(UTC)
+    identity = RunIdentity(make_run_id(recipe.name, created, run_id_suffix()), created)
+    experiment = experiment_name(recipe, run.request.experiment)
+    job_id = job_id_for(experiment, choice.pool.id, recipe.priority)
+    files, inputs = read_files(run, settings, outputs, memo, on_progress)
+    return _Draft(run, identity, choice, files, inputs, Placement(choice.pool, job_id))
+
+
+def _choose_pool(run: CheckedRun, wanted: str | None, outputs: StackOutputs) -> PoolChoice:
+    fitting = pools_for(run.recipe.image, wanted, outputs)
+    return choose_pool(wanted, fitting, run.recipe.resources, run.insisted)
+
+
+def _read_group(
+    submission: CheckedFile,
+    target: Target,
+    memo: Memo,
+    on_progress: OnProgress,
+    *,
+    scheduled: bool,
+) -> tuple[RunGroup, dict[str, _Draft]]:
+    file, runs = submission.file, submission.runs
+    settings = replace(target.settings, pool=target.settings.pool or file.pool)
+    images = {name: run.recipe.image for name, run in runs.items()}
+    # Where others have none, a pool for containers would take them as little.
+    image = None if is_mixed(images) else next(filter(None, images.values()), None)
+    outputs = with_container_pool(image, settings, target.outputs)
+    outputs = pools_for_all(images, settings.pool, outputs)
+    resources = {name: run.recipe.resources for name, run in runs.items()}
+    pool = choose_common_pool(settings.pool, outputs, resources)
+    group = new_group(submission, pool, datetime.now(UTC))
+    drafts: dict[str, _Draft] = {}
+    for name, run in runs.items():
+        with of_task(name):
+            choice = _choose_pool(run, pool.id, outputs)
+            files, inputs = read_files(run, settings, outputs, memo, on_progress)
+        named = {key: resolve_task_input(one, group) for key, one in inputs.named.items()}
+        placement = Placement(
+            pool,
+            group.job_id,
+            after=tuple(group.runs[before] for before in must_succeed(name, file)),
+            depends_on=tuple(group.runs[before] for before in group.after[name]),
+            group=None if scheduled and submission.is_single else group.group_id,
+        )
+        identity = RunIdentity(group.runs[name], group.created)
+        inputs = replace(inputs, named=named)
+        drafts[name] = _Draft(run, identity, choice, files, inputs, placement)
+    return group, drafts
+
+
+def _look_up(
+    draft: _Draft, name: str, group: RunGroup | None, target: Target, lookups: Lookups
+) -> _Draft:
+    """Return the draft with the inputs and the runs to wait for that only the services know."""
+    recipe, placement = draft.run.recipe, draft.placement
+    whose = f" of {name}" if group else ""
+    named = {key: lookups.input(key, one, whose) for key, one in draft.inputs.named.items()}
+    if recipe.after:
+        run = WaitingRun(placement.pool, recipe.priority, recipe.image, target.outputs)
+        waiting = lookups.ask(
+            f"after {', '.join(recipe.after)}{whose}",
+            lambda connection: resolve_after(connection, recipe.after, run),
+            Waiting(recipe.after),
+        )
+        placement = _waiting(placement, waiting)
+    awaited = {*placement.after, *(group.runs.values() if group else ())}
+    lookups.note_unfinished(named, awaited, whose, "" if group else ": --after {}")
+    return replace(draft, inputs=replace(draft.inputs, named=named), placement=placement)
+
+
+def _waiting(placement: Placement, waiting: Waiting) -> Placement:
+    return replace(
+        placement,
+        job_id=waiting.job_id or placement.job_id,
+        after=waiting.after,
+        depends_on=waiting.depends_on,
+    )
+
+
+def _find_job(
+    draft: _Draft, target: Target, lookups: Lookups, *, in_group: bool, scheduled: bool
+) -> JobPlan:
+    placement, priority = draft.placement, draft.run.recipe.priority
+    pool, job_id = placement.pool, placement.job_id
+    absent = JobPlan("" if scheduled else job_id, False, pool.id, priority)
+    what = f"pool {pool.id}" if scheduled else f"pool {pool.id}, job {job_id}"
+
+    def ask(connection: Connection) -> JobPlan:
+        if scheduled:
+            check_pool(connection, pool.id)
+            return absent
+        return find_job(connection, placement, priority, in_group=in_group)
+
+    try:
+        return lookups.ask(what, ask, absent)
+    except RunnerError as err:
+        if err.code != "R-POOL-MISSING" or not is_made_on_demand(target.settings, pool):
+            raise
+        lookups.unknown.append((f"pool {pool.id}", "made when a run first needs it"))
+        return absent
+
+
+def find_job(
+    connection: Connection, placement: Placement, priority: int, *, in_group: bool = False
+) -> JobPlan:
+    """Return the job that takes a task: an open one, or one that is to be created."""
+    if placement.depends_on and not in_group:  # that of the runs it waits for
+        return JobPlan(placement.job_id, True, placement.pool.id, priority)
+    job_id, exists = find_open_job(connection, placement.job_id, placement.pool.id)
+    return JobPlan(job_id, exists, placement.pool.id, priority)
+
+
+def _fetch(draft: _Draft, target: Target, memo: Memo, on_progress: OnProgress) -> _Draft:
+    files, inputs = fetch_files(
+        draft.run, draft.files, draft.inputs, target.settings, memo, on_progress
+    )
+    return replace(draft, files=files, inputs=inputs)
+
+
+def _plan(draft: _Draft, job_id: str, target: Target) -> PlannedRun:
+    def plan_in_job(job_id: str) -> RunPlan:
+        return plan_run(
+            draft.run.recipe,
+            target.settings,
+            target.outputs,
+            identity=draft.identity,
+            request=draft.run.request,
+            inputs=draft.inputs,
+            placement=replace(draft.placement, job_id=job_id),
+            warnings=draft.choice.warnings,
+        )
+
+    return PlannedRun(plan_in_job(job_id), draft.files, draft.run.secrets, plan_in_job)
+
+
+def _preview(runs: Mapping[str, PlannedRun], lookups: Lookups, *, in_group: bool) -> None:
+    """Check the tasks that a submission would add, and list what is left to the nodes."""
+    for name, run in runs.items():
+        whose = f" of {name}" if in_group else ""
+        if lookups.connection is not None:
+            lookups.ask(
+                f"task{whose}",
+                lambda connection, run=run: to_task(run.plan, connection, run.secrets),
+                None,
+            )
+        lookups.leave_to_node(run.plan.recipe, run.plan.inputs.named, whose)
+
+
+@dataclass(frozen=True, slots=True)
+class RepeatRequest:
+    """A run once more: `retry`, `resume`, `reproduce`, or a run of a schedule now.
+
+    A run of a schedule is named after it, has the agent of the template, and no origin.
+    """
+
+    record: RunSpec
+    asked: Repetition
+    pool: str | None = None
+    schedule_id: str | None = None
+
+
+def plan_repetition(
+    connection: Connection, request: RepeatRequest, checks: Sequence[Check] = ()
+) -> SubmissionPlan:
+    """Plan a run again from its run.json; code and data are stored already.
+
+    Args:
+        connection: The services of the run.
+        request: What is repeated, and how.
+        checks: Further questions to the services, as (what, question).
+
+    Raises:
+        RunnerError: The pool or a secret is missing, a changed parameter is unknown, or the
+            services refuse the job or a run to wait for.
+    """
+    record, asked, outputs = request.record, request.asked, connection.outputs
+    change_params(record.params, asked.overrides)
+    pool = choose_same_pool(request.pool, record, outputs, asked.nodes)
+    secrets = read_secrets(recorded_secrets(record), os.environ)
+    origin, agent = None, None
+    agent_sha256 = record.agent_sha256
+    if request.schedule_id is None:
+        origin, agent = {"kind": asked.kind, "run_id": record.run_id}, build_agent()
+        agent_sha256 = hashlib.sha256(agent).hexdigest()
+    lookups = Lookups(connection)
+    for what, check in checks:
+        lookups.ask(what, check, None)
+    placement = Placement(pool, job_id_for(record.experiment, pool.id, record.priority))
+    if asked.awaited:
+        command = f"{asked.kind} {record.run_id}"
+        run = WaitingRun(pool, record.priority, record.image, outputs, command)
+        placement = _waiting(placement, resolve_after(connection, asked.awaited, run))
+    job = find_job(connection, placement, record.priority)
+    created = datetime.now(UTC)
+    name = request.schedule_id or record.recipe
+    identity = RunIdentity(make_run_id(name, created, run_id_suffix()), created)
+
+    def plan_in_job(job_id: str) -> RunPlan:
+        return plan_again(
+            record,
+            asked,
+            outputs,
+            identity=identity,
+            placement=replace(placement, job_id=job_id),
+            agent_sha256=agent_sha256,
+            origin=origin,
+        )
+
+    planned = PlannedRun(plan_in_job(job.job_id), RunFiles(None, agent), secrets, plan_in_job)
+    refuse_in_the_open(secrets, planned.plan.command)
+    return SubmissionPlan({record.recipe: planned}, job)

@@ -1,0 +1,151 @@
+"""Submit the runs of a group as one Batch job: all of them, or none.
+
+A note in blob precedes the job. Whoever submits or lists later finishes what a killed process left:
+a job is told to end with its tasks once they have been added, and not before, since one without
+tasks would end at once (REST docs "Add Job", onAllTasksComplete, read 2026-11-21). A process killed
+in between leaves the job open, and an open job counts in the account's quota.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from runner.azure.auth.credentials import Connection
+from runner.azure.batch.jobs import (
+    add_tasks,
+    close_when_done,
+    create_job,
+    delete_job,
+    list_tasks,
+)
+from runner.azure.batch.translate import to_task
+from runner.azure.faults import SERVICES_DOWN
+from runner.azure.storage.blobs import BlobContainer, in_parallel
+from runner.core.progress import OnProgress, Progress
+from runner.flows.runs.documents import index_run, runs_container
+from runner.flows.runs.groups import cancel_group
+from runner.flows.submit.pipeline import SubmissionPlan
+from runner.flows.submit.submit_run import upload_runs
+from runner.protocol.encoding import parse_json
+from runner.protocol.errors import RunnerError
+from runner.protocol.groups import SUBMITTING_FOLDER, RunGroup, group_blob, parse_group
+from runner.protocol.paths import RunPaths
+from runner.protocol.run_spec import FORMAT
+
+logger = logging.getLogger(__name__)
+
+_ABANDONED_AFTER = timedelta(minutes=15)  # nobody adds tasks for so long
+
+
+def submit_group(connection: Connection, plan: SubmissionPlan, on_progress: OnProgress) -> RunGroup:
+    """Submit all runs of a plan. Raises RunnerError after removing those already submitted."""
+    group, job = plan.members, plan.job
+    finish_interrupted(connection)
+    tasks = [to_task(run.plan, connection, run.secrets) for run in plan.runs.values()]
+    upload_runs(connection, plan, on_progress)
+    on_progress(Progress("submit", "start"))
+    documents = [run.plan.to_spec().to_json() for run in plan.runs.values()]
+    with submitting(connection, group.group_id):
+        create_job(connection, job.job_id, job.pool_id, job.priority, job.max_parallel)
+        place_group(
+            connection,
+            job.job_id,
+            group.to_json(),
+            documents,
+            lambda: add_tasks(connection.batch_client(), job.job_id, tasks),
+        )
+    on_progress(Progress("submit", "end", f"{len(documents)} tasks to job {job.job_id}"))
+    return group
+
+
+def place_group(
+    connection: Connection,
+    job_id: str,
+    group: Mapping[str, Any],
+    documents: Sequence[Mapping[str, Any]],
+    add: Callable[[], object],
+) -> None:
+    """Write what describes a group, add its tasks to their new job, and let it end with them.
+
+    Refused or interrupted, nothing of it stays, and the job is deleted.
+    """
+    container = runs_container(connection)
+    blob = group_blob(str(group["group_id"]))
+    try:
+        container.create(blob, group)
+        in_parallel(lambda run: container.create(RunPaths(run["run_id"]).run, run), documents)
+        add()
+        # Not before: an empty job would be complete at once.
+        close_when_done(connection, job_id)
+    except (RunnerError, KeyboardInterrupt) as err:
+        if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
+            delete_job(connection, job_id)
+            in_parallel(lambda run: container.delete(RunPaths(run["run_id"]).run), documents)
+            container.delete(blob)
+        raise
+    in_parallel(lambda run: index_run(container, run), documents)
+
+
+@contextmanager
+def submitting(connection: Connection, group_id: str) -> Generator[None]:
+    """Around what makes a job of the group's name and adds its tasks.
+
+    The note goes when that is done, or was refused and taken back; it stays when storage or Batch
+    went away, or this process did.
+    """
+    container, blob = runs_container(connection), f"{SUBMITTING_FOLDER}{group_id}.json"
+    begun = datetime.now(UTC).isoformat()
+    container.create(blob, {"format": FORMAT, "group_id": group_id, "begun": begun})
+    try:
+        yield
+    except (RunnerError, KeyboardInterrupt) as err:
+        if not isinstance(err, RunnerError) or err.code != SERVICES_DOWN:
+            _forget(container, blob)
+        raise
+    _forget(container, blob)
+
+
+def finish_interrupted(connection: Connection, now: datetime | None = None) -> None:
+    """Finish what was begun long ago. Jobs with all of their tasks are told to end with them.
+
+    Of all other groups every run that has not ended is cancelled: all of them, or none.
+    """
+    container = runs_container(connection)
+    before = (now or datetime.now(UTC)) - _ABANDONED_AFTER
+    for note in container.list(SUBMITTING_FOLDER):
+        content = container.read(note.name)
+        try:
+            raw = parse_json(content or b"")
+            group_id, begun = str(raw["group_id"]), datetime.fromisoformat(raw["begun"])
+        except (ValueError, OverflowError, KeyError, TypeError):
+            continue  # of another runner, or gone meanwhile
+        if begun >= before:
+            continue
+        try:
+            _finish(connection, container, group_id)
+        except RunnerError as err:  # the old group's trouble, and not that of who came by
+            logger.warning("the submission of %s stays unfinished: %s", group_id, err.what)
+            continue
+        _forget(container, note.name)
+
+
+def _finish(connection: Connection, container: BlobContainer, group_id: str) -> None:
+    content = container.read(group_blob(group_id))
+    if content is None:  # written before the first task: there can be none
+        delete_job(connection, group_id)
+        return
+    group = parse_group(content, group_id)
+    if set(group.runs.values()) <= set(list_tasks(connection, group.job_id)):
+        close_when_done(connection, group.job_id)
+    else:
+        cancel_group(connection, group)
+
+
+def _forget(container: BlobContainer, blob: str) -> None:
+    """One that stays is gone through again, and nothing is left to do."""
+    with suppress(RunnerError):
+        container.delete(blob)

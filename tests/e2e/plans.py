@@ -1,0 +1,53 @@
+"""Plans of submissions, made as the commands make them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from runner.azure.auth.credentials import Connection
+from runner.core.progress import ignore_progress
+from runner.core.recipe.recipe import Recipe
+from runner.core.schedules.submit_file import load_submit_file
+from runner.core.settings import Settings
+from runner.flows.submit.group import CheckedFile, GroupRequest, check_file
+from runner.flows.submit.pipeline import (
+    SubmissionPlan,
+    Target,
+    plan_submission,
+    preview_target,
+)
+from runner.flows.submit.prepare import CheckedRun, TrainOptions, check_run
+
+NO_OPTIONS = TrainOptions()
+
+
+def plan_recipe(
+    connection: Connection, settings: Settings, recipe: Recipe, options: TrainOptions = NO_OPTIONS
+) -> SubmissionPlan:
+    """The plan of `runner train`."""
+    return _plan(check_run(recipe, options), connection, settings)
+
+
+def plan_file(connection: Connection, settings: Settings, path: Path) -> SubmissionPlan:
+    """The plan of `runner submit`."""
+    return _plan(check_file(load_submit_file(path)[0], path, GroupRequest()), connection, settings)
+
+
+def preview_recipe(
+    settings: Settings, recipe: Recipe, options: TrainOptions = NO_OPTIONS
+) -> SubmissionPlan:
+    """The plan of `runner train --dry-run`."""
+    return plan_submission(check_run(recipe, options), preview_target(settings), ignore_progress)
+
+
+def preview_file(settings: Settings, path: Path) -> SubmissionPlan:
+    """The plan of `runner submit --dry-run`."""
+    checked = check_file(load_submit_file(path)[0], path, GroupRequest())
+    return plan_submission(checked, preview_target(settings), ignore_progress)
+
+
+def _plan(
+    submission: CheckedRun | CheckedFile, connection: Connection, settings: Settings
+) -> SubmissionPlan:
+    target = Target(settings, connection.outputs, connection)
+    return plan_submission(submission, target, ignore_progress)

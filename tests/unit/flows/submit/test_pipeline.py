@@ -1,0 +1,82 @@
+"""The submission pipeline: a plan is made once, and a dry run's plan is not submitted."""
+
+from __future__ import annotations
+
+import ast
+from collections import Counter
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+import runner
+from runner.core.progress import ignore_progress
+from runner.core.schedules.submit_file import load_submit_file
+from runner.flows.submit.group import GroupRequest, check_file
+from runner.flows.submit.pipeline import Target, plan_submission
+from runner.flows.submit.prepare import TrainOptions, check_run
+from runner.flows.submit.submit_run import upload_runs
+from runner.protocol.errors import RunnerError
+from tests.unit.core.recipe_maker import load_text, outputs, pool, settings
+
+
+def calls(folder: str) -> list[tuple[str, str]]:
+    """Every call below a folder of the product: the function, and its first argument."""
+    root = Path(runner.__file__).parent / folder
+    nodes = (
+        node
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call)
+    )
+    return [
+        (ast.unparse(node.func), ast.unparse(node.args[0]) if node.args else "") for node in nodes
+    ]
+
+
+def test_plan_is_never_changed() -> None:
+    changed = [first for name, first in calls("flows") if name.endswith("replace")]
+    assert not [first for first in changed if first.split(".")[-1] == "plan"]
+
+
+def test_each_kind_of_plan_is_made_in_one_place() -> None:
+    made = Counter(name for name, _ in calls("."))
+    assert (made["plan_run"], made["plan_again"]) == (1, 1)
+
+
+def test_preview_without_services_lists_what_was_not_asked(tmp_path: Path) -> None:
+    recipe = load_text(
+        tmp_path / "a", "after: [some-run]\ninputs: {cat: 'blob:data/cats', w: 'https://x.org/w'}\n"
+    )
+    target = Target(settings(), outputs(), None, preview=True)
+    plan = plan_submission(check_run(recipe, TrainOptions()), target, ignore_progress)
+    assert plan.run.plan.after == ("some-run",)
+    assert [what for what, _ in plan.unanswered] == [
+        "input cat", "after some-run", "pool local, job a_local", "input w",
+    ]  # fmt: skip
+    with pytest.raises(ValueError, match="dry run"):
+        upload_runs(cast("Any", None), plan, ignore_progress)
+
+
+def test_template_of_one_task_has_neither_job_nor_group(tmp_path: Path) -> None:
+    path = tmp_path / "nightly.yaml"
+    (tmp_path / "train.py").touch()
+    path.write_text("tasks: {a: {command: python train.py}}\n", encoding="utf-8")
+    checked = check_file(load_submit_file(path)[0], path, GroupRequest())
+    target = Target(settings(), outputs(), None, preview=True)
+    template = plan_submission(checked, target, ignore_progress, scheduled=True).run.plan
+    assert (template.job_id, template.group) == ("", None)
+    run = plan_submission(checked, target, ignore_progress)
+    assert (run.run.plan.job_id, run.run.plan.group) == (run.job.job_id, run.members.group_id)
+
+
+def test_missing_pool_is_named_before_code_is_packed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "runner.flows.submit.prepare.pack_code", lambda *_: pytest.fail("code was packed")
+    )
+    checked = check_run(load_text(tmp_path / "a", "{}"), TrainOptions())
+    target = Target(settings("gpu"), outputs(pool("local")), None, preview=True)
+    with pytest.raises(RunnerError, match="gpu"):
+        plan_submission(checked, target, ignore_progress)
