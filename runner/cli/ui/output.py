@@ -182,6 +182,9 @@ class Output:
         for name in spare:
             if _line_width(shown, least) > width:
                 shown = [each for each in shown if each != name]
+        for name in reversed(spare):  # a column dropped later may have made space for it
+            more = [each for each in columns if each in (*shown, name)]
+            shown = more if _line_width(more, least) <= width else shown
         fits = _line_width(shown, longest) <= width
         folds = _line_width(shown, least) > width  # every column, since none can be left out
         for name in shown:

@@ -192,7 +192,9 @@ def test_narrow_table_drops_spare_columns_in_order_and_names_them(
     assert capsys.readouterr().err == ""
     assert _table_lines(monkeypatch, 39)[0] == "RUN     STATUS  ERROR"
     assert capsys.readouterr().err == "not shown at this width: recipe\n"
-    assert _table_lines(monkeypatch, 31) == ["RUN     STATUS", "cats-1  failed"]
+    assert _table_lines(monkeypatch, 31)[0] == "RUN     RECIPE  STATUS", "recipe fits again"
+    assert capsys.readouterr().err == "not shown at this width: error\n"
+    assert _table_lines(monkeypatch, 21) == ["RUN     STATUS", "cats-1  failed"]
     assert capsys.readouterr().err == "not shown at this width: recipe, error\n"
 
 
